@@ -1,0 +1,66 @@
+# Two commands matter: `make demo` shows what this is, `make test` says whether it works. Both make .venv from pyproject.toml
+# the first time, and start at once after that. `make help` lists the rest.
+
+VENV := .venv
+BIN := $(VENV)/bin
+XDIST ?= -n 2
+PYTEST_ARGS ?=
+
+# Another Spark, or another environment's packages, would be mixed into this one.
+unexport SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE SPARK_CONNECT_MODE_ENABLED PYTHONPATH PYTHONHOME VIRTUAL_ENV
+
+.PHONY: demo test test-long bench lint format java help clean require-java
+.DEFAULT_GOAL := help
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: require-java $(VENV)/.ready ## the tour: the standard library as a Lance table, queried and backfilled
+	@$(BIN)/python examples/stdlib_features.py $(DEMO_ARGS)
+
+test: require-java $(VENV)/.ready-dev lint ## the whole test suite, linters included
+	$(BIN)/python -m pytest $(XDIST) -m "not long and not cluster" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -m "cluster and not long" $(PYTEST_ARGS)
+
+test-long: require-java $(VENV)/.ready-dev ## thousands of random cases; hours
+	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
+
+bench: require-java $(VENV)/.ready-dev ## benchmarks beside Parquet and pylance: benchmarks/results
+	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+
+lint: $(VENV)/.ready-dev ## formatting, lint rules and types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.ready-dev ## formats the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+java: ## installs a Java runtime (Debian and Ubuntu, as root)
+	@.ci/java
+
+clean: ## removes the environment and the caches
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+require-java:
+	@.ci/require java
+
+# Python is looked for only where the environment is not there yet. uv is much quicker than pip; where it
+# cannot be had, or does not know the index that pip is configured for, pip serves.
+define set_up
+	@python=$$(PYTHON="$(PYTHON)" .ci/require python) || exit 1; \
+	$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "making $(VENV) with $$($$python --version)"; "$$python" -m venv --clear $(VENV); } || exit 1; \
+	echo "installing $(1) into $(VENV)"; \
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv \
+	    && VIRTUAL_ENV=$(VENV) UV_SYSTEM_CERTS=1 $(BIN)/uv pip install --quiet --editable '$(1)' \
+	    || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '$(1)'
+	@touch $@
+endef
+
+$(VENV)/.ready: pyproject.toml
+	$(call set_up,.)
+
+$(VENV)/.ready-dev: pyproject.toml
+	$(call set_up,.[dev])
+	@touch $(VENV)/.ready

@@ -1,0 +1,402 @@
+"""The tour: Python's own standard library as a Lance table, queried with SQL, and enriched while others write to it.
+
+    python examples/stdlib_features.py [--limit N] [--keep DIRECTORY]
+
+Reads every `.py` file of the running interpreter's standard library into a Spark DataFrame, writes it as a Lance table, asks it
+questions, and backfills features that are computed with Python's `ast` - while rows are appended and deleted by others.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import io
+import os
+import sys
+import sysconfig
+import tempfile
+import textwrap
+import time
+import tokenize
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import lance
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.functions import arrow_udf, pandas_udf
+from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StringType, StructType
+
+import lance_spark
+
+LATE = 20
+"""One file in so many is held back and arrives while the backfill runs."""
+
+TINY = 100
+"""Files below so many bytes are deleted while the backfill runs."""
+
+OUTLINE = (
+    StructType()
+    .add("functions", IntegerType())
+    .add("classes", IntegerType())
+    .add("documented", DoubleType())
+    .add("nesting", IntegerType())
+)
+
+
+# --- what is computed -------------------------------------------------------------------------------------------------------
+
+
+def parse(text: str | None) -> ast.Module | None:
+    """Parses a file; None where it is not Python of this version, as some files of the test suite are not on purpose."""
+    if text is None:
+        return None
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return None
+
+
+def outline(text: str | None) -> tuple[int, int, float | None, int] | None:
+    """Returns numbers of functions and classes, the share of functions with a docstring, and how deep definitions are nested."""
+    tree = parse(text)
+    if tree is None:
+        return None
+    functions = classes = documented = deepest = 0
+    todo: list[tuple[ast.AST, int]] = [(tree, 0)]
+    while todo:
+        node, depth = todo.pop()
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions += 1
+            documented += ast.get_docstring(node, clean=False) is not None
+            depth += 1
+        elif isinstance(node, ast.ClassDef):
+            classes += 1
+            depth += 1
+        deepest = max(deepest, depth)
+        todo.extend((child, depth) for child in ast.iter_child_nodes(node))
+    return functions, classes, documented / functions if functions else None, deepest
+
+
+def imported(text: str | None) -> list[str] | None:
+    """Returns the top-level modules that a file imports, sorted."""
+    tree = parse(text)
+    if tree is None:
+        return None
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.split(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.split(".")[0])
+    return sorted(names)
+
+
+@pandas_udf(OUTLINE)
+def outline_udf(text: pd.Series) -> pd.DataFrame:
+    """Outlines a batch of files, pandas in and out."""
+    rows = [outline(one) or (None, None, None, None) for one in text]
+    return pd.DataFrame(rows, columns=["functions", "classes", "documented", "nesting"]).convert_dtypes()
+
+
+@arrow_udf(ArrayType(StringType()))
+def imports_udf(text: pa.Array) -> pa.Array:
+    """Lists the imports of a batch of files, Arrow in and out."""
+    return pa.array([imported(one) for one in text.to_pylist()], pa.list_(pa.string()))
+
+
+# --- where it comes from ----------------------------------------------------------------------------------------------------
+
+
+def standard_library(limit: int | None) -> list[str]:
+    """Returns the paths of the standard library's Python files, relative to it and sorted; `limit` takes some, evenly spread."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    paths = []
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in ("site-packages", "dist-packages", "__pycache__")]
+        paths += [str((Path(folder) / name).relative_to(root)) for name in names if name.endswith(".py")]
+    paths.sort()
+    if limit is None or limit >= len(paths):
+        return paths
+    return [paths[i * len(paths) // limit] for i in range(limit)]
+
+
+def read_files(spark: SparkSession, paths: list[str]) -> DataFrame:
+    """Returns path, package, size and text of the files, read by Spark's workers. Text is NULL where it cannot be decoded."""
+    root = sysconfig.get_paths()["stdlib"]
+
+    def read(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            names = [str(name) for name in batch.column("path").to_pylist()]
+            files = [Path(root, name) for name in names]
+            texts: list[str | None] = []
+            for file in files:
+                try:
+                    with tokenize.open(file) as stream:  # honours the encoding that a file declares
+                        texts.append(stream.read())
+                except (SyntaxError, UnicodeDecodeError):
+                    texts.append(None)
+            packages = [name.split("/")[0] if "/" in name else "(single modules)" for name in names]
+            yield pa.record_batch(
+                {
+                    "path": pa.array(names, pa.string()),
+                    "package": pa.array(packages, pa.string()),
+                    "size": pa.array([file.stat().st_size for file in files], pa.int32()),
+                    "text": pa.array(texts, pa.string()),
+                }
+            )
+
+    names = spark.createDataFrame(pa.table({"path": pa.array(paths, pa.string())}))
+    return names.repartition(8).mapInArrow(read, "path string, package string, size int, text string")
+
+
+# --- the report -------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True, kw_only=True)
+class Report:
+    """Prints steps with their times, and remembers the times."""
+
+    timings: list[tuple[str, float]] = field(default_factory=list)
+
+    @contextlib.contextmanager
+    def step(self, title: str) -> Iterator[None]:
+        """Prints a heading, runs the body, and remembers how long it took."""
+        print(f"\n{len(self.timings) + 1}  {title}", flush=True)
+        start = time.perf_counter()
+        yield
+        self.timings.append((title, time.perf_counter() - start))
+
+    def say(self, text: str) -> None:
+        """Prints indented lines."""
+        for line in text.splitlines():
+            print(f"     {line}", flush=True)
+
+    def table(self, rows: list[Row]) -> None:
+        """Prints rows in aligned columns, numbers to the right."""
+        names = list(rows[0].asDict()) if rows else []
+        cells = [
+            [f"{v:.2f}" if isinstance(v, float) else f"{v:,}" if isinstance(v, int) else str(v) for v in row]
+            for row in rows
+        ]
+        widths = [max(len(line[i]) for line in [names, *cells]) for i in range(len(names))]
+        right = [bool(rows) and isinstance(rows[0][i], int | float) for i in range(len(names))]
+        for line in [names, *cells]:
+            parts = [text.rjust(w) if r else text.ljust(w) for text, w, r in zip(line, widths, right, strict=True)]
+            self.say("   ".join(parts).rstrip())
+
+    def close(self) -> None:
+        """Prints the times as bars."""
+        total = sum(seconds for _, seconds in self.timings)
+        print(f"\n   {'':70}seconds")
+        for number, (title, seconds) in enumerate(self.timings, 1):
+            print(f"{number}  {title:59}{'█' * round(10 * seconds / total):11}{seconds:7.1f}")
+        print(f"   {'total':59}{'':11}{total:7.1f}", flush=True)
+
+
+def scan_of(df: DataFrame) -> str:
+    """Returns what `df.explain()` says about the scan."""
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        df.explain()
+    return next(line.strip(" +-*:()0123456789") for line in printed.getvalue().splitlines() if "Scan" in line)
+
+
+def data_files(path: str) -> dict[str, tuple[int, int]]:
+    """Returns the table's data files with size and time of change."""
+    return {f.name: (f.stat().st_size, f.stat().st_mtime_ns) for f in Path(path, "data").iterdir()}
+
+
+# --- the tour ---------------------------------------------------------------------------------------------------------------
+
+
+def read(spark: SparkSession, path: str, **options: object) -> DataFrame:
+    """Returns the table as it is now, or as the options say."""
+    return spark.read.format("lance").options(**options).load(path)
+
+
+def backfill(df: DataFrame, path: str) -> lance_spark.CommitResult:
+    """Writes the columns of a DataFrame into the rows that its `_rowaddr` names, and returns what was committed."""
+    df.write.format("lance").mode("append").options(mode="backfill", input_columns="text").save(path)
+    done = lance_spark.last_commit(path)
+    assert done is not None
+    return done
+
+
+def outlined(df: DataFrame) -> DataFrame:
+    """Returns the addresses of rows with the features that `outline` computes from their text."""
+    return df.select("_rowaddr", outline_udf("text").alias("o")).select("_rowaddr", "o.*")
+
+
+def write_it(spark: SparkSession, path: str, report: Report, files: list[str]) -> None:
+    """Step 1."""
+    with report.step("Write the standard library as a Lance table"):
+        read_files(spark, files).write.format("lance").mode("append").option("max_rows_per_file", 250).save(path)
+        fragments = len(lance.dataset(path).get_fragments())
+        source = sum(Path(sysconfig.get_paths()["stdlib"], name).stat().st_size for name in files)
+        stored = sum(size for size, _ in data_files(path).values())
+        report.say(f"{len(files):,} files of Python {sys.version.split()[0]}, {source / 1e6:.1f} MB")
+        report.say(f"stored in {fragments} fragments, {stored / 1e6:.1f} MB")
+
+
+def ask(spark: SparkSession, path: str, report: Report) -> None:
+    """Step 2."""
+    with report.step("Ask it something"):
+        table = read(spark, path)
+        table.createOrReplaceTempView("files")
+        query = "SELECT package, count(*) AS files, sum(size) AS bytes FROM files GROUP BY package ORDER BY bytes DESC LIMIT 5"
+        report.table(spark.sql(query).collect())
+        query = "SELECT path, size FROM files WHERE size > 50000 AND package = '(single modules)'"
+        report.say(f"\n{query}")
+        report.table(spark.sql(f"{query} ORDER BY size DESC LIMIT 3").collect())
+        report.say(
+            textwrap.fill(
+                f"explain: {scan_of(spark.sql(query))}", 90, subsequent_indent=" " * 9, break_on_hyphens=False
+            )
+        )
+        undecodable = table.filter("text IS NULL").count()
+        report.say(
+            f"\n{table.count():,} files; {undecodable} of them in no encoding that can be read: their text is NULL"
+        )
+
+
+def backfill_while_others_write(spark: SparkSession, path: str, report: Report, late: list[str]) -> int:
+    """Step 3; returns the version that the backfill read."""
+    with report.step("Backfill four features, a pandas_udf, while others write"):
+        before = data_files(path)
+        snapshot = read(spark, path, with_row_address=True)
+        version = lance.dataset(path).version
+
+        def others() -> int:
+            read_files(spark, late).write.format("lance").mode("append").save(path)
+            return int(lance.dataset(path).delete(f"size < {TINY}")["num_deleted_rows"])
+
+        with ThreadPoolExecutor(1) as pool:
+            beside = pool.submit(others)
+            done = backfill(outlined(snapshot), path)
+            deleted = beside.result()
+        report.say(f"computed from version {version}, committed as version {done.version}")
+        report.say(
+            f"{done.rows:,} rows in {done.fragments} fragments have values; {done.rows_gone} more were deleted before"
+        )
+        report.say(f"meanwhile {len(late)} rows were appended and {deleted} deleted, those of files below {TINY} bytes")
+        after = data_files(path)
+        same = sum(after.get(name) == facts for name, facts in before.items())
+        report.say(f"{same} of the {len(before)} data files that were there before are untouched")
+        return version
+
+
+def fill_the_rest(spark: SparkSession, path: str, report: Report) -> None:
+    """Step 4."""
+    with report.step("Fill rows that came late; add imports, an arrow_udf"):
+        missing = read(spark, path, with_row_address=True).filter("functions IS NULL AND text IS NOT NULL")
+        done = backfill(outlined(missing), path)
+        report.say(f"{done.rows:,} rows had no features yet: version {done.version}")
+        every = read(spark, path, with_row_address=True)
+        done = backfill(every.select("_rowaddr", imports_udf("text").alias("imports")), path)
+        report.say(f"{done.rows:,} rows got the list of their imports: version {done.version}")
+
+
+def read_back(spark: SparkSession, path: str, report: Report) -> None:
+    """Step 5."""
+    with report.step("Read it back"):
+        enriched = read(spark, path)
+        enriched.createOrReplaceTempView("files")
+        share = "sum(functions * documented) / sum(functions) AS documented"
+        query = f"SELECT count(*) AS files, sum(functions) AS functions, sum(classes) AS classes, {share}, max(nesting) AS deepest FROM files"
+        report.table(spark.sql(query).collect())
+        report.say("\nthe best documented packages of 200 functions or more")
+        query = (
+            f"SELECT package, sum(functions) AS functions, {share} FROM files GROUP BY package HAVING functions >= 200"
+        )
+        report.table(spark.sql(f"{query} ORDER BY documented DESC, package LIMIT 5").collect())
+        report.say("\nwhat most files import")
+        query = "SELECT module, count(*) AS files FROM (SELECT explode(imports) AS module FROM files) GROUP BY module"
+        report.table(spark.sql(f"{query} ORDER BY files DESC, module LIMIT 5").collect())
+        sample = enriched.orderBy(F.xxhash64("path")).limit(50).collect()
+        right = sum(
+            (row.functions, row.classes, row.documented, row.nesting) == (outline(row.text) or (None,) * 4)
+            and row.imports == imported(row.text)
+            for row in sample
+        )
+        report.say(f"\n{right} of {len(sample)} rows, picked by a hash, hold exactly what ast gives in this process")
+
+
+def travel_back(spark: SparkSession, path: str, report: Report, version: int) -> None:
+    """Step 6."""
+    with report.step("Travel back"):
+        for title, number in (("before", version), ("now", lance.dataset(path).version)):
+            then = read(spark, path, version=number)
+            report.say(f"{title}: version {number}, {then.count():,} rows, {', '.join(then.columns)}")
+
+
+def tour(spark: SparkSession, path: str, limit: int | None) -> None:
+    """Runs the tour on a table that it makes at `path`."""
+    report = Report()
+    paths = standard_library(limit)
+    late = paths[LATE - 1 :: LATE]
+    write_it(spark, path, report, sorted(set(paths) - set(late)))
+    ask(spark, path, report)
+    version = backfill_while_others_write(spark, path, report, late)
+    fill_the_rest(spark, path, report)
+    read_back(spark, path, report)
+    travel_back(spark, path, report, version)
+    report.close()
+
+
+def start_spark(scratch: str) -> SparkSession:
+    """Starts Spark on all cores of this machine, without its logs."""
+    # Spark's workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a virtual environment.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ.setdefault("LANCE_LOG", "error")
+    # Starting the JVM forks this process, once and before Lance does anything in it.
+    warnings.filterwarnings("ignore", message="lance is not fork-safe")
+    quiet = Path(scratch, "log4j2.properties")
+    quiet.write_text("rootLogger.level = error\nrootLogger.appenderRef.stderr.ref = console\n"
+                     "appender.console.type = Console\nappender.console.name = console\nappender.console.target = SYSTEM_ERR\n"
+                     "appender.console.layout.type = PatternLayout\nappender.console.layout.pattern = %d %p %c{1}: %m%n\n")  # fmt: skip
+    return (
+        SparkSession.builder.master("local[*]")
+        .appName("lance-spark demo")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{quiet}")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.local.dir", scratch)
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.warehouse.dir", os.path.join(scratch, "warehouse"))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+
+
+def main() -> None:
+    """Starts Spark and runs the tour in a folder that is removed afterwards."""
+    arguments = argparse.ArgumentParser(description="Tour of lance-spark on the standard library.")
+    arguments.add_argument("--limit", type=int, help="use so many files instead of all")
+    arguments.add_argument("--keep", metavar="DIRECTORY", help="make the table in this directory and leave it there")
+    given = arguments.parse_args()
+
+    start = time.perf_counter()
+    with tempfile.TemporaryDirectory(prefix="lance-spark-demo-") as scratch:
+        spark = start_spark(scratch)
+        pushdown = lance_spark.enable_pushdown(spark)
+        versions = f"Spark {spark.version}, pylance {lance.__version__}, Python {sys.version.split()[0]}"
+        print(f"{versions}, pushdown {'on' if pushdown else 'off'}; started in {time.perf_counter() - start:.1f} s")
+        try:
+            tour(spark, os.path.join(given.keep or scratch, "stdlib.lance"), given.limit)
+        finally:
+            spark.stop()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""One attempt at a commit, and its three outcomes kept apart: it landed, it lost, or nobody knows.
+
+The only place that calls pylance's commit, and the only one that reads the text of its errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lance_spark.errors import CommitError
+
+if TYPE_CHECKING:
+    import lance
+    from lance import LanceOperation
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landed:
+    """The commit made a version."""
+
+    dataset: lance.LanceDataset
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """The commit certainly made no version.
+
+    Attributes:
+        race: It lost only the race for a version slot; Lance had nothing against its content.
+        error: What pylance said.
+    """
+
+    race: bool
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unknown:
+    """The store failed before it answered; the commit may have made a version."""
+
+    error: Exception
+
+
+def attempt_commit(
+    base: lance.LanceDataset | str,
+    operation: LanceOperation.BaseOperation,
+    *,
+    read_version: int,
+    properties: Mapping[str, str],
+    storage_options: Mapping[str, str],
+    enable_stable_row_ids: bool | None = None,
+) -> Landed | Lost | Unknown:
+    """Commits once, without pylance's own retries, which would send the operation to a head that we have not looked at.
+
+    (Even so pylance takes commits that came between `read_version` and now into account by itself, and accepts some of them: the
+    caller compares the version that it got with the one that it expected.)
+
+    Raises:
+        CommitError: Lance refuses the operation as such; nothing was committed, and trying again cannot help.
+    """
+    import lance
+    from lance.commit import CommitConflictError
+    from lance.dataset import Transaction
+
+    uri = base if isinstance(base, str) else base.uri
+    transaction = Transaction(read_version=read_version, operation=operation, transaction_properties=dict(properties))
+    try:
+        return Landed(
+            dataset=lance.LanceDataset.commit(
+                base,
+                transaction,
+                storage_options=dict(storage_options) or None,
+                max_retries=0,
+                enable_stable_row_ids=enable_stable_row_ids,
+            )
+        )
+    except CommitConflictError as error:
+        return Lost(race=_is_race(error), error=error)
+    except OSError as error:
+        if "Dataset already exists" in str(error) or "_versions/0.manifest" in str(error):
+            # What a creation gets when another one came first (measured with pylance 14); nothing was overwritten.
+            return Lost(race=True, error=error)
+        return Unknown(error=error)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise CommitError(f"Lance refused the commit: {error} - at {uri} - nothing was committed", uri=uri) from error
+
+
+def _is_race(error: Exception) -> bool:
+    """Tells whether only the version's slot was taken: pylance has one type for that and for a conflict of contents."""
+    return "Failed to commit the transaction after" in str(error)

@@ -1,0 +1,103 @@
+"""When to try a commit again: slot backoff and its bounds, with clock, sleep and random numbers injected.
+
+Slot backoff: a commit that lost a race waits for a random number of slots, each as long as its first attempt took, out of a number of
+slots that doubles with every loss. So writers that collided spread out, on a fast store as on a slow one.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from lance_spark.errors import OptionError
+
+RETRIES_VARIABLE = "LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES"
+DEFAULT_RETRIES = 10
+DEFAULT_TIMEOUT_S = 30 * 60.0
+
+_MOST_DOUBLINGS = 8
+_LONGEST_WAIT_S = 30.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitPolicy:
+    """How long a commit is tried.
+
+    Attributes:
+        max_retries: Rounds without progress after which it gives up. Losing a race for a version slot is not counted: somebody else
+            made progress, and there is nothing wrong with what was sent.
+        timeout_s: Seconds after which it gives up in any case.
+    """
+
+    max_retries: int = DEFAULT_RETRIES
+    timeout_s: float = DEFAULT_TIMEOUT_S
+
+    @staticmethod
+    def of(max_retries: int | None) -> CommitPolicy:
+        """Returns the policy for an option's value; None takes the environment variable, else the default.
+
+        Raises:
+            OptionError: The environment variable is not a number.
+        """
+        if max_retries is not None:
+            return CommitPolicy(max_retries=max_retries)
+        text = os.environ.get(RETRIES_VARIABLE)
+        if text is None:
+            return CommitPolicy()
+        if not text.strip().isdecimal():
+            raise OptionError(RETRIES_VARIABLE, text, "a number, 0 or more")
+        return CommitPolicy(max_retries=int(text))
+
+
+@dataclass(slots=True, kw_only=True)
+class Rounds:
+    """Counts the rounds of one commit, and waits between them. Belongs to one thread.
+
+    Attributes:
+        policy: The bounds.
+        retries: Rounds after the first, whatever their reason.
+    """
+
+    policy: CommitPolicy
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    uniform: Callable[[float, float], float] = random.uniform
+    retries: int = 0
+    _fruitless: int = 0
+    _slot_s: float | None = None
+    _began: float | None = None
+    _attempt_began: float = field(default=0.0)
+
+    def begin(self) -> None:
+        """Notes that an attempt begins."""
+        self._attempt_began = self.clock()
+        if self._began is None:
+            self._began = self._attempt_began
+
+    def progress(self) -> None:
+        """Notes that an attempt did something of lasting value: earlier fruitless rounds are forgiven."""
+        self._fruitless = 0
+
+    def again(self, *, race: bool) -> bool:
+        """Waits for the next round, or returns False if there is to be none.
+
+        Args:
+            race: Whether the attempt only lost the race for a version slot.
+        """
+        now = self.clock()
+        if self._slot_s is None:
+            self._slot_s = now - self._attempt_began
+        if not race:
+            if self._fruitless >= self.policy.max_retries:
+                return False
+            self._fruitless += 1
+        slots = 1 << min(self.retries + 1, _MOST_DOUBLINGS)
+        wait = min(self._slot_s * self.uniform(0, slots), _LONGEST_WAIT_S)
+        if now + wait - (now if self._began is None else self._began) > self.policy.timeout_s:
+            return False
+        self.retries += 1
+        self.sleep(wait)
+        return True

@@ -1,0 +1,155 @@
+"""What a job wrote and what became of it: plain picklable values that the commit takes and returns.
+
+Nothing here touches storage. Values with Lance objects in them (fragments, data files) are pickled by pylance itself.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from lance_spark.commit.identity import FieldIdentity
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from lance.fragment import FragmentMetadata
+
+InputsFrom = Literal["option", "plan", "all"]
+"""How the input columns of a backfill were determined: named by the option, read in the write's plan, or taken to be all others."""
+
+_LISTED_FRAGMENTS = 1000
+"""Fragment ids that the summary in a transaction lists at most; manifests keep it for as long as the version lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsToCommit:
+    """New rows, written as fragments that no version names yet.
+
+    Attributes:
+        mode: `append` adds to the table and creates it where there is none; `overwrite` makes a version of only these rows.
+        schema: Schema of a table that is created or overwritten; for an append to an existing table, its schema.
+        fields: The fields whose ids the fragments' data files name: of the table at `read_version`, or as a new table numbers them.
+        fragments: The fragments, in the order that they get ids in.
+        rows: Number of rows in them.
+        read_version: Version of the table that the write was planned on; None where there was no table.
+        enable_stable_row_ids: Whether a table that is created gets stable row ids.
+        commit_message: Kept with the version.
+    """
+
+    mode: Literal["append", "overwrite"]
+    schema: pa.Schema
+    fields: tuple[FieldIdentity, ...]
+    fragments: tuple[FragmentMetadata, ...]
+    rows: int
+    read_version: int | None
+    enable_stable_row_ids: bool = True
+    commit_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StagedColumns:
+    """A column file that no version names yet.
+
+    Attributes:
+        name: Its name in the table's `data` folder.
+        size_bytes: Its size, or None where it is not known.
+    """
+
+    name: str
+    size_bytes: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentColumns:
+    """New values of columns for every physical row of one fragment, staged in one file.
+
+    Attributes:
+        fragment_id: Id of the fragment in the snapshot.
+        staged: The file; it holds all target columns, and exactly as many rows as the fragment has physical rows.
+        rows: Rows that the job gave values for.
+    """
+
+    fragment_id: int
+    staged: StagedColumns
+    rows: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsToCommit:
+    """Column files for fragments of a snapshot.
+
+    Attributes:
+        read_version: Version of the snapshot.
+        targets: The columns that are written, with their identity in the snapshot; id -1 where the column is to be added.
+        new_columns: Arrow fields of the columns that are to be added, in the order of `targets`.
+        inputs: The columns that the values depend on, as the snapshot had them.
+        inputs_from: How the inputs were determined.
+        fragments: One entry per fragment.
+        commit_message: Kept with the version.
+    """
+
+    read_version: int
+    targets: tuple[FieldIdentity, ...]
+    new_columns: pa.Schema
+    inputs: tuple[FieldIdentity, ...]
+    inputs_from: InputsFrom
+    fragments: tuple[FragmentColumns, ...]
+    commit_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitResult:
+    """What a commit did.
+
+    Attributes:
+        uri: Location of the table.
+        operation: `create`, `append`, `overwrite` or `backfill`.
+        job_id: Id of the job, as stamped into the transaction.
+        version: The version that was made.
+        read_version: The version that the job read; None where there was no table.
+        rows: Rows written; of a backfill, rows whose value is in `version`.
+        fragments: Fragments written to.
+        retries: How often the commit was tried again.
+        columns: Columns that a backfill filled.
+        added_columns: Those of them that it added.
+        input_columns: Columns that the values were taken to depend on.
+        inputs_from: How these were determined; None where the operation was not a backfill.
+        fragments_gone: Fragments that were dropped by somebody else meanwhile; their values were not needed any more.
+        rows_gone: Rows given whose value is in no fragment of `version`: rows deleted meanwhile, and rows that an update moved to a new
+            fragment. An upper bound where only some rows of a fragment were given.
+        new_rows: Live rows of `version` in fragments that the snapshot did not have; they got no value from this job.
+    """
+
+    uri: str
+    operation: Literal["create", "append", "overwrite", "backfill"]
+    job_id: str
+    version: int
+    read_version: int | None
+    rows: int
+    fragments: int
+    retries: int = 0
+    columns: tuple[str, ...] = ()
+    added_columns: tuple[str, ...] = ()
+    input_columns: tuple[str, ...] = ()
+    inputs_from: InputsFrom | None = None
+    fragments_gone: tuple[int, ...] = ()
+    rows_gone: int = 0
+    new_rows: int = 0
+
+    def to_json(self) -> str:
+        """Returns the summary that is stamped into the transaction; the version is not in it, since it is known only afterwards."""
+        values = dataclasses.asdict(self)
+        del values["version"], values["uri"]
+        values["fragments_gone"] = list(self.fragments_gone[:_LISTED_FRAGMENTS])
+        return json.dumps(values, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str, *, uri: str, version: int) -> CommitResult:
+        """Reads a summary back; keys that a newer release added are left out."""
+        known = {field.name for field in dataclasses.fields(CommitResult)}
+        values: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items() if k in known
+        }
+        return CommitResult(**{**values, "uri": uri, "version": version})

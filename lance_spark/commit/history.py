@@ -1,0 +1,96 @@
+"""What happened to a table between two versions, read from its transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lance_spark.commit.changes import CommitResult
+from lance_spark.dataset import DatasetRef
+
+if TYPE_CHECKING:
+    import lance
+    from lance import LanceOperation
+
+JOB_KEY = "lance-spark.job"
+SUMMARY_KEY = "lance-spark.summary"
+UNDONE_KEY = "lance-spark.undone"
+MESSAGE_KEY = "__lance_commit_message"
+"""Keys of transaction properties: the job, its summary as JSON, the job whose commit this one takes back, and Lance's own key."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One version and how it came about.
+
+    Attributes:
+        version: The version.
+        operation: What its transaction did; None where the version was cleaned up, so that nobody knows any more.
+        properties: What was stamped into the transaction.
+    """
+
+    version: int
+    operation: LanceOperation.BaseOperation | None
+    properties: dict[str, str]
+
+    @property
+    def name(self) -> str:
+        """The name of the operation, for messages."""
+        return "unknown" if self.operation is None else type(self.operation).__name__
+
+
+def events_between(dataset: lance.LanceDataset, after: int, upto: int) -> Iterator[Event]:
+    """Yields the events of versions `after + 1` to `upto`, oldest first; one small read per version."""
+    if upto <= after:
+        return
+    kept = {ref["version"] for ref in dataset.version_refs()}
+    for version in range(after + 1, upto + 1):
+        yield _event(dataset, version) if version in kept else Event(version=version, operation=None, properties={})
+
+
+def _event(dataset: lance.LanceDataset, version: int) -> Event:
+    transaction = dataset.read_transaction(version)
+    if transaction is None:
+        return Event(version=version, operation=None, properties={})
+    return Event(version=version, operation=transaction.operation, properties=transaction.transaction_properties or {})
+
+
+def find_job(dataset: lance.LanceDataset, job_id: str, *, after: int) -> CommitResult | None:
+    """Returns what a job committed after a version and did not take back, or None if there is nothing of it up to this version."""
+    found = None
+    for event in events_between(dataset, after, dataset.version):
+        if event.properties.get(JOB_KEY) == job_id and SUMMARY_KEY in event.properties:
+            found = CommitResult.from_json(event.properties[SUMMARY_KEY], uri=dataset.uri, version=event.version)
+        elif event.properties.get(UNDONE_KEY) == job_id:
+            found = None
+    return found
+
+
+def is_named(dataset: lance.LanceDataset, job_id: str, *, after: int) -> bool:
+    """Tells whether a kept version names files of a job, even if the job's commit was taken back since."""
+    return any(event.properties.get(JOB_KEY) == job_id for event in events_between(dataset, after, dataset.version))
+
+
+def last_commit(path: str, storage_options: dict[str, str] | None = None) -> CommitResult | None:
+    """Returns what the newest commit of lance-spark did to a table, or None if no kept version is of lance-spark.
+
+    Reads one small transaction per version, from the newest on, so it is fast where the commit is recent.
+
+    Args:
+        path: Location of the table.
+        storage_options: Options of the object store.
+
+    Raises:
+        TableNotFoundError: There is no table.
+        TableUnreadableError: It cannot be opened.
+    """
+    ref = DatasetRef.at(path, storage_options or {})
+    dataset = ref.open_latest()
+    undone = set()
+    for version in sorted((kept["version"] for kept in dataset.version_refs()), reverse=True):
+        event = _event(dataset, version)
+        undone.add(event.properties.get(UNDONE_KEY))
+        if SUMMARY_KEY in event.properties and event.properties[JOB_KEY] not in undone:
+            return CommitResult.from_json(event.properties[SUMMARY_KEY], uri=ref.uri, version=version)
+    return None

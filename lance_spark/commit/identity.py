@@ -1,0 +1,111 @@
+"""What a staged result belongs to, so that it can be told at any later version whether it still fits.
+
+Paths, not contents: Lance never changes a data file, so a column whose files and overlays in a fragment are the same holds the same
+values in the same physical rows. Field ids alone do not serve: Lance gives the id of a dropped column to the next column that is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lance.fragment import FragmentMetadata
+    from lance.lance.schema import LanceField
+    from lance.schema import LanceSchema
+
+TOKEN_KEY = b"lance-spark:column"
+"""Field metadata of a column that a backfill added: a random token that no later column of the same field id has."""
+
+UNKNOWN_FIELD = -1
+"""Field id of a column that the snapshot does not have yet."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldIdentity:
+    """A top-level column at some version.
+
+    Attributes:
+        name: Its name.
+        id: Its field id.
+        ids: Its own and its descendants' field ids, depth first: data files name parents (format 2.0) or only leaves (2.1, 2.2).
+        type: Its Arrow type, as text; equal texts are equal types.
+        token: What a backfill put into the field metadata when it added the column; None for other people's columns.
+    """
+
+    name: str
+    id: int
+    ids: tuple[int, ...]
+    type: str
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentIdentity:
+    """The part of one fragment that a result depends on.
+
+    Attributes:
+        fragment_id: Id of the fragment.
+        physical_rows: Its physical rows, deleted ones included.
+        deleted_rows: How many of them were deleted.
+        inputs: Paths of the data files and overlays that hold input fields, in manifest order, each with the fields it holds.
+        targets: The same for the target fields.
+    """
+
+    fragment_id: int
+    physical_rows: int
+    deleted_rows: int
+    inputs: tuple[str, ...]
+    targets: tuple[str, ...]
+
+
+def field_identities(schema: LanceSchema) -> tuple[FieldIdentity, ...]:
+    """Returns the identities of a schema's top-level columns, in order."""
+    return tuple(_field_identity(field) for field in schema.fields())
+
+
+def _field_identity(field: LanceField) -> FieldIdentity:
+    arrow = field.to_arrow()  # type: ignore[attr-defined]  # pylance's stub lacks it
+    token: bytes | None = (arrow.metadata or {}).get(TOKEN_KEY)
+    return FieldIdentity(
+        name=field.name(),
+        id=field.id(),
+        ids=tuple(_ids(field)),
+        type=str(arrow.type),
+        token=None if token is None else token.decode(),
+    )
+
+
+def _ids(field: LanceField) -> Iterator[int]:
+    yield field.id()
+    for child in field.children():
+        yield from _ids(child)
+
+
+def fragment_identity(
+    fragment: FragmentMetadata, inputs: Iterable[FieldIdentity], targets: Iterable[FieldIdentity]
+) -> FragmentIdentity:
+    """Returns the identity of a result for this fragment. Touches no storage."""
+    return FragmentIdentity(
+        fragment_id=fragment.id,
+        physical_rows=fragment.physical_rows,
+        deleted_rows=fragment.num_deletions,
+        inputs=files_of(fragment, [i for field in inputs for i in field.ids]),
+        targets=files_of(fragment, [i for field in targets for i in field.ids]),
+    )
+
+
+def files_of(fragment: FragmentMetadata, field_ids: Sequence[int]) -> tuple[str, ...]:
+    """Returns the files and overlays that hold any of the fields, each as `path:field ids`, overlays after the files, in manifest order.
+
+    The fields are part of it: a file that stays may lose one of its fields to a newer file.
+    """
+    wanted = frozenset(field_ids)
+    held = []
+    for kind, file in [("", file) for file in fragment.files] + [("overlay ", o.data_file) for o in fragment.overlays]:
+        fields = [str(i) for i in file.fields if i in wanted]
+        if fields:
+            base = "" if file.base_id is None else f"{file.base_id}:"
+            held.append(f"{kind}{base}{file.path}:{','.join(fields)}")
+    return tuple(held)

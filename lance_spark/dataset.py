@@ -1,0 +1,234 @@
+"""Which table, at which version: :class:`DatasetRef`, the only place that opens a Lance dataset.
+
+A reference is a plain picklable value, so that the driver pins a version once and every executor opens exactly that one. Open
+datasets are kept per process, with one Lance session (caches of metadata and indexes) for all of them, because a Python worker of
+Spark serves many tasks one after the other.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+from lance_spark.errors import (
+    LanceSparkError,
+    OptionError,
+    SnapshotError,
+    TableNotFoundError,
+    TableUnreadableError,
+    VersionNotFoundError,
+)
+from lance_spark.options import ReadOptions
+
+if TYPE_CHECKING:
+    import lance
+
+# Importing Lance starts its threads, which do not survive the fork of Spark's Python daemon: it is imported where it is first used.
+
+_OPEN_DATASETS = 16
+"""Datasets kept open per process; each holds its manifest (about 200 bytes a fragment)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetRef:
+    """A table, and the version of it that is meant.
+
+    Attributes:
+        uri: Location, as Lance takes it: a plain absolute path for local files, else a URI.
+        version: Number of the pinned version; None means whatever is the latest when it is opened.
+        branch: Branch that the version belongs to; None for the main one.
+        incarnation: Identifies the pinned version's history: a table that was deleted and made anew has other incarnations under the
+            same version numbers. None where no version is pinned.
+        storage_options: Options of the object store, as pairs sorted by key. Not part of the textual form: they may be secrets.
+    """
+
+    uri: str
+    version: int | None = None
+    branch: str | None = None
+    incarnation: str | None = None
+    storage_options: tuple[tuple[str, str], ...] = ()
+
+    def __repr__(self) -> str:
+        branch = "" if self.branch is None else f"{self.branch}:"
+        return f"DatasetRef({self.uri}@{branch}{self.version if self.version is not None else 'latest'})"
+
+    @property
+    def storage(self) -> dict[str, str]:
+        """The storage options as Lance takes them."""
+        return dict(self.storage_options)
+
+    @staticmethod
+    def at(uri: str, storage_options: Mapping[str, str] | tuple[tuple[str, str], ...] = ()) -> DatasetRef:
+        """Returns a reference to the latest version, without touching storage."""
+        return DatasetRef(uri=normalize_uri(uri), storage_options=tuple(sorted(dict(storage_options).items())))
+
+    @staticmethod
+    def resolve(options: ReadOptions) -> DatasetRef:
+        """Pins the version that the options ask for. Reads the manifest; runs on the driver.
+
+        Raises:
+            OptionError: There is no path.
+            TableNotFoundError: There is no table.
+            VersionNotFoundError: There is no such version, tag or branch.
+            TableUnreadableError: The table cannot be opened.
+        """
+        if not options.path:
+            raise OptionError("path", None, "the URI of a Lance table, as in load(path)")
+        ref = DatasetRef.at(options.path, options.storage)
+        if options.timestamp is not None:
+            return ref.pin(_version_at(ref, options.timestamp))
+        if options.version is None:
+            return ref.pin(None)
+        branch, colon, number = options.version.rpartition(":")
+        if colon:
+            return replace(ref, branch=branch).pin(int(number))
+        return ref.pin(int(number) if number.isdecimal() else number)
+
+    def pin(self, version: int | str | None) -> DatasetRef:
+        """Returns this reference at a version: a number, a tag, or None for the latest of its branch."""
+        dataset = _open(self.uri, self.branch, version, self.storage_options)
+        return replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
+
+    def open(self) -> lance.LanceDataset:
+        """Opens the pinned version, or returns it from this process's cache. Runs anywhere.
+
+        Raises:
+            SnapshotError: The table was made anew since the version was pinned.
+            TableNotFoundError, VersionNotFoundError, TableUnreadableError: As in :meth:`resolve`.
+        """
+        if self.version is None:
+            return self.open_latest()
+        return _open_pinned(self)
+
+    def open_latest(self) -> lance.LanceDataset:
+        """Opens the latest version of the branch, looking at storage."""
+        return _open(self.uri, self.branch, None, self.storage_options)
+
+    def snapshot_json(self) -> str:
+        """Returns table, version, incarnation and branch as the JSON that column metadata carries; never storage options."""
+        return json.dumps(
+            {"uri": self.uri, "version": self.version, "incarnation": self.incarnation, "branch": self.branch},
+            sort_keys=True,
+        )
+
+
+def incarnation_of(dataset: lance.LanceDataset) -> str:
+    """Returns what tells this version from one of the same number in a table made anew at the same place.
+
+    It is the time of the version's commit, to the microsecond, and its row and file counts: all in the manifest, so it costs no I/O,
+    and it works for tables that others made.
+    """
+    version = dataset.get_version()
+    counts = version["metadata"]
+    return f"{int(_moment_of(version).timestamp() * 1_000_000)}-{counts['total_rows']}-{counts['total_data_files']}"
+
+
+def _moment_of(version: Mapping[str, Any]) -> datetime:
+    """Returns when a version was committed; pylance gives local time without a zone."""
+    moment: datetime = version["timestamp"]
+    return moment.astimezone(UTC)
+
+
+def normalize_uri(uri: str) -> str:
+    """Returns a location in the one form that is compared and stored: local paths absolute and without `file:`."""
+    parts = urlsplit(uri)
+    if parts.scheme == "file":
+        return os.path.abspath(unquote(parts.path))
+    if parts.scheme and "://" in uri:
+        return uri.rstrip("/")
+    return os.path.abspath(os.path.expanduser(uri))
+
+
+def table_exists(uri: str, storage_options: Mapping[str, str]) -> bool:
+    """Tells whether a table is there: whether it has versions, since write tasks make the directory before the first commit.
+
+    Raises:
+        TableUnreadableError: The store refused or could not be reached, so nothing is known.
+    """
+    try:
+        DatasetRef.at(uri, storage_options).open_latest()
+    except TableNotFoundError:
+        return False
+    return True
+
+
+@functools.cache
+def _session() -> Any:  # noqa: ANN401 - pylance's stubs do not have the class
+    import lance
+
+    return lance.Session()  # type: ignore[attr-defined]
+
+
+@functools.lru_cache(maxsize=_OPEN_DATASETS)
+def _open_pinned(ref: DatasetRef) -> lance.LanceDataset:
+    dataset = _open(ref.uri, ref.branch, ref.version, ref.storage_options)
+    if ref.incarnation is not None and incarnation_of(dataset) != ref.incarnation:
+        raise SnapshotError(
+            f"the table was deleted and made anew since version {ref.version} of it was read - at {ref.uri} - read it again"
+        )
+    return dataset
+
+
+def _open(
+    uri: str, branch: str | None, version: int | str | None, storage_options: tuple[tuple[str, str], ...]
+) -> lance.LanceDataset:
+    import lance
+
+    at = None if branch is not None else version
+    try:
+        dataset = lance.dataset(uri, version=at, storage_options=dict(storage_options) or None, session=_session())
+        if branch is not None:
+            dataset = dataset.checkout_version((branch, None if version is None else int(version)))
+    except (ValueError, OSError) as error:
+        raise _explain(error, uri, branch, version, storage_options) from error
+    if dataset.version == 0:
+        # Measured: a manifest of zero bytes reads as a table without columns at version 0, which no commit makes.
+        raise TableUnreadableError(uri, "its manifest is empty", hint="restore the file, or the table from a copy")
+    return dataset
+
+
+def _explain(
+    error: Exception,
+    uri: str,
+    branch: str | None,
+    version: int | str | None,
+    storage_options: tuple[tuple[str, str], ...],
+) -> Exception:
+    """Turns pylance's error, of which only the text tells the kind, into one of ours. The only place that reads such a text."""
+    text = str(error).split(", /", 1)[0].strip()
+    asked = (
+        "latest" if version is None and branch is None else ":".join(str(p) for p in (branch, version) if p is not None)
+    )
+    missing = "was not found" in text or "Ref not found" in text or "does not exist" in text or "Ref is invalid" in text
+    if missing and (version is not None or branch is not None):
+        try:
+            latest = _open(uri, None, None, storage_options).version
+        except LanceSparkError as again:
+            return again
+        return VersionNotFoundError(
+            uri, asked, available=f"the latest version is {latest}; tags and branches are named as they were made"
+        )
+    if missing:
+        return TableNotFoundError(uri)
+    if "No object store provider" in text:
+        return OptionError(
+            "path", uri, "a local path, or a URI with a scheme that Lance knows, such as s3://, gs:// or az://"
+        )
+    return TableUnreadableError(
+        uri, text, hint="check that the path is a Lance table, and the storage.* options and permissions"
+    )
+
+
+def _version_at(ref: DatasetRef, moment: datetime) -> int:
+    versions = ref.open_latest().versions()
+    earlier = [v["version"] for v in versions if _moment_of(v) <= moment]
+    if not earlier:
+        first = min(_moment_of(v) for v in versions).isoformat()
+        raise VersionNotFoundError(ref.uri, f"at {moment.isoformat()}", available=f"the oldest version is of {first}")
+    return int(max(earlier))

@@ -1,0 +1,155 @@
+"""`format("lance")`: takes what Spark hands over, and gives it to the reader or the writer that it is meant for.
+
+Spark makes an instance in a planning process of its own, calls `schema()`, pickles the instance, and calls `reader()` on the copy: what
+`schema()` pins is still pinned in `reader()`. Reader and writers are plain picklable values.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, cast
+
+from pyspark.sql.datasource import DataSource
+
+from lance_spark.dataset import DatasetRef, normalize_uri
+from lance_spark.errors import NoLocationError, OptionError
+from lance_spark.options import SCAN_OPTION, STORAGE_PREFIX, WRITE_OPTION, ReadOptions, WriteOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
+    from pyspark.sql.types import StructType
+
+    from lance_spark.read.spec import ScanSpec
+
+TABLE_METADATA = "lance.table"
+"""Key of the column metadata that tells which table a column is from."""
+
+
+class LanceDataSource(DataSource):
+    """Reads and writes Lance tables.
+
+    Options are described by :class:`~lance_spark.options.ReadOptions` and :class:`~lance_spark.options.WriteOptions`.
+
+    Attributes:
+        pinned: The version that `schema()` has pinned; None before.
+    """
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        """Keeps the options; nothing is parsed or opened before Spark says whether it reads or writes."""
+        self.options = {key.lower(): value for key, value in options.items()}
+        self.pinned: DatasetRef | None = None
+        self._spec: ScanSpec | None = None
+
+    @classmethod
+    def name(cls) -> str:
+        """Returns `lance`."""
+        return "lance"
+
+    def schema(self) -> StructType:
+        """Pins the version and returns the columns that it has, as Spark types. Runs on the driver.
+
+        Raises:
+            OptionError, ColumnNotFoundError, FilterError: The options do not fit.
+            TableNotFoundError, VersionNotFoundError, TableUnreadableError: There is nothing to read.
+            UnsupportedTypeError: Spark cannot hold a column.
+        """
+        if SCAN_OPTION in self.options:
+            return self._planned_schema()
+        from lance_spark.read.reader import read_schema
+
+        options = ReadOptions.parse(self.options)
+        self.pinned = DatasetRef.resolve(options)
+        schema = read_schema(self.pinned, options)
+        return _for_catalog(schema, self.pinned, self.options) if "provider" in self.options else schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Returns the reader of these columns at the pinned version; for a catalog table, at the latest. Runs on the driver."""
+        from lance_spark.read.reader import LanceReader
+
+        given = self.options if self.options.get("path") else {**_catalog_options(schema), **self.options}
+        options = ReadOptions.parse(given)
+        ref = self.pinned or DatasetRef.resolve(options)
+        return LanceReader(ref=ref, schema=schema, options=options, spec=self._spec)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Returns the writer; everything that can be checked without the rows is checked here, on the driver.
+
+        Raises:
+            NoLocationError: Spark did not say where to write.
+            OptionError, SchemaMismatchError, UnsupportedTypeError, SnapshotError: The DataFrame or an option does not fit the table.
+        """
+        options = WriteOptions.parse(self.options)
+        plan = json.loads(self.options[WRITE_OPTION]) if WRITE_OPTION in self.options else None
+        # Never from column metadata: INSERT INTO y SELECT * FROM x hands over the metadata of x.
+        path = options.path or (plan or {}).get("path")
+        if not path:
+            raise NoLocationError(
+                "Spark did not say where to write, as it does not for catalog tables and writeTo - nothing was written - call "
+                "lance_spark.enable_pushdown(spark) first, or write df.write.format('lance').mode('append').save(path)"
+            )
+        ref = DatasetRef.at(path, options.storage)
+        if options.mode == "backfill":
+            from lance_spark.write.backfill_writer import LanceBackfillWriter
+
+            return LanceBackfillWriter.plan(ref, schema, options, plan, overwrite=overwrite)
+        from lance_spark.write.writer import LanceAppendWriter
+
+        return LanceAppendWriter.plan(ref, schema, options, overwrite=overwrite)
+
+    def _planned_schema(self) -> StructType:
+        """Answers the planner rule: the columns that this one scan needs, and what of it Lance does."""
+        from lance_spark.pushdown.filters import translate
+        from lance_spark.read.reader import describe_scan
+        from lance_spark.read.spec import ScanSpec
+
+        spec = ScanSpec.from_json(self.options[SCAN_OPTION])
+        options = ReadOptions.parse(self.options)
+        self.pinned = _pinned_by(spec.base) or DatasetRef.resolve(options)
+        if spec.predicate is not None:
+            spec = replace(spec, filter_sql=translate(spec.predicate, self.pinned.open().schema), predicate=None)
+        # The original instance has done its work; it would be sent to every executor.
+        self._spec = replace(spec, base=None)
+        del self.options[SCAN_OPTION]
+        return describe_scan(self.pinned, options, self._spec)
+
+
+def _pinned_by(base: str | None) -> DatasetRef | None:
+    """Returns the version that the pickled original source has pinned, so that all scans of a DataFrame read one version."""
+    if base is None:
+        return None
+    original = pickle.loads(base64.b64decode(base))  # noqa: S301 - made by this class in this session, passed through the JVM
+    return cast(LanceDataSource, original).pinned
+
+
+def _for_catalog(schema: StructType, ref: DatasetRef, options: Mapping[str, str]) -> StructType:
+    """Puts the location and the options of `CREATE TABLE` into the columns' metadata, the only thing that Spark hands to the reader later."""
+    from pyspark.sql.types import StructField, StructType
+
+    kept = {k: v for k, v in options.items() if k not in ("path", "provider", "owner", "location")}
+    secret = sorted(k for k in kept if k.startswith(STORAGE_PREFIX))
+    if secret:
+        kept = {k: v for k, v in kept.items() if k not in secret}
+    table = json.dumps({"uri": ref.uri, "options": kept}, sort_keys=True)
+    return StructType(
+        [
+            StructField(f.name, f.dataType, f.nullable, {**(f.metadata or {}), TABLE_METADATA: table})
+            for f in schema.fields
+        ]
+    )
+
+
+def _catalog_options(schema: StructType) -> dict[str, str]:
+    """Returns location and options of a catalog table, as `CREATE TABLE` left them in its columns' metadata."""
+    tables = {str(f.metadata[TABLE_METADATA]) for f in schema.fields if TABLE_METADATA in (f.metadata or {})}
+    if len(tables) != 1:
+        raise OptionError(
+            "path",
+            None,
+            "a location that the table knows: make it with CREATE TABLE t USING lance OPTIONS (path '...') and without a column list",
+        )
+    table = json.loads(tables.pop())
+    return {"path": normalize_uri(table["uri"]), **table.get("options", {})}

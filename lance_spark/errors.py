@@ -1,0 +1,219 @@
+"""Every error this package raises, in one small hierarchy.
+
+Each class derives from :class:`LanceSparkError` and from the built-in exception that it is, carries its facts as attributes,
+survives pickling (errors cross process borders on Spark), and has a message of the form *what happened - where - what to do*.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+
+class LanceSparkError(Exception):
+    """Root of all errors of lance-spark.
+
+    Attributes:
+        retryable: Whether doing the same again, unchanged, can succeed.
+    """
+
+    retryable: ClassVar[bool] = False
+
+    def __reduce__(self) -> tuple[object, ...]:
+        # Subclasses take keywords, which the default protocol of Exception does not pass on.
+        return (_rebuild, (type(self), self.args, self.__dict__))
+
+
+def _rebuild(cls: type[LanceSparkError], args: tuple[object, ...], state: dict[str, object]) -> LanceSparkError:
+    error = cls.__new__(cls)
+    error.args = args
+    error.__dict__.update(state)
+    return error
+
+
+class OptionError(LanceSparkError, ValueError):
+    """An option is unknown, malformed, or contradicts another one.
+
+    Attributes:
+        option: Name of the option as the user wrote it.
+        value: Its value, or None where the option is missing.
+        accepted: What would have been accepted.
+    """
+
+    def __init__(self, option: str, value: str | None, accepted: str, *, problem: str = "is not valid") -> None:
+        shown = "is missing" if value is None else f"= {value!r} {problem}"
+        super().__init__(f"option {option!r} {shown} - accepted: {accepted}")
+        self.option = option
+        self.value = value
+        self.accepted = accepted
+
+
+class TableNotFoundError(LanceSparkError, FileNotFoundError):
+    """There is no Lance table at the location.
+
+    Attributes:
+        uri: The location that was looked at.
+    """
+
+    def __init__(self, uri: str, *, hint: str = "check the path, or write the table first") -> None:
+        super().__init__(f"no Lance table was found - at {uri} - {hint}")
+        self.uri = uri
+
+
+class TableUnreadableError(LanceSparkError, OSError):
+    """The location holds something that cannot be opened or read: a damaged table, a refused access, an unreachable store.
+
+    Attributes:
+        uri: The location of the table.
+    """
+
+    def __init__(self, uri: str, reason: str, *, hint: str) -> None:
+        super().__init__(f"the table cannot be read: {reason} - at {uri} - {hint}")
+        self.uri = uri
+
+
+class TableUnwritableError(LanceSparkError, OSError):
+    """The store refuses a write at the location: no permission, no space, a read-only file system. Nothing was committed.
+
+    Attributes:
+        uri: The location of the table.
+    """
+
+    def __init__(self, uri: str, reason: str) -> None:
+        super().__init__(
+            f"the table cannot be written: {reason} - at {uri} - check permissions and space there, and the storage.* options"
+        )
+        self.uri = uri
+
+
+class VersionNotFoundError(LanceSparkError, LookupError):
+    """The table has no such version, tag, branch, or no version at such a time.
+
+    Attributes:
+        uri: The location of the table.
+        version: What was asked for.
+    """
+
+    def __init__(self, uri: str, version: str, *, available: str) -> None:
+        super().__init__(f"version {version} does not exist - in {uri} - {available}")
+        self.uri = uri
+        self.version = version
+
+
+class ColumnNotFoundError(LanceSparkError, LookupError):
+    """A named column is not in the table.
+
+    Attributes:
+        column: The name that was asked for.
+        uri: The location of the table.
+    """
+
+    def __init__(self, column: str, uri: str, *, hint: str) -> None:
+        super().__init__(f"column {column!r} does not exist - in {uri} - {hint}")
+        self.column = column
+        self.uri = uri
+
+
+class FilterError(LanceSparkError, ValueError):
+    """A filter in Lance SQL does not parse, or does not fit the table's columns.
+
+    Attributes:
+        filter: The filter as given.
+    """
+
+    def __init__(self, filter: str, reason: str, *, uri: str, hint: str) -> None:
+        super().__init__(f"filter {filter!r} is not valid: {reason} - for {uri} - {hint}")
+        self.filter = filter
+
+
+class UnsupportedTypeError(LanceSparkError, TypeError):
+    """A column has a type that the other side cannot hold without loss.
+
+    Attributes:
+        column: Path of the column, dotted for nested fields.
+        type: The type that is not supported.
+    """
+
+    def __init__(self, column: str, type: str, *, reason: str, hint: str) -> None:
+        super().__init__(f"type {type} is not supported: {reason} - column {column!r} - {hint}")
+        self.column = column
+        self.type = type
+
+
+class SchemaMismatchError(LanceSparkError, ValueError):
+    """The columns of a DataFrame do not fit the table that it is written to. Nothing was written."""
+
+
+class ValueConversionError(LanceSparkError, ValueError):
+    """A value does not fit the type on the other side.
+
+    Attributes:
+        column: Path of the column, dotted for nested fields.
+        row: 0-based position of the row in the task's stream of rows, or None where it is not known.
+    """
+
+    def __init__(self, column: str, row: int | None, reason: str, *, hint: str) -> None:
+        where = f"column {column!r}" + ("" if row is None else f", row {row} of its task")
+        super().__init__(f"{reason} - {where} - {hint}")
+        self.column = column
+        self.row = row
+
+
+class NoLocationError(LanceSparkError, ValueError):
+    """Spark handed over a write without saying where to. Nothing was written."""
+
+
+class SnapshotError(LanceSparkError, ValueError):
+    """Row addresses do not belong to the table and version that they are to be written to. Nothing was written."""
+
+
+class RowAddressError(LanceSparkError, ValueError):
+    """Rows of a backfill are NULL, negative, doubled, deleted, or not in the snapshot. Nothing was committed.
+
+    Attributes:
+        counts: How many rows of each kind.
+        examples: The first few addresses of each kind.
+    """
+
+    def __init__(self, counts: dict[str, int], examples: dict[str, Sequence[int]], *, where: str, hint: str) -> None:
+        parts = []
+        for kind, count in counts.items():
+            first = ", ".join(str(a) for a in examples.get(kind, ()))
+            parts.append(f"{count} {kind}" + (f" (first: {first})" if first else ""))
+        super().__init__(f"row addresses are not usable: {'; '.join(parts)} - {where} - {hint}")
+        self.counts = counts
+        self.examples = examples
+
+
+class CommitError(LanceSparkError, RuntimeError):
+    """A commit did not happen. The table is as other writers left it.
+
+    Attributes:
+        uri: The location of the table.
+    """
+
+    def __init__(self, message: str, *, uri: str) -> None:
+        super().__init__(message)
+        self.uri = uri
+
+
+class CommitConflictError(CommitError):
+    """Somebody else changed the same rows or columns meanwhile; reading again and writing again can succeed.
+
+    Attributes:
+        fragments: Ids of the fragments that are affected.
+    """
+
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, message: str, *, uri: str, fragments: Sequence[int] = ()) -> None:
+        super().__init__(message, uri=uri)
+        self.fragments = tuple(fragments)
+
+
+class CommitOutcomeUnknownError(CommitError):
+    """The store did not answer, so the commit may or may not have happened. Written files were left in place."""
+
+
+class CommitImpossibleError(CommitError):
+    """What was written can no longer be applied: its column or table is gone, or has become another one."""

@@ -1,0 +1,301 @@
+"""Options of reads and writes, parsed once into typed, frozen values.
+
+Spark hands a data source a case-insensitive map of strings. Each option is one field here, with its type, unit, default and
+documentation in its metadata; the options tables of the documentation are made from it (:func:`options_table`).
+An unknown or malformed option is an :class:`~lance_spark.errors.OptionError` that names the option, its value, and what is accepted.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+import re
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, Literal, TypeVar
+
+from lance_spark.errors import OptionError
+
+SCAN_OPTION = "lancespark.scan"
+WRITE_OPTION = "lancespark.write"
+"""Internal options, made by the planner rule and never by a user."""
+
+STORAGE_PREFIX = "storage."
+
+_SPARKS_OWN = frozenset({"owner", "provider", "location"})
+"""Keys that Spark adds by itself when a catalog table is made."""
+
+_T = TypeVar("_T")
+
+
+def _option(
+    parse: Callable[[str], object], accepted: str, doc: str, *, default: object = None, name: str | None = None
+) -> Any:  # noqa: ANN401 - dataclasses.field is typed so too
+    return dataclasses.field(default=default, metadata={"parse": parse, "accepted": accepted, "doc": doc, "name": name})
+
+
+def _boolean(text: str) -> bool:
+    try:
+        return {"true": True, "false": False}[text.strip().lower()]
+    except KeyError:
+        raise ValueError from None
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
+def _not_negative(text: str) -> int:
+    number = int(text)
+    if number < 0:
+        raise ValueError
+    return number
+
+
+def _byte_size(text: str) -> int:
+    """Bytes, as a number or with a binary unit: `67108864`, `64m`, `64MiB`, `1g`."""
+    match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)(i?b)?\s*", text.lower())
+    if match is None or int(match[1]) == 0:
+        raise ValueError
+    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
+
+
+def _names(text: str) -> tuple[str, ...]:
+    """Column names: a JSON array of strings, or a comma-separated list; a name with a comma needs the JSON form."""
+    if text.lstrip().startswith("["):
+        names = json.loads(text)
+        if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
+            raise ValueError
+    else:
+        names = [part.strip() for part in text.split(",")]
+    if not names or not all(names) or len(set(names)) != len(names):
+        raise ValueError
+    return tuple(names)
+
+
+def _fragment_ids(text: str) -> tuple[int, ...]:
+    ids = json.loads(text) if text.lstrip().startswith("[") else [int(part) for part in text.split(",")]
+    if not ids or not all(isinstance(i, int) and not isinstance(i, bool) and 0 <= i < 1 << 32 for i in ids):
+        raise ValueError
+    return tuple(sorted(set(ids)))
+
+
+def _timestamp(text: str) -> datetime:
+    """ISO 8601; without an offset it is UTC."""
+    moment = datetime.fromisoformat(text.strip())
+    return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
+
+
+def _version(text: str) -> str:
+    match = re.fullmatch(r"(?:([^\s:]+):)?(\d+)|[^\s:]+", text.strip())
+    if match is None or (match[2] is not None and int(match[2]) >= 1 << 63):
+        raise ValueError
+    return text.strip()
+
+
+def _text(text: str) -> str:
+    if not text.strip():
+        raise ValueError
+    return text
+
+
+def _one_of(*choices: str) -> Callable[[str], str]:
+    def parse(text: str) -> str:
+        if text.strip().lower() not in choices:
+            raise ValueError
+        return text.strip().lower()
+
+    return parse
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ReadOptions:
+    """Options of `spark.read.format("lance")`; the metadata of each field documents it."""
+
+    path: str = _option(
+        _text, "the URI of a Lance table", "Location of the table; usually the argument of `load`.", default=""
+    )
+    version: str | None = _option(
+        _version,
+        "a version number, a tag, or branch:number",
+        "Version to read: a number, the name of a tag, or `branch:number`. Without it the latest version is pinned when the DataFrame is made.",
+    )
+    timestamp: datetime | None = _option(
+        _timestamp,
+        "an ISO 8601 date and time, such as 2026-01-31T12:00:00Z",
+        "Read the newest version that is not newer than this moment (UTC where no offset is given).",
+    )
+    columns: tuple[str, ...] | None = _option(
+        _names,
+        "column names, comma-separated or as a JSON array",
+        "Columns to read, in this order. Only these are fetched from storage.",
+    )
+    filter: str | None = _option(
+        _text, "a filter in Lance SQL", "Rows to read, in Lance SQL, for example `lang = 'en' AND size > 100`."
+    )
+    limit: int | None = _option(_not_negative, "a number of rows, 0 or more", "Read at most so many rows.")
+    batch_size: int = _option(_positive, "a number of rows, 1 or more", "Most rows of one Arrow batch.", default=8192)
+    fragments: tuple[int, ...] | None = _option(
+        _fragment_ids, "fragment ids, comma-separated or as a JSON array", "Read only these fragments."
+    )
+    with_row_id: bool = _option(_boolean, "true or false", "Add the column `_rowid` (bigint).", default=False)
+    with_row_address: bool = _option(
+        _boolean,
+        "true or false",
+        "Add the column `_rowaddr` (bigint), which a backfill needs; its metadata carries table and version.",
+        default=False,
+    )
+    with_row_versions: bool = _option(
+        _boolean,
+        "true or false",
+        "Add `_row_created_at_version` and `_row_last_updated_at_version` (bigint). The table needs stable row ids.",
+        default=False,
+    )
+    blob_handling: Literal["descriptor", "bytes"] = _option(
+        _one_of("descriptor", "bytes"),
+        "descriptor or bytes",
+        "What a blob column reads as: a struct that says where the bytes are, or the bytes.",
+        default="descriptor",
+    )
+    target_partition_bytes: int = _option(
+        _byte_size,
+        "a size in bytes, such as 134217728 or 128m",
+        "Size that a partition aims at, in stored bytes of the columns read.",
+        default=128 << 20,
+    )
+    storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})
+
+    @staticmethod
+    def parse(options: Mapping[str, str]) -> ReadOptions:
+        """Parses Spark's options.
+
+        Raises:
+            OptionError: An option is unknown, malformed, or contradicts another one.
+        """
+        parsed = _parse(ReadOptions, options)
+        if parsed.version is not None and parsed.timestamp is not None:
+            raise OptionError(
+                "timestamp",
+                parsed.timestamp.isoformat(),
+                "either version or timestamp, not both",
+                problem="contradicts option 'version'",
+            )
+        return parsed
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class WriteOptions:
+    """Options of `df.write.format("lance")`; the metadata of each field documents it."""
+
+    path: str = _option(
+        _text, "the URI of a Lance table", "Location of the table; usually the argument of `save`.", default=""
+    )
+    mode: Literal["rows", "backfill"] = _option(
+        _one_of("rows", "backfill"),
+        "rows or backfill",
+        "`rows` writes rows. `backfill` writes values of columns into existing rows that `_rowaddr` or `_rowid` names.",
+        default="rows",
+    )
+    version: int | None = _option(
+        _positive,
+        "a version number",
+        "Backfill: the version that the row addresses were read at, where the DataFrame lost that knowledge.",
+    )
+    input_columns: tuple[str, ...] | None = _option(
+        _names,
+        "column names, comma-separated or as a JSON array",
+        "Backfill: the columns that the values were computed from. Others may change meanwhile without a conflict.",
+    )
+    verify_columns: tuple[str, ...] | None = _option(
+        _names,
+        "names of columns that the DataFrame also holds, unchanged",
+        "Backfill: columns that are written along only to be compared with the table; a row where they differ is an error.",
+    )
+    max_rows_per_file: int = _option(
+        _positive, "a number of rows, 1 or more", "Most rows of one fragment.", default=1 << 20
+    )
+    max_bytes_per_file: int = _option(
+        _byte_size,
+        "a size in bytes, such as 1g",
+        "Size of the Arrow data after which a new fragment is begun.",
+        default=90 << 30,
+    )
+    data_storage_version: str | None = _option(
+        _one_of("2.0", "2.1", "2.2", "stable", "next", "legacy"),
+        "2.0, 2.1, 2.2, stable, next or legacy",
+        "File format of a new table. Existing tables keep theirs.",
+    )
+    enable_stable_row_ids: bool = _option(
+        _boolean, "true or false", "Make a new table with stable row ids.", default=True
+    )
+    commit_message: str | None = _option(_text, "a text", "Kept with the version.")
+    commit_max_retries: int | None = _option(
+        _not_negative,
+        "a number, 0 or more",
+        "Rounds without progress after which a commit gives up. Default: the environment variable LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES, else 10.",
+    )
+    column_options: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = dataclasses.field(default=(), metadata={})
+    storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})
+
+    @staticmethod
+    def parse(options: Mapping[str, str]) -> WriteOptions:
+        """Parses Spark's options.
+
+        `<column>.arrow.fixed-size-list.size` and `<column>.lance.encoding` are collected in `column_options`.
+
+        Raises:
+            OptionError: An option is unknown or malformed.
+        """
+        plain: dict[str, str] = {}
+        per_column: dict[str, dict[str, str]] = {}
+        for key, value in options.items():
+            match = re.fullmatch(r"(.+)\.(arrow\.fixed-size-list\.size|lance\.encoding)", key, re.IGNORECASE)
+            if match is None or key.startswith(STORAGE_PREFIX):
+                plain[key] = value
+                continue
+            name = match[2].lower()
+            if name == "lance.encoding" and value != "blob":
+                raise OptionError(key, value, "blob")
+            if name != "lance.encoding" and not re.fullmatch(r"[1-9]\d*", value):
+                raise OptionError(key, value, "a number of elements, 1 or more")
+            per_column.setdefault(match[1], {})[name] = value
+        parsed = _parse(WriteOptions, plain)
+        pairs = tuple(sorted((column, tuple(sorted(values.items()))) for column, values in per_column.items()))
+        return dataclasses.replace(parsed, column_options=pairs)
+
+
+def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
+    fields = {f.name: f for f in dataclasses.fields(cls) if "parse" in f.metadata}  # type: ignore[arg-type]
+    values: dict[str, object] = {}
+    storage: dict[str, str] = {}
+    for key, text in options.items():
+        name = key.lower()
+        if name in (SCAN_OPTION, WRITE_OPTION) or name in _SPARKS_OWN:
+            continue
+        if name.startswith(STORAGE_PREFIX):
+            storage[key[len(STORAGE_PREFIX) :]] = text
+            continue
+        if name not in fields:
+            close = difflib.get_close_matches(name, fields, n=1)
+            hint = f"did you mean {close[0]!r}? accepted are " if close else ""
+            raise OptionError(key, text, f"{hint}{', '.join(fields)}, {STORAGE_PREFIX}*", problem="is not known")
+        try:
+            values[name] = fields[name].metadata["parse"](text)
+        except (ValueError, OverflowError):
+            raise OptionError(key, text, fields[name].metadata["accepted"]) from None
+    return cls(**{**values, "storage": tuple(sorted(storage.items()))})
+
+
+def options_table(cls: type[ReadOptions] | type[WriteOptions]) -> str:
+    """Returns the Markdown table of a class's options, for the documentation."""
+    lines = ["| option | accepted | default | meaning |", "| --- | --- | --- | --- |"]
+    for field in dataclasses.fields(cls):
+        if "parse" not in field.metadata:
+            continue
+        default = "" if field.default in (None, "") else f"`{str(field.default).lower()}`"
+        lines.append(f"| `{field.name}` | {field.metadata['accepted']} | {default} | {field.metadata['doc']} |")
+    return "\n".join(lines)

@@ -1,0 +1,345 @@
+"""Spark predicates in Lance SQL.
+
+The planner rule describes Spark's filter condition as JSON; :func:`translate` turns it into Lance SQL that selects **at least** the
+rows that Spark keeps. Spark filters again, so too many rows cost time and too few are lost: where a faithful SQL is not known, a
+condition is left out.
+
+The JSON that `LancePredicates.java` makes:
+
+- `{"op": "and" | "or", "args": [two or more]}`, `{"op": "not", "args": [one]}`
+- `{"op": "=" | "<=>" | "<" | "<=" | ">" | ">=", "args": [value, value]}`
+- `{"op": "in", "args": [value, literal, ...]}`
+- `{"op": "is_null" | "is_not_null", "args": [column]}`
+- `{"op": "starts_with" | "ends_with" | "contains", "args": [value, literal]}`
+- `{"op": "like", "args": [value, literal], "escape": "<one character>"}`
+- `{"op": "unknown"}`: anything else: casts, functions, UDFs, subqueries, runtime filters.
+- a value is `{"op": "col", "name": ["a", "b"], "type": "<Spark catalog string>"}`, the path of a field in structs, or
+  `{"op": "lit", "type": "<Spark catalog string>", "value": v}`. `v` is null for NULL, true or false, a string for text, base64 for
+  binary, and else a number as text: integers and decimals in plain digits, floats as Java prints them (with `NaN` and `Infinity`),
+  days since the epoch for dates, microseconds since the epoch for timestamps.
+- a boolean column or literal is a predicate too.
+
+Negation is carried down to the leaves (De Morgan holds in three-valued logic), so that each leaf, negated or not, needs only its own
+superset: a leaf that cannot be translated simply restricts nothing, under AND, OR and NOT alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import pyarrow as pa
+
+from lance_spark.pushdown.literals import NEVER, Comparison, Domain, UntranslatableError, domain_of, quote
+
+Predicate = Mapping[str, Any]
+
+MAX_IN_VALUES = 1_000
+"""Longest IN list that is sent to every task: 1,000 values parse in 5 to 25 ms, 10,000 in 40 ms. Longer ones become a range."""
+
+MAX_SQL_CHARS = 256 << 10
+"""Longest filter. It is parsed once per task, at about 4 ms for 10,000 characters."""
+
+MAX_DEPTH = 16
+"""Deepest nesting of AND and OR. Lance's parser gives up at about 50 parentheses."""
+
+ROW_COLUMNS = ("_rowid", "_rowaddr")
+"""Columns that Lance adds to every table; both are unsigned 64-bit integers."""
+
+
+def translate(predicate: Predicate, schema: pa.Schema) -> str | None:
+    """Returns Lance SQL that selects at least the rows for which a Spark predicate is TRUE.
+
+    Args:
+        predicate: The condition as described above.
+        schema: Arrow schema of the table as Lance stores it.
+
+    Returns:
+        The SQL, or None where nothing that restricts rows can be said. `FALSE` where no row can match.
+    """
+    sql = _translate(predicate, negated=False, schema=schema, depth=0)
+    return None if sql is None or len(sql) > MAX_SQL_CHARS else sql
+
+
+def _translate(predicate: Predicate, *, negated: bool, schema: pa.Schema, depth: int) -> str | None:
+    """As :func:`translate`, for the predicate or its negation. None restricts nothing."""
+    op = predicate.get("op")
+    if depth > MAX_DEPTH:
+        return None
+    if op == "not":
+        return _translate(predicate["args"][0], negated=not negated, schema=schema, depth=depth)
+    if op in ("and", "or"):
+        parts = [_translate(arg, negated=negated, schema=schema, depth=depth + 1) for arg in predicate["args"]]
+        return _all_of(parts) if (op == "and") != negated else _any_of(parts)
+    leaf = LEAVES.get(str(op))
+    if leaf is None:
+        return None
+    try:
+        return leaf(predicate, negated, schema)
+    except UntranslatableError:
+        return None
+
+
+def _all_of(parts: Sequence[str | None]) -> str | None:
+    if NEVER in parts:
+        return NEVER
+    kept: list[str] = []
+    room = MAX_SQL_CHARS // 2
+    for part in dict.fromkeys(parts):
+        # Leaving a conjunct out only lets more rows through.
+        if part is not None and len(part) + 7 <= room and not _is_implied(part, parts):
+            room -= len(part) + 7
+            kept.append(part)
+    return " AND ".join(_wrap(part) for part in kept) if len(kept) > 1 else next(iter(kept), None)
+
+
+def _is_implied(part: str, parts: Sequence[str | None]) -> bool:
+    """Tells whether `x IS NOT NULL`, which Spark adds to most filters, follows from another conjunct; it would be looked up as well."""
+    column = part.removesuffix(" IS NOT NULL")
+    if column == part or " " in column:
+        return False
+    tests = (
+        f"{column} = ",
+        f"{column} < ",
+        f"{column} <= ",
+        f"{column} > ",
+        f"{column} >= ",
+        f"{column} <> ",
+        f"{column} IN (",
+    )
+    return any(other is not None and other.startswith((*tests, f"starts_with({column}, ")) for other in parts)
+
+
+def _any_of(parts: Sequence[str | None]) -> str | None:
+    if any(part is None for part in parts):
+        return None
+    kept = [part for part in dict.fromkeys(parts) if part is not None and part != NEVER]
+    if not kept:
+        return NEVER
+    sql = " OR ".join(_wrap(part) for part in kept) if len(kept) > 1 else kept[0]
+    return sql if len(sql) <= MAX_SQL_CHARS // 2 else None
+
+
+def _wrap(sql: str) -> str:
+    # A leaf without AND or OR would not need it, but a string literal may hold those words: look only at what cannot be one.
+    return f"({sql})" if " AND " in sql or " OR " in sql else sql
+
+
+@dataclass(frozen=True, slots=True)
+class _Column:
+    sql: str
+    stored: pa.DataType
+    domain: Domain | None
+    spark_type: str
+
+
+def _column(value: Predicate, schema: pa.Schema) -> _Column:
+    """Finds the stored column of a Spark column.
+
+    Raises:
+        UntranslatableError: It is no column, not stored as such, inside a list, or has a name that Lance SQL cannot write.
+    """
+    if value.get("op") != "col":
+        raise UntranslatableError
+    path: list[str] = list(value["name"])
+    # There is no way to write a backtick inside a quoted name (measured: doubling it is taken literally).
+    if not all(path) or any("`" in part for part in path):
+        raise UntranslatableError
+    sql = ".".join(f"`{part}`" for part in path)
+    indices = schema.get_all_field_indices(path[0])
+    if not indices and len(path) == 1 and path[0] in ROW_COLUMNS:
+        stored: pa.DataType = pa.uint64()
+        return _Column(sql, stored, domain_of(stored), value["type"])
+    if len(indices) != 1:
+        raise UntranslatableError
+    field = schema.field(indices[0])
+    _refuse_extension(field)
+    for part in path[1:]:
+        if not pa.types.is_struct(field.type) or len(field.type.get_all_field_indices(part)) != 1:
+            raise UntranslatableError
+        field = field.type.field(part)
+        _refuse_extension(field)
+    return _Column(sql, field.type, domain_of(field.type), value["type"])
+
+
+def _refuse_extension(field: pa.Field[Any]) -> None:
+    """Blobs, JSON and other extension types are stored as something else than what Spark sees."""
+    metadata = field.metadata or {}
+    if isinstance(field.type, pa.BaseExtensionType) or any(
+        key.startswith((b"ARROW:extension", b"lance-encoding:blob")) for key in metadata
+    ):
+        raise UntranslatableError
+
+
+def _comparable(value: Predicate, schema: pa.Schema) -> tuple[_Column, Domain]:
+    column = _column(value, schema)
+    if column.domain is None or not column.domain.accepts(column.spark_type):
+        raise UntranslatableError
+    return column, column.domain
+
+
+def _literal(value: Predicate, domain: Domain) -> Any:  # noqa: ANN401 - a JSON value
+    """Returns a literal's JSON value; None is NULL.
+
+    Raises:
+        UntranslatableError: It is no literal, or of a type that this column is not compared with.
+    """
+    if value.get("op") != "lit":
+        raise UntranslatableError
+    if value["value"] is not None and not domain.accepts(value["type"]):
+        raise UntranslatableError
+    return value["value"]
+
+
+_NEGATION: dict[Comparison, Comparison] = {"=": "<>", "<>": "=", "<": ">=", "<=": ">", ">": "<=", ">=": "<"}
+_MIRROR: dict[Comparison, Comparison] = {"=": "=", "<>": "<>", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+
+def _compare(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
+    left, right = predicate["args"]
+    op = cast(Comparison, predicate["op"])
+    if left.get("op") == "lit":
+        left, right, op = right, left, _MIRROR[op]
+    if negated:
+        op = _NEGATION[op]
+    column, domain = _comparable(left, schema)
+    if right.get("op") == "col":
+        return f"{column.sql} {op} {_same_type(column, right, schema).sql}"
+    value = _literal(right, domain)
+    return NEVER if value is None else domain.compare(column.sql, op, value)
+
+
+def _same_type(column: _Column, other: Predicate, schema: pa.Schema) -> _Column:
+    """Returns the other column where two columns may be compared; not floats, whose NaNs Lance compares by their bits."""
+    second, _ = _comparable(other, schema)
+    if second.stored != column.stored or pa.types.is_floating(column.stored) or pa.types.is_dictionary(column.stored):
+        raise UntranslatableError
+    return second
+
+
+def _null_safe_equal(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
+    left, right = predicate["args"]
+    if left.get("op") == "lit":
+        left, right = right, left
+    if right.get("op") == "lit" and right["value"] is None:
+        return _null_test(left, schema, is_null=not negated)
+    column, domain = _comparable(left, schema)
+    if right.get("op") == "col":
+        same = "IS DISTINCT FROM" if negated else "IS NOT DISTINCT FROM"
+        return f"{column.sql} {same} {_same_type(column, right, schema).sql}"
+    value = _literal(right, domain)
+    if not negated:
+        return domain.compare(column.sql, "=", value)
+    return _any_of([f"{column.sql} IS NULL", domain.compare(column.sql, "<>", value)])
+
+
+def _in(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
+    column, domain = _comparable(predicate["args"][0], schema)
+    literals = [_literal(arg, domain) for arg in predicate["args"][1:]]
+    values = list(dict.fromkeys(v for v in literals if v is not None))
+    if negated:
+        if len(values) < len(set(literals)):
+            return NEVER  # x NOT IN (.., NULL) is never TRUE
+        if len(values) > MAX_IN_VALUES:
+            return None
+        return _all_of([domain.compare(column.sql, "<>", value) for value in values])
+    if len(values) > MAX_IN_VALUES:
+        return _range(column, domain, values)
+    equal = f"{column.sql} = "
+    tests = [t for t in (domain.compare(column.sql, "=", value) for value in values) if t != NEVER]
+    if len(tests) > 1 and all(test.startswith(equal) for test in tests):
+        return f"{column.sql} IN ({', '.join(test[len(equal) :] for test in tests)})"
+    return _any_of(tests)
+
+
+def _range(column: _Column, domain: Domain, values: Sequence[Any]) -> str | None:
+    """Returns the range from the smallest to the largest of many integers; other types are left to Spark."""
+    if not pa.types.is_integer(column.stored):
+        return None
+    numbers = [int(value) for value in values]
+    return _all_of([domain.compare(column.sql, ">=", min(numbers)), domain.compare(column.sql, "<=", max(numbers))])
+
+
+def _is_null(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
+    return _null_test(predicate["args"][0], schema, is_null=(predicate["op"] == "is_null") != negated)
+
+
+def _null_test(value: Predicate, schema: pa.Schema, *, is_null: bool) -> str:
+    return f"{_column(value, schema).sql} IS {'' if is_null else 'NOT '}NULL"
+
+
+def _text_match(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
+    column, domain = _comparable(predicate["args"][0], schema)
+    pattern = _literal(predicate["args"][1], domain)
+    if "string" not in domain.spark_types:
+        raise UntranslatableError
+    if pattern is None:
+        return NEVER
+    return f"{'NOT ' if negated else ''}{predicate['op']}({column.sql}, {quote(pattern)})"
+
+
+def _like(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
+    """LIKE becomes the test for the text before its first wildcard, which is a superset and so has no negation."""
+    column, domain = _comparable(predicate["args"][0], schema)
+    pattern = _literal(predicate["args"][1], domain)
+    if "string" not in domain.spark_types:
+        raise UntranslatableError
+    if pattern is None:
+        return NEVER
+    prefix, rest = _literal_prefix(pattern, predicate["escape"])
+    if not rest:
+        return f"{column.sql} {'<>' if negated else '='} {quote(prefix)}"
+    if negated or not prefix:
+        return None
+    return f"starts_with({column.sql}, {quote(prefix)})"
+
+
+def _literal_prefix(pattern: str, escape: str) -> tuple[str, str]:
+    """Returns the text before the first wildcard, escapes resolved, and the rest from there on."""
+    prefix = ""
+    at = 0
+    while at < len(pattern):
+        if pattern[at] in "%_":
+            break
+        if pattern[at] == escape:
+            # Anything else after an escape is an error in Spark, and Spark is who raises it.
+            if pattern[at + 1 : at + 2] not in ("%", "_", escape):
+                raise UntranslatableError
+            at += 1
+        prefix += pattern[at]
+        at += 1
+    return prefix, pattern[at:]
+
+
+def _boolean_column(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
+    column, domain = _comparable(predicate, schema)
+    if "boolean" not in domain.spark_types:
+        raise UntranslatableError
+    return domain.compare(column.sql, "=", not negated)
+
+
+def _boolean_literal(predicate: Predicate, negated: bool, _schema: pa.Schema) -> str | None:
+    if predicate["type"] != "boolean" and predicate["value"] is not None:
+        raise UntranslatableError
+    return None if predicate["value"] is (not negated) else NEVER
+
+
+LEAVES: dict[str, Callable[[Predicate, bool, pa.Schema], str | None]] = {
+    "=": _compare,
+    "<": _compare,
+    "<=": _compare,
+    ">": _compare,
+    ">=": _compare,
+    "<=>": _null_safe_equal,
+    "in": _in,
+    "is_null": _is_null,
+    "is_not_null": _is_null,
+    "starts_with": _text_match,
+    "ends_with": _text_match,
+    "contains": _text_match,
+    "like": _like,
+    "col": _boolean_column,
+    "lit": _boolean_literal,
+}
+"""How each operation is translated: of the predicate, whether it is negated, and the stored schema."""

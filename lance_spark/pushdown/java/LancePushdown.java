@@ -1,0 +1,283 @@
+package lancespark;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.AnalysisException;
+import org.apache.spark.sql.catalyst.expressions.*;
+import org.apache.spark.sql.catalyst.plans.logical.*;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.execution.datasources.CreateTempViewUsing;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.Platform;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import scala.Product;
+import scala.runtime.AbstractFunction1;
+
+/**
+ * Gives Lance scans the columns, the predicate and the limit that Spark's optimizer found, and answers ungrouped counts, minima and
+ * maxima in the scan. Spark's own filter, limit and final aggregate stay in the plan, so that this only saves work.
+ *
+ * Compiled by Janino: raw types, no lambdas, Scala objects through Foo$.MODULE$.
+ */
+public class LancePushdown extends Rule {
+  private static final Logger LOG = LoggerFactory.getLogger("lance_spark.pushdown");
+
+  public TreeNode apply(TreeNode plan) {
+    try {
+      return rewrite((LogicalPlan) plan, null);
+    } catch (Throwable error) {
+      Throwable cause = error;
+      while (cause instanceof java.lang.reflect.InvocationTargetException || cause instanceof RewriteFailure) cause = cause.getCause();
+      // Errors of this package say what the user has to change; anything else is our own trouble, and the plan is right without us.
+      boolean typed = cause instanceof AnalysisException && String.valueOf(cause.getMessage()).contains("lance_spark.errors.");
+      if (typed || cause instanceof VirtualMachineError || cause instanceof InterruptedException) Platform.throwException(cause);
+      LOG.warn("lance pushdown failed; the query runs without it", cause);
+      return plan;
+    }
+  }
+
+  /** Carries a checked exception out of a Scala function. */
+  private static final class RewriteFailure extends RuntimeException {
+    RewriteFailure(Throwable cause) {
+      super(cause);
+    }
+  }
+
+  private LogicalPlan rewrite(LogicalPlan plan, Integer limit) throws Exception {
+    if (plan instanceof CreateTempViewUsing) return marked((CreateTempViewUsing) plan);
+    if (plan instanceof Aggregate) {
+      LogicalPlan answered = aggregate((Aggregate) plan);
+      if (answered != null) return answered;
+    }
+    LogicalPlan planned = overScan(plan, limit);
+    if (planned == null) {
+      Integer below = null;
+      if (plan instanceof LocalLimit && ((LocalLimit) plan).limitExpr() instanceof Literal) {
+        Object rows = ((Literal) ((LocalLimit) plan).limitExpr()).value();
+        if (rows instanceof Integer) below = (Integer) rows;
+      } else if (plan instanceof Project) {
+        below = limit;
+      }
+      planned = children(plan, below);
+    }
+    planned = subqueries(planned);
+    return planned instanceof V2WriteCommand ? LanceWrites.plan(planned) : planned;
+  }
+
+  private LogicalPlan children(LogicalPlan plan, Integer limit) throws Exception {
+    List children = new ArrayList();
+    boolean changed = false;
+    Iterator each = Reflection.list(plan.children()).iterator();
+    while (each.hasNext()) {
+      LogicalPlan child = (LogicalPlan) each.next();
+      LogicalPlan planned = rewrite(child, limit);
+      changed |= planned != child;
+      children.add(planned);
+    }
+    return changed ? (LogicalPlan) plan.withNewChildren(Reflection.seq(children)) : plan;
+  }
+
+  /** Plans in expressions that earlier rules made late, such as the runtime filters of joins, did not meet this rule yet. */
+  private LogicalPlan subqueries(LogicalPlan plan) {
+    if (Reflection.list(plan.subqueries()).isEmpty()) return plan;
+    return (LogicalPlan) plan.mapExpressions(new AbstractFunction1() {
+      public Object apply(Object expression) {
+        return inSubquery((Expression) expression);
+      }
+    });
+  }
+
+  private Expression inSubquery(Expression e) {
+    if (e instanceof SubqueryExpression) {
+      LogicalPlan before = (LogicalPlan) ((SubqueryExpression) e).plan();
+      try {
+        LogicalPlan after = rewrite(before, null);
+        if (after != before) return ((SubqueryExpression) e).withNewPlan(after);
+      } catch (Exception error) {
+        throw new RewriteFailure(error);
+      }
+      return e;
+    }
+    List children = new ArrayList();
+    boolean changed = false;
+    Iterator each = Reflection.list(e.children()).iterator();
+    while (each.hasNext()) {
+      Expression child = (Expression) each.next();
+      Expression planned = inSubquery(child);
+      changed |= planned != child;
+      children.add(planned);
+    }
+    return changed ? (Expression) e.withNewChildren(Reflection.seq(children)) : e;
+  }
+
+  /** CREATE TEMPORARY VIEW .. USING lance: such a view follows the latest version, which a DataFrame made by load() must not. */
+  private static LogicalPlan marked(CreateTempViewUsing view) throws Exception {
+    if (!view.provider().equalsIgnoreCase(LanceSource.NAME) || view.options().contains(LanceSource.WRITE_OPTION)) return view;
+    Object options = view.options().updated(LanceSource.WRITE_OPTION, LanceSource.VIEW_MARK);
+    return (LogicalPlan) Reflection.copy((Product) view, "options", options);
+  }
+
+  static boolean isLance(LogicalPlan plan) {
+    if (!(plan instanceof DataSourceV2ScanRelation)) return false;
+    DataSourceV2ScanRelation scan = (DataSourceV2ScanRelation) plan;
+    return scan.scan() instanceof PythonScan
+        && scan.relation().table() instanceof PythonTable
+        && scan.relation().table().name().equals(LanceSource.NAME);
+  }
+
+  /** Plans a scan below any filters and at most one projection; null where the plan is something else. */
+  private LogicalPlan overScan(LogicalPlan plan, Integer limit) throws Exception {
+    Project project = plan instanceof Project ? (Project) plan : null;
+    LogicalPlan at = project == null ? plan : project.child();
+    List filters = new ArrayList();
+    while (at instanceof Filter) {
+      filters.add(((Filter) at).condition());
+      at = ((Filter) at).child();
+    }
+    if (!isLance(at)) return null;
+    DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) at;
+    LanceSource source = LanceSource.of(relation.relation());
+    if (source == null) return plan;
+    List output = Reflection.list(relation.output());
+    List projections = project == null ? null : Reflection.list(project.projectList());
+    List kept = projections == null ? output : referenced(output, projections, filters);
+    List narrowed = kept;
+    if (projections != null && conf().nestedSchemaPruningEnabled()) {
+      List expressions = new ArrayList(projections);
+      expressions.addAll(filters);
+      narrowed = Nested.narrow(kept, expressions);
+    }
+
+    Map spec = new LinkedHashMap();
+    spec.put("columns", schemaOf(narrowed).json());
+    boolean pushable = !source.limited();
+    spec.put("predicate", pushable && !filters.isEmpty() ? condition(filters) : null);
+    spec.put("limit", pushable && filters.isEmpty() ? limit : null);
+    spec.put("aggregate", null);
+    spec.put("whole_fragments", Boolean.FALSE);
+    LanceScan scan = source.scan(spec);
+    LogicalPlan result = withScan(relation, scan, checked(narrowed, scan.readSchema(), source.snapshot));
+
+    Nested rewriter = narrowed == kept ? null : Nested.over(narrowed);
+    for (int i = filters.size() - 1; i >= 0; i--) {
+      Expression condition = (Expression) filters.get(i);
+      result = new Filter(rewriter == null ? condition : rewriter.rewrite(condition), result);
+    }
+    if (project == null) return result;
+    return new Project(rewriter == null ? project.projectList() : rewriter.rewriteAll(projections), result);
+  }
+
+  private static Map condition(List filters) {
+    Expression all = (Expression) filters.get(0);
+    for (int i = 1; i < filters.size(); i++) all = new And(all, (Expression) filters.get(i));
+    return LancePredicates.describe(all);
+  }
+
+  private static List referenced(List output, List projections, List filters) {
+    Set ids = new HashSet();
+    List all = new ArrayList(projections);
+    all.addAll(filters);
+    Iterator expressions = all.iterator();
+    while (expressions.hasNext()) {
+      Iterator used = Reflection.list(((Expression) expressions.next()).references()).iterator();
+      while (used.hasNext()) ids.add(((Attribute) used.next()).exprId());
+    }
+    List kept = new ArrayList();
+    Iterator attributes = output.iterator();
+    while (attributes.hasNext()) {
+      Object attribute = attributes.next();
+      if (ids.contains(((Attribute) attribute).exprId())) kept.add(attribute);
+    }
+    return kept;
+  }
+
+  static StructType schemaOf(List attributes) {
+    StructType schema = new StructType();
+    Iterator each = attributes.iterator();
+    while (each.hasNext()) {
+      Attribute a = (Attribute) each.next();
+      schema = schema.add(a.name(), a.dataType(), a.nullable(), a.metadata());
+    }
+    return schema;
+  }
+
+  /**
+   * Checks that Python answered with the columns that were asked for, and lets the row addresses name the version that is read: a view
+   * that follows the latest version was made when they were those of another one.
+   */
+  private static List checked(List attributes, StructType answered, String snapshot) {
+    if (answered.length() != attributes.size()) throw new IllegalStateException("columns asked for and given differ: " + answered.simpleString());
+    List fresh = new ArrayList();
+    for (int i = 0; i < attributes.size(); i++) {
+      AttributeReference a = (AttributeReference) attributes.get(i);
+      StructField field = answered.fields()[i];
+      if (!field.name().equals(a.name()) || !DataType.equalsIgnoreNullability(field.dataType(), a.dataType())) {
+        throw new IllegalStateException("asked for " + a.name() + " " + a.dataType().sql() + ", given " + field.name() + " " + field.dataType().sql());
+      }
+      boolean stale = snapshot != null && LanceReads.isRowColumn(a.name());
+      fresh.add(stale ? attribute(a, a.dataType(), LanceSource.withSnapshot(a.metadata(), snapshot)) : a);
+    }
+    return fresh;
+  }
+
+  static AttributeReference attribute(AttributeReference a, DataType type, Metadata metadata) {
+    return new AttributeReference(a.name(), type, a.nullable(), metadata, a.exprId(), a.qualifier());
+  }
+
+  static LogicalPlan withScan(DataSourceV2ScanRelation relation, LanceScan scan, List output) throws Exception {
+    Map changes = new HashMap();
+    changes.put("scan", scan);
+    changes.put("output", Reflection.seq(output));
+    // Spark 4.3 would merge scans by building them anew without this rule's predicate and aggregates.
+    changes.put("mergeableScan", Boolean.FALSE);
+    return (LogicalPlan) Reflection.copy((Product) relation, changes);
+  }
+
+  /** Answers an ungrouped, unfiltered aggregate by partial results of the scan; null where it cannot. */
+  private LogicalPlan aggregate(Aggregate plan) throws Exception {
+    if (!plan.groupingExpressions().isEmpty()) return null;
+    LogicalPlan at = plan.child();
+    while (at instanceof Project && onlyColumns((Project) at)) at = ((Project) at).child();
+    if (!isLance(at)) return null;
+    DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) at;
+    LanceSource source = LanceSource.of(relation.relation());
+    if (source == null || source.limited()) return null;
+    Partials partials = new Partials(Reflection.list(relation.output()));
+    List results = partials.rewriteAll(Reflection.list(plan.aggregateExpressions()));
+    if (results == null || partials.calls.isEmpty()) return null;
+    Map spec = new LinkedHashMap();
+    spec.put("columns", new StructType().json());
+    spec.put("predicate", null);
+    spec.put("limit", null);
+    spec.put("aggregate", partials.calls);
+    spec.put("whole_fragments", Boolean.FALSE);
+    LanceScan scan = source.scan(spec);
+    LogicalPlan input = withScan(relation, scan, checked(partials.attributes, scan.readSchema(), null));
+    Map changes = new HashMap();
+    changes.put("aggregateExpressions", Reflection.seq(results));
+    changes.put("child", input);
+    return (LogicalPlan) Reflection.copy((Product) plan, changes);
+  }
+
+  private static boolean onlyColumns(Project project) {
+    Iterator each = Reflection.list(project.projectList()).iterator();
+    while (each.hasNext()) {
+      if (!(each.next() instanceof AttributeReference)) return false;
+    }
+    return true;
+  }
+}

@@ -1,0 +1,132 @@
+package lancespark;
+
+import java.util.HashMap;
+import java.util.Map;
+import java.util.OptionalLong;
+import org.apache.spark.sql.connector.metric.CustomMetric;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
+import org.apache.spark.sql.connector.read.*;
+import org.apache.spark.sql.internal.connector.SupportsMetadata;
+import org.apache.spark.sql.types.StructType;
+import scala.jdk.javaapi.CollectionConverters;
+
+/**
+ * A scan that this rule planned: Spark's own Python scan, with a description for explain, statistics, and equality by content, so that
+ * Spark can reuse the exchange above two equal scans. It stays on the driver; only what PythonScan itself makes goes to executors.
+ */
+public final class LanceScan implements Scan, SupportsReportStatistics, SupportsMetadata {
+  private final Scan python;
+  private final String key;
+  private final String description;
+  private final long rows;
+  private final long bytes;
+
+  /** What the rule needs when it meets this scan again, below a write. */
+  final Map spec;
+  final Map options;
+  final String path;
+  final boolean splits;
+
+  LanceScan(Scan python, String key, Map spec, Map options, String path, String description, long rows, long bytes, boolean splits) {
+    this.python = python;
+    this.key = key;
+    this.spec = spec;
+    this.options = options;
+    this.path = path;
+    this.description = description;
+    this.rows = rows;
+    this.bytes = bytes;
+    this.splits = splits;
+  }
+
+  public StructType readSchema() {
+    return python.readSchema();
+  }
+
+  public String description() {
+    return description;
+  }
+
+  public Batch toBatch() {
+    return new LanceBatch(python.toBatch(), key);
+  }
+
+  public CustomMetric[] supportedCustomMetrics() {
+    return python.supportedCustomMetrics();
+  }
+
+  public CustomTaskMetric[] reportDriverMetrics() {
+    return python.reportDriverMetrics();
+  }
+
+  public Scan.ColumnarSupportMode columnarSupportMode() {
+    return python.columnarSupportMode();
+  }
+
+  public scala.collection.immutable.Map getMetaData() {
+    Map metadata = new HashMap();
+    metadata.put("Lance", description);
+    return scala.collection.immutable.Map$.MODULE$.from(CollectionConverters.asScala(metadata));
+  }
+
+  public Statistics estimateStatistics() {
+    return new LanceStatistics(rows, bytes);
+  }
+
+  public boolean equals(Object other) {
+    return other instanceof LanceScan && ((LanceScan) other).key.equals(key);
+  }
+
+  public int hashCode() {
+    return key.hashCode();
+  }
+
+  public String toString() {
+    return description;
+  }
+}
+
+final class LanceStatistics implements Statistics {
+  private final long rows;
+  private final long bytes;
+
+  LanceStatistics(long rows, long bytes) {
+    this.rows = rows;
+    this.bytes = bytes;
+  }
+
+  public OptionalLong sizeInBytes() {
+    // Spark multiplies sizes, and takes 0 for "costs nothing".
+    return OptionalLong.of(Math.max(1L, bytes));
+  }
+
+  public OptionalLong numRows() {
+    return rows < 0 ? OptionalLong.empty() : OptionalLong.of(rows);
+  }
+}
+
+final class LanceBatch implements Batch {
+  private final Batch python;
+  private final String key;
+
+  LanceBatch(Batch python, String key) {
+    this.python = python;
+    this.key = key;
+  }
+
+  public InputPartition[] planInputPartitions() {
+    return python.planInputPartitions();
+  }
+
+  public PartitionReaderFactory createReaderFactory() {
+    return python.createReaderFactory();
+  }
+
+  public boolean equals(Object other) {
+    return other instanceof LanceBatch && ((LanceBatch) other).key.equals(key);
+  }
+
+  public int hashCode() {
+    return key.hashCode();
+  }
+}

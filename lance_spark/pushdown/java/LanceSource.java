@@ -1,0 +1,198 @@
+package lancespark;
+
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.util.Base64;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.Locale;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.WeakHashMap;
+import org.apache.spark.sql.catalyst.QueryPlanningTracker$;
+import org.apache.spark.sql.catalyst.TableIdentifier;
+import org.apache.spark.sql.catalyst.catalog.CatalogStorageFormat;
+import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.catalyst.catalog.SessionCatalog;
+import org.apache.spark.sql.catalyst.expressions.Attribute;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.execution.datasources.v2.python.*;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.MetadataBuilder;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** The Python side, seen from the rule: which table a relation means, and a new scan of it. */
+final class LanceSource {
+  static final String NAME = "lance";
+  static final String SCAN_OPTION = "lancespark.scan";
+  static final String WRITE_OPTION = "lancespark.write";
+  static final String SCAN_COLUMN = "__lance_scan";
+  static final String SCAN_METADATA = "lance.scan";
+  static final String TABLE_METADATA = "lance.table";
+  private static final String SNAPSHOT = " snapshot";
+  static final ObjectMapper JSON = new ObjectMapper();
+
+  /**
+   * An empty plan of a write: as a read option it marks a view that SQL made, and a writer that meets it does what it always does. The
+   * leading space tells it from a plan that turned out empty.
+   */
+  static final String VIEW_MARK = " {\"path\":null,\"exclusive\":false,\"input_columns\":null,\"snapshots\":[]}";
+
+  /** Per query (Spark has one tracker for it and its subqueries): the instance that pinned the version of each followed table. */
+  private static final WeakHashMap PINNED = new WeakHashMap();
+
+  /** Options as the user gave them, the location included. */
+  final Map options;
+  /** Base64 of the pickled data source that pinned the version; null where this scan has to pin it. */
+  String base;
+  /** Metadata of the row addresses of a table that is followed, which Spark knows as of an older version; else null. */
+  String snapshot;
+  /** Where base and snapshot are kept for the other scans of the query; null where the version was pinned before. */
+  private final Map pins;
+  private final String pinKey;
+
+  private LanceSource(Map options, String base, Map pins, String pinKey) {
+    this.options = options;
+    this.base = base;
+    this.pins = pins;
+    this.pinKey = pinKey;
+  }
+
+  /** Returns the source of a relation, or null where it cannot be told (a schema given by the user). */
+  static LanceSource of(DataSourceV2Relation relation) throws Exception {
+    Map options = new HashMap(relation.options().asCaseSensitiveMap());
+    if (relation.identifier().isDefined()) {
+      Map stored = catalogOptions((Identifier) relation.identifier().get());
+      if (stored == null) return null;
+      stored.putAll(options);
+      return followed(stored, relation);
+    }
+    CaseInsensitiveStringMap given = relation.options();
+    if (given.containsKey(WRITE_OPTION) && !given.containsKey("version") && !given.containsKey("timestamp")) return followed(options, relation);
+    Object created = Reflection.field(Reflection.field(relation.table(), "ds"), "dataSourceInPython");
+    if (created == null || !given.containsKey("path")) return null;
+    byte[] pickled = (byte[]) Reflection.call(created, "dataSource");
+    return new LanceSource(options, Base64.getEncoder().encodeToString(pickled), null, null);
+  }
+
+  private static LanceSource followed(Map options, DataSourceV2Relation relation) throws Exception {
+    options.remove(WRITE_OPTION);
+    Map pins = pinsOfThisQuery();
+    String key = JSON.writeValueAsString(new TreeMap(options));
+    LanceSource source = new LanceSource(options, (String) pins.get(key), pins, key);
+    if (hasRowColumns(relation) && !pins.containsKey(key)) source.pinWithSnapshot();
+    source.snapshot = (String) pins.get(key + SNAPSHOT);
+    return source;
+  }
+
+  private static boolean hasRowColumns(DataSourceV2Relation relation) {
+    Iterator each = Reflection.list(relation.output()).iterator();
+    while (each.hasNext()) {
+      if (LanceReads.isRowColumn(((Attribute) each.next()).name())) return true;
+    }
+    return false;
+  }
+
+  /** Opens the table as `load` would: only that says which version the row addresses are of. */
+  private void pinWithSnapshot() throws Exception {
+    PythonDataSourceV2 provider = new PythonDataSourceV2();
+    provider.setShortName(NAME);
+    StructField[] fields = provider.inferSchema(new CaseInsensitiveStringMap(options)).fields();
+    for (int i = 0; i < fields.length; i++) {
+      if (LanceReads.isRowColumn(fields[i].name()) && fields[i].metadata().contains(TABLE_METADATA)) {
+        pins.put(pinKey + SNAPSHOT, fields[i].metadata().getString(TABLE_METADATA));
+      }
+    }
+    keep(provider);
+  }
+
+  private void keep(PythonDataSourceV2 provider) throws Exception {
+    byte[] pickled = (byte[]) Reflection.call(Reflection.field(provider, "dataSourceInPython"), "dataSource");
+    base = Base64.getEncoder().encodeToString(pickled);
+    pins.put(pinKey, base);
+  }
+
+  private static Map pinsOfThisQuery() {
+    scala.Option tracker = QueryPlanningTracker$.MODULE$.get();
+    if (tracker.isEmpty()) return new HashMap();
+    synchronized (PINNED) {
+      Map pins = (Map) PINNED.get(tracker.get());
+      if (pins == null) {
+        pins = new HashMap();
+        PINNED.put(tracker.get(), pins);
+      }
+      return pins;
+    }
+  }
+
+  /** Location and options of a table in Spark's session catalog, or null where it has none there. */
+  static Map catalogOptions(Identifier identifier) throws Exception {
+    if (identifier.namespace().length != 1) return null;
+    Object session = Class.forName("org.apache.spark.sql.classic.SparkSession").getMethod("active", new Class[0]).invoke(null, new Object[0]);
+    SessionCatalog catalog = (SessionCatalog) Reflection.call(Reflection.call(session, "sessionState"), "catalog");
+    TableIdentifier name = new TableIdentifier(identifier.name(), new scala.Some(identifier.namespace()[0]));
+    if (!catalog.tableExists(name)) return null;
+    CatalogStorageFormat storage = ((CatalogTable) catalog.getTableMetadata(name)).storage();
+    Map options = new HashMap();
+    Iterator entries = Reflection.map(storage.properties()).entrySet().iterator();
+    while (entries.hasNext()) {
+      Map.Entry entry = (Map.Entry) entries.next();
+      String key = (String) entry.getKey();
+      if (!key.equals("serialization.format")) options.put(key.toLowerCase(Locale.ROOT), entry.getValue());
+    }
+    if (storage.locationUri().isDefined()) options.put("path", storage.locationUri().get().toString());
+    return options.containsKey("path") ? options : null;
+  }
+
+  String path() {
+    return (String) new CaseInsensitiveStringMap(options).get("path");
+  }
+
+  boolean limited() {
+    return new CaseInsensitiveStringMap(options).containsKey("limit");
+  }
+
+  /** Asks Python for a scan. `spec` is the JSON of lance_spark/read/spec.py without its base. */
+  LanceScan scan(Map spec) throws Exception {
+    Map whole = new LinkedHashMap(spec);
+    whole.put("base", base);
+    Map given = new HashMap(options);
+    given.put(SCAN_OPTION, JSON.writeValueAsString(whole));
+    CaseInsensitiveStringMap map = new CaseInsensitiveStringMap(given);
+    PythonDataSourceV2 provider = new PythonDataSourceV2();
+    provider.setShortName(NAME);
+    StructType answered = provider.inferSchema(map);
+    StructField last = answered.fields()[answered.length() - 1];
+    if (!last.name().equals(SCAN_COLUMN)) throw new IllegalStateException("the data source did not answer the rule");
+    StructType schema = new StructType();
+    for (int i = 0; i < answered.length() - 1; i++) schema = schema.add(answered.fields()[i]);
+    Map told = (Map) JSON.readValue(last.metadata().getString(SCAN_METADATA), Map.class);
+    if (pins != null && base == null) keep(provider);
+    Table table = provider.getTable(schema, null, map);
+    Scan python = ((PythonTable) table).newScanBuilder(map).build();
+    whole.put("base", base);
+    String key = JSON.writeValueAsString(new TreeMap(options)) + JSON.writeValueAsString(whole);
+    return new LanceScan(python, key, whole, options, path(), String.valueOf(told.get("description")),
+        number(told.get("rows")), number(told.get("bytes")), Boolean.TRUE.equals(told.get("splits")));
+  }
+
+  /** The same scan with one entry of its spec changed. */
+  static LanceScan again(LanceScan scan, String key, Object value) throws Exception {
+    Map spec = new LinkedHashMap(scan.spec);
+    spec.put(key, value);
+    return new LanceSource(scan.options, (String) scan.spec.get("base"), null, null).scan(spec);
+  }
+
+  static Metadata withSnapshot(Metadata metadata, String snapshot) {
+    return new MetadataBuilder().withMetadata(metadata).putString(TABLE_METADATA, snapshot).build();
+  }
+
+  private static long number(Object value) {
+    return value instanceof Number ? ((Number) value).longValue() : -1L;
+  }
+}

@@ -1,0 +1,110 @@
+"""Installs the planner rule, which is Java that Spark's own compiler (Janino) compiles in the driver's JVM at run time.
+
+There is no jar: the sources in `java/` are package data. Compiling takes under a second, once per JVM.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import resources
+from logging import getLogger
+from typing import Any
+
+from py4j.java_gateway import JavaGateway, JavaObject, JVMView
+from py4j.protocol import Py4JError
+from pyspark.sql import SparkSession
+
+_LOG = getLogger(__name__)
+
+_RULE = "lancespark.LancePushdown"
+
+
+def enable_pushdown(spark: SparkSession) -> bool:
+    """Makes a session push columns, filters, limits and simple aggregates down to Lance. Runs on the driver.
+
+    It belongs to one session: `spark.newSession()` needs it again. Calling it twice does nothing the second time. Other rules in the
+    session's `experimental.extraOptimizations` stay.
+
+    Args:
+        spark: A session. On Spark Connect, which has no JVM to install a rule in, everything works without it, only slower; the
+            options `columns` and `filter` serve by hand.
+
+    Returns:
+        Whether the rule is active. If not, the reason is logged at level INFO.
+    """
+    jvm = getattr(spark, "_jvm", None) if _is_classic(spark) else None
+    if jvm is None:
+        _LOG.info("pushdown is not available over Spark Connect; use the options `columns` and `filter`")
+        return False
+    try:
+        rules = _rules(spark)
+        if not any(_is_ours(rule) for rule in rules):
+            _set_rules(spark, jvm, [*rules, _rule_class(_gateway(spark)).newInstance()])
+    except (Py4JError, TypeError, AttributeError) as error:
+        _LOG.info("pushdown is not available in Spark %s: %s", spark.version, error)
+        return False
+    return True
+
+
+def disable_pushdown(spark: SparkSession) -> None:
+    """Takes the rule out of a session again. Queries that are planned already keep what it did."""
+    jvm = getattr(spark, "_jvm", None) if _is_classic(spark) else None
+    if jvm is not None:
+        _set_rules(spark, jvm, [rule for rule in _rules(spark) if not _is_ours(rule)])
+
+
+def _is_classic(spark: SparkSession) -> bool:
+    # A Connect session raises on `_jvm`, with an error that says to use the classic one.
+    return type(spark).__module__ == "pyspark.sql.session"
+
+
+def _gateway(spark: SparkSession) -> JavaGateway:
+    return spark.sparkContext._gateway  # noqa: SLF001 - PySpark has no public way into the driver's JVM
+
+
+def _experimental(spark: SparkSession) -> Any:  # noqa: ANN401 - a Java object
+    return spark._jsparkSession.experimental()  # noqa: SLF001 - as above
+
+
+def _rules(spark: SparkSession) -> list[JavaObject]:
+    installed = _experimental(spark).extraOptimizations()
+    return [installed.apply(index) for index in range(installed.size())]
+
+
+def _set_rules(spark: SparkSession, jvm: JVMView, rules: list[JavaObject]) -> None:
+    java: Any = jvm
+    kept = java.java.util.ArrayList()
+    for rule in rules:
+        kept.add(rule)
+    setter = getattr(_experimental(spark), "extraOptimizations_$eq")
+    setter(java.scala.jdk.javaapi.CollectionConverters.asScala(kept).toSeq())
+
+
+def _is_ours(rule: JavaObject) -> bool:
+    return bool(rule.getClass().getName() == _RULE)
+
+
+@functools.lru_cache(maxsize=1)
+def _rule_class(gateway: JavaGateway) -> JavaObject:
+    """Compiles the rule, once for the JVM behind a gateway.
+
+    Raises:
+        Py4JError: It does not compile against this release of Spark.
+    """
+    java: Any = gateway.jvm
+    folder = resources.files("lance_spark.pushdown") / "java"
+    sources = sorted(
+        (entry for entry in folder.iterdir() if entry.name.endswith(".java")), key=lambda entry: entry.name
+    )
+    loader = java.Thread.currentThread().getContextClassLoader()
+    files = java.java.util.HashMap()
+    in_memory = java.org.codehaus.commons.compiler.util.resource
+    units = gateway.new_array(in_memory.Resource, len(sources))
+    for index, source in enumerate(sources):
+        units[index] = in_memory.StringResource(source.name, source.read_text(encoding="utf-8"))
+    compiler = java.org.codehaus.commons.compiler.CompilerFactoryFactory.getDefaultCompilerFactory(loader).newCompiler()
+    compiler.setIClassLoader(java.org.codehaus.janino.ClassLoaderIClassLoader(loader))
+    compiler.setClassFileCreator(in_memory.MapResourceCreator(files))
+    compiler.compile(units)
+    finder = in_memory.MapResourceFinder(files)
+    return java.org.codehaus.commons.compiler.util.ResourceFinderClassLoader(finder, loader).loadClass(_RULE)

@@ -1,0 +1,170 @@
+"""The filter of a scan: put together, checked by planning it, and answered from a scalar index where one knows the rows."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lance_spark.errors import FilterError
+from lance_spark.types.fields import BlobHandling, is_blob
+
+if TYPE_CHECKING:
+    import lance
+
+    from lance_spark.dataset import DatasetRef
+
+_LOG = logging.getLogger(__name__)
+
+MAX_INDEX_MATCHES = 1 << 20
+"""Rows that an index look-up on the driver may find; with more, the executors scan. Their addresses take 8 MiB."""
+
+
+def both(*filters: str | None) -> str | None:
+    """Returns the conjunction of the filters that are there, or None where none is."""
+    # The line break ends a comment that a filter may end with.
+    parts = [f"({text}\n)" for text in filters if text is not None]
+    return " AND ".join(parts) if parts else None
+
+
+def check_filter(dataset: lance.LanceDataset, text: str, uri: str, blobs: BlobHandling) -> None:
+    """Checks a user's filter in Lance SQL by planning it; nothing is read.
+
+    Lance parses a filter as the end of a statement and ignores what follows it: `id = 1 LIMIT 3` and even `id = 1) nonsense` select `id = 1`.
+    In parentheses the first is an error, and unbalanced ones are looked for.
+
+    Raises:
+        FilterError: It does not parse, names what is not there, or is no condition.
+    """
+    reason = _unbalanced(text) or _problem(dataset, text) or _problem(dataset, both(text))
+    if reason is None and _reads_null_blobs(dataset, text, blobs):
+        reason = "in file format 2.0 a filter cannot tell which blobs are NULL"
+    if reason is None:
+        return
+    unknown = re.search(r"Invalid function '([^']+)'", reason)
+    if unknown is not None and _spark_knows(unknown[1]):
+        hint = f"{unknown[1]} is a function of Spark: use it in df.filter(...), the option `filter` is Lance SQL"
+    elif "which blobs" in reason:
+        hint = "set the option blob_handling to bytes"
+    elif "No field named" in reason:
+        hint = "name the table's columns as they are written there, quoted with backticks where they hold capitals or other signs"
+    else:
+        hint = "the option `filter` is Lance SQL: a condition such as lang = 'en' AND size > 100"
+    raise FilterError(text, reason, uri=uri, hint=hint)
+
+
+def usable(dataset: lance.LanceDataset, pushed: str | None, blobs: BlobHandling) -> str | None:
+    """Returns a pushed filter if Lance accepts it, else None: Spark has its own filter above, so leaving it out is safe."""
+    if pushed is None or _reads_null_blobs(dataset, pushed, blobs):
+        return None
+    reason = _problem(dataset, pushed)
+    if reason is None:
+        return pushed
+    _LOG.warning("Lance does not take the pushed filter %s (%s); Spark filters alone", pushed, reason)
+    return None
+
+
+def _unbalanced(text: str) -> str | None:
+    depth = 0
+    for sign in re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|--[^\n]*", "", text):
+        depth += {"(": 1, ")": -1}.get(sign, 0)
+        if depth < 0:
+            break
+    return None if depth == 0 else "a parenthesis is missing"
+
+
+def _reads_null_blobs(dataset: lance.LanceDataset, text: str, blobs: BlobHandling) -> bool:
+    """Tells whether a filter names a blob column where a NULL blob reads as a descriptor that is not NULL: in files of format 2.0."""
+    if blobs == "bytes" or dataset.data_storage_version != "2.0":
+        return False
+    return any(
+        is_blob(field) and re.search(rf"\b{re.escape(field.name)}\b", text, re.IGNORECASE) for field in dataset.schema
+    )
+
+
+def _problem(dataset: lance.LanceDataset, text: str | None) -> str | None:
+    """Returns what is wrong with a filter, or None."""
+    try:
+        dataset.scanner(columns=[], filter=text).explain_plan()
+    except (ValueError, OSError, NotImplementedError) as error:
+        return plain(error)
+    except BaseException as error:
+        if not is_panic(error):
+            raise
+        return plain(error)
+    return None
+
+
+def plain(error: BaseException) -> str:
+    """Returns Lance's message without the places in its source files."""
+    return re.sub(r",\s*/[^\s,]+\.rs:\d+:\d+", "", str(error)).strip().replace("\n", " ")
+
+
+def is_panic(error: BaseException) -> bool:
+    """Tells whether Lance panicked, which is no Exception and has no importable class."""
+    return type(error).__name__ == "PanicException"
+
+
+def _spark_knows(function: str) -> bool:
+    from pyspark.sql import functions
+
+    return callable(getattr(functions, function.lower(), None))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexAnswer:
+    """What scalar indexes know about a filter.
+
+    Attributes:
+        exact: Whether they know the rows. If not, they only narrow the search.
+        matches: Matching rows of each fragment that they cover and that has any; None where there are too many to list.
+        covered: Ids of the fragments that they cover; the others have to be searched.
+    """
+
+    exact: bool
+    matches: dict[int, int] | None
+    covered: frozenset[int]
+
+
+@functools.lru_cache(maxsize=64)
+def ask_index(ref: DatasetRef, filter: str) -> IndexAnswer | None:
+    """Asks the table's scalar indexes which fragments hold matches. Runs on the driver; bounded by MAX_INDEX_MATCHES.
+
+    A point look-up in a table of many fragments then reads the one that holds the row, and the executors do not search the index again.
+    Cached, because a scan is described and planned one after the other in one process.
+
+    Returns:
+        None where no index takes part in the filter.
+    """
+    try:
+        return _ask(ref.open(), filter)
+    except (ValueError, OSError) as error:  # a damaged index: the table's own files have the rows too
+        _LOG.warning("the indexes of %s are not used: %s", ref.uri, plain(error))
+        return None
+
+
+def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
+    import numpy as np
+
+    indexes = {index.name: index for index in dataset.describe_indices()}
+    if not indexes:
+        return None
+    # How a plan is printed is the only place where Lance tells which indexes answer a filter; not understanding it only costs time.
+    plan = dataset.scanner(columns=[], filter=filter).explain_plan(verbose=True)
+    if "ScalarIndexQuery" not in plan:
+        return None
+    used = [name for name in indexes if f"@{name}(" in plan]
+    if "refine_filter=--" not in plan or not used:
+        return IndexAnswer(exact=False, matches=None, covered=frozenset())
+    covered: frozenset[int] = frozenset.intersection(
+        *(frozenset(f for s in indexes[name].segments for f in s.fragment_ids) for name in used)
+    )
+    handles = [f for f in dataset.get_fragments() if f.fragment_id in covered]
+    scanner = dataset.scanner(columns=["_rowaddr"], filter=filter, fragments=handles, limit=MAX_INDEX_MATCHES + 1)
+    addresses = scanner.to_table().column(0).to_numpy()
+    if len(addresses) > MAX_INDEX_MATCHES:
+        return IndexAnswer(exact=True, matches=None, covered=covered)
+    ids, counts = np.unique(addresses >> np.uint64(32), return_counts=True)
+    return IndexAnswer(exact=True, matches=dict(zip(ids.tolist(), counts.tolist(), strict=True)), covered=covered)

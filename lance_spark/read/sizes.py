@@ -1,0 +1,259 @@
+"""How big each fragment is for one scan: live rows, and stored bytes of the columns that are read.
+
+The manifest tells the size of each data file, but not how it divides into columns. One file of each kind (each set of columns) is looked
+at for that, of at most MAX_SAMPLES kinds: its footer, 3 ms on a local disk. Where that fails, a fixed-width column takes its width, and what
+is then left is divided evenly among the columns of variable width. Measured for 100,000 fragments: 2 s and 180 MiB, nearly all of it
+pylance's objects, which are dropped as they are read.
+"""
+
+from __future__ import annotations
+
+import functools
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_spark.types.fields import BLOB_V2, Array, Kind, extension_name, is_blob
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import DataFile
+
+_LOG = logging.getLogger(__name__)
+
+_Field: TypeAlias = Any
+"""A `lance.schema.LanceField`, whose stub lacks `to_arrow`."""
+
+_UNKNOWN_WIDTH = 32.0
+"""Bytes of a value of variable width where no file size is known."""
+
+_LEAST_WIDTH = 1.0
+
+_DESCRIPTOR_WIDTH = 32.0
+"""Bytes of a blob's descriptor, all that is read of a blob that is not read as bytes."""
+
+MAX_SAMPLES = 8
+"""Data files whose footers are read for the sizes of their columns."""
+
+_BLOB_SAMPLE = 256
+"""Blobs whose descriptors are looked at for their average size."""
+
+
+@dataclass(frozen=True, slots=True)
+class FragmentSize:
+    """One fragment, as one scan sees it.
+
+    Attributes:
+        fragment_id: Its id.
+        physical_rows: Row positions, deleted ones included.
+        live_rows: Rows that are not deleted.
+        stored_bytes: Estimated bytes on storage of the columns read, live or not.
+    """
+
+    fragment_id: int
+    physical_rows: int
+    live_rows: int
+    stored_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScanSize:
+    """All fragments of a scan, in the order of the table, and the width of its rows.
+
+    Attributes:
+        fragments: Every fragment with at least one live row.
+        row_bytes: Estimated bytes of one row in memory, over all columns read.
+        column_bytes: The same for each top-level column.
+    """
+
+    fragments: tuple[FragmentSize, ...]
+    row_bytes: float
+    column_bytes: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Leaf:
+    column: str
+    width: float | None
+    read: bool
+    blob: bool
+    descriptor: bool
+
+    def memory(self, stored: float) -> float:
+        """Returns bytes of a value in memory, given those on storage."""
+        return _DESCRIPTOR_WIDTH if self.descriptor else stored if self.width is None else self.width
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What a row takes in one kind of data file (one list of field ids): all of it, and what is read of it."""
+
+    row_bytes: float
+    read_bytes: float
+
+
+def measure(
+    dataset: lance.LanceDataset,
+    paths: Sequence[str],
+    only: Sequence[int] | None,
+    *,
+    blob_bytes: bool = False,
+    storage: tuple[tuple[str, str], ...] = (),
+) -> ScanSize:
+    """Measures the fragments of a dataset for a scan of the given columns. Runs on the driver; reads a few footers.
+
+    Args:
+        dataset: The table at its pinned version.
+        paths: Top-level columns, or quoted paths of nested fields as :class:`~lance_spark.read.columns.Projection` gives them.
+        only: Ids of the fragments that are read, or None for all.
+        blob_bytes: Whether blobs are read as bytes. Those of file format 2.2 may lie in files of their own, whose sizes no manifest tells: the
+            first descriptors are read for the average.
+        storage: Options of the object store.
+    """
+    leaves = _leaves(dataset, paths, blob_bytes)
+    apart = _blobs_apart(dataset, paths) if blob_bytes else {}
+    apart_width = sum(apart.values())
+    shapes: dict[tuple[int, ...], _Shape] = {}
+    widths: dict[int, float] = {}
+    chosen = None if only is None else frozenset(only)
+    fragments: list[FragmentSize] = []
+    for handle in dataset.get_fragments():
+        if chosen is not None and handle.fragment_id not in chosen:
+            continue
+        metadata = handle.metadata
+        rows = metadata.physical_rows
+        live = rows - (metadata.deletion_file.num_deleted_rows if metadata.deletion_file is not None else 0)
+        if live <= 0:
+            continue
+        stored = 0.0
+        for file in metadata.files:
+            key = tuple(file.fields)
+            shape = shapes.get(key)
+            if shape is None:
+                sample = _column_bytes(dataset.uri, file, storage) if len(shapes) < MAX_SAMPLES else {}
+                found = _file_widths(key, leaves, sample, (file.file_size_bytes or 0) / rows, rows)
+                shape = shapes[key] = _shape(found, leaves)
+                widths = {**found, **widths}
+            size = file.file_size_bytes
+            scale = size / shape.row_bytes if size and shape.row_bytes else rows
+            stored += shape.read_bytes * scale
+        fragments.append(FragmentSize(handle.fragment_id, rows, live, int(stored + rows * apart_width)))
+    columns = dict(apart)
+    for number, leaf in leaves.items():
+        if leaf.read:
+            columns[leaf.column] = columns.get(leaf.column, 0.0) + leaf.memory(widths.get(number, _UNKNOWN_WIDTH))
+    return ScanSize(fragments=tuple(fragments), row_bytes=sum(columns.values()), column_bytes=columns)
+
+
+def _blobs_apart(dataset: lance.LanceDataset, paths: Sequence[str]) -> dict[str, float]:
+    """Returns the average size of a blob for each column of blobs that need not lie in the data files."""
+    found = {}
+    for field in dataset.schema:
+        if field.name in paths and is_blob(field) and extension_name(field) == BLOB_V2:
+            try:
+                sizes = _first_blob_sizes(dataset, field.name)
+            except (ValueError, OSError) as error:  # a damaged file: the scan will say which
+                _LOG.warning("sizes of the blobs in column %s are not known: %s", field.name, error)
+                continue
+            found[field.name] = float(pc.mean(sizes).as_py() or 0)
+    return found
+
+
+def _first_blob_sizes(dataset: lance.LanceDataset, column: str) -> Array:
+    scanner = dataset.scanner(columns=[column], blob_handling="blobs_descriptions", limit=_BLOB_SAMPLE)
+    descriptors: Array = scanner.to_table().column(0).combine_chunks()
+    return descriptors.field("size")
+
+
+@functools.lru_cache(maxsize=256)
+def _statistics(uri: str, path: str, storage: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
+    from lance.file import LanceFileSession
+
+    reader = LanceFileSession(uri, storage_options=dict(storage) or None).open_reader(path)
+    return tuple(column.size_bytes for column in reader.file_statistics().columns)
+
+
+def _column_bytes(uri: str, file: DataFile, storage: tuple[tuple[str, str], ...]) -> dict[int, int]:
+    """Returns the stored bytes of each field of a data file; nothing where the file cannot be asked."""
+    try:
+        sizes = _statistics(uri, f"data/{file.path}", storage)
+    except (
+        ValueError,
+        OSError,
+        RuntimeError,
+    ) as error:  # files of the legacy format, of another base path, damaged ones
+        _LOG.debug("sizes of the columns in %s are estimated: %s", file.path, error)
+        return {}
+    columns = zip(file.fields, file.column_indices, strict=False)
+    return {number: sizes[index] for number, index in columns if 0 <= index < len(sizes)}
+
+
+def _file_widths(
+    fields: Sequence[int], leaves: dict[int, _Leaf], sample: dict[int, int], row_bytes: float, rows: int
+) -> dict[int, float]:
+    """Returns the stored bytes per row of each field of a data file, known or estimated."""
+    if sample:
+        widths = {number: size / rows for number, size in sample.items()}
+        # Bytes of blobs lie in the file outside of its columns.
+        outside = max(0.0, row_bytes - sum(widths.values()))
+        blobs = [number for number in widths if number in leaves and leaves[number].blob]
+        return {number: width + (outside / len(blobs) if number in blobs else 0) for number, width in widths.items()}
+    declared = {number: leaves[number].width if number in leaves else 0.0 for number in fields if number >= 0}
+    fixed = sum(width for width in declared.values() if width is not None)
+    # Columns that a newer file replaced (-2) are still in this one, nobody knows of what type.
+    variable = sum(1 for width in declared.values() if width is None) + sum(1 for number in fields if number < 0)
+    share = max(_LEAST_WIDTH, (row_bytes - fixed) / max(1, variable)) if row_bytes else _UNKNOWN_WIDTH
+    return {number: share if width is None else width for number, width in declared.items()}
+
+
+def _shape(widths: dict[int, float], leaves: dict[int, _Leaf]) -> _Shape:
+    read = {number: width for number, width in widths.items() if number in leaves and leaves[number].read}
+    return _Shape(
+        row_bytes=sum(widths.values()),
+        read_bytes=sum(_DESCRIPTOR_WIDTH if leaves[n].descriptor else width for n, width in read.items()),
+    )
+
+
+def _leaves(dataset: lance.LanceDataset, paths: Sequence[str], blob_bytes: bool) -> dict[int, _Leaf]:
+    wanted = {
+        tuple(p[1:-1].split("`.`")) if p.startswith("`") and p.endswith("`") and "`.`" in p else (p,) for p in paths
+    }
+    leaves: dict[int, _Leaf] = {}
+    for field in dataset.lance_schema.fields():
+        for path, leaf in _walk(field, ()):
+            read = any(path[: len(w)] == w for w in wanted)
+            arrow = leaf.to_arrow()
+            blob = is_blob(arrow)
+            leaves[leaf.id()] = _Leaf(path[0], _width(arrow.type), read, blob, blob and not blob_bytes)
+    return leaves
+
+
+def _walk(field: _Field, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], _Field]]:
+    path = (*above, field.name())
+    children = field.children()
+    if not children or is_blob(field.to_arrow()):
+        yield path, field
+        return
+    for child in children:
+        yield from _walk(child, path)
+
+
+def _width(arrow: Kind) -> float | None:
+    """Returns bytes of one value, or None where they vary from value to value."""
+    if pa.types.is_boolean(arrow):
+        return 1 / 8
+    if pa.types.is_fixed_size_list(arrow):
+        inner = _width(arrow.value_type)
+        return None if inner is None else inner * arrow.list_size
+    if isinstance(arrow, pa.BaseExtensionType):
+        return _width(arrow.storage_type)
+    if pa.types.is_dictionary(arrow):
+        return _width(arrow.index_type)
+    try:
+        return float(arrow.bit_width) / 8
+    except ValueError:
+        return None

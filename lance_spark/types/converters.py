@@ -1,0 +1,224 @@
+"""Batches of Arrow data from Lance to Spark, and from Spark to Lance. They run on executors, one converter per task and stream."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from lance_spark.errors import SchemaMismatchError, ValueConversionError
+from lance_spark.types.fields import Array, plain_type
+from lance_spark.types.layout import aligned, nulls, relabel_batch
+from lance_spark.types.leaves import BadValue, TooLarge
+from lance_spark.types.mapping import arrow_type, spark_arrow_schema
+from lance_spark.types.mismatch import side_by_side
+from lance_spark.types.tree import Node, Planner, pair_names
+
+_READ_HINT = "leave the column out with option 'columns', or change it in the table"
+_WRITE_HINT = "correct the value, or write to a column that can hold it"
+_SPLIT_HINT = "read with a smaller option 'batch_size'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Column:
+    """One column of the target: where it comes from (None: missing, all NULL), and how."""
+
+    source: int | None
+    node: Node
+    missing_as: pa.DataType
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """How batches of one schema become batches of another."""
+
+    source: pa.Schema
+    columns: tuple[_Column, ...]
+    as_is: bool
+
+    def run(self, batch: pa.RecordBatch) -> list[Array]:
+        return [
+            nulls(batch.num_rows, column.missing_as)
+            if column.source is None
+            else column.node.run(batch.column(column.source))
+            for column in self.columns
+        ]
+
+
+def _plan(source: pa.Schema, target: pa.Schema, planner: Planner) -> _Plan:
+    found = pair_names(source.names, target.names)
+    columns = []
+    for wanted in target:
+        at = found.get(wanted.name)
+        if at is None:
+            if not planner.writing:
+                planner.problems[wanted.name] = "the table has no such column"
+            elif not wanted.nullable:
+                planner.problems[wanted.name] = "is missing, and the column is not nullable"
+            node = Node(path=wanted.name)
+        else:
+            node = planner.plan(source.field(at), wanted, wanted.name)
+        columns.append(_Column(source=at, node=node, missing_as=plain_type(wanted.type)))
+    if planner.writing:
+        for position, name in enumerate(source.names):
+            if position not in found.values():
+                twice = source.names.count(name) > 1
+                planner.problems[name] = "is there twice" if twice else "the table has no such column"
+    in_place = [column.source for column in columns] == list(range(len(source.names)))
+    as_is = in_place and all(column.node.trivial for column in columns)
+    return _Plan(source=source, columns=tuple(columns), as_is=as_is)
+
+
+class ReadConverter:
+    """Makes batches of a Lance scan into what Spark expects of a reader.
+
+    Columns that are laid out alike are passed on without copying or looking at them. Runs on executors; picklable; not for several threads.
+    """
+
+    def __init__(self, source: pa.Schema, target: StructType) -> None:
+        """Plans the conversion.
+
+        Args:
+            source: What the scan yields; it may hold more than `target`, and its columns in another order.
+            target: What Spark was told, perhaps with fewer nested fields than the table has.
+
+        Raises:
+            SchemaMismatchError: The table does not have the columns that Spark was told, or they changed their types since.
+        """
+        self.schema: pa.Schema = spark_arrow_schema(target)
+        self._plan = self._planned(source)
+        self._rows = 0
+
+    def _planned(self, source: pa.Schema) -> _Plan:
+        planner = Planner(writing=False)
+        plan = _plan(source, self.schema, planner)
+        if planner.problems:
+            raise SchemaMismatchError(
+                "the table no longer has the columns that the DataFrame was made with - "
+                + "; ".join(f"{path}: {text}" for path, text in planner.problems.items())
+                + " - load it again; for a catalog table, drop it and create it anew"
+            )
+        return plan
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the batch with exactly the schema `to_arrow_schema(target, timezone="UTC")`; `num_rows` stays without columns too.
+
+        Raises:
+            ValueConversionError: A value does not fit Spark's type, or the batch has more than 2 GiB of text in one column (see
+                :meth:`convert_split`).
+        """
+        try:
+            return self._convert(batch)
+        except TooLarge as error:
+            raise ValueConversionError(
+                "*",
+                self._rows,
+                "a batch has more text or elements in one column than Spark's Arrow types can hold",
+                hint=_SPLIT_HINT,
+            ) from error
+
+    def convert_split(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yields the batch converted, in halves of halves where one column has more than 2 GiB of text or 2^31 elements.
+
+        Raises:
+            ValueConversionError: As in :meth:`convert`; of the size only where a single row is too large.
+        """
+        try:
+            converted = self._convert(batch)
+        except TooLarge:
+            half = batch.num_rows // 2
+            if half == 0:
+                yield self.convert(batch)
+                return
+            yield from self.convert_split(batch.slice(0, half))
+            yield from self.convert_split(batch.slice(half))
+        else:
+            yield converted
+
+    def _convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        if not batch.schema.equals(self._plan.source, check_metadata=True):
+            self._plan = self._planned(batch.schema)
+        if not self._plan.as_is:
+            batch = _run(self._plan, batch, self._rows, _READ_HINT)
+        self._rows += batch.num_rows
+        return relabel_batch(batch, self.schema)
+
+
+class WriteConverter:
+    """Makes batches of a DataFrame into the exact types of a Lance table.
+
+    Every value is checked; columns that are laid out alike are not copied, except for single buffers that lie at addresses at which Lance
+    would panic. Runs on executors; picklable; not for several threads.
+    """
+
+    def __init__(self, source: StructType, target: pa.Schema) -> None:
+        """Plans the conversion.
+
+        Args:
+            source: Schema of the DataFrame.
+            target: Schema of the table, or of those of its columns that are written.
+
+        Raises:
+            SchemaMismatchError: As in :func:`check_writable`.
+            UnsupportedTypeError: Lance cannot store a column.
+        """
+        check_writable(source, target)
+        self.schema = target
+        self._plan = _plan(_written_schema(source), target, Planner(writing=True))
+        self._rows = 0
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the batch with exactly the target's schema and order; missing columns are all NULL.
+
+        Raises:
+            ValueConversionError: A value does not fit, or is NULL where that is not allowed; names column and row.
+        """
+        if not batch.schema.equals(self._plan.source, check_metadata=True):
+            # Time zones are those of the session, and large types depend on its settings.
+            self._plan = _plan(batch.schema, self.schema, Planner(writing=True))
+        batch = _run(self._plan, batch, self._rows, _WRITE_HINT)
+        self._rows += batch.num_rows
+        return relabel_batch(batch, self.schema)
+
+
+def check_writable(schema: StructType, target: pa.Schema) -> None:
+    """Checks that a DataFrame can be written into a table, before anything is. Runs on the driver; pure.
+
+    Columns are found by name; those that the table has and the DataFrame does not must be nullable. A NULL for a column that is not
+    nullable, and a value that does not fit, are found when the values are there, before they are committed.
+
+    Raises:
+        SchemaMismatchError: A column is unknown, missing, or of a type that is not converted. Shows both schemas side by side.
+        UnsupportedTypeError: Lance cannot store a column.
+    """
+    if not schema.fields:
+        raise SchemaMismatchError(
+            "the DataFrame has no columns - nothing was written - select the columns of the table"
+        )
+    planner = Planner(writing=True)
+    source = _written_schema(schema)
+    _plan(source, target, planner)
+    if not planner.problems:
+        return
+    listed = "; ".join(f"{path}: {text}" for path, text in planner.problems.items())
+    raise SchemaMismatchError(
+        f"the DataFrame does not fit the table - {listed} - nothing was written; select, cast or rename the columns\n"
+        + side_by_side(schema, target, planner.problems)
+    )
+
+
+def _written_schema(schema: StructType) -> pa.Schema:
+    """Returns the Arrow schema of a DataFrame, but for time zones and names of nested fields, which make no difference here."""
+    return pa.schema([pa.field(f.name, arrow_type(f.dataType, f.name), f.nullable) for f in schema.fields])
+
+
+def _run(plan: _Plan, batch: pa.RecordBatch, rows_before: int, hint: str) -> pa.RecordBatch:
+    try:
+        arrays = plan.run(batch)
+    except BadValue as error:
+        raise ValueConversionError(error.path or "*", rows_before + error.index, error.reason, hint=hint) from error
+    if not arrays:
+        return batch.select([])
+    return pa.RecordBatch.from_arrays([aligned(array) for array in arrays], names=[str(i) for i in range(len(arrays))])

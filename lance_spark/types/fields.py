@@ -1,0 +1,166 @@
+"""Arrow fields as Lance has them: extension types, blobs, and the field that travels in Spark's column metadata.
+
+Whether PyArrow shows an extension type as such or as its storage type with two metadata keys depends on whether somebody imported the
+package that registers it; everything here treats both forms alike.
+"""
+
+from __future__ import annotations
+
+import base64
+import logging
+from typing import Any, Literal, TypeAlias
+
+import pyarrow as pa
+
+log = logging.getLogger(__name__)
+
+Kind: TypeAlias = Any
+"""A `pa.DataType`. Its attributes depend on which type it is, which static typing cannot follow."""
+
+Array: TypeAlias = Any
+"""A `pa.Array`, for the same reason."""
+
+BlobHandling: TypeAlias = Literal["descriptor", "bytes"]
+
+LANCE_FIELD = "lance.field"
+"""Key of Spark column metadata: base64 of the serialised Arrow schema that holds just the column's field in the Lance table."""
+
+BLOB_ENCODING = b"lance-encoding:blob"
+BLOB_V2 = "lance.blob.v2"
+BFLOAT16 = "lance.bfloat16"
+JSON = "arrow.json"
+
+_EXTENSION_NAME = b"ARROW:extension:name"
+_EXTENSION_KEYS = (_EXTENSION_NAME, b"ARROW:extension:metadata")
+
+_PRIVATE_PREFIXES = (b"SPARK::", b"lance-spark:")
+"""Field metadata that belongs to one table or one session: Spark's own, and ours that says which column of which table this is."""
+
+DESCRIPTOR_V1 = pa.struct([pa.field("position", pa.uint64()), pa.field("size", pa.uint64())])
+DESCRIPTOR_V2 = pa.struct(
+    [
+        pa.field("kind", pa.uint8(), nullable=False),
+        pa.field("position", pa.uint64(), nullable=False),
+        pa.field("size", pa.uint64(), nullable=False),
+        pa.field("blob_id", pa.uint32(), nullable=False),
+        pa.field("blob_uri", pa.string(), nullable=False),
+    ]
+)
+"""What a scan yields for a blob column where the bytes are not asked for; v1 is of file formats 2.0 and 2.1, v2 of later ones."""
+
+
+def storage_type(field: pa.Field[Any]) -> Kind:
+    """Returns the type that holds a field's values: for an extension type its storage type."""
+    return field.type.storage_type if isinstance(field.type, pa.BaseExtensionType) else field.type
+
+
+def extension_name(field: pa.Field[Any]) -> str | None:
+    """Returns the name of a field's extension type, whether or not the extension is registered in this process."""
+    if isinstance(field.type, pa.BaseExtensionType):
+        return str(field.type.extension_name)
+    name = (field.metadata or {}).get(_EXTENSION_NAME)
+    return None if name is None else name.decode()
+
+
+def is_blob(field: pa.Field[Any]) -> bool:
+    """Tells whether a field of a table's schema is a blob column, of either version."""
+    if extension_name(field) == BLOB_V2:
+        return True
+    marked = (field.metadata or {}).get(BLOB_ENCODING, b"").lower() == b"true"
+    return marked and (pa.types.is_large_binary(field.type) or pa.types.is_binary(field.type))
+
+
+def is_descriptor(field: pa.Field[Any]) -> bool:
+    """Tells whether a field of a scan's schema holds blob descriptors instead of bytes."""
+    marked = (field.metadata or {}).get(BLOB_ENCODING, b"").lower() == b"true"
+    return marked and pa.types.is_struct(field.type)
+
+
+def children_of(field: pa.Field[Any]) -> list[pa.Field[Any]]:
+    """Returns the fields nested directly in a field: of a struct, the item of a list, key and value of a map."""
+    kind = storage_type(field)
+    if pa.types.is_struct(kind):
+        return list(kind)
+    if pa.types.is_map(kind):
+        return [kind.key_field, kind.item_field]
+    if is_list(kind):
+        return [kind.value_field]
+    return []
+
+
+def is_list(kind: Kind) -> bool:
+    """Tells whether a type is a list of any of the kinds that Lance holds."""
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def with_children(kind: Kind, children: list[pa.Field[Any]]) -> Kind:
+    """Returns a nested type with other children."""
+    if pa.types.is_struct(kind):
+        return pa.struct(children)
+    if pa.types.is_map(kind):
+        return pa.map_(children[0], children[1], kind.keys_sorted)
+    if pa.types.is_fixed_size_list(kind):
+        return pa.list_(children[0], kind.list_size)
+    return pa.large_list(children[0]) if pa.types.is_large_list(kind) else pa.list_(children[0])
+
+
+def plain_type(kind: Kind) -> Kind:
+    """Returns a type without extension types, at any depth: what its arrays are laid out as."""
+    if isinstance(kind, pa.BaseExtensionType):
+        return plain_type(kind.storage_type)
+    children = children_of(pa.field("", kind))
+    plain = [child.with_type(plain_type(child.type)) for child in children]
+    return kind if plain == children else with_children(kind, plain)
+
+
+def without_private_metadata(field: pa.Field[Any]) -> pa.Field[Any]:
+    """Returns a field without the metadata of Spark, or of one certain column, at any depth."""
+    kept: dict[bytes | str, bytes | str] = {
+        k: v for k, v in (field.metadata or {}).items() if not k.startswith(_PRIVATE_PREFIXES)
+    }
+    if len(kept) != len(field.metadata or {}):
+        field = field.with_metadata(kept) if kept else field.remove_metadata()
+    if isinstance(field.type, pa.BaseExtensionType):
+        return field
+    children = children_of(field)
+    cleaned = [without_private_metadata(child) for child in children]
+    if all(a.equals(b, check_metadata=True) for a, b in zip(children, cleaned, strict=True)):
+        return field
+    return field.with_type(with_children(field.type, cleaned))
+
+
+def scan_schema(schema: pa.Schema, blob_handling: BlobHandling = "descriptor") -> pa.Schema:
+    """Returns the schema that a scan of all columns yields: blob columns become descriptors, or bytes, at any depth."""
+    return pa.schema([scan_field(field, blob_handling) for field in schema])
+
+
+def scan_field(field: pa.Field[Any], blob_handling: BlobHandling) -> pa.Field[Any]:
+    """Returns what a scan yields for one field of a table's schema."""
+    if is_blob(field):
+        if blob_handling == "bytes":
+            rest = {k: v for k, v in (field.metadata or {}).items() if k not in _EXTENSION_KEYS}
+            return pa.field(field.name, pa.large_binary(), field.nullable, rest or None)
+        kind = DESCRIPTOR_V2 if extension_name(field) == BLOB_V2 else DESCRIPTOR_V1
+        return pa.field(field.name, kind, field.nullable, {BLOB_ENCODING: b"true"})
+    children = children_of(field)
+    if not children or isinstance(field.type, pa.BaseExtensionType):
+        return field
+    scanned = [scan_field(child, blob_handling) for child in children]
+    return field if scanned == children else field.with_type(with_children(field.type, scanned))
+
+
+def encode_field(field: pa.Field[Any]) -> str:
+    """Returns the text form of a field, for the column metadata `lance.field`."""
+    schema = pa.schema([without_private_metadata(field)])
+    return base64.b64encode(schema.serialize().to_pybytes()).decode("ascii")
+
+
+def decode_field(text: object) -> pa.Field[Any] | None:
+    """Returns the field of a text form, or None where it is none: column metadata can be set by anybody."""
+    try:
+        return without_private_metadata(
+            pa.ipc.read_schema(pa.py_buffer(base64.b64decode(str(text), validate=True))).field(0)
+        )
+    except (ValueError, OSError, pa.ArrowException, IndexError):
+        log.warning("column metadata %s is not an Arrow field and is ignored: %.40r", LANCE_FIELD, text)
+        return None

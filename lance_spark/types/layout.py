@@ -1,0 +1,174 @@
+"""Arrow buffers without copying them: giving data another schema of the same layout, and moving just the buffers that are misaligned."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lance_spark.types.fields import Array, Kind, children_of, plain_type
+
+_DECIMAL_ALIGNMENT = 16
+"""Rust's 128-bit integers are aligned to 16 bytes, and those of 256 bits as well; buffers in Spark's Arrow stream only to 8."""
+
+
+class _Relabelled:
+    """Data of one schema under another one, through Arrow's C data interface, which hands over buffers and type apart."""
+
+    def __init__(self, data: Any, schema: Any) -> None:  # noqa: ANN401 - an array with a type, or a batch with a schema
+        self._data = data
+        self._schema = schema
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> tuple[object, object]:
+        return self._schema.__arrow_c_schema__(), self._data.__arrow_c_array__()[1]
+
+
+def relabel_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns the same buffers under another schema, which must have the same layout. Measured at 18 us for 7 columns."""
+    return pa.record_batch(_Relabelled(batch, schema))
+
+
+def relabel_array(array: Array, kind: Kind) -> Array:
+    """Returns the same buffers under another type, which must have the same layout."""
+    relabelled: Any = _Relabelled(array, kind)
+    return pa.array(relabelled)
+
+
+def same_layout(one: Kind, other: Kind) -> bool:
+    """Tells whether two types have the same buffers with the same meaning.
+
+    Names, nullability and metadata of nested fields, extension types, and the names of time zones make no difference.
+    """
+    one, other = plain_type(one), plain_type(other)
+    if one.id != other.id:
+        return False
+    if pa.types.is_timestamp(one):
+        return one.unit == other.unit and (one.tz is None) == (other.tz is None)
+    ours, theirs = children_of(pa.field("", one)), children_of(pa.field("", other))
+    if not ours and not theirs:
+        return bool(one.equals(other))
+    if pa.types.is_fixed_size_list(one) and one.list_size != other.list_size:
+        return False
+    return len(ours) == len(theirs) and all(same_layout(a.type, b.type) for a, b in zip(ours, theirs, strict=True))
+
+
+def validity(array: Array) -> pa.Buffer | None:
+    """Returns an array's validity bitmap, starting at its first value; None where it has no NULLs."""
+    if array.null_count == 0 or pa.types.is_null(array.type):
+        return None
+    if array.offset % 8 == 0:
+        bitmap: pa.Buffer = array.buffers()[0].slice(array.offset // 8)
+        return bitmap
+    valid = array.is_valid().to_numpy(zero_copy_only=False)
+    return buffer_of(np.packbits(valid, bitorder="little"))
+
+
+def buffer_of(values: np.ndarray[Any, Any]) -> pa.Buffer:
+    """Returns the memory of a numpy array as an Arrow buffer, without copying."""
+    memory: Any = values
+    return pa.py_buffer(memory)
+
+
+def nulls(length: int, kind: Kind) -> Array:
+    """Returns an array of NULLs, laid out as a type is."""
+    return pa.nulls(length, kind)
+
+
+def assemble(kind: Kind, length: int, buffers: list[pa.Buffer | None], children: list[Array] | None = None) -> Array:
+    """Builds an array from buffers. NULLs are counted when somebody asks."""
+    return pa.Array.from_buffers(kind, length, buffers, children=children)
+
+
+def offsets_of(array: Array) -> np.ndarray[Any, Any]:
+    """Returns the offsets of an array of lists, strings or binaries as integers of 32 or 64 bits, one more than it has values."""
+    kind = array.type
+    large = pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
+    if len(array) == 0:
+        return np.zeros(1, np.int64 if large else np.int32)
+    every = np.frombuffer(array.buffers()[1], np.int64 if large else np.int32)
+    return every[array.offset : array.offset + len(array) + 1]
+
+
+def filler(kind: Kind, length: int) -> Array:
+    """Returns an array of zeros, for values that a NULL hides; takes the types that a vector's elements may have."""
+    kind = plain_type(kind)
+    if pa.types.is_fixed_size_list(kind):
+        return assemble(kind, length, [None], [filler(kind.value_type, length * kind.list_size)])
+    if pa.types.is_struct(kind):
+        return assemble(kind, length, [None], [filler(child.type, length) for child in kind])
+    if not pa.types.is_primitive(kind) and not pa.types.is_decimal(kind) and not pa.types.is_fixed_size_binary(kind):
+        return nulls(length, kind)
+    return assemble(kind, length, [None, pa.py_buffer(bytes((length * kind.bit_width + 7) // 8))])
+
+
+@functools.lru_cache(maxsize=1024)
+def _alignments(kind: Kind) -> tuple[int, ...]:
+    """Returns what Lance demands of the address of each buffer, in the order of `Array.buffers()`; 1 is no demand."""
+    kind = plain_type(kind)
+    own: tuple[int, ...]
+    if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind):
+        own = (1,)
+    elif pa.types.is_map(kind):
+        # The second bitmap is that of the entries.
+        own = (1, 4, 1)
+    elif pa.types.is_null(kind):
+        own = (1,)
+    elif pa.types.is_list(kind):
+        own = (1, 4)
+    elif pa.types.is_large_list(kind):
+        own = (1, 8)
+    elif pa.types.is_string(kind) or pa.types.is_binary(kind):
+        own = (1, 4, 1)
+    elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
+        own = (1, 8, 1)
+    elif pa.types.is_decimal(kind):
+        own = (1, _DECIMAL_ALIGNMENT)
+    elif pa.types.is_boolean(kind) or pa.types.is_fixed_size_binary(kind):
+        own = (1, 1)
+    elif pa.types.is_dictionary(kind):
+        own = (1, kind.index_type.byte_width)
+    else:
+        own = (1, kind.byte_width)
+    return own + tuple(a for child in children_of(pa.field("", kind)) for a in _alignments(child.type))
+
+
+def aligned(array: Array) -> Array:
+    """Returns the array with every buffer where Lance can take it, copying only those that are not.
+
+    Lance panics on a buffer whose address is not a multiple of its values' width (16 for decimals); this was measured type by type.
+    """
+    demands = _alignments(array.type)
+    if all(b is None or b.address % demand == 0 for b, demand in zip(array.buffers(), demands, strict=False)):
+        return array
+    return _moved(array)
+
+
+def _moved(array: Array) -> Array:
+    if isinstance(array, pa.ExtensionArray):
+        return relabel_array(_moved(array.storage), array.type)
+    kind = array.type
+    if pa.types.is_map(kind):
+        entries = pa.list_(pa.struct([kind.key_field, kind.item_field]))
+        return relabel_array(_moved(relabel_array(array, entries)), kind)
+    if array.offset != 0 or pa.types.is_dictionary(kind):
+        # Rare: batches from Spark start at 0. A concatenation of two arrays is always made anew.
+        return pa.concat_arrays([array, array.slice(0, 0)])
+    if pa.types.is_struct(kind):
+        children = [aligned(array.field(i)) for i in range(kind.num_fields)]
+    elif children_of(pa.field("", kind)):
+        children = [aligned(array.values)]
+    else:
+        children = []
+    demands = _alignments(kind)[: 1 if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind) else 3]
+    own = array.buffers()[: len(demands) if not children or len(demands) == 1 else 2]
+    buffers = [b if b is None or b.address % a == 0 else _copied(b) for b, a in zip(own, demands, strict=False)]
+    return assemble(kind, len(array), buffers, children or None)
+
+
+def _copied(buffer: pa.Buffer) -> pa.Buffer:
+    # Arrow's own allocations start at multiples of 64; those of Python and numpy need not.
+    copy = pa.allocate_buffer(buffer.size)
+    memoryview(copy)[:] = memoryview(buffer)
+    return copy

@@ -1,0 +1,317 @@
+"""Values of one type as values of another, exactly: casts of columns that are not nested.
+
+A step is a function from array to array, or None where the array can stay as it is. Each step either keeps every value or raises
+:class:`BadValue`. The one exception is the width of floating-point numbers: into a narrower float column a value is rounded to the nearest,
+since Spark has no type for such a column, and since vectors are mostly made as wider floats than they are stored; a finite value that
+would become infinite is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_spark.types.fields import BFLOAT16, JSON, Array, Kind, extension_name, storage_type
+from lance_spark.types.layout import assemble, buffer_of, nulls, offsets_of, same_layout, validity
+
+Step: TypeAlias = Callable[[Array], Array]
+
+MOST_OFFSET = 2**31 - 1
+"""Bytes of text, or elements of lists, that one array can have in Spark's Arrow types."""
+
+_SHOWN = 60
+
+
+class BadValue(Exception):  # noqa: N818 - never leaves this package
+    """A value does not fit. Becomes a ValueConversionError where column and row are known.
+
+    Attributes:
+        index: Its position in the array that was being converted.
+        reason: What is wrong with it.
+        path: Dotted path of its column; None until a node that knows it has seen the error.
+    """
+
+    def __init__(self, index: int, reason: str, path: str | None = None) -> None:
+        super().__init__(reason)
+        self.index = index
+        self.reason = reason
+        self.path = path
+
+
+class TooLarge(Exception):  # noqa: N818 - never leaves this package
+    """A batch has more text or elements than Spark's Arrow types can address."""
+
+
+class Inconvertible(Exception):  # noqa: N818 - never leaves this package
+    """A type is not converted to another one; the text says what to do instead."""
+
+
+def plan_leaf(source: pa.Field[Any], target: pa.Field[Any]) -> Step | None:
+    """Plans the conversion of a column that is not nested on either side.
+
+    Raises:
+        Inconvertible: There is none that could be exact.
+    """
+    have, want = storage_type(source), storage_type(target)
+    if pa.types.is_null(have):
+        return None if pa.types.is_null(want) else lambda array: nulls(len(array), want)
+    if pa.types.is_dictionary(have):
+        return chain(_decode, plan_leaf(pa.field("", have.value_type), target))
+    if pa.types.is_dictionary(want):
+        return chain(plan_leaf(source, pa.field("", want.value_type)), _encode(want))
+    if BFLOAT16 in (extension_name(source), extension_name(target)):
+        return _plan_bfloat16(source, target)
+    if extension_name(target) == JSON and extension_name(source) != JSON:
+        return chain(plan_leaf(source, pa.field("", want)), _check_json)
+    if same_layout(have, want):
+        return None
+    for planner in (_plan_number, _plan_text, _plan_moment):
+        step = planner(have, want)
+        if step is not None:
+            return step
+    raise Inconvertible("cast it in Spark first")
+
+
+def chain(first: Step | None, second: Step | None) -> Step | None:
+    """Returns one step that does both."""
+    if first is None or second is None:
+        return first or second
+    return lambda array: second(first(array))
+
+
+def _plan_number(have: Kind, want: Kind) -> Step | None:
+    whole, floating, decimal = pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal
+    if whole(have) and (whole(want) or pa.types.is_float32(want) or pa.types.is_float64(want)):
+        return _cast(want)
+    if whole(have) and decimal(want):
+        # A direct cast to few digits is refused by type; by way of all the digits of a 64-bit integer it is checked by value.
+        return chain(_cast(pa.decimal256(20, 0)), _cast(want))
+    if decimal(have) and (decimal(want) or whole(want)):
+        return _cast(want)
+    if floating(have) and floating(want):
+        limit = _FINITE_BELOW.get(want)
+        narrower = want.bit_width < have.bit_width
+        return chain(_check_finite(limit, str(want)), _cast(want)) if narrower and limit is not None else _cast(want)
+    if floating(have) and whole(want):
+        widened = _cast(pa.float32()) if pa.types.is_float16(have) else None
+        return chain(widened, _cast(want))
+    return None
+
+
+def _plan_text(have: Kind, want: Kind) -> Step | None:
+    for large, small, view, fixed in (
+        (pa.types.is_large_string, pa.types.is_string, pa.types.is_string_view, None),
+        (pa.types.is_large_binary, pa.types.is_binary, pa.types.is_binary_view, pa.types.is_fixed_size_binary),
+    ):
+        ours = large(have) or small(have) or view(have) or (fixed is not None and fixed(have))
+        if not ours:
+            continue
+        if large(have) and small(want):
+            return _narrow(want)
+        if fixed is not None and fixed(want) and not fixed(have):
+            return _cast(want)
+        if fixed is not None and fixed(have) and small(want):
+            return chain(_check_total(have.byte_width), _cast(want))
+        if large(want) or small(want) or view(want):
+            return _cast(want)
+    return None
+
+
+def _plan_moment(have: Kind, want: Kind) -> Step | None:
+    if pa.types.is_timestamp(have) and pa.types.is_timestamp(want):
+        if (have.tz is None) != (want.tz is None):
+            return None
+        return _cast(pa.timestamp(want.unit, have.tz))
+    for family in (pa.types.is_date, pa.types.is_time, pa.types.is_duration):
+        if family(have) and family(want):
+            return _cast(want)
+    return None
+
+
+def _cast(want: Kind) -> Step:
+    """Arrow's own cast, which checks every value: ranges, digits, whole numbers, units of time."""
+
+    def step(array: Array) -> Array:
+        try:
+            return array.cast(want)
+        except pa.ArrowInvalid as error:
+            index = _first_bad(array, want)
+            raise BadValue(index, f"value {shown(array[index])} does not fit {want}") from error
+
+    return step
+
+
+def _first_bad(array: Array, want: Kind) -> int:
+    """Finds the first value that does not cast, by halving: Arrow's message has the value but not its place."""
+    low, high = 0, len(array)
+    while high - low > 1:
+        middle = (low + high) // 2
+        try:
+            array.slice(low, middle - low).cast(want)
+        except pa.ArrowInvalid:
+            high = middle
+        else:
+            low = middle
+    return low
+
+
+def shown(value: Any) -> str:  # noqa: ANN401 - any scalar
+    """Returns a value as a message shows it: short, and also where Python has no such moment."""
+    try:
+        text = repr(value.as_py())
+    except (ValueError, OverflowError):
+        text = f"{value.value} ({value.type})"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
+
+
+def _first_true(mask: Array) -> int | None:
+    index: int = pc.index(mask, True).as_py()
+    return None if index < 0 else index
+
+
+# The smallest magnitude that rounds to infinity: the largest finite value and half a step more.
+_FINITE_BELOW = {pa.float16(): 65520.0, pa.float32(): float(2**128 - 2**103)}
+_BFLOAT16_FINITE_BELOW = float(2**128 - 2**119)
+
+
+def _check_finite(limit: float, name: str) -> Step:
+    def step(array: Array) -> Array:
+        size = pc.abs(array)
+        index = _first_true(pc.and_(pc.greater_equal(size, pa.scalar(limit, array.type)), pc.is_finite(array)))
+        if index is not None:
+            raise BadValue(index, f"value {shown(array[index])} is too large for {name}")
+        return array
+
+    return step
+
+
+def _plan_bfloat16(source: pa.Field[Any], target: pa.Field[Any]) -> Step | None:
+    single = pa.field("", pa.float32())
+    if extension_name(source) == BFLOAT16:
+        return None if extension_name(target) == BFLOAT16 else chain(_from_bfloat16, plan_leaf(single, target))
+    if not pa.types.is_floating(storage_type(source)):
+        raise Inconvertible("cast it to float in Spark first")
+    return chain(chain(plan_leaf(source, single), _check_finite(_BFLOAT16_FINITE_BELOW, "bfloat16")), _to_bfloat16)
+
+
+def _values(array: Array, dtype: type) -> np.ndarray[Any, Any]:
+    """Returns the values of a fixed-width array, NULLs as whatever lies there."""
+    buffer = array.buffers()[1]
+    if buffer is None:
+        return np.zeros(len(array), dtype)
+    return np.frombuffer(buffer, dtype)[array.offset : array.offset + len(array)]
+
+
+def _from_bfloat16(array: Array) -> Array:
+    bits = _values(array, np.uint16).astype(np.uint32) << 16
+    return assemble(pa.float32(), len(array), [validity(array), buffer_of(bits)])
+
+
+def _to_bfloat16(array: Array) -> Array:
+    """Rounds to the nearest, ties to even; a NaN stays one."""
+    bits = _values(array, np.uint32)
+    halved = ((bits.astype(np.uint64) + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype(np.uint16)
+    is_nan = (bits & 0x7FFFFFFF) > 0x7F800000
+    rounded = np.where(is_nan, (bits >> 16).astype(np.uint16) | np.uint16(0x40), halved).astype(np.uint16)
+    return assemble(pa.binary(2), len(array), [validity(array), buffer_of(rounded)])
+
+
+def whole_microseconds(array: Array) -> Array:
+    """Refuses times of day that are not whole microseconds."""
+    _cast(pa.time64("us"))(array)
+    return array
+
+
+def _narrow(want: Kind) -> Step:
+    def step(array: Array) -> Array:
+        offsets = offsets_of(array)
+        first, last = int(offsets[0]), int(offsets[-1])
+        if last - first > MOST_OFFSET:
+            raise TooLarge
+        data = array.buffers()[2]
+        data = pa.py_buffer(b"") if data is None else data.slice(first, last - first)
+        return assemble(want, len(array), [validity(array), buffer_of((offsets - first).astype(np.int32)), data])
+
+    return step
+
+
+def _check_total(width: int) -> Step:
+    def step(array: Array) -> Array:
+        if len(array) * width > MOST_OFFSET:
+            raise TooLarge
+        return array
+
+    return step
+
+
+def _decode(array: Array) -> Array:
+    try:
+        return array.dictionary_decode()
+    except (pa.ArrowInvalid, pa.ArrowCapacityError) as error:
+        raise TooLarge from error
+
+
+def _encode(want: Kind) -> Step:
+    most = 2 ** (want.index_type.bit_width - pa.types.is_signed_integer(want.index_type))
+
+    def step(array: Array) -> Array:
+        encoded = array.dictionary_encode()
+        if len(encoded.dictionary) > most:
+            index = _first_true(pc.equal(encoded.indices, most)) or 0
+            raise BadValue(index, f"a batch has more than the {most} different values that {want} can tell apart")
+        indices = encoded.indices.cast(want.index_type)
+        return pa.DictionaryArray.from_arrays(indices, encoded.dictionary, ordered=want.ordered)
+
+    return step
+
+
+def _check_json(array: Array) -> Array:
+    """Refuses text that Lance would refuse without saying where, or would store as something else.
+
+    Lance keeps JSON in a binary form; with pylance 14, empty text and a number beyond the range of a double came back as `null`, and an
+    integer of more than 64 bits as a rounded float. Python looks at each value, which only such columns pay for.
+    """
+    for index, text in enumerate(array.to_pylist()):
+        if text is None:
+            continue
+        try:
+            json.loads(
+                text,
+                parse_int=_json_int,
+                parse_float=_json_float,
+                parse_constant=_no_constant,
+                object_pairs_hook=_no_doubles,
+            )
+        except (ValueError, RecursionError) as error:
+            raise BadValue(index, f"a text is not JSON that Lance can keep: {error}") from error
+    return array
+
+
+def _json_int(text: str) -> int:
+    number = int(text)
+    if not -(2**63) <= number < 2**64:
+        raise ValueError(f"the integer {text[:_SHOWN]} has more than 64 bits")
+    return number
+
+
+def _json_float(text: str) -> float:
+    number = float(text)
+    if number in (float("inf"), float("-inf")):
+        raise ValueError(f"the number {text[:_SHOWN]} is larger than a double")
+    return number
+
+
+def _no_constant(text: str) -> object:
+    raise ValueError(f"{text} is not JSON")
+
+
+def _no_doubles(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise ValueError("an object has a key twice")
+    return made

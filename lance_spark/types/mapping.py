@@ -1,0 +1,224 @@
+"""Which Spark type stands for which Arrow type, and the other way round. Types only; values are the converters' business."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as spark
+from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_type
+
+from lance_spark.errors import UnsupportedTypeError
+from lance_spark.types.fields import BFLOAT16, Kind, extension_name, is_descriptor, is_list, storage_type
+
+MOST_DIGITS = 38
+"""Digits of Spark's widest decimal."""
+
+# Not every PySpark that we run on has these.
+_TIME: type[spark.DataType] | None = getattr(spark, "TimeType", None)
+_SPATIAL = tuple(getattr(spark, name) for name in ("GeometryType", "GeographyType") if hasattr(spark, name))
+_TAGS = (b"variant", b"geometry", b"geography")
+
+_TO_SPARK: Mapping[pa.DataType, spark.DataType] = {
+    pa.null(): spark.NullType(),
+    pa.bool_(): spark.BooleanType(),
+    pa.int8(): spark.ByteType(),
+    pa.int16(): spark.ShortType(),
+    pa.int32(): spark.IntegerType(),
+    pa.int64(): spark.LongType(),
+    pa.uint8(): spark.ShortType(),
+    pa.uint16(): spark.IntegerType(),
+    pa.uint32(): spark.LongType(),
+    pa.uint64(): spark.DecimalType(20, 0),
+    pa.float16(): spark.FloatType(),
+    pa.float32(): spark.FloatType(),
+    pa.float64(): spark.DoubleType(),
+    pa.string(): spark.StringType(),
+    pa.large_string(): spark.StringType(),
+    pa.string_view(): spark.StringType(),
+    pa.binary(): spark.BinaryType(),
+    pa.large_binary(): spark.BinaryType(),
+    pa.binary_view(): spark.BinaryType(),
+    pa.date32(): spark.DateType(),
+    pa.date64(): spark.DateType(),
+}
+
+_TO_ARROW: Mapping[type[spark.DataType], pa.DataType] = {
+    spark.NullType: pa.null(),
+    spark.BooleanType: pa.bool_(),
+    spark.ByteType: pa.int8(),
+    spark.ShortType: pa.int16(),
+    spark.IntegerType: pa.int32(),
+    spark.LongType: pa.int64(),
+    spark.FloatType: pa.float32(),
+    spark.DoubleType: pa.float64(),
+    spark.StringType: pa.string(),
+    spark.CharType: pa.string(),
+    spark.VarcharType: pa.string(),
+    spark.BinaryType: pa.binary(),
+    spark.DateType: pa.date32(),
+    spark.TimestampType: pa.timestamp("us", "UTC"),
+    spark.TimestampNTZType: pa.timestamp("us"),
+    spark.DayTimeIntervalType: pa.duration("us"),
+    **({_TIME: pa.time64("ns")} if _TIME is not None else {}),
+}
+
+
+def spark_type(field: pa.Field[Any], path: str) -> spark.DataType:
+    """Returns the Spark type that holds every value of a field that a Lance scan yields, or that refuses single values by name.
+
+    Args:
+        field: A field of a scan's schema.
+        path: Dotted path of the column, for the error.
+
+    Raises:
+        UnsupportedTypeError: No Spark type holds it.
+    """
+    kind = storage_type(field)
+    if extension_name(field) == BFLOAT16:
+        return spark.FloatType()
+    if pa.types.is_dictionary(kind):
+        return spark_type(pa.field(field.name, kind.value_type), path)
+    if kind in _TO_SPARK:
+        return _TO_SPARK[kind]
+    if pa.types.is_fixed_size_binary(kind):
+        return spark.BinaryType()
+    if pa.types.is_decimal(kind):
+        return _decimal(kind, path)
+    if pa.types.is_timestamp(kind):
+        return spark.TimestampNTZType() if kind.tz is None else spark.TimestampType()
+    if pa.types.is_duration(kind):
+        return spark.DayTimeIntervalType()
+    if pa.types.is_time(kind):
+        if _TIME is None:
+            hint = "use PySpark 4.1 or later, or leave the column out with option 'columns'"
+            raise UnsupportedTypeError(path, str(kind), reason="this PySpark has no TIME", hint=hint)
+        return _TIME()
+    return _nested(field, path)
+
+
+def _nested(field: pa.Field[Any], path: str) -> spark.DataType:
+    kind = storage_type(field)
+    if pa.types.is_struct(kind):
+        tagged = any(tag in (child.metadata or {}) for child in kind for tag in _TAGS)
+        if tagged and not isinstance(known := from_arrow_type(kind), spark.StructType):
+            return known
+        # A position in a file always fits a bigint, which is easier to work with than decimal(20,0); each value is checked.
+        as_long = is_descriptor(field)
+        fields = [
+            spark.StructField(
+                child.name,
+                spark.LongType()
+                if as_long and pa.types.is_uint64(child.type)
+                else spark_type(child, f"{path}.{child.name}"),
+                nullable(child),
+            )
+            for child in kind
+        ]
+        return spark.StructType(fields)
+    if is_list(kind):
+        item = kind.value_field
+        return spark.ArrayType(spark_type(item, f"{path}.element"), nullable(item))
+    if pa.types.is_map(kind):
+        key, value = kind.key_field, kind.item_field
+        if pa.types.is_null(key.type):
+            raise UnsupportedTypeError(
+                path,
+                str(kind),
+                reason="a map needs a type for its keys",
+                hint="leave the column out with option 'columns'",
+            )
+        return spark.MapType(spark_type(key, f"{path}.key"), spark_type(value, f"{path}.value"), nullable(value))
+    raise UnsupportedTypeError(
+        path, str(kind), reason="no Spark type holds its values", hint="leave the column out with option 'columns'"
+    )
+
+
+def nullable(field: pa.Field[Any]) -> bool:
+    """Returns whether Spark has to expect NULLs. A void holds nothing else, and PySpark cannot build one that is not nullable."""
+    return bool(field.nullable or pa.types.is_null(field.type))
+
+
+def _decimal(kind: Kind, path: str) -> spark.DecimalType:
+    # Spark knows neither a scale below 0 nor one above the precision; a few more digits hold the same values.
+    precision = kind.precision - kind.scale if kind.scale < 0 else max(kind.precision, kind.scale)
+    if precision > MOST_DIGITS:
+        raise UnsupportedTypeError(
+            path,
+            str(kind),
+            reason=f"it needs {precision} digits, and Spark's decimals have {MOST_DIGITS}",
+            hint="leave the column out with option 'columns', or store it as a narrower decimal or as text",
+        )
+    return spark.DecimalType(precision, max(kind.scale, 0))
+
+
+def spark_arrow_schema(schema: spark.StructType) -> pa.Schema:
+    """Returns the Arrow schema that Spark demands, to the letter, of what a reader yields."""
+    # PySparks that cannot be told a time zone use UTC here.
+    told: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    return to_arrow_schema(schema, **told)
+
+
+def arrow_type(kind: spark.DataType, path: str) -> Kind:
+    """Returns the Arrow type that a new Lance column gets for a Spark type; everything nested is nullable.
+
+    Args:
+        kind: The Spark type.
+        path: Dotted path of the column, for the error.
+
+    Raises:
+        UnsupportedTypeError: Lance or PySpark's Arrow conversion cannot hold it.
+    """
+    known = _TO_ARROW.get(type(kind))
+    if known is not None:
+        return known
+    if isinstance(kind, spark.DecimalType):
+        return pa.decimal128(kind.precision, kind.scale)
+    if isinstance(kind, spark.ArrayType):
+        return pa.list_(pa.field("item", arrow_type(kind.elementType, f"{path}.element")))
+    if isinstance(kind, spark.MapType):
+        key = arrow_type(kind.keyType, f"{path}.key")
+        if pa.types.is_null(key):
+            raise UnsupportedTypeError(
+                path, kind.simpleString(), reason="a map needs a type for its keys", hint="cast it to a map with a type"
+            )
+        return pa.map_(key, arrow_type(kind.valueType, f"{path}.value"))
+    if isinstance(kind, spark.StructType):
+        return pa.struct([pa.field(f.name, arrow_type(f.dataType, f"{path}.{f.name}")) for f in kind.fields])
+    if isinstance(kind, spark.UserDefinedType):
+        return arrow_type(kind.sqlType(), path)
+    if isinstance(kind, (spark.VariantType, *_SPATIAL)):
+        return to_arrow_type(kind)
+    raise UnsupportedTypeError(path, kind.simpleString(), reason="Lance cannot store it", hint=_remedy(kind, path))
+
+
+def _remedy(kind: spark.DataType, path: str) -> str:
+    if isinstance(kind, spark.YearMonthIntervalType):
+        return f"write months as a number: CAST(CAST(`{path}` AS INTERVAL MONTH) AS INT)"
+    if isinstance(kind, spark.CalendarIntervalType):
+        return "write its parts as numbers, or use a day-time interval (make_dt_interval)"
+    return "cast it to another type first"
+
+
+def bare(kind: spark.DataType) -> spark.DataType:
+    """Returns a type without what Arrow does not keep: nullability, metadata, collations, lengths, interval ranges, user-defined names.
+
+    Two types with the same bare form have the same values in Arrow.
+    """
+    if isinstance(kind, spark.ArrayType):
+        return spark.ArrayType(bare(kind.elementType), True)
+    if isinstance(kind, spark.MapType):
+        return spark.MapType(bare(kind.keyType), bare(kind.valueType), True)
+    if isinstance(kind, spark.StructType):
+        return spark.StructType([spark.StructField(f.name, bare(f.dataType), True) for f in kind.fields])
+    if isinstance(kind, spark.UserDefinedType):
+        return bare(kind.sqlType())
+    if isinstance(kind, (spark.StringType, spark.CharType, spark.VarcharType)):
+        return spark.StringType()
+    if isinstance(kind, spark.DayTimeIntervalType):
+        return spark.DayTimeIntervalType()
+    if _TIME is not None and isinstance(kind, _TIME):
+        return _TIME()
+    return kind

@@ -1,0 +1,205 @@
+"""Whole schemas: what Spark sees of a table, and the table that a DataFrame makes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import types as spark
+
+from lance_spark.errors import OptionError, UnsupportedTypeError
+from lance_spark.types.fields import (
+    BLOB_ENCODING,
+    LANCE_FIELD,
+    BlobHandling,
+    children_of,
+    decode_field,
+    encode_field,
+    is_blob,
+    is_descriptor,
+    is_list,
+    scan_field,
+    storage_type,
+    with_children,
+    without_private_metadata,
+)
+from lance_spark.types.mapping import arrow_type, bare, nullable, spark_type
+from lance_spark.types.storable import check_storable
+
+LIST_SIZE = "arrow.fixed-size-list.size"
+ENCODING = "lance.encoding"
+"""What may be said of a column by option (`<column>.<name>`) or as its Spark metadata: length of its vectors; `blob`."""
+
+
+def to_spark_schema(schema: pa.Schema, *, blob_handling: BlobHandling = "descriptor") -> spark.StructType:
+    """Returns the columns of a Lance table as Spark has them.
+
+    A column whose Arrow field is not what its Spark type would make again (`uint32`, a vector, an extension type, field metadata, NOT
+    NULL, ...) carries that field as metadata `lance.field`, so that an overwrite or a copy of the table keeps it.
+
+    Args:
+        schema: Schema of the table, or of a projection of it.
+        blob_handling: What blob columns are read as.
+
+    Raises:
+        UnsupportedTypeError: Spark has no type that holds a column.
+    """
+    return spark.StructType([_spark_field(field, blob_handling) for field in schema])
+
+
+def _spark_field(field: pa.Field[Any], blob_handling: BlobHandling) -> spark.StructField:
+    field = without_private_metadata(field)
+    scanned = scan_field(field, blob_handling)
+    kind = spark_type(scanned, field.name)
+    try:
+        usual = field.equals(pa.field(field.name, arrow_type(kind, field.name)), check_metadata=True)
+    except UnsupportedTypeError:
+        usual = False
+    return spark.StructField(field.name, kind, nullable(scanned), None if usual else {LANCE_FIELD: encode_field(field)})
+
+
+def to_lance_schema(schema: spark.StructType, column_options: Mapping[str, Mapping[str, str]]) -> pa.Schema:
+    """Returns the Arrow schema of the table that a DataFrame makes. Runs on the driver.
+
+    Columns are nullable at every depth, as in Spark's own file sources, whatever the DataFrame's nullability says; only a column that came
+    from a NOT NULL column of a Lance table, and that Spark still says has no NULLs, is NOT NULL again. Metadata `lance.field` is followed
+    where it fits the column's Spark type, and ignored where the type has become another one since. Other Spark metadata is not stored.
+
+    Args:
+        schema: Schema of the DataFrame.
+        column_options: Per column (dotted path for a nested one; upper and lower case do not matter) the options
+            `arrow.fixed-size-list.size` and `lance.encoding`; they go before the column's own metadata of the same names.
+
+    Raises:
+        UnsupportedTypeError: Lance cannot store a column.
+        SchemaMismatchError: Lance cannot have a column of that name.
+        OptionError: A column option does not fit a column.
+    """
+    wanted = {column.lower(): (column, dict(options)) for column, options in column_options.items()}
+    fields = [_lance_field(field, field.name, wanted) for field in schema.fields]
+    for column, options in wanted.values():
+        for name, value in options.items():
+            names = ", ".join(schema.names[:20])
+            raise OptionError(
+                f"{column}.{name}", value, f"a column of the DataFrame, which has {names}", problem="names no column"
+            )
+    made = pa.schema(fields)
+    check_storable(made)
+    return made
+
+
+_Wanted = dict[str, tuple[str, dict[str, str]]]
+
+
+def _lance_field(field: spark.StructField, path: str, wanted: _Wanted) -> pa.Field[Any]:
+    """Makes one field; takes its options out of `wanted`."""
+    metadata = field.metadata or {}
+    kept = _kept_field(field, path)
+    made = pa.field(field.name, arrow_type(field.dataType, path)) if kept is None else kept
+    if isinstance(field.dataType, spark.StructType) and pa.types.is_struct(storage_type(made)):
+        below = {column: value for column, value in wanted.items() if column.startswith(f"{path.lower()}.")}
+        if below and not isinstance(made.type, pa.BaseExtensionType):
+            children = [
+                _with_options(child, inner, f"{path}.{inner.name}", wanted)
+                for child, inner in zip(made.type, field.dataType.fields, strict=True)
+            ]
+            made = made.with_type(pa.struct(children))
+    own = {name: str(metadata[name]) for name in (LIST_SIZE, ENCODING) if name in metadata}
+    _, given = wanted.pop(path.lower(), (path, {}))
+    return _apply(made, field, path, {**own, **given})
+
+
+def _with_options(made: pa.Field[Any], field: spark.StructField, path: str, wanted: _Wanted) -> pa.Field[Any]:
+    """Applies the options of a nested field and of those below it, as in :func:`_lance_field`."""
+    if isinstance(field.dataType, spark.StructType) and pa.types.is_struct(made.type):
+        children = [
+            _with_options(child, inner, f"{path}.{inner.name}", wanted)
+            for child, inner in zip(made.type, field.dataType.fields, strict=True)
+        ]
+        made = made.with_type(pa.struct(children))
+    _, given = wanted.pop(path.lower(), (path, {}))
+    return _apply(made, field, path, given)
+
+
+def _apply(made: pa.Field[Any], field: spark.StructField, path: str, options: Mapping[str, str]) -> pa.Field[Any]:
+    """Returns a field with its column options applied."""
+    for name, value in options.items():
+        option = f"{path}.{name}"
+        if name == LIST_SIZE:
+            if not (value.isdecimal() and int(value) > 0):
+                raise OptionError(option, value, "a number of elements, 1 or more")
+            if not is_list(storage_type(made)):
+                raise OptionError(
+                    option,
+                    value,
+                    f"an array column; this one is {field.dataType.simpleString()}",
+                    problem="does not fit",
+                )
+            made = made.with_type(pa.list_(storage_type(made).value_field, int(value)))
+        else:
+            if value.lower() != "blob":
+                raise OptionError(option, value, "blob")
+            if not isinstance(field.dataType, spark.BinaryType):
+                raise OptionError(
+                    option,
+                    value,
+                    f"a binary column; this one is {field.dataType.simpleString()}",
+                    problem="does not fit",
+                )
+            if not is_blob(made):
+                # Lance makes a blob of version 2 of it by itself where the file format has them.
+                metadata = {**(made.metadata or {}), BLOB_ENCODING: b"true"}
+                made = pa.field(made.name, pa.large_binary(), made.nullable, metadata)
+    return made
+
+
+def _kept_field(field: spark.StructField, path: str) -> pa.Field[Any] | None:
+    """Returns the Arrow field that came with a column from a Lance table, if it still describes it."""
+    text = (field.metadata or {}).get(LANCE_FIELD)
+    kept = None if text is None else decode_field(text)
+    if kept is None:
+        return None
+    if _are_descriptors(kept, field.dataType):
+        raise UnsupportedTypeError(
+            path,
+            field.dataType.simpleString(),
+            reason="it says where the bytes of a blob lie in the table that was read, which another version does not hold",
+            hint="read with option blob_handling=bytes, or leave the column out",
+        )
+    try:
+        described = spark_type(scan_field(kept, "bytes"), path)
+    except UnsupportedTypeError:
+        return None
+    if bare(described) != bare(field.dataType):
+        return None
+    return _as_nullable_as(kept.with_name(field.name), nullable=field.nullable, kind=field.dataType)
+
+
+def _are_descriptors(kept: pa.Field[Any], kind: spark.DataType) -> bool:
+    """Tells whether a column holds blob descriptors, at any depth, where its table holds blobs."""
+    if is_descriptor(kept):
+        return True
+    scanned = scan_field(kept, "descriptor")
+    return not scanned.equals(kept) and bare(spark_type(scanned, kept.name)) == bare(kind)
+
+
+def _as_nullable_as(field: pa.Field[Any], *, nullable: bool, kind: spark.DataType) -> pa.Field[Any]:
+    """Returns a field that is NOT NULL only where Spark says the same: after an outer join NULLs are to be expected."""
+    field = field.with_nullable(field.nullable or nullable)
+    if isinstance(field.type, pa.BaseExtensionType) or isinstance(kind, spark.UserDefinedType):
+        return field
+    inner: list[tuple[bool, spark.DataType]]
+    if isinstance(kind, spark.StructType):
+        inner = [(f.nullable, f.dataType) for f in kind.fields]
+    elif isinstance(kind, spark.ArrayType):
+        inner = [(kind.containsNull, kind.elementType)]
+    elif isinstance(kind, spark.MapType):
+        inner = [(False, kind.keyType), (kind.valueContainsNull, kind.valueType)]
+    else:
+        return field
+    children = [
+        _as_nullable_as(child, nullable=may, kind=of)
+        for child, (may, of) in zip(children_of(field), inner, strict=True)
+    ]
+    return field.with_type(with_children(field.type, children))

@@ -1,0 +1,96 @@
+"""What Lance refuses to store, said before it is tried: some of it would panic in Lance, in an executor, hours later."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from lance_spark.errors import SchemaMismatchError, UnsupportedTypeError
+from lance_spark.types.fields import BLOB_V2, Kind, children_of, extension_name, is_blob, storage_type
+
+RESERVED = frozenset({"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"})
+"""Names that Lance keeps for columns of its own."""
+
+_FORMATS = {"legacy": (0, 1), "0.1": (0, 1), "2.0": (2, 0), "2.1": (2, 1), "2.2": (2, 2)}
+
+
+def check_storable(schema: pa.Schema, data_storage_version: str | None = None) -> None:
+    """Checks that Lance can store a schema. Pure.
+
+    Args:
+        schema: Schema of a new table.
+        data_storage_version: Its file format; None, `stable` and `next` check only what holds for every format.
+
+    Raises:
+        SchemaMismatchError: A name cannot be the name of a column.
+        UnsupportedTypeError: A type cannot be stored, or not in this file format.
+    """
+    _check_names(schema)
+    for field in schema:
+        _check_type(field, field.name, _FORMATS.get(data_storage_version or "", (2, 2)), data_storage_version)
+
+
+def _check_names(schema: pa.Schema) -> None:
+    if not schema.names:
+        raise SchemaMismatchError("the DataFrame has no columns - in a new table - select at least one column")
+    for name in schema.names:
+        problem = None
+        if not name:
+            problem = "a column has no name"
+        elif "." in name or "`" in name:
+            problem = f"a column's name may hold neither a dot nor a backtick in Lance: {name!r}"
+        elif name in RESERVED:
+            problem = f"{name!r} is a name that Lance keeps for itself"
+        elif schema.names.count(name) > 1:
+            problem = f"two columns have the name {name!r}"
+        if problem is not None:
+            remedy = "leave it out with drop()" if name in RESERVED else "rename it with alias() or withColumnRenamed()"
+            raise SchemaMismatchError(f"{problem} - in a new table - {remedy}")
+
+
+def _check_type(field: pa.Field[Any], path: str, version: tuple[int, int], shown: str | None) -> None:
+    kind = storage_type(field)
+
+    def refuse(reason: str, hint: str) -> UnsupportedTypeError:
+        return UnsupportedTypeError(path, str(field.type), reason=reason, hint=hint)
+
+    later = "write the table with option data_storage_version=2.2"
+    if pa.types.is_map(kind) and version < (2, 2):
+        raise refuse(f"file format {shown} has no maps", later)
+    if extension_name(field) == BLOB_V2 and version < (2, 2):
+        raise refuse(f"file format {shown} has no blobs of version 2", later)
+    if pa.types.is_fixed_size_binary(kind) and kind.byte_width == 0:
+        raise refuse("Lance stores no values of no bytes", "cast it to binary")
+    if pa.types.is_fixed_size_list(kind):
+        item = plain_item(kind)
+        if pa.types.is_struct(item) and version < (2, 2):
+            raise refuse(f"file format {shown} has no vectors of structs", later)
+        if not (fixed_width(item) or pa.types.is_struct(item)):
+            raise refuse("a vector's elements must have a fixed width in Lance", "write it as an array of any length")
+    if pa.types.is_struct(kind):
+        names = [child.name for child in kind]
+        doubled = next((name for name in names if names.count(name) > 1), None)
+        if doubled is not None:
+            raise refuse(f"two fields have the name {doubled!r}", "rename one of them")
+    if is_blob(field):
+        return
+    for child in children_of(field):
+        name = {True: child.name}.get(pa.types.is_struct(kind), "element")
+        _check_type(child, f"{path}.{name}", version, shown)
+
+
+def plain_item(kind: Kind) -> Kind:
+    """Returns the type of a vector's elements, through vectors of vectors."""
+    item = storage_type(kind.value_field)
+    return plain_item(item) if pa.types.is_fixed_size_list(item) else item
+
+
+def fixed_width(kind: Kind) -> bool:
+    """Tells whether all values of a type have one width, as Lance's vectors need it; measured with formats 2.0 to 2.2."""
+    return bool(
+        pa.types.is_primitive(kind)
+        or pa.types.is_decimal(kind)
+        or pa.types.is_fixed_size_binary(kind)
+        or pa.types.is_null(kind)
+    )

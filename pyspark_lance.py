@@ -1,0 +1,5 @@
+"""Makes `format("lance")` known: Spark imports top-level modules named `pyspark_*` and takes their `DefaultSource`."""
+
+from lance_spark.datasource import LanceDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

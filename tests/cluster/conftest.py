@@ -1,0 +1,92 @@
+"""A standalone cluster: a master and two workers of one core each."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.cluster.processes import Daemons, daemons, free_port
+
+
+@dataclass(kw_only=True)
+class Cluster:
+    daemons: Daemons
+    port: int
+    workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    started: int = 0
+
+    @property
+    def url(self) -> str:
+        return f"spark://127.0.0.1:{self.port}"
+
+    @property
+    def home(self) -> Path:
+        return self.daemons.home
+
+    def add_worker(self) -> None:
+        self.started += 1
+        name = f"worker-{self.started}"
+        self.workers.append(
+            self.daemons.start(
+                name,
+                *("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", str(free_port())),
+                *("-c", "1", "-m", "1500M", "-d", str(self.home / name), self.url),
+                ready="Successfully registered with master",
+            )
+        )
+
+    def writing(self, path: str) -> list[psutil.Process]:
+        """Returns the Python workers that hold a file below `path` open: their tasks are in the middle of it."""
+        return [process for process in self._python() if any(name.startswith(path) for name in open_files(process))]
+
+    def executor_of(self, process: psutil.Process) -> psutil.Process:
+        return next(
+            parent for parent in process.parents() if "CoarseGrainedExecutorBackend" in " ".join(command_of(parent))
+        )
+
+    def lose_machine_of(self, process: psutil.Process) -> None:
+        """Kills a worker with its executors and their Python processes, and puts another one in its place."""
+        family = {parent.pid for parent in process.parents()}
+        worker = next(worker for worker in self.workers if worker.pid in family)
+        self.workers.remove(worker)
+        self.daemons.kill(worker)
+        self.add_worker()
+
+    def _python(self) -> list[psutil.Process]:
+        below = [p for worker in self.workers for p in psutil.Process(worker.pid).children(recursive=True)]
+        return [p for p in below if "pyspark" in " ".join(command_of(p)) and "java" not in command_of(p)[0]]
+
+
+def command_of(process: psutil.Process) -> list[str]:
+    try:
+        return process.cmdline() or [""]
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return [""]
+
+
+def open_files(process: psutil.Process) -> list[str]:
+    try:
+        return [file.path for file in process.open_files()]
+    except (psutil.NoSuchProcess, psutil.ZombieProcess):
+        return []
+
+
+@pytest.fixture(scope="session")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with daemons(tmp_path_factory.mktemp("cluster")) as started:
+        port = free_port()
+        started.start(
+            "master",
+            *("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", str(port)),
+            *("--webui-port", str(free_port())),
+            ready="I have been elected leader",
+        )
+        made = Cluster(daemons=started, port=port)
+        made.add_worker()
+        made.add_worker()
+        yield made

@@ -1,0 +1,105 @@
+"""Drivers that the tests start as processes of their own: `python -m tests.cluster.jobs JOB MASTER PATH`.
+
+Each prints one line of JSON at its end. A process has one Spark context, and the tests' own is another one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator
+
+import pandas as pd
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import pandas_udf
+
+import lance_spark
+
+ROWS = 4000
+PARTITIONS = 4
+PADDING = 2000
+"""Characters that make a batch larger than the buffers between JVM and Python: a batch then reaches the writer when it is made."""
+
+
+def rows(spark: SparkSession) -> DataFrame:
+    return spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id", f"concat('text ', id, repeat('x', {PADDING})) AS text")
+
+
+def slowly(df: DataFrame, seconds: float) -> DataFrame:
+    """Returns the same rows, each batch after a pause, so that somebody can come between."""
+
+    def pause(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for start in range(0, batch.num_rows, 100):
+                time.sleep(seconds)
+                yield batch.slice(start, 100)
+
+    return df.mapInArrow(pause, df.schema)
+
+
+def backfill(spark: SparkSession, path: str, *, pause: float = 0.0) -> None:
+    @pandas_udf("string")
+    def upper(text: pd.Series) -> pd.Series:
+        time.sleep(pause)
+        return text.str.upper()
+
+    df = spark.read.format("lance").option("with_row_address", True).load(path)
+    values = df.select("_rowaddr", upper("text").alias("upper"))
+    values.write.format("lance").mode("append").option("mode", "backfill").option("input_columns", "text").save(path)
+
+
+def walk_through(spark: SparkSession, path: str) -> dict[str, object]:
+    """Writes, reads with a filter, appends, backfills, and reads back."""
+    rows(spark).write.format("lance").mode("append").option("max_rows_per_file", 500).save(path)
+    df = spark.read.format("lance").load(path)
+    filtered = [row.id for row in df.filter("id >= 10 AND id < 13").orderBy("id").collect()]
+    rows(spark).filter("id < 5").write.format("lance").mode("append").save(path)
+    backfill(spark, path)
+    after = spark.read.format("lance").load(path)
+    return {
+        "first": df.count(),
+        "filtered": filtered,
+        "rows": after.count(),
+        "wrong": after.filter("upper IS NULL OR upper != upper(text)").count(),
+        "executors": spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1,
+    }
+
+
+def write_slowly(spark: SparkSession, path: str) -> dict[str, object]:
+    slowly(rows(spark), 0.4).write.format("lance").mode("append").save(path)
+    return {}
+
+
+def backfill_slowly(spark: SparkSession, path: str) -> dict[str, object]:
+    backfill(spark, path, pause=0.7)
+    return {}
+
+
+JOBS = {job.__name__: job for job in (walk_through, write_slowly, backfill_slowly)}
+
+
+def main(job: str, master: str, path: str) -> None:
+    spark = (
+        SparkSession.builder.master(master)
+        .appName(job)
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.memory", "800m")
+        .config("spark.executor.memory", "900m")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")
+        .config("spark.ui.enabled", "false")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    lance_spark.enable_pushdown(spark)
+    try:
+        print(json.dumps(JOBS[job](spark, path)))
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

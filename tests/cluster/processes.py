@@ -1,0 +1,87 @@
+"""Starts Spark's own daemons from the pip-installed package, on loopback, and stops all that they started."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import psutil
+import pyspark
+
+SPARK_HOME = Path(pyspark.__file__).parent
+READY_S = 120
+"""A JVM takes two seconds to start on an idle machine, and much longer on a busy one."""
+
+
+def environment() -> dict[str, str]:
+    """Returns the environment of all processes: this interpreter for Python workers, and no setting of another Spark."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
+    return kept | {
+        "SPARK_HOME": str(SPARK_HOME),
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYSPARK_PYTHON": sys.executable,
+        "PYSPARK_DRIVER_PYTHON": sys.executable,
+    }
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@dataclass(kw_only=True)
+class Daemons:
+    """Processes with a log each. Every one leads a process group, so that its children end with it."""
+
+    home: Path
+    running: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def start(self, name: str, *arguments: str, ready: str) -> subprocess.Popen[bytes]:
+        """Starts `spark-class` with these arguments and waits until its log contains `ready`."""
+        log = self.home / f"{name}.log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [str(SPARK_HOME / "bin" / "spark-class"), *arguments],
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment(),
+                cwd=self.home,
+                start_new_session=True,
+            )
+        self.running.append(process)
+        deadline = time.monotonic() + READY_S
+        while ready not in log.read_text(errors="replace"):
+            assert process.poll() is None, f"{name} ended: {log.read_text(errors='replace')[-2000:]}"
+            assert time.monotonic() < deadline, f"{name} is not ready: {log.read_text(errors='replace')[-2000:]}"
+            time.sleep(0.1)
+        return process
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """Kills a process with everything that it started, as if its machine were gone."""
+        family = [process.pid]
+        with contextlib.suppress(psutil.NoSuchProcess):
+            family += [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        for pid in family:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.wait()
+        self.running.remove(process)
+
+
+@contextlib.contextmanager
+def daemons(home: Path) -> Iterator[Daemons]:
+    started = Daemons(home=home)
+    try:
+        yield started
+    finally:
+        for process in reversed(list(started.running)):
+            started.kill(process)

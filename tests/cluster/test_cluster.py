@@ -1,0 +1,135 @@
+"""Read, write and backfill on a real standalone cluster, and the death of its parts during a write."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import psutil
+import pyarrow as pa
+import pytest
+
+from tests.cluster.conftest import Cluster
+from tests.cluster.jobs import PADDING, ROWS
+from tests.cluster.processes import environment
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+JOB_S = 600
+
+
+class Job:
+    """A driver in a process of its own."""
+
+    def __init__(self, name: str, cluster: Cluster, path: str) -> None:
+        command = [sys.executable, "-m", "tests.cluster.jobs", name, cluster.url, path]
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT, env=environment()
+        )
+
+    def result(self) -> dict[str, object]:
+        out, errors = self.process.communicate(timeout=JOB_S)
+        assert self.process.returncode == 0, errors[-4000:]
+        answer: dict[str, object] = json.loads(out.splitlines()[-1])
+        return answer
+
+    def lose(self, lose: Loss, cluster: Cluster, path: str) -> None:
+        """Waits until a task is in the middle of a file, and loses what runs it."""
+        deadline = time.monotonic() + JOB_S
+        while not (writing := cluster.writing(path)):
+            assert self.process.poll() is None, self.process.communicate()[1][-4000:]
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+        lose(cluster, writing[0])
+
+    def end(self) -> None:
+        if self.process.poll() is None:
+            for child in psutil.Process(self.process.pid).children(recursive=True):
+                child.kill()
+            self.process.kill()
+        self.process.communicate()
+
+
+def data_files(path: str) -> set[str]:
+    folder = Path(path, "data")
+    return {entry.name for entry in folder.iterdir()} if folder.exists() else set()
+
+
+def files_of_all_versions(path: str) -> set[str]:
+    dataset = lance.dataset(path)
+    versions = [dataset.checkout_version(version["version"]) for version in dataset.versions()]
+    return {file.path for version in versions for fragment in version.get_fragments() for file in fragment.data_files()}
+
+
+def staged(path: str) -> list[str]:
+    return [str(entry) for entry in Path(path, "_lance_spark", "staging").rglob("*") if entry.is_file()]
+
+
+def kill(process: psutil.Process) -> None:
+    os.kill(process.pid, signal.SIGKILL)
+
+
+def lose_executor(cluster: Cluster, writing: psutil.Process) -> None:
+    kill(cluster.executor_of(writing))
+
+
+def lose_python_worker(cluster: Cluster, writing: psutil.Process) -> None:
+    kill(writing)
+
+
+def lose_machine(cluster: Cluster, writing: psutil.Process) -> None:
+    cluster.lose_machine_of(writing)
+
+
+Loss = Callable[[Cluster, psutil.Process], None]
+
+
+def test_write_read_and_backfill_on_two_executors(cluster: Cluster, table_path: str):
+    job = Job("walk_through", cluster, table_path)
+    try:
+        result = job.result()
+    finally:
+        job.end()
+    assert result == {"first": ROWS, "filtered": [10, 11, 12], "rows": ROWS + 5, "wrong": 0, "executors": 2}
+    assert data_files(table_path) == files_of_all_versions(table_path)
+
+
+@pytest.mark.parametrize("lose", [lose_executor, lose_python_worker, lose_machine], ids=lambda lose: lose.__name__)
+def test_a_write_survives_the_loss_of(lose: Loss, cluster: Cluster, table_path: str):
+    job = Job("write_slowly", cluster, table_path)
+    try:
+        job.lose(lose, cluster, table_path)
+        job.result()
+    finally:
+        job.end()
+    dataset = lance.dataset(table_path)
+    assert dataset.version == 1, "one write is one version"
+    assert sorted(dataset.to_table()["id"].to_pylist()) == list(range(ROWS)), "nothing is lost or doubled"
+    assert data_files(table_path) == files_of_all_versions(table_path), "killed attempts leave no file"
+    assert staged(table_path) == []
+
+
+@pytest.mark.parametrize("lose", [lose_executor, lose_python_worker], ids=lambda lose: lose.__name__)
+def test_a_backfill_survives_the_loss_of(lose: Loss, cluster: Cluster, table_path: str):
+    ids = list(range(1200))
+    table = pa.table({"id": ids, "text": [f"text {i}" + "x" * PADDING for i in ids]})
+    lance.write_dataset(table, table_path, max_rows_per_file=300, enable_stable_row_ids=True)
+    job = Job("backfill_slowly", cluster, table_path)
+    try:
+        job.lose(lose, cluster, table_path)
+        job.result()
+    finally:
+        job.end()
+    after = lance.dataset(table_path).to_table()
+    assert after["upper"].to_pylist() == [text.upper() for text in after["text"].to_pylist()]
+    assert sorted(after["id"].to_pylist()) == ids
+    assert data_files(table_path) == files_of_all_versions(table_path)
+    assert staged(table_path) == []

@@ -1,0 +1,60 @@
+"""Fixtures that every test may use: one Spark session per process, and a place for a table."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import lance_spark
+
+# Spark's workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a virtual environment.
+os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks every test that asks for a session, so that `-m "not spark"` is the quick suite."""
+    for item in items:
+        if {"spark", "plain_spark"} & set(getattr(item, "fixturenames", ())):
+            item.add_marker("spark")
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """A session on two local cores, with the planner rule."""
+    home = tmp_path_factory.mktemp("spark")
+    session = (
+        SparkSession.builder.master("local[2]")
+        .appName("lance-spark tests")
+        .config("spark.driver.memory", "2g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.local.dir", str(home / "local"))
+        .config("spark.python.worker.reuse", "true")
+        .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.sql.shuffle.partitions", "2")
+        .config("spark.sql.warehouse.dir", str(home / "warehouse"))
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .getOrCreate()
+    )
+    session.sparkContext.setLogLevel("ERROR")
+    assert lance_spark.enable_pushdown(session), "the planner rule was not installed"
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def plain_spark(spark: SparkSession) -> SparkSession:
+    """Another session of the same application, without the planner rule: optimizer rules belong to one session."""
+    return spark.newSession()
+
+
+@pytest.fixture
+def table_path(tmp_path: Path) -> str:
+    """A location at which no table exists yet."""
+    return str(tmp_path / "table.lance")

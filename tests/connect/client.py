@@ -1,0 +1,50 @@
+"""A client of Spark Connect, started by the tests: `python -m tests.connect.client URL PATH`. Prints one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+import pandas as pd
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import pandas_udf
+
+import lance_spark
+
+
+def main(url: str, path: str) -> None:
+    spark = SparkSession.builder.remote(url).getOrCreate()
+    seen: dict[str, object] = {"pushdown": lance_spark.enable_pushdown(spark)}
+    rows = spark.range(1000).selectExpr("id", "concat('text ', id) AS text")
+    rows.write.format("lance").mode("append").option("max_rows_per_file", 300).save(path)
+
+    df = spark.read.format("lance").load(path)
+    seen["rows"] = df.count()
+    seen["filtered"] = [row.id for row in df.filter("id % 100 = 7 AND text LIKE 'text 1%'").orderBy("id").collect()]
+    by_hand = spark.read.format("lance").option("columns", "id").option("filter", "id < 3").load(path)
+    seen["by hand"] = [list(row) for row in by_hand.orderBy("id").collect()]
+    spark.sql(f"CREATE TEMPORARY VIEW v USING lance OPTIONS (path '{path}')")
+    seen["sql"] = spark.sql("SELECT max(id) FROM v").first()[0]
+
+    @pandas_udf("bigint")
+    def length(text: pd.Series) -> pd.Series:
+        return text.str.len()
+
+    addressed = spark.read.format("lance").option("with_row_address", True).load(path)
+    # Shuffled, so that the rows of a fragment arrive in several tasks, which no rule puts right here.
+    values = addressed.select("_rowaddr", length("text").alias("length")).repartition(3)
+    values.write.format("lance").mode("append").option("mode", "backfill").save(path)
+    after = spark.read.format("lance").load(path)
+    seen["columns"] = after.columns
+    seen["wrong"] = after.filter("length IS NULL OR length != length(text)").count()
+    try:
+        spark.read.format("lance").option("version", 99).load(path).count()
+    except PySparkException as error:
+        seen["error"] = "VersionNotFoundError" in str(error)
+    spark.stop()
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,31 @@
+"""A Spark Connect server, in a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.processes import daemons, free_port
+
+
+@pytest.fixture(scope="session")
+def connect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with daemons(tmp_path_factory.mktemp("connect")) as started:
+        port = free_port()
+        settings = {
+            "spark.connect.grpc.binding.address": "127.0.0.1",
+            "spark.connect.grpc.binding.port": str(port),
+            "spark.driver.host": "127.0.0.1",
+            "spark.sql.session.timeZone": "UTC",
+            "spark.sql.shuffle.partitions": "2",
+            "spark.ui.enabled": "false",
+        }
+        started.start(
+            "connect",
+            *("org.apache.spark.deploy.SparkSubmit", "--master", "local[2]", "--driver-memory", "1g"),
+            *(text for key, value in settings.items() for text in ("--conf", f"{key}={value}")),
+            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
+            ready="Spark Connect server started at",
+        )
+        yield f"sc://127.0.0.1:{port}"

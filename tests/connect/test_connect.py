@@ -1,0 +1,36 @@
+"""Spark Connect: no planner rule, so slower, and the same results."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import lance
+import pytest
+
+from tests.cluster.processes import environment
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_read_write_and_backfill_from_a_client(connect_url: str, table_path: str):
+    command = [sys.executable, "-m", "tests.connect.client", connect_url, table_path]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, cwd=ROOT, env=environment(), check=False
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert json.loads(done.stdout.splitlines()[-1]) == {
+        "pushdown": False,
+        "rows": 1000,
+        "filtered": [107],
+        "by hand": [[0], [1], [2]],
+        "sql": 999,
+        "columns": ["id", "text", "length"],
+        "wrong": 0,
+        "error": True,
+    }
+    assert lance.dataset(table_path).version >= 2

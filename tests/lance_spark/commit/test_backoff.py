@@ -1,0 +1,78 @@
+"""When a commit is tried again. The clock is a number, and nobody sleeps."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from lance_spark.commit.backoff import CommitPolicy, Rounds
+from lance_spark.errors import OptionError
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.slept: list[float] = []
+
+    def sleep(self, seconds: float) -> None:
+        self.slept.append(seconds)
+        self.now += seconds
+
+    def rounds(self, **policy: float) -> Rounds:
+        return Rounds(
+            policy=CommitPolicy(**policy),  # type: ignore[arg-type]
+            clock=lambda: self.now,
+            sleep=self.sleep,
+            uniform=lambda _, most: most,
+        )
+
+    def attempt(self, rounds: Rounds, *, race: bool, lasts: float = 1.0) -> bool:
+        rounds.begin()
+        self.now += lasts
+        return rounds.again(race=race)
+
+
+def test_the_wait_doubles_in_slots_of_the_first_attempt() -> None:
+    clock = Clock()
+    rounds = clock.rounds()
+    for lasts in (0.01, 5.0, 5.0):
+        assert clock.attempt(rounds, race=True, lasts=lasts)
+    assert clock.slept == pytest.approx([0.02, 0.04, 0.08])
+
+
+def test_rounds_without_progress_are_bounded() -> None:
+    clock = Clock()
+    rounds = clock.rounds(max_retries=3, timeout_s=1e9)
+    assert [clock.attempt(rounds, race=False) for _ in range(4)] == [True, True, True, False]
+    assert rounds.retries == 3
+    assert not clock.attempt(clock.rounds(max_retries=0), race=False)
+
+
+def test_lost_races_are_not_counted_and_end_at_the_timeout() -> None:
+    clock = Clock()
+    rounds = clock.rounds(max_retries=0, timeout_s=1800)
+    tried = sum(1 for _ in itertools.takewhile(bool, (clock.attempt(rounds, race=True) for _ in range(10_000))))
+    assert tried > 50
+    assert clock.now <= 1802
+
+
+def test_progress_forgives_earlier_rounds() -> None:
+    clock = Clock()
+    rounds = clock.rounds(max_retries=1, timeout_s=1e9)
+    assert clock.attempt(rounds, race=False)
+    rounds.progress()
+    assert clock.attempt(rounds, race=False)
+    assert not clock.attempt(rounds, race=False)
+
+
+def test_the_number_of_retries_is_the_option_else_the_environment_else_ten(monkeypatch: pytest.MonkeyPatch) -> None:
+    variable = "LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES"
+    monkeypatch.delenv(variable, raising=False)
+    assert CommitPolicy.of(None).max_retries == 10
+    monkeypatch.setenv(variable, "3")
+    assert CommitPolicy.of(None).max_retries == 3
+    assert CommitPolicy.of(0).max_retries == 0
+    monkeypatch.setenv(variable, "many")
+    with pytest.raises(OptionError, match=variable):
+        CommitPolicy.of(None)

@@ -1,0 +1,140 @@
+"""The decision table of the committer, without storage: given what a result belongs to and what is there now, what becomes of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from lance_spark.commit.identity import FieldIdentity, FragmentIdentity
+from lance_spark.commit.rebase import (
+    VALID,
+    Change,
+    Judgement,
+    Verdict,
+    decide,
+    judge_column,
+    judge_fragment,
+    judge_new_column,
+)
+
+COLUMN = FieldIdentity(name="c", id=4, ids=(4,), type="int64")
+OURS = replace(COLUMN, token="one")
+OTHER = FieldIdentity(name="d", id=5, ids=(5,), type="int64")
+FRAGMENT = FragmentIdentity(
+    fragment_id=7, physical_rows=100, deleted_rows=2, inputs=("a.lance:0",), targets=("b.lance:4",)
+)
+
+
+def change(operation: str | None, **more: object) -> Change:
+    return Change(version=9, operation=operation, **more)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("now", "changes", "verdict", "reason"),
+    [
+        (FRAGMENT, [], Verdict.VALID, ""),
+        (replace(FRAGMENT, deleted_rows=50), [change("Delete")], Verdict.VALID, ""),
+        (None, [change("Delete")], Verdict.GONE, "deleted"),
+        (None, [change("Update")], Verdict.GONE, "moved by an update"),
+        (None, [change("Rewrite", compacted=frozenset({7, 8}))], Verdict.CONFLICT, "compaction at version 9"),
+        (None, [change("Rewrite", compacted=frozenset({8}))], Verdict.GONE, ""),
+        (None, [change("Overwrite")], Verdict.CONFLICT, "Overwrite at version 9"),
+        (None, [change("Restore")], Verdict.CONFLICT, "Restore at version 9"),
+        (None, [change(None)], Verdict.CONFLICT, "cleaned up"),
+        (replace(FRAGMENT, physical_rows=99), [], Verdict.CONFLICT, "another fragment"),
+        (replace(FRAGMENT, deleted_rows=1), [change("Restore")], Verdict.CONFLICT, "another fragment"),
+        (
+            replace(FRAGMENT, inputs=("n.lance:0",)),
+            [change("Update")],
+            Verdict.CONFLICT,
+            "input columns were rewritten",
+        ),
+        (replace(FRAGMENT, inputs=("a.lance:0", "overlay o:0")), [], Verdict.CONFLICT, "input columns were rewritten"),
+        (replace(FRAGMENT, targets=()), [], Verdict.CONFLICT, "the column itself"),
+        (replace(FRAGMENT, targets=("b.lance:4", "overlay o:4")), [], Verdict.CONFLICT, "the column itself"),
+    ],
+)
+def test_a_fragment_is_judged_by_its_identity(
+    now: FragmentIdentity | None, changes: list[Change], verdict: Verdict, reason: str
+) -> None:
+    judgement = judge_fragment(FRAGMENT, now, changes)
+    assert judgement.verdict is verdict
+    assert reason in judgement.reason
+
+
+@pytest.mark.parametrize("operation", ["Overwrite", "Restore", None])
+def test_without_inputs_an_equal_id_is_no_proof_after(operation: str | None) -> None:
+    then = replace(FRAGMENT, inputs=(), targets=())
+    assert judge_fragment(then, then, [change("Append")]) == VALID
+    assert judge_fragment(then, then, [change(operation)]).verdict is Verdict.CONFLICT
+
+
+def test_the_own_file_counts_as_the_target_after_the_commit() -> None:
+    now = replace(FRAGMENT, targets=("mine.lance:4",))
+    assert judge_fragment(FRAGMENT, now, []).verdict is Verdict.CONFLICT
+    assert judge_fragment(FRAGMENT, now, [], ours="mine.lance") == VALID
+    assert judge_fragment(FRAGMENT, now, [], ours="mine").verdict is Verdict.CONFLICT
+    stale = replace(now, inputs=("n.lance:0",))
+    assert judge_fragment(FRAGMENT, stale, [], ours="mine.lance").verdict is Verdict.CONFLICT
+
+
+@pytest.mark.parametrize(
+    ("then", "head", "changes", "reason"),
+    [
+        (COLUMN, [OTHER], [change("Project", schema=(OTHER,))], "was dropped (Project at version 9)"),
+        (COLUMN, [replace(COLUMN, name="x")], [], "renamed to 'x'"),
+        (COLUMN, [replace(COLUMN, type="string")], [], "type changed from int64 to string"),
+        (COLUMN, [replace(COLUMN, id=6)], [], "dropped and made anew"),
+        (OURS, [COLUMN], [], "dropped and made anew"),
+        (OURS, [replace(OURS, token="two")], [], "dropped and made anew"),
+        (COLUMN, [OURS], [], "dropped and made anew"),
+        (COLUMN, [COLUMN], [change("Project", schema=(OTHER,))], "Project at version 9"),
+        (COLUMN, [COLUMN], [change("Restore")], "Restore at version 9"),
+        (COLUMN, [COLUMN], [change("Overwrite")], "Overwrite at version 9"),
+        (COLUMN, [COLUMN], [change(None)], "is not known any more"),
+    ],
+)
+def test_a_column_is_impossible_where_it_may_be_another_one(
+    then: FieldIdentity, head: list[FieldIdentity], changes: list[Change], reason: str
+) -> None:
+    judgement = judge_column(then, head, changes)
+    assert judgement.verdict is Verdict.IMPOSSIBLE
+    assert reason in judgement.reason
+
+
+@pytest.mark.parametrize(
+    ("then", "changes"),
+    [
+        (COLUMN, [change("Append"), change("Update"), change("Rewrite"), change("Merge"), change("BaseOperation")]),
+        (COLUMN, [change("Project", schema=(COLUMN, OTHER))]),
+        (OURS, [change(None), change("Restore"), change("Overwrite"), change("Project", schema=())]),
+    ],
+)
+def test_a_column_is_the_same_by_its_token_or_its_history(then: FieldIdentity, changes: list[Change]) -> None:
+    assert judge_column(then, [OTHER, then], changes) == VALID
+
+
+@pytest.mark.parametrize(
+    ("head", "mine", "filled", "verdict"),
+    [
+        ([OTHER], None, False, Verdict.VALID),
+        ([OTHER], "one", False, Verdict.IMPOSSIBLE),
+        ([COLUMN], None, False, Verdict.CONFLICT),
+        ([OURS], None, False, Verdict.VALID),
+        ([OURS], None, True, Verdict.CONFLICT),
+        ([OURS], "one", True, Verdict.VALID),
+        ([OURS], "two", True, Verdict.CONFLICT),
+        ([replace(OURS, type="string")], "one", False, Verdict.CONFLICT),
+    ],
+)
+def test_a_new_column_is_filled_only_if_nobody_else_has_it(
+    head: list[FieldIdentity], mine: str | None, filled: bool, verdict: Verdict
+) -> None:
+    assert judge_new_column("c", "int64", head, mine=mine, is_filled=lambda _: filled).verdict is verdict
+
+
+def test_a_decision_sorts_fragments() -> None:
+    gone, bad = Judgement(verdict=Verdict.GONE), Judgement(verdict=Verdict.CONFLICT, reason="because")
+    decision = decide({3: VALID, 1: gone, 2: bad, 0: VALID})
+    assert (decision.valid, decision.gone, decision.blocked) == ((0, 3), (1,), {2: "because"})

@@ -1,0 +1,174 @@
+"""Random queries for the differential test, as SQL over a table named by `{t}`, each a branch of one UNION with columns (q, row)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from hypothesis import strategies as st
+
+from lance_spark.pushdown.filters import translate
+from tests.lance_spark.pushdown.datasets import Dataset
+from tests.lance_spark.pushdown.predicates import TYPES, Predicate, leaves, operations, stored_values, to_sql, trees
+
+LEAVES_PER_PAIR = 4
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Query:
+    """One case.
+
+    Attributes:
+        sql: Its SELECT with the columns `q` (0, to be replaced by its number) and `row` (text), over `{t}`.
+        predicate: Its filter, where it is a filter over one scan and nothing else.
+    """
+
+    sql: str
+    predicate: Predicate | None = None
+
+    def branch(self, number: int, table: str) -> str:
+        """Returns the query as number so and so, on a table."""
+        return "(" + self.sql.replace("{q}", str(number)).replace("{t}", table) + ")"
+
+
+def leaf_of(dataset: Dataset, index: int, op: str | None = None) -> st.SearchStrategy[Predicate]:
+    """Predicates of one operation on a drawn column."""
+    values = stored_values(dataset.table[f"c{index}"].combine_chunks())
+    return leaves([f"c{index}"], dataset.names[index], op, present=[v for v in values if v is not None])
+
+
+def any_leaf(dataset: Dataset) -> st.SearchStrategy[Predicate]:
+    """Predicates of one operation on any column, fields of the nested one included."""
+    numbers = leaves(["id"], "int64", present=range(dataset.table.num_rows))
+    nested = [
+        leaves(["s", "n"], "int32"),
+        leaves(["s", "x y"], "string"),
+        leaves(["s", "deep", "D"], "int64"),
+        leaves(["s", "deep", "f"], "float64"),
+        st.sampled_from(("is_null", "is_not_null")).map(
+            lambda op: {"op": op, "args": [{"op": "col", "name": ["s"], "type": "struct"}]}
+        ),
+    ]
+    return st.one_of(*(leaf_of(dataset, i) for i in range(len(dataset.names))), numbers, *nested)
+
+
+@st.composite
+def directed(draw: st.DrawFn, dataset: Dataset, names: Sequence[str]) -> list[Query]:
+    """Filters in which every operation on each of these types occurs several times, four tests in one filter.
+
+    All tests are such that can be translated; if there were none, Hypothesis would fail.
+    """
+    wanted = [
+        (dataset.names.index(name), op) for name in names for op in operations(name) for _ in range(LEAVES_PER_PAIR)
+    ]
+    order = draw(st.permutations(wanted))
+    found: list[Query] = []
+    for at in range(0, len(order), 4):
+        parts = [draw(_pushable(dataset, index, op)) for index, op in order[at : at + 4]]
+        predicate = _joined(parts, draw(st.integers(0, 2)))
+        found.append(filtered(predicate, draw(projections(dataset))))
+    return found
+
+
+def _pushable(dataset: Dataset, index: int, op: str) -> st.SearchStrategy[Predicate]:
+    plain = leaf_of(dataset, index, op)
+    either = st.tuples(plain, st.integers(0, 4)).map(
+        lambda drawn: drawn[0] if drawn[1] else {"op": "not", "args": [drawn[0]]}
+    )
+    return either.filter(lambda predicate: translate(predicate, dataset.table.schema) is not None)
+
+
+def _joined(parts: list[Predicate], shape: int) -> Predicate:
+    if len(parts) < 4 or shape == 0:
+        return {"op": "and", "args": parts} if len(parts) > 1 else parts[0]
+    inner, outer = ("and", "or") if shape == 1 else ("or", "and")
+    return {"op": outer, "args": [{"op": inner, "args": parts[:2]}, {"op": inner, "args": parts[2:]}]}
+
+
+@st.composite
+def random_filters(draw: st.DrawFn, dataset: Dataset, count: int) -> list[Query]:
+    """Filters of any shape."""
+    return [filtered(draw(trees(any_leaf(dataset))), draw(projections(dataset))) for _ in range(count)]
+
+
+def filtered(predicate: Predicate, projected: str) -> Query:
+    """Returns a filter over one scan."""
+    sql = f"SELECT {{q}} AS q, {projected} AS row FROM {{t}} WHERE {to_sql(predicate)}"
+    return Query(sql=sql, predicate=predicate)
+
+
+def projections(dataset: Dataset) -> st.SearchStrategy[str]:
+    """Some columns as one text."""
+    nested = ("s", "s.n", "s.`x y`", "s.deep", "s.deep.D", "s.items", "s.items.k")
+    names = st.sampled_from((*(f"c{i}" for i in range(len(dataset.names))), *nested))
+    return st.lists(names, max_size=3, unique=True).map(
+        lambda chosen: "CAST(struct(id" + "".join(f", {c} AS x{i}" for i, c in enumerate(chosen)) + ") AS STRING)"
+    )
+
+
+@st.composite
+def shapes(draw: st.DrawFn, dataset: Dataset, count: int) -> list[Query]:
+    """Queries of different shapes, which use a table more than once, or aggregate or limit it."""
+
+    def where() -> str:
+        return to_sql(draw(trees(any_leaf(dataset))))
+
+    def text(*columns: str) -> str:
+        return "CAST(struct(" + ", ".join(f"{c} AS x{i}" for i, c in enumerate(columns)) + ") AS STRING)"
+
+    n = draw(st.integers(0, dataset.table.num_rows + 3))
+    column = draw(st.sampled_from([f"c{i}" for i in range(len(dataset.names))]))
+    counted = ["count(*)", "count(1) + 1", f"count({column})", "count(s)", "min(id)", "max(id)"]
+    for i, name in enumerate(dataset.names):
+        # Which zero a minimum of floats is depends on the order of the rows.
+        if not pa.types.is_floating(TYPES[name]):
+            counted += [f"min(c{i})", f"max(c{i})"]
+    chosen = draw(st.lists(st.sampled_from(counted), min_size=1, max_size=4, unique=True))
+    side = draw(st.sampled_from(("JOIN", "LEFT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN")))
+    both = text("a.id") if "SEMI" in side or "ANTI" in side else text("a.id", f"a.{column}", "b.id", "b.s.n")
+    sql: list[str] = [
+        (
+            f"SELECT {{q}} AS q, {both} AS row FROM (SELECT * FROM {{t}} WHERE {where()}) a {side} "
+            f"(SELECT * FROM {{t}} WHERE {where()}) b ON a.id = b.id"
+        ),
+        (
+            f"SELECT {{q}} AS q, {text('id', column)} AS row FROM {{t}} WHERE {where()} UNION ALL "
+            f"SELECT {{q}} AS q, {text('id', column)} AS row FROM {{t}} WHERE {where()}"
+        ),
+        f"SELECT {{q}} AS q, {text('id')} AS row FROM {{t}} WHERE id >= (SELECT max(id) FROM {{t}} WHERE {where()}) - 5 OR {where()}",
+        f"SELECT {{q}} AS q, {text('id', 's.n')} AS row FROM {{t}} WHERE id IN (SELECT id FROM {{t}} WHERE {where()}) AND {where()}",
+        (
+            f"SELECT {{q}} AS q, {text('a.id')} AS row FROM {{t}} a WHERE NOT EXISTS "
+            f"(SELECT 1 FROM (SELECT * FROM {{t}} WHERE {where()}) b WHERE b.id = a.id + 1)"
+        ),
+        f"SELECT {{q}} AS q, {text(*chosen)} AS row FROM {{t}}",
+        f"SELECT {{q}} AS q, {text(*chosen)} AS row FROM {{t}} WHERE {where()}",
+        f"SELECT {{q}} AS q, {text('id % 3', 'count(*)', 'max(s.n)')} AS row FROM {{t}} WHERE {where()} GROUP BY id % 3",
+        f"SELECT {{q}} AS q, {text('count(DISTINCT s.n)', 'count(*)', 'sum(id)')} AS row FROM {{t}}",
+        f"SELECT {{q}} AS q, {text('count(*)')} AS row FROM (SELECT * FROM {{t}} LIMIT {n})",
+        f"SELECT {{q}} AS q, {text('count(*)')} AS row FROM (SELECT * FROM {{t}} WHERE {where()} LIMIT {n})",
+        f"SELECT {{q}} AS q, {text('id', column)} AS row FROM (SELECT * FROM {{t}} WHERE {where()} ORDER BY id DESC LIMIT {n})",
+        f"SELECT {{q}} AS q, {text('count(*)')} AS row FROM (SELECT s.n FROM {{t}} LIMIT {n} OFFSET 3)",
+        (
+            f"SELECT {{q}} AS q, {text('v.id', '(SELECT count(*) FROM {t} WHERE ' + where() + ')')} AS row FROM "
+            f"(WITH v AS (SELECT * FROM {{t}} WHERE {where()}) SELECT a.id FROM v a JOIN v b ON a.id = b.id WHERE b.id > 3) v"
+        ),
+        f"SELECT {{q}} AS q, {text('id', 'n')} AS row FROM (SELECT id, row_number() OVER (ORDER BY id) AS n FROM {{t}} WHERE {where()})",
+        f"SELECT {{q}} AS q, {text('id')} AS row FROM (SELECT id FROM {{t}} WHERE {where()} EXCEPT SELECT id FROM {{t}} WHERE {where()})",
+    ]
+    return [Query(sql=s) for s in draw(st.permutations(sql))[:count]]
+
+
+def union(queries: Sequence[Query], table: str) -> str:
+    """Returns all queries as one."""
+    return " UNION ALL ".join(query.branch(number, table) for number, query in enumerate(queries))
+
+
+def rows_by_query(rows: Sequence[Any]) -> dict[int, list[str]]:
+    """Returns each query's rows, in an order that does not depend on Spark's."""
+    found: dict[int, list[str]] = {}
+    for row in rows:
+        found.setdefault(int(row["q"]), []).append(str(row["row"]))
+    return {number: sorted(texts) for number, texts in found.items()}

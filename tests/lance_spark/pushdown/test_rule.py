@@ -1,0 +1,394 @@
+"""The planner rule in real Spark sessions: what a scan gets, and that nothing it cannot do changes a result."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from lance_spark.datasource import LanceDataSource
+from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
+
+ROWS = 100
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """100 rows in fragments of 30; `d` counts to 10 and has NULLs, `st` is nested and sometimes NULL."""
+    target = str(tmp_path_factory.mktemp("rule") / "t.lance")
+    nested = [
+        {"a": i, "b": {"C": i % 3, "e": f"x{i}"}, "l": [{"k": i, "m": -i}]} if i % 5 else None for i in range(ROWS)
+    ]
+    table = pa.table(
+        {
+            "id": pa.array(range(ROWS)),
+            "d": pa.array([i % 10 if i % 7 else None for i in range(ROWS)], pa.int32()),
+            "s": [f"v{i % 4}" for i in range(ROWS)],
+            "f": pa.array([float(i) for i in range(ROWS)]),
+            "st": pa.array(nested),
+        }
+    )
+    lance.write_dataset(table, target, max_rows_per_file=30)
+    return target
+
+
+@pytest.fixture
+def table(spark: SparkSession, path: str) -> DataFrame:
+    return spark.read.format("lance").load(path)
+
+
+def plan(df: DataFrame) -> str:
+    return str(df._jdf.queryExecution().optimizedPlan().toString())
+
+
+def scans(df: DataFrame) -> list[Any]:
+    """Returns the scans of the optimized plan, those in subqueries included, as Java objects."""
+    found: list[Any] = []
+
+    def visit(node: Any) -> None:
+        if node.getClass().getSimpleName() == "DataSourceV2ScanRelation":
+            found.append(node.scan())
+        for group in (node.children(), node.subqueries()):
+            for i in range(group.size()):
+                visit(group.apply(i))
+
+    visit(df._jdf.queryExecution().optimizedPlan())
+    return found
+
+
+def descriptions(df: DataFrame) -> list[str]:
+    return [scan.description() for scan in scans(df)]
+
+
+def columns(df: DataFrame) -> list[str]:
+    """Returns the types of the columns that the only scan reads."""
+    (scan,) = scans(df)
+    return [f"{f.name()} {f.dataType().sql()}" for f in scan.readSchema().fields()]
+
+
+# --- installation ----------------------------------------------------------------------------------------------------------------
+
+
+def _rules(session: SparkSession) -> int:
+    return int(session._jsparkSession.experimental().extraOptimizations().size())
+
+
+def test_enabling_twice_installs_one_rule_and_disabling_removes_it(spark: SparkSession) -> None:
+    session = spark.newSession()
+    assert enable_pushdown(session) and enable_pushdown(session)
+    assert _rules(session) == 1
+    disable_pushdown(session)
+    assert _rules(session) == 0
+
+
+def test_other_rules_of_the_session_stay(spark: SparkSession) -> None:
+    session = spark.newSession()
+    jvm: Any = session._jvm
+    other = jvm.java.util.ArrayList()
+    other.add(getattr(jvm.org.apache.spark.sql.catalyst.optimizer, "CombineUnions$").__getattr__("MODULE$"))
+    setter = getattr(session._jsparkSession.experimental(), "extraOptimizations_$eq")
+    setter(jvm.scala.jdk.javaapi.CollectionConverters.asScala(other).toSeq())
+    enable_pushdown(session)
+    assert _rules(session) == 2
+    disable_pushdown(session)
+    assert _rules(session) == 1
+
+
+def test_a_session_without_a_jvm_goes_on_without_the_rule(caplog: pytest.LogCaptureFixture) -> None:
+    class ConnectSession:
+        """Stands for the session of Spark Connect, which has no `_jvm`."""
+
+        version = "4.3.0"
+
+    with caplog.at_level(logging.INFO, "lance_spark"):
+        assert enable_pushdown(ConnectSession()) is False  # type: ignore[arg-type]
+        disable_pushdown(ConnectSession())  # type: ignore[arg-type]
+    assert "not available over Spark Connect" in caplog.text
+
+
+def test_a_rule_that_does_not_compile_is_reported_and_not_raised(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from lance_spark.pushdown import rule
+
+    (tmp_path / "java").mkdir()
+    (tmp_path / "java" / "LancePushdown.java").write_text(
+        "package lancespark; public class LancePushdown extends NoSuchClass {}"
+    )
+    monkeypatch.setattr(rule.resources, "files", lambda _: tmp_path)
+    rule._rule_class.cache_clear()
+    session = spark.newSession()
+    with caplog.at_level(logging.INFO, "lance_spark"):
+        assert enable_pushdown(session) is False
+    rule._rule_class.cache_clear()
+    assert "NoSuchClass" in caplog.text
+    assert _rules(session) == 0
+
+
+# --- what a scan gets ------------------------------------------------------------------------------------------------------------
+
+
+def test_only_used_columns_are_read(table: DataFrame) -> None:
+    df = table.filter("d > 5").select("id")
+    assert columns(df) == ["id BIGINT", "d INT"]
+    assert columns(table) == ["id BIGINT", "d INT", "s STRING", "f DOUBLE", *columns(table)[4:]]
+
+
+def test_whole_predicates_are_pushed_and_explain_shows_them(
+    table: DataFrame, capsys: pytest.CaptureFixture[str]
+) -> None:
+    df = table.filter("(d > 5 OR s LIKE 'v1%') AND NOT (d IN (7, 8)) AND st.b.C = 1").select("id")
+    df.explain()
+    shown = capsys.readouterr().out
+    assert "`d` > 5 OR starts_with(`s`, 'v1')" in shown
+    assert "`st`.`b`.`C` = 1" in shown
+    df.explain("formatted")
+    assert "`st`.`b`.`C` = 1" in capsys.readouterr().out
+    assert sorted(r.id for r in df.collect()) == [
+        i for i in range(ROWS) if i % 7 and (i % 10 > 5 or i % 4 == 1) and i % 10 not in (7, 8) and i % 5 and i % 3 == 1
+    ]
+
+
+def test_what_cannot_be_translated_is_left_to_spark_and_the_rest_is_pushed(table: DataFrame) -> None:
+    df = table.filter("d = 3 AND length(s) = 2 AND cast(f AS int) > 10 AND s COLLATE UNICODE_CI = 'V3'")
+    (description,) = descriptions(df)
+    assert "`d` = 3" in description
+    assert "length(" not in description and "`f` >" not in description and "V3" not in description
+    assert [r.id for r in df.collect()] == [i for i in range(11, ROWS) if i % 7 and i % 10 == 3 and i % 4 == 3]
+
+
+def test_nested_fields_are_pruned_and_read_right(table: DataFrame) -> None:
+    df = table.filter("st.b.C = 1").select("st.b.e", "id")
+    assert columns(df) == ["id BIGINT", "st STRUCT<b: STRUCT<C: BIGINT, e: STRING>>"]
+    assert sorted(r.e for r in df.collect()) == sorted(f"x{i}" for i in range(ROWS) if i % 5 and i % 3 == 1)
+
+
+@pytest.mark.parametrize(
+    ("condition", "type_"),
+    [
+        ("st IS NULL", "STRUCT<a: BIGINT, b: STRUCT<C: BIGINT, e: STRING>, l: ARRAY<STRUCT<k: BIGINT, m: BIGINT>>>"),
+        ("st.b IS NULL", "STRUCT<a: BIGINT, b: STRUCT<C: BIGINT, e: STRING>>"),
+        ("st.b.e IS NULL", "STRUCT<a: BIGINT, b: STRUCT<e: STRING>>"),
+    ],
+)
+def test_a_struct_whose_being_null_matters_is_read_whole(table: DataFrame, condition: str, type_: str) -> None:
+    df = table.filter(condition).select("id", "st.a", "st.b.e")
+    assert columns(df) == ["id BIGINT", f"st {type_}"]
+    assert sorted((r.id, r.a, r.e) for r in df.collect()) == [(i, None, None) for i in range(0, ROWS, 5)]
+
+
+def test_elements_of_lists_are_read_whole(table: DataFrame) -> None:
+    df = table.select("st.l.k", "st.a")
+    assert columns(df) == ["st STRUCT<a: BIGINT, l: ARRAY<STRUCT<k: BIGINT, m: BIGINT>>>"]
+    assert [r.k for r in df.filter("a = 7").collect()] == [[7]]
+
+
+def test_a_struct_that_is_used_whole_is_read_whole(table: DataFrame) -> None:
+    df = table.select("st", "st.a")
+    assert columns(df) == columns(table.select("st"))
+    assert df.filter("a = 1").first() == table.filter("st.a = 1").select("st", "st.a").first()
+
+
+def test_a_limit_is_pushed_unless_something_filters(table: DataFrame) -> None:
+    assert "limit: 3" in descriptions(table.select("id").limit(3))[0]
+    assert "limit" not in descriptions(table.filter("d = 3").limit(3))[0]
+    assert "limit" not in descriptions(table.filter(F.rand() < 0.5).limit(3))[0]
+    assert table.limit(3).count() == 3
+    assert table.filter("id >= 90").limit(20).count() == 10
+    assert len(table.offset(5).limit(7).collect()) == 7
+
+
+def test_counts_minima_and_maxima_are_answered_by_the_scan(table: DataFrame) -> None:
+    df = table.selectExpr("count(*) AS n", "count(d)", "min(d) + 1 AS m", "max(s)", "count(*) * 2")
+    assert "aggregates: [count(*), count(d), min(d), max(s)]" in descriptions(df)[0]
+    assert df.first() == (ROWS, sum(1 for i in range(ROWS) if i % 7), 1, "v3", 2 * ROWS)
+    assert table.count() == ROWS
+
+
+@pytest.mark.parametrize(
+    "expressions",
+    [["min(f)"], ["count(*)", "sum(id)"], ["count(DISTINCT d)"], ["count(*) FILTER (WHERE d > 3)"], ["max(st.a)"]],
+)
+def test_other_aggregates_read_rows(table: DataFrame, expressions: list[str]) -> None:
+    assert "aggregates" not in descriptions(table.selectExpr(*expressions))[0]
+
+
+def test_filtered_and_grouped_aggregates_read_rows(table: DataFrame) -> None:
+    assert "aggregates" not in descriptions(table.filter("d = 1").selectExpr("count(*)"))[0]
+    assert "aggregates" not in descriptions(table.groupBy("s").count())[0]
+
+
+def test_aggregates_of_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:
+    target = str(tmp_path / "empty.lance")
+    dataset = lance.write_dataset(pa.table({"a": pa.array([1], pa.int64()), "b": ["x"]}), target)
+    dataset.delete("a = 1")
+    df = spark.read.format("lance").load(target).selectExpr("count(*)", "count(a)", "min(a)", "max(b)")
+    assert df.first() == (0, 0, None, None)
+
+
+@pytest.mark.parametrize("option", [{"limit": 10}, {"filter": "id < 10"}, {"fragments": "0"}])
+def test_options_by_hand_and_pushdown_agree(
+    spark: SparkSession, plain_spark: SparkSession, path: str, option: dict[str, Any]
+) -> None:
+    def answers(session: SparkSession) -> list[Any]:
+        df = session.read.format("lance").options(**option).load(path)
+        return [df.count(), df.filter("id >= 5").count(), df.selectExpr("max(id)").first(), df.limit(7).count()]
+
+    assert answers(spark) == answers(plain_spark)
+
+
+# --- plans that use a table more than once ---------------------------------------------------------------------------------------
+
+
+def test_every_scan_has_its_own_predicate(table: DataFrame) -> None:
+    first, second = table.filter("d = 1").select("id", "d"), table.filter("d = 2").select("id", "d")
+    union = first.unionAll(second)
+    assert [("`d` = 1" in d, "`d` = 2" in d) for d in descriptions(union)] == [(True, False), (False, True)]
+    assert sorted({r.d for r in union.collect()}) == [1, 2]
+    assert table.filter("d = 1").join(table.filter("d = 2").select("id"), "id").count() == 0
+    assert table.count() == ROWS
+
+
+def test_subqueries_get_the_rule_too(spark: SparkSession, table: DataFrame) -> None:
+    table.createOrReplaceTempView("rule_t")
+    scalar = spark.sql("SELECT id FROM rule_t WHERE d > (SELECT max(d) - 2 FROM rule_t) AND id < 20")
+    assert any("aggregates: [max(d)]" in d for d in descriptions(scalar))
+    assert [r.id for r in scalar.collect()] == [i for i in range(20) if i % 7 and i % 10 > 7]
+    exists = spark.sql(
+        "SELECT id FROM rule_t a WHERE EXISTS (SELECT 1 FROM rule_t b WHERE b.id = a.id AND b.s = 'v3' AND b.d = 1)"
+    )
+    assert any("`s` = 'v3'" in d for d in descriptions(exists))
+    assert sorted(r.id for r in exists.collect()) == [i for i in range(ROWS) if i % 7 and i % 10 == 1 and i % 4 == 3]
+
+
+def test_a_cached_dataframe_gives_the_same_rows(table: DataFrame) -> None:
+    cached = table.filter("d < 5").cache()
+    try:
+        assert cached.count() == sum(1 for i in range(ROWS) if i % 7 and i % 10 < 5)
+        assert cached.filter("d = 4").select("id").count() == sum(1 for i in range(ROWS) if i % 7 and i % 10 == 4)
+        assert table.count() == ROWS
+    finally:
+        cached.unpersist()
+
+
+def test_equal_scans_share_an_exchange(spark: SparkSession, table: DataFrame) -> None:
+    table.createOrReplaceTempView("rule_t")
+    grouped = "SELECT d, count(*) AS n FROM rule_t WHERE d > 2 GROUP BY d"
+    df = spark.sql(f"SELECT * FROM ({grouped}) UNION ALL SELECT * FROM ({grouped})")
+    assert len(df.collect()) == 14
+    assert "ReusedExchange" in df._jdf.queryExecution().executedPlan().toString()
+
+
+def test_a_small_lance_table_is_broadcast(table: DataFrame) -> None:
+    joined = table.alias("a").join(
+        table.filter("d = 1").select(F.col("id").alias("other")).alias("b"), F.col("a.id") == F.col("other")
+    )
+    assert "BroadcastHashJoin" in joined._jdf.queryExecution().executedPlan().toString()
+
+
+def test_a_udf_in_the_filter_leaves_the_rest_pushed(table: DataFrame) -> None:
+    odd = F.udf(lambda x: x % 2 == 1, "boolean")
+    df = table.filter((F.col("d") == 3) & odd("id")).select("id")
+    assert "`d` = 3" in descriptions(df)[0]
+    assert sorted(r.id for r in df.collect()) == [i for i in range(ROWS) if i % 7 and i % 10 == 3 and i % 2]
+
+
+# --- versions --------------------------------------------------------------------------------------------------------------------
+
+
+def test_views_made_by_sql_follow_the_latest_version_and_dataframes_do_not(
+    spark: SparkSession, table_path: str
+) -> None:
+    lance.write_dataset(pa.table({"a": [1, 2]}), table_path)
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW follows USING lance OPTIONS (path '{table_path}')")
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW fixed USING lance OPTIONS (path '{table_path}', version '1')")
+    df = spark.read.format("lance").load(table_path)
+    df.createOrReplaceTempView("pinned")
+    lance.write_dataset(pa.table({"a": [3]}), table_path, mode="append")
+    counts = {
+        name: spark.sql(f"SELECT count(*), max(a) FROM {name}").first() for name in ("follows", "fixed", "pinned")
+    }
+    assert counts == {"follows": (3, 3), "fixed": (2, 2), "pinned": (2, 2)}
+    assert df.count() == 2
+    both = descriptions(
+        spark.sql("SELECT * FROM follows a JOIN follows b ON a.a = b.a WHERE a.a < (SELECT max(a) FROM follows)")
+    )
+    assert len(both) >= 3 and all("@2" in d for d in both)
+
+
+def test_the_row_addresses_of_a_following_view_name_the_version_that_was_read(
+    spark: SparkSession, table_path: str
+) -> None:
+    lance.write_dataset(pa.table({"a": [1, 2]}), table_path)
+    spark.sql(
+        f"CREATE OR REPLACE TEMPORARY VIEW addresses USING lance OPTIONS (path '{table_path}', with_row_address 'true')"
+    )
+    lance.write_dataset(pa.table({"a": [3]}), table_path, mode="append")
+    spark.sql("SELECT _rowaddr, a + 1 AS b FROM addresses").write.format("lance").mode("append").option(
+        "mode", "backfill"
+    ).save(table_path)
+    assert lance.dataset(table_path).to_table().to_pylist() == [{"a": 1, "b": 2}, {"a": 2, "b": 3}, {"a": 3, "b": 4}]
+
+
+# --- failures --------------------------------------------------------------------------------------------------------------------
+
+
+class Failing(LanceDataSource):
+    """The data source, unable to answer the rule."""
+
+    error: Callable[[], Exception] = RuntimeError
+
+    def schema(self) -> Any:
+        """Fails where the rule asks."""
+        if "lancespark.scan" in self.options:
+            raise type(self).error()
+        return super().schema()
+
+
+@pytest.fixture
+def failing(spark: SparkSession) -> Iterator[SparkSession]:
+    import sys
+
+    from pyspark import cloudpickle
+
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    session = spark.newSession()
+    enable_pushdown(session)
+    yield session
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+def test_an_unexpected_failure_leaves_the_query_unpushed_and_right(failing: SparkSession, path: str) -> None:
+    failing.dataSource.register(Failing)
+    df = failing.read.format("lance").load(path).filter("d = 3").select("id")
+    assert sorted(r.id for r in df.collect()) == [i for i in range(ROWS) if i % 7 and i % 10 == 3]
+    assert "pushed" not in plan(df)
+
+
+def test_a_typed_error_of_this_package_reaches_the_user(failing: SparkSession, path: str) -> None:
+    from lance_spark.errors import OptionError
+
+    failing.dataSource.register(
+        type("Failing", (Failing,), {"error": lambda: OptionError("batch_size", "x", "a number")})
+    )
+    df = failing.read.format("lance").load(path).filter("d = 3")
+    with pytest.raises(PySparkException, match="option 'batch_size' = 'x' is not valid"):
+        df.collect()
+
+
+def test_a_table_that_vanished_is_an_error_that_names_it(spark: SparkSession, table_path: str) -> None:
+    import shutil
+
+    lance.write_dataset(pa.table({"a": [1, 2]}), table_path)
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW gone USING lance OPTIONS (path '{table_path}')")
+    shutil.rmtree(table_path)
+    with pytest.raises(PySparkException, match="no Lance table was found"):
+        spark.sql("SELECT * FROM gone").collect()

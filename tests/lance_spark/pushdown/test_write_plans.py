@@ -1,0 +1,256 @@
+"""What the rule tells a write: location, inputs, versions, and rows that come by fragment and in order."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lance
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.functions import pandas_udf
+from pyspark.sql.types import LongType, StructType
+
+from lance_spark.datasource import LanceDataSource
+from lance_spark.pushdown.rule import enable_pushdown
+
+ROWS = 60
+PER_FRAGMENT = 20
+
+
+@dataclass(frozen=True)
+class Arrived(WriterCommitMessage):
+    """The row addresses that one task got, in the order in which they came."""
+
+    addresses: list[int]
+
+
+class RecordingWriter(DataSourceArrowWriter):
+    """Writes nothing; keeps what the rule said and what came, in a file."""
+
+    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+        """Takes what Spark handed over."""
+        self.options, self.metadata = options, {f.name: f.metadata for f in schema.fields}
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Collects the addresses."""
+        found: list[int] = []
+        for batch in iterator:
+            if "_rowaddr" in batch.schema.names:
+                found += batch.column("_rowaddr").to_pylist()
+        return Arrived(addresses=found)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Writes the record."""
+        tasks = [m.addresses for m in messages if isinstance(m, Arrived)]
+        record = {
+            "plan": self.options.get("lancespark.write"),
+            "options": self.options,
+            "tasks": tasks,
+            "metadata": self.metadata,
+        }
+        Path(self.options["commit_message"]).write_text(json.dumps(record), encoding="utf-8")
+
+
+class RecordingSource(LanceDataSource):
+    """The data source, with a writer that only records."""
+
+    def writer(self, schema: StructType, overwrite: bool) -> Any:
+        """Returns the recorder."""
+        return RecordingWriter(dict(self.options), schema)
+
+
+@pytest.fixture(scope="module")
+def session(spark: SparkSession) -> Iterator[SparkSession]:
+    """A session with the rule whose writes are only recorded."""
+    cloudpickle.register_pickle_by_value(sys.modules[__name__])
+    recording = spark.newSession()
+    enable_pushdown(recording)
+    recording.dataSource.register(RecordingSource)
+    yield recording
+    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+
+
+@pytest.fixture
+def path(table_path: str) -> str:
+    """60 rows in three fragments."""
+    table = pa.table(
+        {"id": range(ROWS), "a": range(ROWS), "text": [f"t{i}" for i in range(ROWS)], "unused": [0] * ROWS}
+    )
+    lance.write_dataset(table, table_path, max_rows_per_file=PER_FRAGMENT)
+    return table_path
+
+
+@dataclass(frozen=True)
+class Record:
+    """What one write saw."""
+
+    plan: dict[str, Any]
+    tasks: list[list[int]]
+    metadata: dict[str, Any]
+
+    def assert_by_fragment(self) -> None:
+        """Asserts what `exclusive` promises."""
+        seen: dict[int, int] = {}
+        for number, addresses in enumerate(self.tasks):
+            assert addresses == sorted(addresses)
+            for fragment in {address >> 32 for address in addresses}:
+                assert seen.setdefault(fragment, number) == number, f"fragment {fragment} came in two tasks"
+
+
+def load(session: SparkSession, path: str, **options: Any) -> DataFrame:
+    return session.read.format("lance").options(with_row_address=True, **options).load(path)
+
+
+def record(df: DataFrame, path: str, **options: Any) -> Record:
+    note = Path(path).parent / "record.json"
+    df.write.format("lance").mode("append").options(commit_message=str(note), **options).save(path)
+    return read(note)
+
+
+def read(note: Path) -> Record:
+    raw = json.loads(note.read_text(encoding="utf-8"))
+    return Record(plan=json.loads(raw["plan"]), tasks=raw["tasks"], metadata=raw["metadata"])
+
+
+def backfill(df: DataFrame, path: str, mode: str = "backfill") -> Record:
+    return record(df, path, mode=mode)
+
+
+@pandas_udf(LongType())  # type: ignore[call-overload]
+def twice(values: pd.Series) -> pd.Series:
+    return values * 2
+
+
+@pytest.mark.parametrize("shape", ["project", "filter", "pandas udf", "python udf", "alias"])
+def test_rows_that_nothing_moves_are_not_shuffled(shape: str, session: SparkSession, path: str) -> None:
+    df = load(session, path)
+    if shape == "filter":
+        df = df.filter("a % 3 = 1")
+    value = {"pandas udf": twice("a"), "python udf": F.udf(lambda x: x + 1, "bigint")("a")}.get(shape, F.col("a") + 1)
+    df = (
+        df.withColumn("x", F.col("_rowaddr")).select(F.col("x").alias("_rowaddr"), value.alias("b"))
+        if shape == "alias"
+        else df.select("_rowaddr", value.alias("b"))
+    )
+    got = backfill(df, path)
+    assert got.plan["exclusive"] is True
+    assert got.plan["input_columns"] == ["a"]
+    got.assert_by_fragment()
+    assert sum(map(len, got.tasks)) == (20 if shape == "filter" else ROWS)
+
+
+@pytest.mark.parametrize("adaptive", ["true", "false"])
+@pytest.mark.parametrize(
+    "shape", ["repartition", "sort", "join", "union", "map", "explode", "cached", "small partitions"]
+)
+def test_rows_that_something_moves_are_brought_together_and_sorted(
+    shape: str, adaptive: str, session: SparkSession, path: str
+) -> None:
+    session.conf.set("spark.sql.adaptive.enabled", adaptive)
+    session.conf.set("spark.sql.adaptive.coalescePartitions.initialPartitionNum", "8")
+    try:
+        df = load(session, path, **({"target_partition_bytes": 1} if shape == "small partitions" else {}))
+        cached = None
+        if shape == "cached":
+            df = cached = df.repartition(3).cache()
+        if shape == "repartition":
+            df = df.repartition(5)
+        elif shape == "sort":
+            df = df.orderBy(F.col("id").desc())
+        elif shape == "join":
+            df = df.join(session.range(ROWS).withColumnRenamed("id", "other"), F.col("id") == F.col("other"))
+        elif shape == "union":
+            df = df.filter("id >= 30").unionAll(df.filter("id < 30"))
+        elif shape == "map":
+            df = df.select("_rowaddr", "id", "a").mapInArrow(
+                lambda batches: batches, "_rowaddr bigint, id bigint, a bigint"
+            )
+        elif shape == "explode":
+            df = df.withColumn("e", F.explode(F.array(F.lit(1))))
+        got = backfill(df.select("_rowaddr", (F.col("a") + 1).alias("b")), path)
+        if cached is not None:
+            cached.unpersist()
+    finally:
+        session.conf.unset("spark.sql.adaptive.enabled")
+        session.conf.unset("spark.sql.adaptive.coalescePartitions.initialPartitionNum")
+    assert got.plan["exclusive"] is True
+    got.assert_by_fragment()
+    assert sorted(a for task in got.tasks for a in task) == [
+        fragment << 32 | row for fragment in range(3) for row in range(PER_FRAGMENT)
+    ]
+
+
+def test_the_option_mode_is_read_in_any_case(session: SparkSession, path: str) -> None:
+    assert backfill(load(session, path).select("_rowaddr", "a"), path, mode="BackFill").plan["exclusive"] is True
+
+
+def test_row_ids_alone_and_plain_writes_promise_nothing(session: SparkSession, path: str) -> None:
+    by_id = session.read.format("lance").option("with_row_id", True).load(path).select("_rowid", "a")
+    got = backfill(by_id, path)
+    assert got.plan["exclusive"] is False and got.plan["input_columns"] == ["a"] and len(got.plan["snapshots"]) == 1
+    plain = record(load(session, path).select("id"), path)
+    assert plain.plan == {"path": None, "exclusive": False, "input_columns": None, "snapshots": []}
+
+
+def test_inputs_are_the_columns_that_any_scan_of_the_table_reads(
+    session: SparkSession, path: str, tmp_path: Path
+) -> None:
+    other = str(tmp_path / "other.lance")
+    lance.write_dataset(pa.table({"key": range(ROWS), "elsewhere": range(ROWS)}), other)
+    df = load(session, path).filter("text <> 't3'").select("_rowaddr", "a")
+    again = session.read.format("lance").load(f"file:{path}").select(F.col("id").alias("key"))
+    joined = df.join(again, F.col("a") == F.col("key")).join(session.read.format("lance").load(other), "key")
+    got = backfill(joined.select("_rowaddr", F.col("elsewhere").alias("b")), path)
+    assert sorted(got.plan["input_columns"]) == ["a", "id", "text"]
+
+
+def test_inputs_in_subqueries_and_behind_a_cache_are_found(session: SparkSession, path: str) -> None:
+    df = load(session, path)
+    df.createOrReplaceTempView("inputs")
+    session.read.format("lance").load(path).createOrReplaceTempView("plain_inputs")
+    got = backfill(session.sql("SELECT _rowaddr, a + (SELECT max(id) FROM plain_inputs) AS b FROM inputs"), path)
+    assert sorted(got.plan["input_columns"]) == ["a", "id"]
+    cached = df.select("_rowaddr", "text").cache()
+    try:
+        cached.count()
+        got = backfill(cached.select("_rowaddr", F.upper("text").alias("b")), path)
+        assert got.plan["input_columns"] == ["text"] and len(got.plan["snapshots"]) == 1
+    finally:
+        cached.unpersist()
+
+
+def test_inputs_behind_a_checkpoint_are_not_guessed(session: SparkSession, path: str) -> None:
+    df = load(session, path).select("_rowaddr", "text").localCheckpoint()
+    assert backfill(df.select("_rowaddr", F.upper("text").alias("b")), path).plan["input_columns"] is None
+
+
+def test_addresses_of_two_versions_are_both_named(session: SparkSession, path: str) -> None:
+    first = load(session, path).filter("id < 30")
+    lance.dataset(path).delete("id = 59")
+    second = load(session, path).filter("id >= 30")
+    got = backfill(first.unionAll(second).select("_rowaddr", "a"), path)
+    assert sorted(json.loads(s)["version"] for s in got.plan["snapshots"]) == [1, 2]
+    assert json.loads(got.metadata["_rowaddr"]["lance.table"])["version"] == 1, (
+        "Spark keeps the first side's metadata only"
+    )
+
+
+def test_catalog_tables_tell_their_location(session: SparkSession, path: str, tmp_path: Path) -> None:
+    session.sql(f"CREATE TABLE located USING lance OPTIONS (path '{path}')")
+    note = tmp_path / "note.json"
+    try:
+        df = session.range(3).selectExpr("id", "id AS a", "'t' AS text", "id AS unused")
+        df.writeTo("located").option("commit_message", str(note)).append()
+        assert read(note).plan["path"] == f"file:{path}"
+    finally:
+        session.sql("DROP TABLE located")

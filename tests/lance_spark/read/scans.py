@@ -1,0 +1,59 @@
+"""Runs a scan as Spark would, but in this process: plan, pickle, read every partition."""
+
+from __future__ import annotations
+
+import json
+import pickle
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_schema
+from pyspark.sql.types import StructType
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.options import ReadOptions
+from lance_spark.read.plan import ScanTask
+from lance_spark.read.reader import LanceReader, describe_scan, read_schema
+from lance_spark.read.spec import ScanSpec
+
+
+def make_reader(path: str, spec: ScanSpec | None = None, **options: object) -> LanceReader:
+    parsed = ReadOptions.parse({"path": path, **{k: str(v) for k, v in options.items()}})
+    ref = DatasetRef.resolve(parsed)
+    schema = read_schema(ref, parsed)
+    if spec is not None:
+        schema = StructType(describe_scan(ref, parsed, spec).fields[:-1])
+    # Spark sends the reader off before it plans.
+    return pickle.loads(pickle.dumps(LanceReader(ref=ref, schema=schema, options=parsed, spec=spec)))
+
+
+def describe(path: str, spec: ScanSpec, **options: object) -> dict[str, object]:
+    parsed = ReadOptions.parse({"path": path, **{k: str(v) for k, v in options.items()}})
+    field = describe_scan(DatasetRef.resolve(parsed), parsed, spec).fields[-1]
+    assert field.name == "__lance_scan"
+    return json.loads(field.metadata["lance.scan"])
+
+
+def partitions(reader: LanceReader) -> list[ScanTask]:
+    return [pickle.loads(pickle.dumps(task)) for task in reader.partitions()]
+
+
+def read_partitions(path: str, spec: ScanSpec | None = None, **options: object) -> list[pa.Table]:
+    """Returns what each partition gives, checked against the schema that Spark insists on."""
+    reader = make_reader(path, spec, **options)
+    expected = to_arrow_schema(reader.schema, timezone="UTC")
+    tables = []
+    for task in partitions(reader):
+        batches = list(reader.read(task))
+        assert all(batch.schema.equals(expected) for batch in batches)
+        tables.append(pa.Table.from_batches(batches, expected))
+    return tables
+
+
+def read(path: str, spec: ScanSpec | None = None, **options: object) -> pa.Table:
+    return pa.concat_tables(read_partitions(path, spec, **options))
+
+
+def count(path: str, spec: ScanSpec, **options: object) -> int:
+    """Counts the rows of batches that may have no columns, which a table of Arrow would forget."""
+    reader = make_reader(path, spec, **options)
+    return sum(batch.num_rows for task in partitions(reader) for batch in reader.read(task))

@@ -1,0 +1,179 @@
+"""Catalog tables and temporary views: read, inserted into, and read again, also by a session that did not make them."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture
+def names(spark: SparkSession) -> Iterator[tuple[str, str]]:
+    """Two free table names; what the test makes under them is dropped."""
+    pair = (f"x{uuid.uuid4().hex[:8]}", f"y{uuid.uuid4().hex[:8]}")
+    yield pair
+    for name in pair:
+        spark.sql(f"DROP TABLE IF EXISTS {name}")
+
+
+@pytest.fixture
+def two(tmp_path: Path) -> tuple[str, str]:
+    """Two Lance tables with the same columns and other rows."""
+    x, y = str(tmp_path / "x.lance"), str(tmp_path / "y.lance")
+    lance.write_dataset(pa.table({"id": pa.array([1, 2], pa.int64()), "s": ["a", "b"]}), x)
+    lance.write_dataset(pa.table({"id": pa.array([10], pa.int64()), "s": ["z"]}), y)
+    return x, y
+
+
+def rows(path: str) -> list[int]:
+    return sorted(lance.dataset(path).to_table()["id"].to_pylist())
+
+
+def test_a_catalog_table_is_read_and_follows_the_latest_version(
+    spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
+) -> None:
+    spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS (path '{two[0]}')")
+    assert spark.sql(f"SELECT sum(id) AS s FROM {names[0]}").first() == (3,)
+    lance.write_dataset(pa.table({"id": pa.array([5], pa.int64()), "s": ["c"]}), two[0], mode="append")
+    assert spark.sql(f"SELECT sum(id) AS s FROM {names[0]}").first() == (8,)
+
+
+def test_an_insert_is_seen_by_the_next_select(
+    spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
+) -> None:
+    spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS (path '{two[0]}')")
+    spark.sql(f"INSERT INTO {names[0]} VALUES (7, 'n')")
+    spark.sql(f"INSERT INTO {names[0]} (id) VALUES (8)")
+    assert [r.id for r in spark.sql(f"SELECT id FROM {names[0]} ORDER BY id").collect()] == [1, 2, 7, 8]
+    assert rows(two[0]) == [1, 2, 7, 8]
+
+
+def test_an_insert_select_goes_to_the_table_that_is_named_not_to_the_one_that_is_read(
+    spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
+) -> None:
+    for name, path in zip(names, two, strict=True):
+        spark.sql(f"CREATE TABLE {name} USING lance OPTIONS (path '{path}')")
+    spark.sql(f"INSERT INTO {names[1]} SELECT * FROM {names[0]}")
+    assert rows(two[0]) == [1, 2]
+    assert rows(two[1]) == [1, 2, 10]
+    spark.read.format("lance").load(two[0]).writeTo(names[1]).append()
+    assert rows(two[0]) == [1, 2]
+    assert rows(two[1]) == [1, 1, 2, 2, 10]
+
+
+def test_insert_overwrite_makes_a_new_version(
+    spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
+) -> None:
+    for name, path in zip(names, two, strict=True):
+        spark.sql(f"CREATE TABLE {name} USING lance OPTIONS (path '{path}')")
+    spark.sql(f"INSERT OVERWRITE {names[1]} SELECT * FROM {names[0]}")
+    assert rows(two[1]) == [1, 2]
+    assert lance.dataset(two[1], version=1).count_rows() == 1
+    assert rows(two[0]) == [1, 2]
+
+
+def test_without_the_rule_a_catalog_insert_is_refused_since_spark_does_not_say_where_to(
+    spark: SparkSession, plain_spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
+) -> None:
+    for name, path in zip(names, two, strict=True):
+        spark.sql(f"CREATE TABLE {name} USING lance OPTIONS (path '{path}')")
+    assert plain_spark.sql(f"SELECT sum(id) AS s FROM {names[0]}").first() == (3,)
+    with pytest.raises(PySparkException, match="enable_pushdown"):
+        plain_spark.sql(f"INSERT INTO {names[1]} SELECT * FROM {names[0]}")
+    assert rows(two[0]) == [1, 2] and rows(two[1]) == [10]
+
+
+def test_a_table_with_a_location_is_read_and_inserted_into(
+    spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
+) -> None:
+    spark.sql(f"CREATE TABLE {names[0]} USING lance LOCATION '{two[0]}'")
+    spark.sql(f"INSERT INTO {names[0]} VALUES (9, 'q')")
+    assert spark.table(names[0]).count() == 3
+
+
+def test_a_column_added_after_create_table_is_seen_when_the_table_is_made_again(
+    spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
+) -> None:
+    spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS (path '{two[0]}')")
+    lance.dataset(two[0]).add_columns({"twice": "id * 2"})
+    assert spark.table(names[0]).columns == ["id", "s"]
+    assert spark.sql(f"SELECT sum(id) AS s FROM {names[0]}").first() == (3,)
+    spark.sql(f"DROP TABLE {names[0]}")
+    spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS (path '{two[0]}')")
+    assert spark.sql(f"SELECT sum(twice) AS s FROM {names[0]}").first() == (6,)
+
+
+def test_all_scans_of_one_query_see_one_version(
+    spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
+) -> None:
+    spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS (path '{two[0]}')")
+    query = (
+        f"SELECT (SELECT count(*) FROM {names[0]}) AS n, count(*) AS m FROM {names[0]} a JOIN {names[0]} b USING (id)"
+    )
+    for extra in range(3):
+        lance.write_dataset(pa.table({"id": pa.array([100 + extra], pa.int64()), "s": ["c"]}), two[0], mode="append")
+        assert spark.sql(query).first() == (3 + extra, 3 + extra)
+
+
+def test_a_temporary_view_using_lance_is_read_and_inserted_into(spark: SparkSession, two: tuple[str, str]) -> None:
+    spark.sql(f"CREATE OR REPLACE TEMPORARY VIEW v_using USING lance OPTIONS (path '{two[0]}')")
+    assert spark.sql("SELECT count(*) FROM v_using").first() == (2,)
+    spark.sql("INSERT INTO v_using VALUES (3, 'c')")
+    spark.sql("REFRESH TABLE v_using")
+    assert rows(two[0]) == [1, 2, 3]
+    assert spark.sql("SELECT count(*) FROM v_using").first() == (3,)
+    spark.catalog.dropTempView("v_using")
+
+
+def test_a_dataframe_stays_at_its_version_when_it_is_a_view(spark: SparkSession, two: tuple[str, str]) -> None:
+    spark.read.format("lance").load(two[0]).createOrReplaceTempView("v_df")
+    lance.write_dataset(pa.table({"id": pa.array([5], pa.int64()), "s": ["c"]}), two[0], mode="append")
+    assert spark.sql("SELECT count(*) FROM v_df").first() == (2,)
+    assert spark.sql("SELECT max(id) FROM v_df WHERE id > 1").first() == (2,)
+    spark.catalog.dropTempView("v_df")
+
+
+def test_a_catalog_table_outlives_the_session_that_made_it(two: tuple[str, str], tmp_path: Path) -> None:
+    script = textwrap.dedent(
+        f"""
+        import sys
+        from pyspark.sql import SparkSession
+        import lance_spark
+        spark = (SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+                 .config("spark.sql.warehouse.dir", {str(tmp_path / "warehouse")!r})
+                 .config("spark.sql.catalogImplementation", "hive")
+                 .config("spark.hadoop.javax.jdo.option.ConnectionURL",
+                         "jdbc:derby:;databaseName={tmp_path}/metastore;create=true").getOrCreate())
+        lance_spark.enable_pushdown(spark)
+        if sys.argv[1] == "make":
+            spark.sql("CREATE TABLE kept USING lance OPTIONS (path '{two[0]}')")
+        spark.sql("INSERT INTO kept VALUES (" + sys.argv[2] + ", 'k')")
+        print("SEEN", sorted(r.id for r in spark.table("kept").collect()))
+        """
+    )
+    seen = []
+    for step in (("make", "11"), ("again", "12")):
+        done = subprocess.run(
+            [sys.executable, "-c", script, *step],
+            capture_output=True,
+            text=True,
+            timeout=180,
+            cwd=tmp_path,
+            env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr[-3000:]
+        seen.append(next(line for line in done.stdout.splitlines() if line.startswith("SEEN")))
+    assert seen == ["SEEN [1, 2, 11]", "SEEN [1, 2, 11, 12]"]

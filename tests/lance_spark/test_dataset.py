@@ -1,0 +1,155 @@
+"""A reference pins a version, opens exactly it anywhere, and notices a table that was made anew."""
+
+from __future__ import annotations
+
+import pickle
+import shutil
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
+from lance_spark.errors import (
+    OptionError,
+    SnapshotError,
+    TableNotFoundError,
+    TableUnreadableError,
+    VersionNotFoundError,
+)
+from lance_spark.options import ReadOptions
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> str:
+    """A table with three versions of 10, 20 and 30 rows; version 2 is tagged `two`."""
+    path = str(tmp_path / "t.lance")
+    for number in range(3):
+        lance.write_dataset(pa.table({"id": range(10)}), path, mode="append" if number else "create")
+    lance.dataset(path).tags.create("two", 2)
+    return path
+
+
+def resolve(path: str, **options: str) -> DatasetRef:
+    return DatasetRef.resolve(ReadOptions.parse({"path": path, **options}))
+
+
+def test_without_a_version_the_latest_is_pinned_and_stays(table: str) -> None:
+    ref = resolve(table)
+    lance.write_dataset(pa.table({"id": range(10)}), table, mode="append")
+    assert ref.version == 3
+    assert pickle.loads(pickle.dumps(ref)).open().count_rows() == 30
+    assert ref.open_latest().count_rows() == 40
+
+
+@pytest.mark.parametrize(("asked", "rows"), [("1", 10), ("2", 20), ("two", 20), ("main:1", 10)])
+def test_a_version_is_named_by_number_tag_or_branch(table: str, asked: str, rows: int) -> None:
+    assert resolve(table, version=asked).open().count_rows() == rows
+
+
+def test_a_branch_is_read_at_its_own_versions(table: str) -> None:
+    branch = lance.dataset(table).create_branch("audit", 1)
+    lance.write_dataset(pa.table({"id": range(5)}), branch, mode="append")
+    version = lance.dataset(table).checkout_version(("audit", None)).version
+    ref = resolve(table, version=f"audit:{version}")
+    assert ref.open().count_rows() == 15
+    assert resolve(table).open().count_rows() == 30
+
+
+def test_a_timestamp_gives_the_newest_version_not_after_it(table: str) -> None:
+    moments = [v["timestamp"].astimezone(UTC) for v in lance.dataset(table).versions()]
+    for index, moment in enumerate(moments):
+        assert resolve(table, timestamp=moment.isoformat()).version == index + 1
+        assert resolve(table, timestamp=(moment + timedelta(microseconds=1)).isoformat()).version == index + 1
+    with pytest.raises(VersionNotFoundError, match="oldest version is of"):
+        resolve(table, timestamp=(moments[0] - timedelta(microseconds=1)).isoformat())
+    assert resolve(table, timestamp=datetime.now(UTC).isoformat()).version == 3
+
+
+@pytest.mark.parametrize("asked", ["99", "nosuchtag", "nosuchbranch:1", "main:99"])
+def test_a_missing_version_is_an_error_that_tells_the_latest(table: str, asked: str) -> None:
+    with pytest.raises(VersionNotFoundError, match="the latest version is 3") as caught:
+        resolve(table, version=asked)
+    assert caught.value.version == asked
+
+
+def test_a_table_made_anew_at_the_same_place_is_not_the_pinned_one(table: str) -> None:
+    ref = resolve(table)
+    assert ref.open().count_rows() == 30
+    shutil.rmtree(table)
+    for number in range(3):
+        lance.write_dataset(pa.table({"id": range(10)}), table, mode="append" if number else "create")
+    other_process = pickle.loads(pickle.dumps(ref))
+    from lance_spark import dataset
+
+    dataset._open_pinned.cache_clear()
+    with pytest.raises(SnapshotError, match="made anew"):
+        other_process.open()
+
+
+def test_the_dataset_is_opened_once_per_process(table: str) -> None:
+    ref = resolve(table)
+    assert pickle.loads(pickle.dumps(ref)).open() is ref.open()
+
+
+def test_what_is_not_a_table_is_told_apart(tmp_path: Path, table: str) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "file").write_text("x")
+    for missing in ("none", "empty"):
+        with pytest.raises(TableNotFoundError):
+            resolve(str(tmp_path / missing))
+    with pytest.raises(TableUnreadableError, match="Not a directory"):
+        resolve(str(tmp_path / "file"))
+    with pytest.raises(OptionError, match="scheme"):
+        resolve("nosuch://bucket/t")
+    with pytest.raises(OptionError, match="path"):
+        DatasetRef.resolve(ReadOptions.parse({}))
+    for manifest in Path(table, "_versions").glob("*.manifest"):
+        manifest.write_bytes(b"junk")
+    with pytest.raises(TableUnreadableError):
+        resolve(table)
+
+
+def test_an_unreachable_store_is_not_a_missing_table() -> None:
+    storage = {
+        "aws_access_key_id": "x",
+        "aws_secret_access_key": "y",
+        "aws_region": "us-east-1",
+        "aws_endpoint": "http://127.0.0.1:1",
+        "allow_http": "true",
+        "client_max_retries": "0",
+    }
+    start = time.monotonic()
+    with pytest.raises(TableUnreadableError):
+        table_exists("s3://bucket/t.lance", storage)
+    assert time.monotonic() - start < 30
+
+
+def test_existence_is_told_by_versions(tmp_path: Path, table: str) -> None:
+    (tmp_path / "started" / "data").mkdir(parents=True)
+    assert table_exists(table, {})
+    assert not table_exists(str(tmp_path / "started"), {})
+
+
+def test_locations_have_one_form(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    plain = str(tmp_path / "a b.lance")
+    for form in (
+        plain,
+        plain + "/",
+        "a b.lance",
+        f"file://{plain}",
+        f"file:{plain}",
+        f"file://{plain}".replace(" ", "%20"),
+    ):
+        assert normalize_uri(form) == plain
+    assert normalize_uri("s3://b/t.lance/") == "s3://b/t.lance"
+
+
+def test_secrets_are_not_in_the_textual_form_nor_in_what_travels_in_metadata(table: str) -> None:
+    ref = DatasetRef.at(table, {"aws_secret_access_key": "hunter2"})
+    assert "hunter2" not in repr(ref)
+    assert "hunter2" not in ref.snapshot_json()

@@ -1,0 +1,156 @@
+"""Options are parsed once; what is unknown or malformed is named together with what would be accepted."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import pickle
+from datetime import UTC, datetime
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lance_spark.errors import OptionError
+from lance_spark.options import ReadOptions, WriteOptions, options_table
+
+GOOD_READ = [
+    ("version", "7", "7"),
+    ("version", "nightly-2026.01", "nightly-2026.01"),
+    ("version", "audit:3", "audit:3"),
+    ("timestamp", "2026-01-31T12:00:00Z", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+    ("timestamp", "2026-01-31 12:00:00", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+    ("timestamp", "2026-01-31T13:00:00+01:00", datetime(2026, 1, 31, 12, tzinfo=UTC)),
+    ("columns", "a, b", ("a", "b")),
+    ("columns", '["a, b", "c"]', ("a, b", "c")),
+    ("limit", "0", 0),
+    ("fragments", "3,1,1", (1, 3)),
+    ("fragments", "[5]", (5,)),
+    ("with_row_address", "TRUE", True),
+    ("blob_handling", "BYTES", "bytes"),
+    ("target_partition_bytes", "64m", 64 << 20),
+    ("target_partition_bytes", "1GiB", 1 << 30),
+    ("target_partition_bytes", "1000", 1000),
+]
+
+BAD_READ = [
+    ("version", "a:b:c"),
+    ("version", "branch:x"),
+    ("version", ""),
+    ("timestamp", "yesterday"),
+    ("columns", "a,,b"),
+    ("columns", "a,a"),
+    ("columns", "[1]"),
+    ("columns", '["a"'),
+    ("limit", "-1"),
+    ("limit", "ten"),
+    ("batch_size", "0"),
+    ("fragments", "-1"),
+    ("fragments", "4294967296"),
+    ("fragments", "[true]"),
+    ("fragments", "[1.5]"),
+    ("with_row_id", "yes"),
+    ("blob_handling", "lazy"),
+    ("target_partition_bytes", "0"),
+    ("target_partition_bytes", "64x"),
+    ("path", " "),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "value"), GOOD_READ)
+def test_a_read_option_is_parsed_to_its_type(name: str, text: str, value: object) -> None:
+    assert getattr(ReadOptions.parse({"path": "/t", name: text}), name) == value
+
+
+@pytest.mark.parametrize(("name", "text"), BAD_READ)
+def test_a_malformed_read_option_is_named_with_its_value_and_what_is_accepted(name: str, text: str) -> None:
+    with pytest.raises(OptionError) as caught:
+        ReadOptions.parse({"path": "/t", name: text})
+    assert caught.value.option == name
+    assert caught.value.value == text
+    assert name in str(caught.value) and repr(text) in str(caught.value) and "accepted:" in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("mode", "upsert"),
+        ("version", "0"),
+        ("version", "latest"),
+        ("max_rows_per_file", "0"),
+        ("max_bytes_per_file", "big"),
+        ("data_storage_version", "3"),
+        ("enable_stable_row_ids", "1"),
+        ("commit_max_retries", "-1"),
+        ("emb.arrow.fixed-size-list.size", "0"),
+        ("emb.arrow.fixed-size-list.size", "x"),
+        ("img.lance.encoding", "blobby"),
+    ],
+)
+def test_a_malformed_write_option_is_named_with_its_value(name: str, text: str) -> None:
+    with pytest.raises(OptionError, match="accepted") as caught:
+        WriteOptions.parse({"path": "/t", name: text})
+    assert (caught.value.option, caught.value.value) == (name, text)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "meant"), [("with_row_adress", "with_row_address"), ("colums", "columns"), ("versoin", "version")]
+)
+def test_an_unknown_option_gets_the_nearest_known_name(wrong: str, meant: str) -> None:
+    with pytest.raises(OptionError, match=f"did you mean '{meant}'"):
+        ReadOptions.parse({"path": "/t", wrong: "1"})
+
+
+def test_version_and_timestamp_contradict_each_other() -> None:
+    with pytest.raises(OptionError, match="not both"):
+        ReadOptions.parse({"path": "/t", "version": "1", "timestamp": "2026-01-01"})
+
+
+def test_storage_options_and_column_options_are_collected() -> None:
+    options = WriteOptions.parse(
+        {
+            "path": "s3://b/t",
+            "storage.aws_region": "eu-west-1",
+            "emb.arrow.fixed-size-list.size": "4",
+            "a.b.lance.encoding": "blob",
+            "MODE": "Backfill",
+        }
+    )
+    assert options.storage == (("aws_region", "eu-west-1"),)
+    assert options.column_options == (
+        ("a.b", (("lance.encoding", "blob"),)),
+        ("emb", (("arrow.fixed-size-list.size", "4"),)),
+    )
+    assert options.mode == "backfill"
+
+
+def test_what_spark_and_the_planner_rule_add_is_not_taken_for_a_users_option() -> None:
+    added = {
+        "path": "/t",
+        "owner": "o",
+        "provider": "lance",
+        "location": "file:/t",
+        "lancespark.scan": "{}",
+        "lancespark.write": "{}",
+    }
+    assert ReadOptions.parse(added) == ReadOptions.parse({"path": "/t"})
+
+
+@pytest.mark.parametrize("cls", [ReadOptions, WriteOptions])
+def test_every_option_is_documented_and_its_values_survive_pickling(
+    cls: type[ReadOptions] | type[WriteOptions],
+) -> None:
+    table = options_table(cls)
+    for field in dataclasses.fields(cls):
+        if field.name not in ("storage", "column_options"):
+            assert f"| `{field.name}` |" in table
+            assert field.metadata["doc"].endswith(".")
+    parsed = cls.parse({"path": "/t"})
+    assert pickle.loads(pickle.dumps(parsed)) == parsed
+
+
+@given(st.text(), st.text())
+def test_any_text_gives_options_or_our_error(name: str, text: str) -> None:
+    for cls in (ReadOptions, WriteOptions):
+        with contextlib.suppress(OptionError):
+            assert cls.parse({"path": "/t", name: text}) is not None

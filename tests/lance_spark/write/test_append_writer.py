@@ -1,0 +1,570 @@
+"""The writer's three steps, run by hand: what several jobs do to one table at once. No JVM here."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    ByteType,
+    FloatType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import (
+    CommitConflictError,
+    CommitError,
+    CommitOutcomeUnknownError,
+    OptionError,
+    SchemaMismatchError,
+)
+from lance_spark.options import WriteOptions
+from lance_spark.write import staging as staging_module
+from lance_spark.write import writer as writer_module
+from lance_spark.write.cleanup import cleanup
+from lance_spark.write.messages import RowsWritten
+from lance_spark.write.writer import LanceAppendWriter
+
+ROWS = StructType([StructField("id", LongType()), StructField("s", StringType())])
+LATER = timedelta(seconds=-5)
+"""An age that every job has, since ids count whole seconds."""
+
+STORES = {"local": "", "object store": "file-object-store://"}
+"""Lance treats a location of the second scheme as an object store, although its objects are local files."""
+
+_prefix = ""
+
+
+def uri_of(path: Path | str) -> str:
+    """Returns the location by which the jobs of this test know a table; what checks them always reads local files."""
+    return f"{_prefix}{path}"
+
+
+def plan(path: Path | str, *, overwrite: bool = False, schema: StructType = ROWS, **options: str) -> LanceAppendWriter:
+    parsed = WriteOptions.parse({"path": uri_of(path), **options})
+    planned = LanceAppendWriter.plan(DatasetRef.at(uri_of(path)), schema, parsed, overwrite=overwrite)
+    # As Spark sends it to the tasks and to the commit process.
+    copy = pickle.loads(pickle.dumps(planned))
+    assert isinstance(copy, LanceAppendWriter)
+    return copy
+
+
+def batches(*ids: int) -> Iterator[pa.RecordBatch]:
+    if ids:
+        yield pa.record_batch({"id": pa.array(ids, pa.int64()), "s": pa.array([f"row {i}" for i in ids])})
+
+
+def write(path: Path | str, *ids: int, overwrite: bool = False, **options: str) -> LanceAppendWriter:
+    job = plan(path, overwrite=overwrite, **options)
+    job.commit([job.write(batches(*ids))])
+    return job
+
+
+def ids_in(path: Path | str, version: int | None = None) -> list[int]:
+    return sorted(lance.dataset(str(path), version=version).to_table()["id"].to_pylist())
+
+
+def files_in(path: Path | str) -> set[str]:
+    return {str(p.relative_to(path)) for p in Path(path).rglob("*") if p.is_file()}
+
+
+def unused_files(path: Path | str) -> set[str]:
+    """Files that belong to no version: data files, sidecars of blobs, and everything in the staging folder."""
+    dataset = lance.dataset(str(path))
+    versions = [lance.dataset(str(path), version=v["version"]) for v in dataset.versions()]
+    stems = {f.path.removesuffix(".lance") for v in versions for g in v.get_fragments() for f in g.data_files()}
+    return {
+        name
+        for name in files_in(path)
+        if name.startswith("_lance_spark")
+        or (name.startswith("data/") and name.split("/")[1].removesuffix(".lance") not in stems)
+    }
+
+
+@pytest.fixture(params=STORES)
+def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A location where there is no table yet, on a local file system and on an object store."""
+    monkeypatch.setattr(sys.modules[__name__], "_prefix", STORES[request.param])
+    return tmp_path / "folder" / "table.lance"
+
+
+@pytest.fixture
+def local_path(tmp_path: Path) -> Path:
+    return tmp_path / "folder" / "table.lance"
+
+
+def test_append_creates_then_appends_and_overwrite_keeps_the_old_version(path: Path) -> None:
+    write(path, 1, 2)
+    write(path, 3)
+    write(path, 9, overwrite=True)
+
+    assert [ids_in(path, v) for v in (1, 2, 3)] == [[1, 2], [1, 2, 3], [9]]
+    assert lance.dataset(str(path)).has_stable_row_ids
+    assert unused_files(path) == set()
+
+
+def test_all_tasks_of_a_job_become_one_version_in_the_order_of_the_tasks(path: Path) -> None:
+    job = plan(path)
+    messages = [job.write(batches(i, i + 100)) for i in range(5)]
+    job.commit([messages[0], None, *messages[1:], job.write(batches())])
+
+    dataset = lance.dataset(str(path))
+    assert dataset.version == 1
+    assert dataset.to_table()["id"].to_pylist() == [0, 100, 1, 101, 2, 102, 3, 103, 4, 104]
+
+
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+@pytest.mark.parametrize("messages", [[], [None], ["empty"]])
+def test_no_rows_create_an_empty_table_of_the_right_format(
+    path: Path, messages: list[str | None], version: str
+) -> None:
+    job = plan(path, data_storage_version=version)
+    job.commit([None if m is None else job.write(batches()) for m in messages])
+
+    dataset = lance.dataset(str(path))
+    assert (dataset.version, dataset.count_rows(), dataset.schema.names) == (1, 0, ["id", "s"])
+    assert dataset.data_storage_version == version
+    assert dataset.has_stable_row_ids
+
+
+def test_no_rows_append_no_version_but_overwrite_with_an_empty_one(path: Path) -> None:
+    write(path, 1)
+    write(path)
+    assert lance.dataset(str(path)).version == 1
+    write(path, overwrite=True)
+    assert (lance.dataset(str(path)).version, ids_in(path), ids_in(path, 1)) == (2, [], [1])
+
+
+def test_of_two_concurrent_creations_the_second_becomes_an_append(path: Path) -> None:
+    first, second = plan(path), plan(path)
+    messages = [first.write(batches(1)), second.write(batches(2))]
+    first.commit(messages[:1])
+    second.commit(messages[1:])
+    assert ids_in(path) == [1, 2]
+    assert ids_in(path, 1) == [1]
+
+
+def test_a_creation_that_finds_a_table_of_other_columns_is_refused_and_leaves_nothing(path: Path) -> None:
+    other = StructType([StructField("id", StringType())])
+    first, second = plan(path, schema=other), plan(path)
+    first.commit([first.write(iter([pa.record_batch({"id": pa.array(["a"])})]))])
+    message = second.write(batches(2))
+    with pytest.raises(CommitConflictError) as caught:
+        second.commit([message])
+    assert caught.value.retryable
+    assert lance.dataset(str(path)).to_table().to_pylist() == [{"id": "a"}]
+    assert unused_files(path) == set()
+
+
+def test_two_concurrent_overwrites_make_two_versions(path: Path) -> None:
+    write(path, 0)
+    first, second = plan(path, overwrite=True), plan(path, overwrite=True)
+    messages = [first.write(batches(1)), second.write(batches(2))]
+    first.commit(messages[:1])
+    second.commit(messages[1:])
+    assert [ids_in(path, v) for v in (1, 2, 3)] == [[0], [1], [2]]
+
+
+def test_an_append_beside_an_overwrite_of_the_same_columns_adds_to_it(path: Path) -> None:
+    write(path, 0)
+    appending = plan(path)
+    message = appending.write(batches(5))
+    write(path, 1, overwrite=True)
+    appending.commit([message])
+    assert ids_in(path) == [1, 5]
+
+
+def test_an_append_beside_an_added_column_has_null_there(path: Path) -> None:
+    write(path, 0)
+    appending = plan(path)
+    message = appending.write(batches(5))
+    lance.dataset(str(path)).add_columns({"extra": "id * 2"})
+    appending.commit([message])
+    assert lance.dataset(str(path)).to_table(["id", "extra"]).to_pylist() == [
+        {"id": 0, "extra": 0},
+        {"id": 5, "extra": None},
+    ]
+
+
+@pytest.mark.parametrize("change", ["drop", "cast", "rename", "other"])
+def test_an_append_beside_a_changed_column_is_refused_and_leaves_nothing(path: Path, change: str) -> None:
+    write(path, 0)
+    appending = plan(path)
+    message = appending.write(batches(5))
+    dataset = lance.dataset(str(path))
+    if change == "drop":
+        dataset.drop_columns(["s"])
+    elif change == "cast":
+        dataset.alter_columns({"path": "s", "data_type": pa.large_string()})
+    elif change == "rename":
+        dataset.alter_columns({"path": "s", "name": "t"})
+    else:
+        dataset.drop_columns(["s"])
+        lance.dataset(str(path)).add_columns({"new": "cast(id as string)"})
+    before = lance.dataset(str(path)).version
+    with pytest.raises(CommitConflictError, match="'s'"):
+        appending.commit([message])
+    assert lance.dataset(str(path)).version == before
+    assert unused_files(path) == set()
+
+
+def test_an_append_to_a_table_that_was_deleted_meanwhile_is_refused(path: Path) -> None:
+    write(path, 0)
+    dataset = lance.dataset(str(path))
+    dataset.drop_columns(["s"])
+    appending = plan(path, schema=StructType([ROWS["id"]]))
+    message = appending.write(iter([pa.record_batch({"id": pa.array([1])})]))
+    for version in (path / "_versions").iterdir():
+        version.unlink()
+    with pytest.raises(CommitConflictError, match="deleted"):
+        appending.commit([message])
+
+
+def test_an_abort_of_a_creation_leaves_no_folder(local_path: Path) -> None:
+    job = plan(local_path)
+    message = job.write(batches(1))
+    assert files_in(local_path)
+    job.abort([message, None])
+    assert not local_path.parent.exists()
+    assert local_path.parent.parent.exists()
+
+
+def test_an_abort_keeps_folders_that_were_there_before(local_path: Path) -> None:
+    local_path.mkdir(parents=True)
+    job = plan(local_path)
+    job.write(batches(1))
+    job.abort([])
+    assert list(local_path.iterdir()) == []
+
+
+def test_attempts_that_spark_forgets_leave_nothing_behind(path: Path) -> None:
+    write(path, 0)
+    job = plan(path, max_rows_per_file="1")
+    job.write(batches(1, 2))  # an attempt that was lost after it had finished
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from batches(3, 4)
+        raise OSError("the input is gone")
+
+    with pytest.raises(OSError, match="input is gone"):
+        job.write(failing())
+    killed = _killed_task(path, job)
+    assert killed < 0
+    assert _prefix or any(".tmp" in name for name in files_in(path))  # what a killed process leaves
+    job.commit([job.write(batches(1, 2))])
+
+    assert ids_in(path) == [0, 1, 2]
+    assert unused_files(path) == set()
+    assert _prefix or not (path / "_lance_spark").exists()
+
+
+def _killed_task(path: Path, job: LanceAppendWriter) -> int:
+    """Runs the job's task in another process, which kills itself after two files and the half of a third."""
+    script = textwrap.dedent("""
+        import os, pickle, signal, sys
+        from pathlib import Path
+        import pyarrow as pa
+        def batches():
+            for i in range(3):
+                yield pa.record_batch({"id": pa.array([100 + i]), "s": pa.array(["x"])})
+            # The writer opens the third file when it gets the third batch; a batch of two rows keeps the fourth open.
+            os.kill(os.getpid(), signal.SIGKILL)
+        job = pickle.loads(Path(sys.argv[1]).read_bytes())
+        object.__setattr__(job, "options", type(job.options)(path=job.options.path, max_rows_per_file=2))
+        job.write(batches())
+    """)
+    sent = path.parent / "job.pickle"
+    sent.write_bytes(pickle.dumps(job))
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(sent)], env=_environment(), check=False, capture_output=True
+    )
+    sent.unlink()
+    return done.returncode
+
+
+def _environment() -> dict[str, str]:
+    root = str(Path(__file__).parents[3])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))}
+
+
+def test_an_attempt_that_closes_its_file_while_the_job_sweeps_leaves_nothing(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = plan(path)
+    message = job.write(batches(1))
+    late = job.staging.begin_attempt().open_data_file(pa.schema([("id", pa.int64())]), version="2.2")
+    late.write_batch(pa.record_batch({"id": pa.array([2])}))
+    find = staging_module._find_data_files
+
+    def find_then_close(*arguments: Any) -> list[str]:
+        found = find(*arguments)
+        with pytest.raises(CommitError, match="came too late"):
+            late.close()
+        return found
+
+    monkeypatch.setattr(staging_module, "_find_data_files", find_then_close)
+    job.commit([message])
+    assert ids_in(path) == [1]
+    assert unused_files(path) == set()
+
+
+def test_many_attempts_are_swept_by_one_listing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging_module, "_PROBED_ATTEMPTS", 2)
+    job = plan(path, max_rows_per_file="1")
+    for i in range(4):
+        job.write(batches(i, i + 10))
+    job.commit([job.write(batches(7, 8))])
+    assert ids_in(path) == [7, 8]
+    assert unused_files(path) == set()
+
+
+def test_a_commit_that_is_repeated_doubles_nothing(path: Path) -> None:
+    job = plan(path)
+    message = job.write(batches(1))
+    job.commit([message])
+    job.commit([message])
+    assert ids_in(path) == [1]
+    job.abort([message])  # Spark says so where the answer of the commit was lost
+    assert ids_in(path) == [1]
+
+
+def test_a_lost_answer_keeps_the_files_and_an_abort_keeps_them_too(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(path, 0)
+    job = plan(path)
+    message = job.write(batches(1))
+
+    def no_answer(*_: object, **__: object) -> object:
+        raise CommitOutcomeUnknownError("no answer", uri=str(path))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(writer_module, "commit_rows", no_answer)
+        with pytest.raises(CommitOutcomeUnknownError):
+            job.commit([message])
+    job.abort([message])
+    assert {f"data/{name}" for name in message.file_names} <= files_in(path)
+    # The commit may still happen, and then everything must be there.
+    job.commit([message])
+    assert ids_in(path) == [0, 1]
+    assert unused_files(path) == set()
+
+
+def test_an_abort_after_a_commit_keeps_the_version_and_deletes_the_rest(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, 0)
+    job = plan(path)
+    job.write(batches(1))  # a duplicate
+    message = job.write(batches(1))
+    with monkeypatch.context() as patch:
+        patch.setattr(LanceAppendWriter, "_sweep_after_commit", lambda *_: None)
+        job.commit([message])  # and then its process dies, so Spark takes the job for failed
+    assert unused_files(path)
+    job.abort([message])
+    assert ids_in(path) == [0, 1]
+    assert unused_files(path) == set()
+
+
+def test_an_abort_after_the_death_of_the_commit_process_deletes_what_cannot_be_committed_any_more(path: Path) -> None:
+    write(path, 0)
+    job = plan(path)
+    message = job.write(batches(1))
+    script = "import os, pickle, sys; pickle.load(sys.stdin.buffer).staging.begin_commit(); os._exit(9)"
+    subprocess.run([sys.executable, "-c", script], input=pickle.dumps(job), env=_environment(), check=False)
+    assert "_lance_spark" in {name.split("/")[0] for name in files_in(path)}
+    job.abort([message])
+    if _prefix:
+        # The last request of the dead process may still be on its way to the store.
+        assert {f"data/{name}" for name in message.file_names} <= files_in(path)
+        assert cleanup(uri_of(path), older_than=LATER) == 1
+    assert unused_files(path) == set()
+
+
+def test_a_commit_whose_files_were_cleaned_up_is_refused(path: Path) -> None:
+    write(path, 0)
+    job = plan(path)
+    message = job.write(batches(1))
+    (path / "data" / message.file_names[0]).unlink()
+    with pytest.raises(CommitError, match="1 of 1 data files"):
+        job.commit([message])
+    assert (lance.dataset(str(path)).version, unused_files(path)) == (1, set())
+
+
+def test_cleanup_finds_what_a_dead_driver_left_and_spares_what_a_version_references(path: Path) -> None:
+    old = write(path, 0)
+    (old_file,) = lance.dataset(str(path)).get_fragments()[0].data_files()
+    write(path, 7, overwrite=True)
+    _leave_marker(path, old, old_file.path)  # only an old version references this file
+    dead = plan(path)
+    message = dead.write(batches(1))
+    dead.write(batches(2))
+    half = plan(path)
+    half_done = half.write(batches(3))
+    half.commit([half_done])
+    _leave_marker(path, half, half_done.file_names[0])
+
+    assert cleanup(uri_of(path), older_than=timedelta(hours=1)) == 0
+    assert len(unused_files(path)) == 6
+    assert cleanup(uri_of(path), older_than=LATER) == 2
+    assert unused_files(path) == set()
+    assert (ids_in(path, 1), ids_in(path, 2), ids_in(path)) == ([0], [7], [3, 7])
+    with pytest.raises(CommitError, match="deleted before"):
+        dead.commit([message])
+
+
+def test_cleanup_spares_files_that_only_a_branch_references(path: Path) -> None:
+    write(path, 0)
+    job = write(path, 5)
+    branch = lance.dataset(str(path)).create_branch("other")
+    write(path, 9, overwrite=True)
+    (path / "_versions" / f"{2**64 - 1 - 2}.manifest").unlink()  # version 2 is gone from the main branch
+    (file,) = branch.get_fragments()[1].data_files()
+    _leave_marker(path, job, file.path)
+
+    assert cleanup(uri_of(path), older_than=LATER) == 0
+    assert branch.to_table()["id"].to_pylist() == [0, 5]
+
+
+def _leave_marker(path: Path, job: LanceAppendWriter, file: str) -> None:
+    """Makes it look as if the driver of a job had died between its commit and its sweep."""
+    marker = path / "_lance_spark" / "staging" / job.staging.job_id / file.partition("-")[0] / "attempt"
+    marker.parent.mkdir(parents=True, exist_ok=True)
+    marker.write_text("{}")
+
+
+def test_overwriting_keeps_what_belongs_to_the_table(path: Path) -> None:
+    write(path, 0, data_storage_version="2.1", enable_stable_row_ids="false")
+    dataset = lance.dataset(str(path))
+    dataset.update_config({"owner": "me"})
+    dataset.tags.create("first", 1)
+    other = StructType([StructField("k", IntegerType())])
+    job = plan(path, overwrite=True, schema=other)
+    job.commit([job.write(iter([pa.record_batch({"k": pa.array([1], pa.int32())})]))])
+
+    dataset = lance.dataset(str(path))
+    assert dataset.to_table().to_pylist() == [{"k": 1}]
+    assert dataset.data_storage_version == "2.1"
+    assert dataset.get_fragments()[0].data_files()[0].file_minor_version == 1
+    assert not dataset.has_stable_row_ids
+    assert dataset.config() == {"owner": "me"}
+    assert dataset.tags.list()["first"]["version"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"data_storage_version": "2.0"}, "2.2"),
+        ({"enable_stable_row_ids": "false"}, "true"),
+        ({"version": "3"}, "backfill"),
+        ({"input_columns": "a"}, "backfill"),
+        ({"s.arrow.fixed-size-list.size": "3"}, "string"),
+        ({"s.lance.encoding": "blob"}, "string"),
+        ({"nope.lance.encoding": "blob"}, "no such column"),
+    ],
+)
+def test_an_option_that_contradicts_the_table_is_refused_and_says_what_the_table_has(
+    path: Path, options: dict[str, str], told: str
+) -> None:
+    write(path, 0)
+    before = files_in(path)
+    with pytest.raises(OptionError) as caught:
+        plan(path, **options)
+    assert caught.value.option in options
+    assert told in str(caught.value)
+    assert files_in(path) == before
+
+
+def test_column_options_that_the_table_has_may_be_repeated_in_any_case(path: Path) -> None:
+    inner = pa.struct([pa.field("W", pa.list_(pa.int8(), 3))])
+    blob = pa.field("B", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    schema = pa.schema([pa.field("V", pa.list_(pa.float32(), 2)), pa.field("S", inner), blob])
+    lance.write_dataset(schema.empty_table(), path)
+    values = StructType(
+        [
+            StructField("V", ArrayType(FloatType())),
+            StructField("S", StructType([StructField("W", ArrayType(ByteType()))])),
+            StructField("B", BinaryType()),
+        ]
+    )
+    options = {"v.arrow.fixed-size-list.size": "2", "s.w.arrow.fixed-size-list.size": "3", "b.lance.encoding": "blob"}
+    plan(path, schema=values, **options)
+    with pytest.raises(OptionError, match=r"\[3\]"):
+        plan(path, schema=values, **{"s.w.arrow.fixed-size-list.size": "4"})
+
+
+def test_settings_that_the_table_has_may_be_repeated(path: Path) -> None:
+    write(path, 0, data_storage_version="2.2", enable_stable_row_ids="true")
+    write(path, 1, data_storage_version="stable", enable_stable_row_ids="true")
+    assert ids_in(path) == [0, 1]
+
+
+def test_a_dataframe_without_columns_or_with_doubled_ones_is_refused(path: Path) -> None:
+    with pytest.raises(SchemaMismatchError, match="no columns"):
+        plan(path, schema=StructType([]))
+    with pytest.raises(SchemaMismatchError, match="'id'"):
+        plan(path, schema=StructType([ROWS["id"], ROWS["id"]]))
+    assert not path.parent.exists()
+
+
+def test_the_commit_message_and_the_job_are_kept_with_the_version(path: Path) -> None:
+    job = write(path, 1, commit_message="nightly load")
+    properties = lance.dataset(str(path)).read_transaction(1).transaction_properties
+    assert "nightly load" in properties.values()
+    assert job.staging.job_id in properties.values()
+
+
+def test_files_are_rolled_over_by_rows(path: Path) -> None:
+    write(path, *range(25), max_rows_per_file="10")
+    assert [f.count_rows() for f in lance.dataset(str(path)).get_fragments()] == [10, 10, 5]
+
+
+def test_a_message_is_a_small_picklable_value(path: Path) -> None:
+    message = plan(path).write(batches(1))
+    copy = pickle.loads(pickle.dumps(message))
+    assert isinstance(copy, RowsWritten)
+    assert copy == message
+    assert len(pickle.dumps(message)) < 2000
+
+
+def test_the_memory_of_a_task_does_not_grow_with_its_rows(tmp_path: Path) -> None:
+    script = textwrap.dedent("""
+        import pickle, resource, sys
+        import numpy as np, pyarrow as pa
+        job = pickle.load(sys.stdin.buffer)
+        rng = np.random.default_rng(0)
+        ends = pa.py_buffer(np.arange(0, 1_000_001, 100, dtype=np.int32))
+        def batches():
+            for i in range(int(sys.argv[1])):
+                letters = pa.py_buffer(rng.integers(65, 90, 1_000_000, dtype=np.uint8))
+                text = pa.StringArray.from_buffers(10_000, ends, letters)
+                yield pa.record_batch({"id": pa.array(rng.integers(0, 1 << 62, 10_000)), "s": text})
+        rows = job.write(batches()).rows
+        print(rows, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+    """)
+    used = {}
+    for count in (40, 800):  # 43 MB and 860 MB
+        job = pickle.dumps(plan(tmp_path / str(count)))
+        done = subprocess.run(
+            [sys.executable, "-c", script, str(count)], input=job, env=_environment(), check=True, capture_output=True
+        )
+        rows, kib = map(int, done.stdout.split())
+        assert rows == count * 10_000
+        used[count] = kib / 1024
+    assert used[800] - used[40] < 60, f"MiB: {json.dumps(used)}"

@@ -1,0 +1,157 @@
+"""Rules about the code as a whole: who may import whom, what an import may cost, how long a module may be."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("lance_spark", "udf_runtime")
+MOST_LINES = 500
+
+LAYERS = [
+    {"errors", "options", "types"},
+    {"dataset"},
+    {"read", "pushdown", "commit"},
+    {"write"},
+    {"datasource"},
+]
+"""A module may import from the layers before its own, and from its own part of its own layer."""
+
+LEAVES = LAYERS[0]
+"""These may import each other: options raise errors."""
+
+
+def modules() -> list[Path]:
+    return sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+
+
+def name_of(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: Path) -> Iterator[tuple[int, str]]:
+    """Yields line and absolute name of everything that a file imports, at any depth, `if TYPE_CHECKING` included."""
+    package = name_of(path).split(".") if path.name == "__init__.py" else name_of(path).split(".")[:-1]
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield node.lineno, alias.name
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            module = ".".join([*base, *([node.module] if node.module else [])])
+            for alias in node.names:
+                yield node.lineno, f"{module}.{alias.name}"
+
+
+def part_of(module: str) -> str | None:
+    """Returns the part of lance_spark that a module belongs to; `types_arrow` belongs to `types`, the package itself to none."""
+    parts = module.split(".")
+    if parts[0] != "lance_spark" or len(parts) == 1:
+        return None
+    known = set().union(*LAYERS)
+    return parts[1] if parts[1] in known else parts[1].split("_")[0]
+
+
+def layer_of(part: str) -> int:
+    return next(i for i, layer in enumerate(LAYERS) if part in layer)
+
+
+def violations(path: Path) -> list[str]:
+    me = name_of(path)
+    part = part_of(me)
+    found = []
+    for line, target in imports_of(path):
+        top = target.split(".")[0]
+        problem = None
+        if me.startswith("udf_runtime") and top in ("pyspark", "py4j", "lance", "lance_spark"):
+            problem = "udf_runtime knows nothing of Spark and Lance"
+        elif part == "commit" and top in ("pyspark", "py4j", "udf_runtime"):
+            problem = "commit/ needs neither Spark nor UDFs"
+        elif top == "lance_spark" and part is not None:
+            other = part_of(target)
+            if other is None or other not in set().union(*LAYERS):
+                problem = "only the package's own modules, by their names"
+            elif other != part and not {part, other} <= LEAVES and layer_of(other) >= layer_of(part):
+                problem = f"{part} comes before, or is blind to, {other}"
+        if problem:
+            found.append(f"{path.relative_to(ROOT)}:{line} imports {target}: {problem}")
+    return found
+
+
+def test_every_module_of_the_package_belongs_to_a_layer():
+    parts = {part_of(name_of(path)) for path in modules()} - {None}
+    assert parts <= set().union(*LAYERS), "a new part of lance_spark needs its place in LAYERS"
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_imports_go_one_way(path: Path):
+    assert violations(path) == []
+
+
+def test_a_wrong_import_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    wrong = {
+        "udf_runtime/a.py": "def f():\n    import pyspark.sql",
+        "lance_spark/commit/b.py": "from pyspark.sql import Row",
+        "lance_spark/read/c.py": "from lance_spark.pushdown import filters",
+        "lance_spark/read/d.py": "from ..commit.changes import x",
+        "lance_spark/dataset.py": "import lance_spark.read.plan",
+        "lance_spark/types_arrow.py": "from lance_spark.dataset import DatasetRef",
+        "lance_spark/write/e.py": "from lance_spark import last_commit",
+    }
+    right = {
+        "lance_spark/write/f.py": "from lance_spark.commit.changes import x\nfrom lance_spark.read import plan\nimport udf_runtime",
+        "lance_spark/options.py": "from lance_spark.errors import OptionError",
+        "lance_spark/__init__.py": "from lance_spark.commit.committer import last_commit",
+    }
+    for name, text in (wrong | right).items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert [name for name in wrong if not violations(tmp_path / name)] == []
+    assert [name for name in right if violations(tmp_path / name)] == []
+
+
+@pytest.mark.parametrize("path", modules(), ids=name_of)
+def test_a_module_can_be_read_in_one_sitting(path: Path):
+    lines = len(path.read_text(encoding="utf-8").splitlines())
+    assert lines <= MOST_LINES, f"{lines} lines: split it along the reasons why it changes"
+
+
+def in_a_fresh_interpreter(code: str) -> dict[str, object]:
+    script = f"import json, sys, time\nstart = time.process_time()\n{code}\nseconds = time.process_time() - start\n"
+    script += "print(json.dumps({'seconds': seconds, 'loaded': sorted(m for m in sys.modules if '.' not in m)}))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, cwd=ROOT)
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+def test_importing_any_module_loads_no_lance():
+    # Spark's Python daemon imports these and then forks; Lance's threads do not survive that.
+    everything = "".join(f"import {name_of(path)}\n" for path in modules()) + "import pyspark_lance"
+    loaded = in_a_fresh_interpreter(everything)["loaded"]
+    assert isinstance(loaded, list)
+    assert "pyspark" in loaded, "the check sees what is loaded"
+    assert "lance" not in loaded
+    assert "pylance" not in loaded
+
+
+def test_importing_the_runtime_loads_neither_spark_nor_lance():
+    names = [name_of(path) for path in modules() if name_of(path).startswith("udf_runtime")]
+    loaded = in_a_fresh_interpreter("".join(f"import {name}\n" for name in names))["loaded"]
+    assert isinstance(loaded, list)
+    assert {"pyspark", "py4j", "lance", "lance_spark"} & set(loaded) == set()
+
+
+@pytest.mark.parametrize("module", ["lance_spark", "pyspark_lance"])
+def test_the_import_takes_less_than_a_second(module: str):
+    # Processor time, and the best of three: other processes must not decide about it.
+    seconds = min(float(str(in_a_fresh_interpreter(f"import {module}")["seconds"])) for _ in range(3))
+    assert seconds < 1.0

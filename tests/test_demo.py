@@ -1,0 +1,129 @@
+"""The demo tells the truth: what it prints about a part of the standard library is computed here by other means."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+import sysconfig
+import tokenize
+import warnings
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import lance
+import pytest
+
+ROOT = Path(__file__).parents[1]
+LIMIT = 240
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """What is true of one file."""
+
+    size: int
+    functions: list[ast.FunctionDef | ast.AsyncFunctionDef] | None
+    classes: int
+    imports: frozenset[str]
+
+
+def sampled_paths() -> list[Path]:
+    """The files that `--limit` takes: all `.py` files below the standard library, sorted by name, at even distances."""
+    root = Path(sysconfig.get_paths()["stdlib"])
+    skipped = {"site-packages", "dist-packages", "__pycache__"}
+    every = [path.relative_to(root) for path in root.rglob("*.py")]
+    names = sorted(str(path) for path in every if not skipped & set(path.parts))
+    return [root / names[i * len(names) // LIMIT] for i in range(LIMIT)]
+
+
+def facts_of(path: Path) -> Facts:
+    size = path.stat().st_size
+    try:
+        with warnings.catch_warnings(), tokenize.open(path) as stream:
+            warnings.simplefilter("ignore")
+            tree = ast.parse(stream.read())
+    except (SyntaxError, ValueError, RecursionError):
+        return Facts(size=size, functions=None, classes=0, imports=frozenset())
+    nodes = list(ast.walk(tree))
+    plain = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
+    froms = {
+        str(node.module).partition(".")[0] for node in nodes if isinstance(node, ast.ImportFrom) and not node.level
+    }
+    return Facts(
+        size=size,
+        functions=[node for node in nodes if isinstance(node, DEFINITIONS)],
+        classes=sum(isinstance(node, ast.ClassDef) for node in nodes),
+        imports=frozenset(plain | froms),
+    )
+
+
+@pytest.mark.slow
+def test_what_the_demo_prints_is_true(tmp_path: Path):
+    command = [
+        sys.executable,
+        str(ROOT / "examples" / "stdlib_features.py"),
+        "--limit",
+        str(LIMIT),
+        "--keep",
+        str(tmp_path),
+    ]
+    # Not from the project's folder, and not through an activated environment: as a user's shell may be.
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=600, cwd=tmp_path, env=environment, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr[-4000:]
+    printed = done.stdout
+
+    def numbers(pattern: str) -> list[float]:
+        match = re.search(pattern, printed)
+        assert match is not None, f"{pattern} is not in\n{printed}"
+        return [float(text.replace(",", "")) for text in match.groups()]
+
+    paths = sampled_paths()
+    facts = [facts_of(path) for path in paths]
+    late = range(19, LIMIT, 20)
+    early = [fact for i, fact in enumerate(facts) if i not in late]
+    kept = [fact for fact in facts if fact.size >= 100]
+
+    assert numbers(r"([\d,]+) files of Python") == [len(early)]
+    # Which of them the deletion reached before the backfill was committed is a matter of time.
+    assert sum(numbers(r"([\d,]+) rows in \d+ fragments have values; (\d+) more were deleted")) == len(early)
+    # Whether the tiny ones among the late files were there when the tiny ones were deleted is no question: one came after the other.
+    assert numbers(r"meanwhile (\d+) rows were appended and (\d+) deleted") == [len(late), len(facts) - len(kept)]
+    unchanged, before = numbers(r"(\d+) of the (\d+) data files that were there before are untouched")
+    assert unchanged == before > 0
+
+    functions = [function for fact in kept for function in fact.functions or ()]
+    documented = sum(ast.get_docstring(function) is not None for function in functions) / len(functions)
+    row = numbers(r"files +functions +classes +documented +deepest\n +([\d,]+) +([\d,]+) +([\d,]+) +([\d.]+) +\d+")
+    assert row == [len(kept), len(functions), sum(fact.classes for fact in kept), pytest.approx(documented, abs=0.006)]
+
+    counted = Counter(name for fact in kept for name in fact.imports)
+    expected = sorted(counted.items(), key=lambda item: (-item[1], item[0]))[:5]
+    section = printed.split("what most files import")[1]
+    assert re.findall(r"^ +(\w+) +(\d+)$", section, re.MULTILINE)[:5] == [
+        (name, str(count)) for name, count in expected
+    ]
+
+    assert numbers(r"(\d+) of (\d+) rows, picked by a hash") == [50, 50]
+    assert numbers(r"before: version 1, ([\d,]+) rows, path, package, size, text\n") == [len(early)]
+    assert numbers(r"now: version \d+, ([\d,]+) rows, path, package, size, text, .*imports") == [len(kept)]
+    assert "explain: BatchScan lance" in printed
+    plan = " ".join(printed.split("explain:")[1].split("\n\n")[0].split())
+    assert "pushed: `size` > 50000" in plan, "the plan shows the filter that the scan got"
+    assert "Traceback" not in done.stderr
+
+    table = lance.dataset(str(tmp_path / "stdlib.lance")).to_table(columns=["path", "functions"]).to_pylist()
+    by_path = {
+        str(path.relative_to(sysconfig.get_paths()["stdlib"])): fact for path, fact in zip(paths, facts, strict=True)
+    }
+    wrong = [
+        row for row in table if row["functions"] != (None if (f := by_path[row["path"]].functions) is None else len(f))
+    ]
+    assert wrong == []

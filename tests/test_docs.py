@@ -1,0 +1,94 @@
+"""The documentation is right: its examples run, its links lead somewhere, its tables of options are those of the code."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from lance_spark.options import ReadOptions, WriteOptions, options_table
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FRESH = {"README.md", "writing.md"}
+"""Pages whose examples make the table themselves; on the others `path` is a small table that is there already."""
+
+BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
+def python_blocks(page: Path) -> list[tuple[int, str]]:
+    text = page.read_text(encoding="utf-8")
+    return [(text.count("\n", 0, match.start(1)), match[1]) for match in BLOCK.finditer(text)]
+
+
+def make_table(path: str) -> None:
+    rows = 200
+    table = pa.table(
+        {
+            "id": pa.array(range(rows), pa.int64()),
+            "text": pa.array([f"text number {i}" for i in range(rows)], pa.string()),
+            "lang": pa.array([("en", "de", "fr", None)[i % 4] for i in range(rows)], pa.string()),
+            "size": pa.array([i * 7 % 1000 for i in range(rows)], pa.int32()),
+            "ts": pa.array(
+                [datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=i) for i in range(rows)], pa.timestamp("us", "UTC")
+            ),
+            "vec": pa.array([[i, 0.5, -i, 1.0] for i in range(rows)], pa.list_(pa.float32(), 4)),
+        }
+    )
+    lance.write_dataset(table, path, max_rows_per_file=50, enable_stable_row_ids=True)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=page_id)
+def test_the_examples_run(
+    page: Path, spark: SparkSession, table_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    if page.name not in FRESH:
+        make_table(table_path)
+    names: dict[str, object] = {"spark": spark, "path": table_path, "__name__": "__main__"}
+    for line, block in python_blocks(page):
+        # Blank lines in front give a failure the line number of the page.
+        exec(compile("\n" * line + block, str(page), "exec"), names)
+    assert (Path(table_path) / "_versions").exists(), "the examples are about a table"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_links_lead_somewhere(page: Path):
+    targets = [
+        link
+        for link in LINK.findall(page.read_text(encoding="utf-8"))
+        if "://" not in link and not link.startswith("#")
+    ]
+    missing = [link for link in targets if not (page.parent / link.split("#")[0]).exists()]
+    assert missing == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
+def test_every_block_names_its_language_and_is_closed(page: Path):
+    fences = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("```")]
+    assert len(fences) % 2 == 0
+    assert set(fences[::2]) <= {"```python", "```sql", "```text", "```sh", "```json", "```java"}
+    assert set(fences[1::2]) <= {"```"}
+
+
+@pytest.mark.parametrize(("name", "options"), [("reading.md", ReadOptions), ("writing.md", WriteOptions)])
+def test_the_options_are_documented_as_they_are(name: str, options: type[ReadOptions] | type[WriteOptions]):
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    absent = [row for row in options_table(options).splitlines() if row not in text]
+    assert absent == [], "paste the output of lance_spark.options.options_table"
+
+
+def test_the_readme_shows_what_the_two_commands_are():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert "make demo" in text
+    assert "make test" in text
