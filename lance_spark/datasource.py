@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from lance_spark.read.spec import ScanSpec
+    from lance_spark.write.backfill_writer import LanceBackfillWriter
+    from lance_spark.write.writer import LanceAppendWriter
 
 TABLE_METADATA = "lance.table"
 """Key of the column metadata that tells which table a column is from."""
@@ -76,7 +78,7 @@ class LanceDataSource(DataSource):
         return LanceReader(ref=ref, schema=schema, options=options, spec=self._spec)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Returns the writer; everything that can be checked without the rows is checked here, on the driver.
+        """Returns the writer of a job that begins; everything that can be checked without the rows is checked here, on the driver.
 
         Raises:
             NoLocationError: Spark did not say where to write.
@@ -92,13 +94,18 @@ class LanceDataSource(DataSource):
                 "lance_spark.enable_pushdown(spark) first, or write df.write.format('lance').mode('append').save(path)"
             )
         ref = DatasetRef.at(path, options.storage)
+        writer: LanceBackfillWriter | LanceAppendWriter
         if options.mode == "backfill":
             from lance_spark.write.backfill_writer import LanceBackfillWriter
 
-            return LanceBackfillWriter.plan(ref, schema, options, plan, overwrite=overwrite)
-        from lance_spark.write.writer import LanceAppendWriter
+            writer = LanceBackfillWriter.plan(ref, schema, options, plan, overwrite=overwrite)
+        else:
+            from lance_spark.write.writer import LanceAppendWriter
 
-        return LanceAppendWriter.plan(ref, schema, options, overwrite=overwrite)
+            writer = LanceAppendWriter.plan(ref, schema, options, overwrite=overwrite)
+        # Spark asks for a writer when it runs a job, not when it plans or explains one.
+        writer.staging.open_job()
+        return writer
 
     def _planned_schema(self) -> StructType:
         """Answers the planner rule: the columns that this one scan needs, and what of it Lance does."""

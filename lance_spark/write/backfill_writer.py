@@ -143,6 +143,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             if files is not None:
                 files.discard()
             raise
+        finally:
+            # A run file is never asked for again once the job is over.
+            attempt.clear_if_over()
 
     def _verified(
         self,
@@ -172,6 +175,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         if earlier is not None:
             return earlier
         try:
+            self._refuse_ended()
             fragments = self._collect(messages)
             self._refuse_missing(fragments)
             self.staging.begin_commit()
@@ -227,6 +231,14 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             )
             return
         self.staging.sweep()
+
+    def _refuse_ended(self) -> None:
+        if not self.staging.is_open():
+            raise CommitError(
+                "what this job wrote is not there any more: the table was deleted or made anew, or cleaned up - "
+                f"at {self.staging.uri} - nothing was committed; read the table and write again",
+                uri=self.staging.uri,
+            )
 
     def _collect(self, messages: Sequence[ColumnsWritten]) -> tuple[FragmentColumns, ...]:
         """Brings all tasks' work together as column files, one per fragment.

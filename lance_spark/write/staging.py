@@ -3,14 +3,19 @@
 Spark tells a data source nothing about an attempt that it retries, kills, or ran twice: `abort` is called for a failed job only. So an
 attempt leaves a marker in the table's own directory before it makes anything else, and names its files after itself:
 
-    _lance_spark/staging/<job>/<attempt>/attempt            the marker
-    _lance_spark/staging/<job>/<attempt>/...                files that are not finished, and sorted runs
-    _lance_spark/staging/<job>/committing, .../closed       how far the job is
+    _lance_spark/staging/<job>/open                          there from before the first task until the job is over
+    _lance_spark/staging/<job>/committing                    there from before the first try to commit
+    _lance_spark/staging/<job>/<attempt>/attempt             the marker
+    _lance_spark/staging/<job>/<attempt>/...                 files that are not finished, and sorted runs
     data/<attempt>-<n>.lance                                 finished data files, n = 0, 1, ...
     data/<attempt>-<n>/*.blob                                their blob sidecars, where Lance puts them
 
 The names of the files follow from the marker, so nothing has to be written down in time. Lance ignores the folder, and its own
 `cleanup_old_versions` leaves it alone.
+
+Spark ends a job while other tasks of it still run, and starts some that late that the job is over before they begin. Whoever ends the job
+deletes `open` before anything else; an attempt looks for it when it begins and after it has finished a file, and where it is gone
+deletes what it made. So nothing is left, whichever comes first.
 
 On a local file system Lance writes into a temporary file of a random name beside the final one, and a killed process leaves it there.
 Therefore files are written in the attempt's folder and renamed into `data/` when they are finished. An object store shows an object
@@ -47,7 +52,7 @@ _T = TypeVar("_T")
 
 STAGING = "_lance_spark/staging"
 _MARKER = "attempt"
-_CLOSED = "closed"
+_OPEN = "open"
 _COMMITTING = "committing"
 _ID_LENGTH = 40
 _PARALLEL_REQUESTS = 16
@@ -85,11 +90,13 @@ class Staging:
         uri: Location of the table.
         storage_options: Options of the object store.
         job_id: Id of the job, of :func:`new_id`.
+        made_folder: Topmost folder that the job makes on a local file system, to be taken away again if it fails.
     """
 
     uri: str
     storage_options: tuple[tuple[str, str], ...] = ()
     job_id: str
+    made_folder: str | None = None
 
     @property
     def session(self) -> LanceFileSession:
@@ -101,18 +108,35 @@ class Staging:
         """Folder of the job, relative to the table."""
         return f"{STAGING}/{self.job_id}"
 
+    def open_job(self) -> None:
+        """Makes the job's own marker. Runs on the driver, after everything else was checked and before the first task.
+
+        Raises:
+            TableUnwritableError: The store refused.
+        """
+        try:
+            _put(self.session, f"{self.folder}/{_OPEN}")
+        except OSError as error:
+            raise TableUnwritableError(self.uri, str(error)) from error
+
+    def is_open(self) -> bool:
+        """Tells whether the job is still under way."""
+        return self.session.contains(f"{self.folder}/{_OPEN}")
+
     def begin_attempt(self) -> Attempt:
         """Makes the marker of a new attempt. Runs in a task, before it makes any file; a task without rows needs none.
 
         Raises:
-            CommitError: The job is over already; Spark sometimes starts a speculative task that late.
+            CommitError: The job is over already; Spark starts a task that late where another one fails or is quicker.
             TableUnwritableError: The store refused.
         """
         attempt = Attempt(self, new_id())
         try:
-            if self.session.contains(f"{self.folder}/{_CLOSED}"):
+            if not self.is_open():
                 raise _job_is_over(self)
             _put(self.session, attempt.marker)
+            if attempt.clear_if_over():
+                raise _job_is_over(self)
         except OSError as error:
             raise TableUnwritableError(self.uri, str(error)) from error
         return attempt
@@ -133,8 +157,8 @@ class Staging:
         if not session.list(self.folder):
             _prune_folders(self.uri, self.folder)
             return 0
-        # First of all: from here on a running attempt that closes a file deletes it, so that none appears behind our back.
-        _put(session, f"{self.folder}/{_CLOSED}")
+        # First of all: from here on no attempt begins, and a running one that finishes a file deletes it.
+        _delete(session, f"{self.folder}/{_OPEN}")
         attempts, private = self._contents()
         _in_parallel(functools.partial(_delete, session), private)
         leftovers = [name for name in _find_data_files(session, attempts) if name not in keep]
@@ -142,8 +166,7 @@ class Staging:
         _in_parallel(
             functools.partial(_delete, session), [f"{self.folder}/{attempt}/{_MARKER}" for attempt in attempts]
         )
-        for state in (_COMMITTING, _CLOSED):
-            _delete(session, f"{self.folder}/{state}")
+        _delete(session, f"{self.folder}/{_COMMITTING}")
         _prune_folders(self.uri, self.folder)
         if leftovers:
             logger.info("deleted %s uncommitted data files of job %s in %s", len(leftovers), self.job_id, self.uri)
@@ -228,8 +251,24 @@ class Attempt:
 
     def is_live(self) -> bool:
         """Tells whether the job still waits for this attempt."""
-        session = self.staging.session
-        return session.contains(self.marker) and not session.contains(f"{self.staging.folder}/{_CLOSED}")
+        return self.staging.session.contains(self.marker) and self.staging.is_open()
+
+    def clear_if_over(self) -> bool:
+        """Deletes all that the attempt made, if its job has ended without it. Call it after the last change, and after an error.
+
+        Returns:
+            Whether the job is over.
+        """
+        if self.is_live():
+            return False
+        uri, session = self.staging.uri, self.staging.session
+        for number in range(self._data_files):
+            _delete_data_file(uri, session, f"{self.id}-{number}.lance")
+        for path in session.list(self.folder):
+            _delete(session, path)
+        _prune_folders(uri, self.staging.folder)
+        remove_empty_folders(uri, made=self.staging.made_folder)
+        return True
 
 
 class StagedFile:
@@ -274,27 +313,27 @@ class StagedFile:
             The number of rows.
 
         Raises:
-            CommitError: The job ended without this attempt. The file is deleted.
+            CommitError: The job ended without this attempt. Nothing of the attempt is left.
         """
         try:
             rows = self._writer.close()
             if is_local(self._uri):
                 self._publish()
         except OSError as error:
-            if self._attempt.is_live():
-                raise
-            # The sweep has taken the folder away under us.
-            raise _job_is_over(self._attempt.staging) from error
+            # The sweep may have taken the folder away under us.
+            if self._attempt.clear_if_over():
+                raise _job_is_over(self._attempt.staging) from error
+            raise
         self.num_rows, self.size_bytes = rows or 0, self._writer.size_bytes
-        if not self._attempt.is_live():
-            _delete_data_file(self._uri, self._session, self.name)
+        if self._attempt.clear_if_over():
             raise _job_is_over(self._attempt.staging)
         return self.num_rows
 
     def discard(self) -> None:
-        """Gives the file up after an error; what there is of it is deleted by :meth:`Staging.sweep`."""
+        """Gives the file up after an error; what there is of it is deleted by :meth:`Staging.sweep`, or here if that has been."""
         # Dropping the last reference makes Lance delete its temporary file, or abandon the upload.
         del self._writer
+        self._attempt.clear_if_over()
 
     def _publish(self) -> None:
         data = os.path.join(self._uri, "data")
@@ -340,7 +379,7 @@ def first_missing_folder(uri: str) -> str | None:
 
 
 def remove_empty_folders(uri: str, *, made: str | None) -> None:
-    """Deletes the empty folders of a table that was never committed; no folder that holds a file goes.
+    """Deletes the folders of a table that was never committed; no folder that holds a file goes.
 
     Args:
         uri: Location of the table.
@@ -436,7 +475,8 @@ def _remove_if_empty(folder: str) -> bool:
 
 def _job_is_over(staging: Staging) -> CommitError:
     return CommitError(
-        f"this task attempt came too late: its job has ended - job {staging.job_id}, table {staging.uri} - "
-        "nothing to do if another attempt of the task succeeded, as Spark arranges for speculative tasks",
+        f"this task attempt came too late: its job has ended - job {staging.job_id}, table {staging.uri} - nothing to do if another "
+        "attempt of the task succeeded, as Spark arranges for speculative tasks; if every task says so, the table was deleted meanwhile, or "
+        "executors do not see the driver's files: write to a location that all machines share",
         uri=staging.uri,
     )

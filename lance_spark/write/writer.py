@@ -55,7 +55,6 @@ class LanceAppendWriter(DataSourceArrowWriter):
         mode: `append` (which creates a table that is not there) or `overwrite`.
         options: The options.
         staging: The files of this job.
-        made_folder: Topmost folder that the job makes on a local file system, to be taken away again if it fails.
     """
 
     ref: DatasetRef
@@ -64,7 +63,6 @@ class LanceAppendWriter(DataSourceArrowWriter):
     mode: Literal["append", "overwrite"]
     options: WriteOptions
     staging: Staging
-    made_folder: str | None
 
     @staticmethod
     def plan(ref: DatasetRef, schema: StructType, options: WriteOptions, *, overwrite: bool) -> LanceAppendWriter:
@@ -99,8 +97,12 @@ class LanceAppendWriter(DataSourceArrowWriter):
             layout=layout,
             mode="overwrite" if overwrite else "append",
             options=options,
-            staging=Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id()),
-            made_folder=first_missing_folder(ref.uri),
+            staging=Staging(
+                uri=ref.uri,
+                storage_options=ref.storage_options,
+                job_id=new_id(),
+                made_folder=first_missing_folder(ref.uri),
+            ),
         )
 
     # mypy compares with the row-wise base class, which pyspark's Arrow writer overrides in the same way.
@@ -256,7 +258,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
     def _undo(self) -> None:
         if not self._exists():
             self.staging.sweep()
-            remove_empty_folders(self.ref.uri, made=self.made_folder)
+            remove_empty_folders(self.ref.uri, made=self.staging.made_folder)
         elif is_named(self.ref.open_latest(), self.staging.job_id, after=self.ref.version or 0):
             # A commit that was taken back again is readable as an old version.
             logger.warning(

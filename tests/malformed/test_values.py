@@ -11,6 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.malformed.conftest import fingerprint, make_table
+from tests.waiting import eventually
 
 
 def fails(df: DataFrame, path: str, error: str, *says: str, options: dict[str, str] | None = None) -> None:
@@ -21,7 +22,7 @@ def fails(df: DataFrame, path: str, error: str, *says: str, options: dict[str, s
     message = str(caught.value)
     assert error in message
     assert [text for text in says if text not in message] == [], message
-    assert fingerprint(path) == before
+    eventually(lambda: fingerprint(path) == before)
 
 
 APPENDS: list[tuple[str, str, tuple[str, ...]]] = [

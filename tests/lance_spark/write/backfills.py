@@ -45,6 +45,7 @@ class Backfill:
         )
         parsed = WriteOptions.parse({"path": path, "mode": "backfill", **(options or {})})
         self.writer = LanceBackfillWriter.plan(DatasetRef.at(path), self.schema, parsed, spec)
+        self.writer.staging.open_job()
 
     def batch(self, addresses: Sequence[int | None], *columns: Iterable[Any]) -> pa.RecordBatch:
         from pyspark.sql.pandas.types import to_arrow_schema

@@ -61,6 +61,7 @@ def uri_of(path: Path | str) -> str:
 def plan(path: Path | str, *, overwrite: bool = False, schema: StructType = ROWS, **options: str) -> LanceAppendWriter:
     parsed = WriteOptions.parse({"path": uri_of(path), **options})
     planned = LanceAppendWriter.plan(DatasetRef.at(uri_of(path)), schema, parsed, overwrite=overwrite)
+    planned.staging.open_job()
     # As Spark sends it to the tasks and to the commit process.
     copy = pickle.loads(pickle.dumps(planned))
     assert isinstance(copy, LanceAppendWriter)
@@ -421,7 +422,7 @@ def test_cleanup_finds_what_a_dead_driver_left_and_spares_what_a_version_referen
     _leave_marker(path, half, half_done.file_names[0])
 
     assert cleanup(uri_of(path), older_than=timedelta(hours=1)) == 0
-    assert len(unused_files(path)) == 6
+    assert len(unused_files(path)) == 7
     assert cleanup(uri_of(path), older_than=LATER) == 2
     assert unused_files(path) == set()
     assert (ids_in(path, 1), ids_in(path, 2), ids_in(path)) == ([0], [7], [3, 7])

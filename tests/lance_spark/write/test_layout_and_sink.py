@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lance.fragment import DataFile
 
 from lance_spark.errors import CommitError, OptionError, UnsupportedTypeError
+from lance_spark.write import staging as staging_module
 from lance_spark.write.layout import FileLayout
 from lance_spark.write.sink import FileLimits, FragmentSink
 from lance_spark.write.staging import Staging, new_id
@@ -32,7 +33,9 @@ def _write(
     max_bytes: int = 1 << 40,
     batch_rows: int = 1 << 20,
 ) -> list[Any]:
-    sink = FragmentSink(Staging(uri=uri, job_id=new_id()), layout, FileLimits(max_rows=max_rows, max_bytes=max_bytes))
+    staging = Staging(uri=uri, job_id=new_id())
+    staging.open_job()
+    sink = FragmentSink(staging, layout, FileLimits(max_rows=max_rows, max_bytes=max_bytes))
     rows = pa.table(
         [c.cast(f.type) for c, f in zip(table.columns, layout.row_schema, strict=True)], schema=layout.row_schema
     )
@@ -295,13 +298,31 @@ def test_the_legacy_format_is_refused() -> None:
         FileLayout.of_new_table(pa.schema([("a", pa.int32())]), "legacy")
 
 
-def test_a_sink_whose_job_has_ended_leaves_no_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ended", ["before it begins", "as it begins", "in a file", "between files", "before it fails"])
+@pytest.mark.parametrize("scheme", ["", "file-object-store://"])
+def test_a_sink_whose_job_has_ended_leaves_no_file(
+    ended: str, scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     uri = tmp_path / "t"
-    staging = Staging(uri=str(uri), job_id=new_id())
-    table = pa.table({"a": [1, 2, 3]})
-    sink = FragmentSink(staging, FileLayout.of_new_table(table.schema, "2.2"), FileLimits(max_rows=10, max_bytes=1000))
-    sink.write(table.to_batches()[0])
-    staging.sweep()
-    with pytest.raises(CommitError, match="came too late"):
+    staging = Staging(uri=f"{scheme}{uri}", job_id=new_id())
+    staging.open_job()
+    batch = pa.record_batch({"a": [1, 2, 3]})
+    sink = FragmentSink(staging, FileLayout.of_new_table(batch.schema, "2.2"), FileLimits(max_rows=3, max_bytes=1000))
+    if ended == "before it begins":
+        staging.sweep()
+    if ended == "as it begins":
+        monkeypatch.setattr(staging_module, "new_id", lambda: (staging.sweep(), new_id())[1])
+
+    def write() -> None:
+        sink.write(batch if ended == "between files" else batch.slice(1))
+        staging.sweep()
+        if ended == "before it fails":
+            sink.abandon()
+            assert [p for p in uri.rglob("*") if p.is_file()] == []
+        sink.write(batch.slice(2))
         sink.finish()
+
+    with pytest.raises(CommitError, match="came too late"):
+        write()
     assert [p for p in uri.rglob("*") if p.is_file()] == []
+    assert scheme or not (uri / "_lance_spark").exists()

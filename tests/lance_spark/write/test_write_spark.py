@@ -18,6 +18,7 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's functions are F e
 
 from tests.lance_spark.write.test_append_writer import files_in, unused_files
 from tests.strategies import facts, schemas, tables
+from tests.waiting import eventually
 
 
 def save(df: DataFrame, path: str, mode: str = "append", **options: object) -> None:
@@ -166,7 +167,7 @@ def test_a_value_that_does_not_fit_fails_the_job_and_leaves_nothing(spark: Spark
     before = files_in(table_path)
     with pytest.raises(PySparkException, match="ValueConversionError"):
         save(spark.range(0, 300, 1, 4).selectExpr("id AS u"), table_path, max_rows_per_file=10)
-    assert files_in(table_path) == before
+    eventually(lambda: files_in(table_path) == before)
     assert lance.dataset(table_path).version == 1
 
 
@@ -175,7 +176,7 @@ def test_a_job_that_fails_leaves_no_folder_where_there_was_no_table(spark: Spark
     failing = spark.range(0, 1000, 1, 4).selectExpr("id", "if(id = 999, raise_error('no'), id) AS x")
     with pytest.raises(PySparkException):
         save(failing, str(path), max_rows_per_file=10)
-    assert list(tmp_path.iterdir()) == []
+    eventually(lambda: list(tmp_path.iterdir()) == [])
 
 
 def test_two_sessions_that_create_one_table_lose_no_row(spark: SparkSession, table_path: str) -> None:
@@ -221,3 +222,16 @@ def test_metadata_columns_of_a_read_cannot_be_made_into_a_table(spark: SparkSess
     with pytest.raises(AnalysisException, match="_rowaddr"):
         save(df, target)
     assert not Path(target).exists()
+
+
+def test_explaining_a_write_makes_nothing(spark: SparkSession, table_path: str) -> None:
+    save(spark.range(3), table_path)
+    before = files_in(table_path)
+    spark.sql(f"CREATE TABLE explained USING lance OPTIONS (path '{table_path}')")
+    try:
+        plan = spark.sql("EXPLAIN EXTENDED INSERT INTO explained SELECT id FROM range(5)").head()
+        assert plan is not None
+        assert "AppendData" in plan[0]
+        assert files_in(table_path) == before
+    finally:
+        spark.sql("DROP TABLE explained")
