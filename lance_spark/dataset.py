@@ -8,8 +8,10 @@ Spark serves many tasks one after the other.
 from __future__ import annotations
 
 import functools
+import gc
 import json
 import os
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -23,6 +25,7 @@ from lance_spark.errors import (
     TableNotFoundError,
     TableUnreadableError,
     VersionNotFoundError,
+    panics_as_errors,
 )
 from lance_spark.options import ReadOptions
 
@@ -162,6 +165,11 @@ def table_exists(uri: str, storage_options: Mapping[str, str]) -> bool:
 def _session() -> Any:  # noqa: ANN401 - pylance's stubs do not have the class
     import lance
 
+    started = getattr(sys.modules["__main__"], "__spec__", None)
+    if started is not None and started.name == "pyspark.daemon":
+        # Spark's worker processes collect garbage after every task and every planning step, before they look for the next one. All that
+        # was imported is looked at each time, which takes longer than to plan a scan; it lives as long as the process anyway.
+        gc.freeze()
     return lance.Session()  # type: ignore[attr-defined]
 
 
@@ -182,10 +190,11 @@ def _open(
 
     at = None if branch is not None else version
     try:
-        dataset = lance.dataset(uri, version=at, storage_options=dict(storage_options) or None, session=_session())
-        if branch is not None:
-            dataset = dataset.checkout_version((branch, None if version is None else int(version)))
-    except (ValueError, OSError) as error:
+        with panics_as_errors():
+            dataset = lance.dataset(uri, version=at, storage_options=dict(storage_options) or None, session=_session())
+            if branch is not None:
+                dataset = dataset.checkout_version((branch, None if version is None else int(version)))
+    except (ValueError, OSError, RuntimeError) as error:
         raise _explain(error, uri, branch, version, storage_options) from error
     if dataset.version == 0:
         # Measured: a manifest of zero bytes reads as a table without columns at version 0, which no commit makes.

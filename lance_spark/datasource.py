@@ -110,6 +110,7 @@ class LanceDataSource(DataSource):
     def _planned_schema(self) -> StructType:
         """Answers the planner rule: the columns that this one scan needs, and what of it Lance does."""
         from lance_spark.pushdown.filters import translate
+        from lance_spark.read.dense import dense_columns
         from lance_spark.read.reader import describe_scan
         from lance_spark.read.spec import ScanSpec
 
@@ -118,6 +119,8 @@ class LanceDataSource(DataSource):
         self.pinned = _pinned_by(spec.base) or DatasetRef.resolve(options)
         if spec.predicate is not None:
             spec = replace(spec, filter_sql=translate(spec.predicate, self.pinned.open().schema), predicate=None)
+        if spec.columns is not None and not spec.aggregate:
+            spec = replace(spec, dense=dense_columns(self.pinned.open(), spec.columns))
         # The original instance has done its work; it would be sent to every executor.
         self._spec = replace(spec, base=None)
         del self.options[SCAN_OPTION]

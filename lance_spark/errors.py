@@ -6,7 +6,8 @@ survives pickling (errors cross process borders on Spark), and has a message of 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 
@@ -29,6 +30,17 @@ def _rebuild(cls: type[LanceSparkError], args: tuple[object, ...], state: dict[s
     error.args = args
     error.__dict__.update(state)
     return error
+
+
+@contextlib.contextmanager
+def panics_as_errors() -> Iterator[None]:
+    """Turns a panic of Lance's, which is no Exception and has no importable class, into a RuntimeError of the same text."""
+    try:
+        yield
+    except BaseException as error:
+        if type(error).__name__ != "PanicException":
+            raise
+        raise RuntimeError(str(error)) from error
 
 
 class OptionError(LanceSparkError, ValueError):

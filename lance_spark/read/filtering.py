@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.errors import FilterError
+from lance_spark.errors import FilterError, panics_as_errors
 from lance_spark.types.fields import BlobHandling, is_blob
 
 if TYPE_CHECKING:
@@ -87,12 +87,9 @@ def _reads_null_blobs(dataset: lance.LanceDataset, text: str, blobs: BlobHandlin
 def _problem(dataset: lance.LanceDataset, text: str | None) -> str | None:
     """Returns what is wrong with a filter, or None."""
     try:
-        dataset.scanner(columns=[], filter=text).explain_plan()
-    except (ValueError, OSError, NotImplementedError) as error:
-        return plain(error)
-    except BaseException as error:
-        if not is_panic(error):
-            raise
+        with panics_as_errors():
+            dataset.scanner(columns=[], filter=text).explain_plan()
+    except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
         return plain(error)
     return None
 
@@ -100,11 +97,6 @@ def _problem(dataset: lance.LanceDataset, text: str | None) -> str | None:
 def plain(error: BaseException) -> str:
     """Returns Lance's message without the places in its source files."""
     return re.sub(r",\s*/[^\s,]+\.rs:\d+:\d+", "", str(error)).strip().replace("\n", " ")
-
-
-def is_panic(error: BaseException) -> bool:
-    """Tells whether Lance panicked, which is no Exception and has no importable class."""
-    return type(error).__name__ == "PanicException"
 
 
 def _spark_knows(function: str) -> bool:
@@ -138,9 +130,11 @@ def ask_index(ref: DatasetRef, filter: str) -> IndexAnswer | None:
     Returns:
         None where no index takes part in the filter.
     """
+    dataset = ref.open()
     try:
-        return _ask(ref.open(), filter)
-    except (ValueError, OSError) as error:  # a damaged index: the table's own files have the rows too
+        with panics_as_errors():
+            return _ask(dataset, filter)
+    except (ValueError, OSError, RuntimeError) as error:  # a damaged index: the table's own files have the rows too
         _LOG.warning("the indexes of %s are not used: %s", ref.uri, plain(error))
         return None
 

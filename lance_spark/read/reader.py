@@ -16,6 +16,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from lance_spark.read.aggregate import PartialAggregates
 from lance_spark.read.columns import Projection, table_schema
+from lance_spark.read.dense import doubled, split, undoubled
 from lance_spark.read.filtering import check_filter
 from lance_spark.read.plan import ScanTask
 from lance_spark.read.request import (
@@ -66,7 +67,7 @@ def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> Stru
     """Returns the columns of a scan that the planner rule asks for, and one pseudo column that tells the rule about it.
 
     The metadata `lance.scan` of the column `__lance_scan` is a JSON object: `description` (for `explain()`), `rows` and `bytes` (estimates),
-    `splits` (whether a fragment is cut into several partitions). Runs on the driver.
+    `splits` (whether a fragment is cut into several partitions), `dense` (names of columns that are given in two). Runs on the driver.
 
     Raises:
         As :func:`read_schema`.
@@ -76,11 +77,14 @@ def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> Stru
     plan = plan_scan(ref, options, spec, target)
     if spec.aggregate:
         columns = aggregate_schema(spec.aggregate, target)
+    elif spec.dense:
+        columns = doubled(columns, spec.dense)
     about = {
         "description": _describe(ref, options, spec, plan, target),
         "rows": plan.rows,
         "bytes": plan.stored_bytes,
         "splits": plan.splits,
+        "dense": spec.dense,
     }
     return StructType(
         [*columns.fields, StructField(SCAN_COLUMN, StringType(), True, {SCAN_METADATA: json.dumps(about)})]
@@ -121,7 +125,8 @@ class LanceReader(DataSourceReader):
         self.schema = schema
         self.options = options
         self.spec = spec if spec is not None else ScanSpec()
-        self.target = target_columns(ref, options, self.spec, None if self.spec.aggregate else schema)
+        plain = None if self.spec.aggregate else undoubled(schema, self.spec.dense)
+        self.target = target_columns(ref, options, self.spec, plain)
 
     def partitions(self) -> list[InputPartition]:
         """Plans the scan. Runs on the driver.
@@ -150,7 +155,8 @@ class LanceReader(DataSourceReader):
         elif not self.schema.fields:
             yield from _empty_batches(self._count(partition))
         elif partition.fragments:
-            yield from self._rows(partition)
+            for batch in self._rows(partition):
+                yield split(batch, self.spec.dense) if self.spec.dense else batch
 
     @property
     def _counts_only(self) -> bool:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_spark.errors import FilterError, LanceSparkError, TableUnreadableError
+from lance_spark.errors import FilterError, LanceSparkError, TableUnreadableError, panics_as_errors
 from lance_spark.read.columns import lance_blob_handling
-from lance_spark.read.filtering import both, is_panic, plain
+from lance_spark.read.filtering import both, plain
 from lance_spark.read.masks import range_mask
 from lance_spark.types.fields import BlobHandling
 
@@ -150,14 +150,11 @@ class _Scan:
     @contextlib.contextmanager
     def _explained(self, fragments: list[LanceFragment]) -> Iterator[None]:
         try:
-            yield
+            with panics_as_errors():
+                yield
         except LanceSparkError:
             raise
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-            raise self._explain(error, fragments) from error
-        except BaseException as error:
-            if not is_panic(error):
-                raise
             raise self._explain(error, fragments) from error
 
     def _explain(self, error: BaseException, fragments: list[LanceFragment]) -> LanceSparkError:
@@ -184,12 +181,9 @@ class _Scan:
         for fragment in fragments:
             alone = replace(self, task=replace(self.task, fragments=(fragment.fragment_id,)))
             try:
-                for _ in alone.scanner([fragment]).to_reader():
-                    pass
+                with panics_as_errors():
+                    for _ in alone.scanner([fragment]).to_reader():
+                        pass
             except (ValueError, OSError, RuntimeError, NotImplementedError):
-                return [fragment]
-            except BaseException as error:
-                if not is_panic(error):
-                    raise
                 return [fragment]
         return []

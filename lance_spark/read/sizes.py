@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_spark.errors import panics_as_errors
 from lance_spark.types.fields import BLOB_V2, Array, Kind, extension_name, is_blob
 
 if TYPE_CHECKING:
@@ -155,8 +156,9 @@ def _blobs_apart(dataset: lance.LanceDataset, paths: Sequence[str]) -> dict[str,
     for field in dataset.schema:
         if field.name in paths and is_blob(field) and extension_name(field) == BLOB_V2:
             try:
-                sizes = _first_blob_sizes(dataset, field.name)
-            except (ValueError, OSError) as error:  # a damaged file: the scan will say which
+                with panics_as_errors():
+                    sizes = _first_blob_sizes(dataset, field.name)
+            except (ValueError, OSError, RuntimeError) as error:  # a damaged file: the scan will say which
                 _LOG.warning("sizes of the blobs in column %s are not known: %s", field.name, error)
                 continue
             found[field.name] = float(pc.mean(sizes).as_py() or 0)
@@ -180,7 +182,8 @@ def _statistics(uri: str, path: str, storage: tuple[tuple[str, str], ...]) -> tu
 def _column_bytes(uri: str, file: DataFile, storage: tuple[tuple[str, str], ...]) -> dict[int, int]:
     """Returns the stored bytes of each field of a data file; nothing where the file cannot be asked."""
     try:
-        sizes = _statistics(uri, f"data/{file.path}", storage)
+        with panics_as_errors():
+            sizes = _statistics(uri, f"data/{file.path}", storage)
     except (
         ValueError,
         OSError,

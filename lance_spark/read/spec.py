@@ -55,6 +55,7 @@ class ScanSpec:
         limit: Rows of one partition after which Spark needs no more, or None. An upper bound per partition, not an exact limit.
         aggregate: Aggregates to be answered instead of rows: each partition gives one row of partial results. Empty means rows.
         whole_fragments: Whether all rows of a fragment must arrive in one partition.
+        dense: Columns that the scan gives in two, see :mod:`lance_spark.read.dense`; set by the data source.
     """
 
     base: str | None = None
@@ -65,6 +66,7 @@ class ScanSpec:
     limit: int | None = None
     aggregate: tuple[AggregateCall, ...] = ()
     whole_fragments: bool = False
+    dense: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 0:

@@ -17,6 +17,7 @@ import org.apache.spark.sql.execution.datasources.CreateTempViewUsing;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.StructField;
@@ -25,6 +26,7 @@ import org.apache.spark.unsafe.Platform;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import scala.Product;
+import scala.Some;
 import scala.runtime.AbstractFunction1;
 
 /**
@@ -170,7 +172,7 @@ public class LancePushdown extends Rule {
     spec.put("aggregate", null);
     spec.put("whole_fragments", Boolean.FALSE);
     LanceScan scan = source.scan(spec);
-    LogicalPlan result = withScan(relation, scan, checked(narrowed, scan.readSchema(), source.snapshot));
+    LogicalPlan result = whole(relation, scan, narrowed, source.snapshot);
 
     Nested rewriter = narrowed == kept ? null : Nested.over(narrowed);
     for (int i = filters.size() - 1; i >= 0; i--) {
@@ -179,6 +181,40 @@ public class LancePushdown extends Rule {
     }
     if (project == null) return result;
     return new Project(rewriter == null ? project.projectList() : rewriter.rewriteAll(projections), result);
+  }
+
+  /** The scan, and above it what puts the columns together that it gives in two: vectors without NULL elements, and the others. */
+  private static LogicalPlan whole(DataSourceV2ScanRelation relation, LanceScan scan, List asked, String snapshot) throws Exception {
+    if (scan.dense.isEmpty()) return withScan(relation, scan, checked(asked, scan.readSchema(), snapshot));
+    List given = new ArrayList();
+    List others = new ArrayList();
+    for (int i = 0; i < asked.size(); i++) {
+      AttributeReference a = (AttributeReference) asked.get(i);
+      if (scan.dense.contains(a.name())) {
+        DataType quick = new ArrayType(((ArrayType) a.dataType()).elementType(), false);
+        given.add(new AttributeReference(a.name(), quick, true, a.metadata(), NamedExpression$.MODULE$.newExprId(), a.qualifier()));
+        String name = scan.readSchema().fields()[asked.size() + others.size()].name();
+        others.add(new AttributeReference(name, a.dataType(), true, Metadata.empty(), NamedExpression$.MODULE$.newExprId(), a.qualifier()));
+      } else {
+        given.add(a);
+      }
+    }
+    given.addAll(others);
+    List output = checked(given, scan.readSchema(), snapshot);
+    List columns = new ArrayList();
+    for (int i = 0; i < asked.size(); i++) {
+      Attribute a = (Attribute) asked.get(i);
+      if (!scan.dense.contains(a.name())) {
+        columns.add(output.get(i));
+        continue;
+      }
+      List halves = new ArrayList();
+      halves.add(output.get(i));
+      halves.add(others.remove(0));
+      Coalesce either = new Coalesce(Reflection.seq(halves));
+      columns.add(new Alias(either, a.name(), a.exprId(), a.qualifier(), new Some(a.metadata()), Reflection.seq(new ArrayList())));
+    }
+    return new Project(Reflection.seq(columns), withScan(relation, scan, output));
   }
 
   private static Map condition(List filters) {

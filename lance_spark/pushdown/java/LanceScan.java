@@ -1,6 +1,7 @@
 package lancespark;
 
 import java.util.HashMap;
+import java.util.List;
 import java.util.Map;
 import java.util.OptionalLong;
 import org.apache.spark.sql.connector.metric.CustomMetric;
@@ -26,8 +27,10 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
   final Map options;
   final String path;
   final boolean splits;
+  /** Names of the columns that this scan gives in two. */
+  final List dense;
 
-  LanceScan(Scan python, String key, Map spec, Map options, String path, String description, long rows, long bytes, boolean splits) {
+  LanceScan(Scan python, String key, Map spec, Map options, String path, String description, long rows, long bytes, boolean splits, List dense) {
     this.python = python;
     this.key = key;
     this.spec = spec;
@@ -37,6 +40,7 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
     this.rows = rows;
     this.bytes = bytes;
     this.splits = splits;
+    this.dense = dense;
   }
 
   public StructType readSchema() {

@@ -5,6 +5,7 @@ import java.util.Base64;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
+import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.TreeMap;
@@ -178,7 +179,7 @@ final class LanceSource {
     whole.put("base", base);
     String key = JSON.writeValueAsString(new TreeMap(options)) + JSON.writeValueAsString(whole);
     return new LanceScan(python, key, whole, options, path(), String.valueOf(told.get("description")),
-        number(told.get("rows")), number(told.get("bytes")), Boolean.TRUE.equals(told.get("splits")));
+        number(told.get("rows")), number(told.get("bytes")), Boolean.TRUE.equals(told.get("splits")), (List) told.get("dense"));
   }
 
   /** The same scan with one entry of its spec changed. */

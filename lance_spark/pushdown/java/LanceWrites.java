@@ -45,12 +45,12 @@ final class LanceWrites {
     LanceReads reads = LanceReads.of(query);
     LogicalPlan ordered = backfill ? byFragment(query) : null;
 
-    Map told = new LinkedHashMap();
-    told.put("path", path);
-    told.put("exclusive", Boolean.valueOf(ordered != null));
-    told.put("input_columns", backfill ? reads.inputColumns(path != null ? path : info.options().get("path")) : null);
-    told.put("snapshots", new ArrayList(reads.snapshots));
-    options.put(LanceSource.WRITE_OPTION, LanceSource.JSON.writeValueAsString(told));
+    Map spec = new LinkedHashMap();
+    spec.put("path", path);
+    spec.put("exclusive", Boolean.valueOf(ordered != null));
+    spec.put("input_columns", backfill ? reads.inputColumns(path != null ? path : info.options().get("path")) : null);
+    spec.put("snapshots", new ArrayList(reads.snapshots));
+    options.put(LanceSource.WRITE_OPTION, LanceSource.JSON.writeValueAsString(spec));
 
     Map changes = new HashMap();
     changes.put("options", new CaseInsensitiveStringMap(options));
@@ -59,7 +59,8 @@ final class LanceWrites {
     PythonDataSourceV2 source = (PythonDataSourceV2) Reflection.field(write, "ds");
     boolean truncate = ((Boolean) Reflection.field(write, "isTruncate")).booleanValue();
     changes = new HashMap();
-    changes.put("write", new Some(new PythonWrite(source, LanceSource.NAME, fuller, truncate)));
+    PythonWrite told = new PythonWrite(source, LanceSource.NAME, fuller, truncate);
+    changes.put("write", new Some(LanceWrite.of(told, command.query().schema(), ordered != null ? ordered : query)));
     if (ordered != null) changes.put("query", ordered);
     return (LogicalPlan) Reflection.copy((Product) command, changes);
   }

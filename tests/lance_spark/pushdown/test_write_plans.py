@@ -13,7 +13,8 @@ import lance
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark import cloudpickle
+from pyspark import TaskContext, cloudpickle
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
@@ -25,13 +26,15 @@ from lance_spark.pushdown.rule import enable_pushdown
 
 ROWS = 60
 PER_FRAGMENT = 20
+LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
 @dataclass(frozen=True)
 class Arrived(WriterCommitMessage):
-    """The row addresses that one task got, in the order in which they came."""
+    """The row addresses that one task got, in the order in which they came, and Spark's limit for a batch there."""
 
     addresses: list[int]
+    limit: str | None
 
 
 class RecordingWriter(DataSourceArrowWriter):
@@ -47,7 +50,9 @@ class RecordingWriter(DataSourceArrowWriter):
         for batch in iterator:
             if "_rowaddr" in batch.schema.names:
                 found += batch.column("_rowaddr").to_pylist()
-        return Arrived(addresses=found)
+        context = TaskContext.get()
+        assert context is not None
+        return Arrived(addresses=found, limit=context.getLocalProperty(LIMIT))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Writes the record."""
@@ -56,6 +61,7 @@ class RecordingWriter(DataSourceArrowWriter):
             "plan": self.options.get("lancespark.write"),
             "options": self.options,
             "tasks": tasks,
+            "limits": [m.limit for m in messages if isinstance(m, Arrived)],
             "metadata": self.metadata,
         }
         Path(self.options["commit_message"]).write_text(json.dumps(record), encoding="utf-8")
@@ -96,6 +102,7 @@ class Record:
 
     plan: dict[str, Any]
     tasks: list[list[int]]
+    limits: list[str | None]
     metadata: dict[str, Any]
 
     def assert_by_fragment(self) -> None:
@@ -119,7 +126,7 @@ def record(df: DataFrame, path: str, **options: Any) -> Record:
 
 def read(note: Path) -> Record:
     raw = json.loads(note.read_text(encoding="utf-8"))
-    return Record(plan=json.loads(raw["plan"]), tasks=raw["tasks"], metadata=raw["metadata"])
+    return Record(plan=json.loads(raw["plan"]), tasks=raw["tasks"], limits=raw["limits"], metadata=raw["metadata"])
 
 
 def backfill(df: DataFrame, path: str, mode: str = "backfill") -> Record:
@@ -254,3 +261,68 @@ def test_catalog_tables_tell_their_location(session: SparkSession, path: str, tm
         assert read(note).plan["path"] == f"file:{path}"
     finally:
         session.sql("DROP TABLE located")
+
+
+def test_a_vector_that_the_scan_gives_in_two_is_one_input_and_keeps_fragments_whole(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "vectors.lance")
+    vectors = pa.array([[float(i)] * 32 for i in range(ROWS)], pa.list_(pa.float32(), 32))
+    lance.write_dataset(pa.table({"id": range(ROWS), "v": vectors}), path, max_rows_per_file=PER_FRAGMENT)
+    query = load(session, path).selectExpr("_rowaddr", "v[0] + 1 AS x")
+    seen = backfill(query, path)
+    assert seen.plan["input_columns"] == ["v"]
+    assert seen.plan["exclusive"]
+    seen.assert_by_fragment()
+    assert sorted(a for task in seen.tasks for a in task) == [i // 20 << 32 | i % 20 for i in range(ROWS)]
+
+
+@pytest.mark.parametrize(
+    ("columns", "lifted"),
+    [
+        (["id", "a"], True),
+        (["id", "cast(a AS decimal(38, 3)) AS d", "now() AS t", "a > 3 AS b"], True),
+        (["id", "text"], False),
+        (["id", "array(a) AS many"], False),
+        (["id", "struct(a) AS s"], False),
+        (["id", "cast(text AS binary) AS b"], False),
+    ],
+)
+def test_batches_of_rows_that_cannot_reach_the_limit_are_not_measured(
+    columns: list[str], lifted: bool, session: SparkSession, path: str
+) -> None:
+    seen = record(load(session, path).selectExpr(*columns), path)
+    assert set(seen.limits) == {"2147483647" if lifted else None}
+    assert session.sparkContext.getLocalProperty(LIMIT) is None
+
+
+def test_what_else_makes_batches_for_python_in_the_tasks_keeps_the_limit(session: SparkSession, path: str) -> None:
+    df = load(session, path)
+    for query in (
+        df.select("id", twice("a").alias("b")),
+        df.where(twice("a") > 3).select("id"),
+        df.select("id").mapInArrow(lambda batches: batches, "id bigint"),
+        df.select("id").rdd.toDF("id bigint"),
+        df.select("id").union(df.select(twice("id"))),
+    ):
+        assert set(record(query, path).limits) == {None}
+
+
+def test_the_limit_is_kept_where_many_rows_or_a_low_one_can_reach_it(session: SparkSession, path: str) -> None:
+    df = load(session, path).select("id")
+    rows = "spark.sql.execution.arrow.maxRecordsPerBatch"
+    try:
+        for name, value in ((LIMIT, "1000"), (rows, "100000000")):
+            session.conf.set(name, value)
+            assert set(record(df, path).limits) == {value if name == LIMIT else None}
+            session.conf.unset(name)
+    finally:
+        for name in (LIMIT, rows):
+            session.conf.unset(name)
+
+
+def test_a_write_that_fails_leaves_the_limit_as_it_was(session: SparkSession, path: str) -> None:
+    failing = load(session, path).selectExpr("id", "if(id = 30, cast(raise_error('no') AS bigint), a) AS x")
+    with pytest.raises(PySparkException, match="no"):
+        record(failing, path)
+    assert session.sparkContext.getLocalProperty(LIMIT) is None
