@@ -1,4 +1,4 @@
-"""Runs the benchmarks: `python -m benchmarks [--rounds 5] [--scale 1.0] [--only NAME] [--out benchmarks/results]`."""
+"""Runs the benchmarks: `python -m benchmarks [--rounds 5] [--scale 1.0] [--only NAME] [--conf KEY=VALUE] [--out benchmarks/results]`."""
 
 from __future__ import annotations
 
@@ -25,18 +25,23 @@ def main() -> None:
     )
     parser.add_argument("--only", default="", help="run only cases whose name contains this")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    parser.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark; repeatable"
+    )
     arguments = parser.parse_args()
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    spark = (
+    builder = (
         SparkSession.builder.master("local[2]")
         .appName("benchmarks")
         .config("spark.ui.enabled", "false")
         .config("spark.driver.memory", "4g")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.sql.shuffle.partitions", "4")
-        .getOrCreate()
     )
+    for setting in arguments.conf:
+        builder = builder.config(*setting.split("=", 1))
+    spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     outcomes = []
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
@@ -70,6 +75,7 @@ def as_json(outcomes: list[Outcome], arguments: argparse.Namespace) -> dict[str,
         "versions": {"pyspark": pyspark.__version__, "pylance": lance.__version__},
         "rounds": arguments.rounds,
         "scale": arguments.scale,
+        "conf": arguments.conf,
         "cases": [
             {
                 "case": o.case,

@@ -20,6 +20,7 @@ from benchmarks.measure import Case
 
 NARROW_ROWS = 4_000_000
 WIDE_ROWS = 200_000
+KEYED_ROWS = 600_000
 WIDTH = 768
 FILES = 8
 
@@ -143,19 +144,20 @@ def cases(spark: SparkSession, folder: Path, scale: float) -> Iterator[Case]:
             "pylance": lambda: lance.dataset(narrow).count_rows(),
         },
     )
-    keyed, keyed_pq = write_both(folder, "keyed", (keyed_table(i, wide_rows) for i in range(FILES)))
+    keyed_rows = int(KEYED_ROWS * scale) // FILES
+    keyed, keyed_pq = write_both(folder, "keyed", (keyed_table(i, keyed_rows) for i in range(FILES)))
     lance.dataset(keyed).create_scalar_index("key", "BTREE")
     wanted = itertools.count(1)
 
     def next_key() -> int:
-        return (next(wanted) * 7919) % (wide_rows * FILES)
+        return (next(wanted) * 7919) % (keyed_rows * FILES)
 
     def look_up(df: DataFrame) -> None:
         assert len(df.where(f"key = {next_key()}").select("vector").collect()) == 1
 
     yield Case(
         name="point look-up, indexed",
-        note=f"the vector of one of {wide_rows * FILES:,} rows, by a BTREE-indexed key that is not sorted",
+        note=f"the vector of one of {keyed_rows * FILES:,} rows, by a BTREE-indexed key that is not sorted",
         target=0.2,
         contestants={
             "lance-spark": lambda: look_up(from_lance(keyed)),
@@ -196,21 +198,28 @@ def write_cases(spark: SparkSession, folder: Path, narrow: str, narrow_pq: str) 
     def clear(path: Path) -> None:
         shutil.rmtree(path, ignore_errors=True)
 
-    yield Case(
-        name="write, narrow",
-        note="the same Parquet source written again",
-        target=1.0,
-        contestants={
-            "lance-spark": lambda: source.write.format("lance").mode("append").save(str(out_lance)),
-            "parquet": lambda: source.write.mode("append").parquet(str(out_pq)),
-            "pylance": lambda: lance.write_dataset(pads.dataset(narrow_pq).scanner().to_reader(), str(out_py)),
-        },
-        prepare={
-            "lance-spark": lambda: clear(out_lance),
-            "parquet": lambda: clear(out_pq),
-            "pylance": lambda: clear(out_py),
-        },
-    )
+    def write(name: str, note: str, columns: list[str]) -> Case:
+        rows = source.select(columns)
+        return Case(
+            name=name,
+            note=note,
+            target=1.0,
+            contestants={
+                "lance-spark": lambda: rows.write.format("lance").mode("append").save(str(out_lance)),
+                "parquet": lambda: rows.write.mode("append").parquet(str(out_pq)),
+                "pylance": lambda: lance.write_dataset(
+                    pads.dataset(narrow_pq).scanner(columns=columns).to_reader(), str(out_py)
+                ),
+            },
+            prepare={
+                "lance-spark": lambda: clear(out_lance),
+                "parquet": lambda: clear(out_pq),
+                "pylance": lambda: clear(out_py),
+            },
+        )
+
+    yield write("write, narrow", "the same Parquet source written again", source.columns)
+    yield write("write, no strings", "the same without its string", [c for c in source.columns if c != "word"])
     clear(out_lance)
     names = itertools.count()
 

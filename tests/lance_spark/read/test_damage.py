@@ -8,10 +8,11 @@ from pathlib import Path
 import lance
 import pyarrow as pa
 import pytest
+from lance.file import LanceFileSession
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import FilterError, TableUnreadableError
-from lance_spark.read.filtering import is_panic
+from lance_spark.read import sizes
 from lance_spark.read.plan import ScanTask
 from lance_spark.read.scan import read_batches
 from tests.lance_spark.read.conftest import MakeTable
@@ -76,7 +77,6 @@ def test_a_panic_of_lance_becomes_one_of_our_errors(
 ):
     make_table()
     panic = type("PanicException", (BaseException,), {})
-    assert is_panic(panic("boom"))
 
     def explode(*_args: object, **_options: object) -> None:
         raise panic("index out of bounds")
@@ -85,6 +85,20 @@ def test_a_panic_of_lance_becomes_one_of_our_errors(
     monkeypatch.setattr(lance.LanceDataset, "scanner", explode)
     with pytest.raises(TableUnreadableError, match="index out of bounds"):
         list(read_batches(ref, ScanTask(fragments=(0,)), columns=["id"], blobs="descriptor"))
+
+
+def test_a_panic_while_sizes_are_measured_only_makes_them_estimates(
+    make_table: MakeTable, table_path: str, monkeypatch: pytest.MonkeyPatch
+):
+    make_table()
+    rows = read(table_path)
+
+    def explode(*_args: object, **_options: object) -> None:
+        raise type("PanicException", (BaseException,), {})("called `Option::unwrap()` on a `None` value")
+
+    sizes._statistics.cache_clear()
+    monkeypatch.setattr(LanceFileSession, "open_reader", explode)
+    assert read(table_path) == rows
 
 
 def test_an_interrupt_is_not_taken_for_an_error_of_the_table(
