@@ -14,7 +14,7 @@ import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
@@ -127,15 +127,20 @@ def incarnation_of(dataset: lance.LanceDataset) -> str:
     It is the time of the version's commit, to the microsecond, and its row and file counts: all in the manifest, so it costs no I/O,
     and it works for tables that others made.
     """
-    version = dataset.get_version()
+    version = dataset._ds.current_version()  # noqa: SLF001 - see _moment_of
     counts = version["metadata"]
     return f"{int(_moment_of(version).timestamp() * 1_000_000)}-{counts['total_rows']}-{counts['total_data_files']}"
 
 
 def _moment_of(version: Mapping[str, Any]) -> datetime:
-    """Returns when a version was committed; pylance gives local time without a zone."""
-    moment: datetime = version["timestamp"]
-    return moment.astimezone(UTC)
+    """Returns when a version was committed, from the nanoseconds that Lance tells.
+
+    pylance's own `versions()` and `get_version()` make local time without a zone of them, which is ambiguous in the hour that comes twice
+    when clocks go back, and other in another process. Otherwise this is their arithmetic: a moment that a user has from there is found.
+    """
+    nanoseconds: int = version["timestamp"]
+    microseconds = (nanoseconds % 1e9) // 1e3
+    return datetime.fromtimestamp(nanoseconds // 1e9, UTC) + timedelta(microseconds=microseconds)
 
 
 def normalize_uri(uri: str) -> str:
@@ -235,7 +240,7 @@ def _explain(
 
 
 def _version_at(ref: DatasetRef, moment: datetime) -> int:
-    versions = ref.open_latest().versions()
+    versions = ref.open_latest()._ds.versions()  # noqa: SLF001 - see _moment_of
     earlier = [v["version"] for v in versions if _moment_of(v) <= moment]
     if not earlier:
         first = min(_moment_of(v) for v in versions).isoformat()

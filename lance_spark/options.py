@@ -51,7 +51,7 @@ def _positive(text: str) -> int:
 
 def _not_negative(text: str) -> int:
     number = int(text)
-    if number < 0:
+    if not 0 <= number < 1 << 63:  # Lance takes signed 64 bits
         raise ValueError
     return number
 
@@ -137,7 +137,9 @@ class ReadOptions:
     filter: str | None = _option(
         _text, "a filter in Lance SQL", "Rows to read, in Lance SQL, for example `lang = 'en' AND size > 100`."
     )
-    limit: int | None = _option(_not_negative, "a number of rows, 0 or more", "Read at most so many rows.")
+    limit: int | None = _option(
+        _not_negative, "a number of rows, 0 or more and less than 2^63", "Read at most so many rows."
+    )
     batch_size: int = _option(_positive, "a number of rows, 1 or more", "Most rows of one Arrow batch.", default=8192)
     fragments: tuple[int, ...] | None = _option(
         _fragment_ids, "fragment ids, comma-separated or as a JSON array", "Read only these fragments."

@@ -18,6 +18,7 @@ from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.committer import properties_of, run_rounds
+from lance_spark.commit.entries import data_files, file_named, same_columns
 from lance_spark.commit.history import UNDONE_KEY, Event, events_between
 from lance_spark.commit.identity import (
     TOKEN_KEY,
@@ -37,20 +38,18 @@ from lance_spark.commit.rebase import (
     judge_fragment,
     judge_new_column,
 )
+from lance_spark.commit.snapshot import open_snapshot
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     CommitConflictError,
     CommitError,
     CommitImpossibleError,
     CommitOutcomeUnknownError,
-    SnapshotError,
-    TableNotFoundError,
-    VersionNotFoundError,
 )
 
 if TYPE_CHECKING:
     import lance
-    from lance.fragment import DataFile, FragmentMetadata
+    from lance.fragment import FragmentMetadata
 
 _logger = logging.getLogger(__name__)
 
@@ -60,6 +59,9 @@ _NAMED_FRAGMENTS = 10
 RestoreFile = Callable[[int], StagedColumns]
 """Stages a file with the values that a fragment's target columns have in the snapshot, NULL where they are new."""
 
+BlankFile = Callable[[int, Sequence[str]], StagedColumns]
+"""Stages a file of a fragment in which the named target columns are NULL."""
+
 
 def commit_columns(
     snapshot: DatasetRef,
@@ -67,6 +69,7 @@ def commit_columns(
     *,
     job_id: str,
     restore_file: RestoreFile,
+    blank_file: BlankFile,
     policy: CommitPolicy | None = None,
 ) -> CommitResult:
     """Commits column files as one version. Runs in Spark's commit process, without a session.
@@ -79,6 +82,7 @@ def commit_columns(
         change: The column files.
         job_id: Identifies the job over attempts; a second commit with the same id returns the result of the first.
         restore_file: Stages a fragment's previous values; called only if a commit has to be taken back.
+        blank_file: Stages NULLs; called where a fragment has files of some of the target columns and not of others.
         policy: Bounds of the retries; by default as the environment says.
 
     Returns:
@@ -91,7 +95,9 @@ def commit_columns(
         CommitOutcomeUnknownError: Whether the commit happened cannot be told. The files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
-    job = _ColumnCommit(snapshot=snapshot, change=change, job_id=job_id, restore_file=restore_file)
+    job = _ColumnCommit(
+        snapshot=snapshot, change=change, job_id=job_id, restore_file=restore_file, blank_file=blank_file
+    )
     result = run_rounds(snapshot, job_id, change.read_version, job.run_round, policy or CommitPolicy.of(None))
     _logger.info(
         "backfill of %s committed to %s as version %d: %d rows in %d fragments, read at version %d, inputs %s (from %s), "
@@ -101,39 +107,6 @@ def commit_columns(
         result.new_rows, result.retries, job_id,
     )  # fmt: skip
     return result
-
-
-def open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
-    """Opens the version that a job's values belong to, to commit them, and looks at storage for it.
-
-    A Python worker of Spark may still have it open from before the table was deleted and made anew.
-
-    Raises:
-        CommitImpossibleError: It is not there any more, or the table was made anew.
-    """
-    try:
-        check_still_there(snapshot)
-        return snapshot.open()
-    except (SnapshotError, VersionNotFoundError, TableNotFoundError) as error:
-        raise CommitImpossibleError(
-            f"version {snapshot.version}, which the values were computed on, is not there any more: {error} - nothing was committed; "
-            "read the table again and write again",
-            uri=snapshot.uri,
-        ) from error
-
-
-def check_still_there(snapshot: DatasetRef) -> None:
-    """Looks at storage whether a pinned version is still the same one.
-
-    Raises:
-        SnapshotError: The table was made anew.
-        VersionNotFoundError, TableNotFoundError, TableUnreadableError: It cannot be opened.
-    """
-    now = dataclasses.replace(snapshot, incarnation=None).pin(snapshot.version)
-    if snapshot.incarnation not in (None, now.incarnation):
-        raise SnapshotError(
-            f"the table was deleted and made anew since version {snapshot.version} of it was read - at {snapshot.uri} - read it again"
-        )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,10 +131,12 @@ class _ColumnCommit:
     change: ColumnsToCommit
     job_id: str
     restore_file: RestoreFile
+    blank_file: BlankFile
     changes: list[Change] = field(default_factory=list)
     seen: int = 0
     token: str | None = None
     then: dict[int, FragmentMetadata] = field(default_factory=dict)
+    blanks: dict[int, str] = field(default_factory=dict)
 
     @property
     def uri(self) -> str:
@@ -182,6 +157,13 @@ class _ColumnCommit:
             return added
         if added is not None:
             head = _Head.of(added)
+            self._look_back(head.dataset)
+            decision = self._judge(head)
+        filled = self._fill_gaps(head, decision)
+        if isinstance(filled, (Lost, Unknown)):
+            return filled
+        if filled is not None:
+            head = _Head.of(filled)
             self._look_back(head.dataset)
             decision = self._judge(head)
         return self._replace(head, decision, retries)
@@ -224,6 +206,9 @@ class _ColumnCommit:
         then = self._identity(self.then[part.fragment_id], inputs, self.change.targets)
         now_fragment = head.fragments.get(part.fragment_id)
         now = None if now_fragment is None else self._identity(now_fragment, inputs, self._targets_now(head))
+        if now is not None and part.fragment_id in self.blanks:
+            blank = f"{self.blanks[part.fragment_id]}:"
+            now = dataclasses.replace(now, targets=tuple(file for file in now.targets if not file.startswith(blank)))
         return judge_fragment(then, now, self.changes)
 
     def _identity(
@@ -232,8 +217,17 @@ class _ColumnCommit:
         return fragment_identity(fragment, inputs, [column for column in targets if column.id >= 0])
 
     def _targets_now(self, head: _Head) -> tuple[FieldIdentity, ...]:
-        names = [column.name for column in self.change.targets]
-        return tuple(column for column in head.fields if column.name in names)
+        """Returns the target columns of a version, under whatever name they are there."""
+        ids = {column.id for column in self.change.targets if column.id >= 0}
+        new = set(self.change.new_columns.names)
+        return tuple(
+            column
+            for column in head.fields
+            if column.id in ids
+            or (column.name in new and self.token is None)
+            or (column.token is not None and column.token == self.token)
+            or (column.name in new and column.token is not None)
+        )
 
     def _conflict(self, blocked: Mapping[int, str], version: int, done: str) -> CommitConflictError:
         reasons: dict[str, list[int]] = {}
@@ -285,6 +279,41 @@ class _ColumnCommit:
             ) from error
         self.token = token
         return self.snapshot.open_latest()
+
+    def _fill_gaps(self, head: _Head, decision: Decision) -> lance.LanceDataset | Lost | Unknown | None:
+        """Gives fragments that have files of some target columns files of the others too, with NULLs, which these columns are there anyway.
+
+        Measured: a DataReplacement replaces a file of a fragment, or adds one, but does not do both in one. Returns the dataset with them,
+        None where there was nothing to do.
+        """
+        from lance import LanceOperation
+
+        gaps: dict[tuple[str, ...], list[int]] = {}
+        for fragment in decision.valid:
+            columns = self._targets_now(head)
+            without = tuple(c.name for c in columns if not files_of(head.fragments[fragment], c.ids))
+            if without and len(without) < len(columns):
+                gaps.setdefault(without, []).append(fragment)
+        dataset = None
+        for names, fragments in gaps.items():
+            base = dataset or head.dataset
+            staged = [self.blank_file(fragment, names) for fragment in fragments]
+            groups = [
+                LanceOperation.DataReplacementGroup(*pair)
+                for pair in zip(fragments, data_files(base, staged), strict=True)
+            ]
+            outcome = attempt_commit(
+                base,
+                LanceOperation.DataReplacement(groups),
+                read_version=base.version,
+                properties={},
+                storage_options=self.snapshot.storage,
+            )
+            if not isinstance(outcome, Landed):
+                return outcome
+            self.blanks.update({fragment: file.name for fragment, file in zip(fragments, staged, strict=True)})
+            dataset = outcome.dataset
+        return dataset
 
     def _replace(self, head: _Head, decision: Decision, retries: int) -> CommitResult | Lost | Unknown:
         from lance import LanceOperation
@@ -341,8 +370,9 @@ class _ColumnCommit:
         head = _Head.of(landed)
         self._look_back(landed)
         parts = {part.fragment_id: part for part in self.change.fragments}
-        blocked = {}
-        for fragment in decision.valid:
+        lost = self._lost_columns(head)
+        blocked = dict.fromkeys(decision.valid, lost) if lost is not None else {}
+        for fragment in decision.valid if lost is None else ():
             now = head.fragments.get(fragment)
             still = {column.id for column in head.fields}
             inputs = [column for column in self.change.inputs if column.id in still]
@@ -361,6 +391,17 @@ class _ColumnCommit:
         )
         self._take_back(decision)
         raise self._conflict(blocked, landed.version, "the commit was taken back at once")
+
+    def _lost_columns(self, head: _Head) -> str | None:
+        """Tells what became of a target column that is not there any more as it was committed."""
+        for column in self.change.targets:
+            if column.id >= 0:
+                judgement = judge_column(column, head.fields, self.changes)
+                if judgement.verdict is not Verdict.VALID:
+                    return judgement.reason
+            elif all(now.name != column.name for now in head.fields):
+                return f"column {column.name!r}: it was dropped or renamed"
+        return None
 
     def _take_back(self, decision: Decision) -> None:
         """Gives the fragments that still have our file their previous values again."""
@@ -382,20 +423,16 @@ class _ColumnCommit:
             if dataset is None:
                 return nothing
             head = _Head.of(dataset)
-            ids = [i for column in self._targets_now(head) for i in column.ids]
-            ours = [
-                fragment
-                for fragment in decision.valid
-                if fragment in head.fragments
-                and any(
-                    file.startswith(f"{parts[fragment].staged.name}:")
-                    for file in files_of(head.fragments[fragment], ids)
-                )
-            ]
-            if not ours:
+            live = {i for column in self._targets_now(head) for i in column.ids}
+            groups = []
+            for fragment in decision.valid:
+                now = head.fragments.get(fragment)
+                mine = None if now is None else file_named(now, parts[fragment].staged.name)
+                if mine is not None and live.intersection(mine.fields):
+                    # It has the columns of the file that it replaces, under their ids: names may have changed.
+                    groups.append(LanceOperation.DataReplacementGroup(fragment, same_columns(mine, staged[fragment])))
+            if not groups:
                 return nothing
-            files = data_files(dataset, [staged[fragment] for fragment in ours])
-            groups = [LanceOperation.DataReplacementGroup(*pair) for pair in zip(ours, files, strict=True)]
             outcome = attempt_commit(
                 dataset,
                 LanceOperation.DataReplacement(groups),
@@ -411,35 +448,12 @@ class _ColumnCommit:
 
         try:
             run_rounds(self.snapshot, f"{self.job_id}-undo", self.seen, one_round, CommitPolicy())
-        except CommitConflictError as error:
+        except (CommitError, OSError) as error:
             raise CommitOutcomeUnknownError(
                 f"input columns changed while the values were committed, and the values could not be taken back: {error} - "
                 f"at {self.uri}, fragments {_shown(list(decision.valid))} - backfill these fragments again",
                 uri=self.uri,
             ) from error
-
-
-def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> list[DataFile]:
-    """Returns the entries for files that all hold the same columns, with this version's field ids.
-
-    pylance reads the footer of one of them for that; the others differ only in name and size.
-    """
-    from lance.fragment import DataFile
-
-    if not staged:
-        return []
-    first = DataFile.create(dataset, staged[0].name)
-    return [
-        DataFile(
-            file.name,
-            list(first.fields),
-            list(first.column_indices),
-            first.file_major_version,
-            first.file_minor_version,
-            file.size_bytes,
-        )
-        for file in staged
-    ]
 
 
 def _change_of(event: Event) -> Change:

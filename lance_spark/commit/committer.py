@@ -98,13 +98,21 @@ def run_rounds(
     unanswered: Exception | None = None
     while True:
         rounds.begin()
-        head = _open_head(ref)
-        if head is not None:
-            mine = find_job(head, job_id, after=since)
-            if mine is not None:
-                return dataclasses.replace(mine, uri=ref.uri)
-            since = max(since, head.version)
-        outcome = one_round(head, rounds.retries)
+        try:
+            head = _open_head(ref)
+            if head is not None:
+                mine = find_job(head, job_id, after=since)
+                if mine is not None:
+                    return dataclasses.replace(mine, uri=ref.uri)
+                since = max(since, head.version)
+            outcome = one_round(head, rounds.retries)
+        except (OSError, CommitError) as error:
+            # Only an object store can still make a version of a request that it did not answer.
+            if unanswered is None or isinstance(error, CommitOutcomeUnknownError):
+                raise
+            if isinstance(error, CommitError) and "://" not in ref.uri:
+                raise
+            return _resolve_unknown(ref, job_id, since, error)
         if isinstance(outcome, CommitResult):
             return outcome
         if isinstance(outcome, Unknown):
@@ -218,10 +226,14 @@ def refuse_changed_fields(
     another name without an error.
 
     Raises:
-        CommitConflictError: A column was dropped, renamed, cast, or made anew; or the table was created with other columns meanwhile.
+        CommitConflictError: A column was dropped, renamed, cast, or made anew, or may not hold NULL any more; or the table was created with
+            other columns meanwhile.
     """
-    now = {(field.id, field.name, field.type) for field in field_identities(head.lance_schema)}
+    now = {(field.id, field.name, field.type): field for field in field_identities(head.lance_schema)}
     changed = [f.name for f in fields if not used.isdisjoint(f.ids) and (f.id, f.name, f.type) not in now]
+    nullable = {f.id for f in fields if f.nullable or used.isdisjoint(f.ids)}
+    # A column that is read as NULL in these rows, or may be: with one NULL in a column that holds none, no row can be read any more.
+    changed += [f.name for f in now.values() if not f.nullable and (f.id in nullable or used.isdisjoint(f.ids))]
     if not changed:
         return
     since = 0 if read_version is None else read_version
@@ -231,7 +243,7 @@ def refuse_changed_fields(
         if e.name in ("Project", "Merge", "Overwrite", "Restore", "unknown")
     )
     raise CommitConflictError(
-        f"columns {', '.join(map(repr, changed))} were dropped or changed while rows for them were written ({events}) - "
+        f"columns {', '.join(map(repr, changed))} were dropped or changed, or do not take NULL any more, while rows for them were written ({events}) - "
         f"at {uri}, version {head.version} - nothing was committed; write again",
         uri=uri,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -67,9 +67,20 @@ def find_job(dataset: lance.LanceDataset, job_id: str, *, after: int) -> CommitR
     return found
 
 
-def is_named(dataset: lance.LanceDataset, job_id: str, *, after: int) -> bool:
-    """Tells whether a kept version names files of a job, even if the job's commit was taken back since."""
-    return any(event.properties.get(JOB_KEY) == job_id for event in events_between(dataset, after, dataset.version))
+def named_files(dataset: lance.LanceDataset, names: Collection[str], *, after: int) -> frozenset[str]:
+    """Returns those of the data files that any kept version after `after` names; reads the manifests of these versions."""
+    wanted, found = frozenset(names), set[str]()
+    for version in sorted(
+        (kept["version"] for kept in dataset.version_refs() if kept["version"] > after), reverse=True
+    ):
+        at = dataset if version == dataset.version else dataset.checkout_version(version)
+        for fragment in at.get_fragments():
+            metadata = fragment.metadata
+            files = [*metadata.files, *(overlay.data_file for overlay in metadata.overlays)]
+            found.update(str(file.path) for file in files if file.path in wanted)
+        if found == wanted:
+            break
+    return frozenset(found)
 
 
 def last_commit(path: str, storage_options: dict[str, str] | None = None) -> CommitResult | None:

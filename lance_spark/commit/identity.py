@@ -7,7 +7,7 @@ values in the same physical rows. Field ids alone do not serve: Lance gives the 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class FieldIdentity:
         ids: Its own and its descendants' field ids, depth first: data files name parents (format 2.0) or only leaves (2.1, 2.2).
         type: Its Arrow type, as text; equal texts are equal types.
         token: What a backfill put into the field metadata when it added the column; None for other people's columns.
+        nullable: Whether it may hold NULL; no part of which column it is.
     """
 
     name: str
@@ -39,6 +40,7 @@ class FieldIdentity:
     ids: tuple[int, ...]
     type: str
     token: str | None = None
+    nullable: bool = field(default=True, compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,24 +64,25 @@ class FragmentIdentity:
 
 def field_identities(schema: LanceSchema) -> tuple[FieldIdentity, ...]:
     """Returns the identities of a schema's top-level columns, in order."""
-    return tuple(_field_identity(field) for field in schema.fields())
+    return tuple(_field_identity(column) for column in schema.fields())
 
 
-def _field_identity(field: LanceField) -> FieldIdentity:
-    arrow = field.to_arrow()  # type: ignore[attr-defined]  # pylance's stub lacks it
+def _field_identity(column: LanceField) -> FieldIdentity:
+    arrow = column.to_arrow()  # type: ignore[attr-defined]  # pylance's stub lacks it
     token: bytes | None = (arrow.metadata or {}).get(TOKEN_KEY)
     return FieldIdentity(
-        name=field.name(),
-        id=field.id(),
-        ids=tuple(_ids(field)),
+        name=column.name(),
+        id=column.id(),
+        ids=tuple(_ids(column)),
         type=str(arrow.type),
         token=None if token is None else token.decode(),
+        nullable=bool(arrow.nullable),
     )
 
 
-def _ids(field: LanceField) -> Iterator[int]:
-    yield field.id()
-    for child in field.children():
+def _ids(column: LanceField) -> Iterator[int]:
+    yield column.id()
+    for child in column.children():
         yield from _ids(child)
 
 
@@ -91,8 +94,8 @@ def fragment_identity(
         fragment_id=fragment.id,
         physical_rows=fragment.physical_rows,
         deleted_rows=fragment.num_deletions,
-        inputs=files_of(fragment, [i for field in inputs for i in field.ids]),
-        targets=files_of(fragment, [i for field in targets for i in field.ids]),
+        inputs=files_of(fragment, [i for column in inputs for i in column.ids]),
+        targets=files_of(fragment, [i for column in targets for i in column.ids]),
     )
 
 

@@ -94,6 +94,9 @@ def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: 
             verdict=Verdict.IMPOSSIBLE,
             reason=f"column {then.name!r}: it was dropped and made anew{_when(then, changes)}",
         )
+    if then.nullable and not now.nullable:
+        reason = f"column {then.name!r}: it may not hold NULL any more{_when(then, changes)}"
+        return Judgement(verdict=Verdict.IMPOSSIBLE, reason=reason)
     if then.token is not None:
         return VALID
     for change in changes:

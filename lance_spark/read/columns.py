@@ -7,6 +7,7 @@ addresses and versions become signed.
 from __future__ import annotations
 
 import difflib
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import DataType, LongType, StructField, StructType
 
-from lance_spark.errors import ColumnNotFoundError, OptionError, ValueConversionError
+from lance_spark.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, ValueConversionError
 from lance_spark.types import to_spark_schema
 from lance_spark.types.fields import Array, BlobHandling, Kind
 
@@ -45,10 +46,19 @@ def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOpti
 
     Raises:
         ColumnNotFoundError: `columns` names a column that is not there, or one that two columns could be.
-        OptionError: `with_row_versions` on a table without stable row ids.
-        UnsupportedTypeError: Spark cannot hold a column.
+        OptionError: `columns` names one column twice, or `with_row_versions` is set on a table without stable row ids.
+        UnsupportedTypeError: Spark cannot hold a column, or Lance cannot read it.
     """
     wanted = [resolve_name(n, dataset, ref.uri) for n in options.columns or dataset.schema.names]
+    twice = [name for name, times in Counter(wanted).items() if times > 1]
+    if options.columns and twice:
+        raise OptionError(
+            "columns",
+            ",".join(options.columns),
+            "each column once, in whatever case it is written",
+            problem=f"names columns twice ({', '.join(twice)})",
+        )
+    _refuse_backticks(wanted, dataset)
     asked = (
         (ROW_ID, options.with_row_id),
         (ROW_ADDRESS, options.with_row_address),
@@ -70,6 +80,19 @@ def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOpti
             metadata = {TABLE_METADATA: ref.snapshot_json()} if name in (ROW_ID, ROW_ADDRESS) else None
             fields[name] = StructField(name, LongType(), False, metadata)
     return StructType([fields[name] for name in wanted])
+
+
+def _refuse_backticks(names: Sequence[str], dataset: lance.LanceDataset) -> None:
+    """Refuses columns before Spark plans with them: Lance can store such a name but has no way to write it in a projection."""
+    for name in names:
+        if "`" in name:
+            others = [n for n in dataset.schema.names if "`" not in n]
+            raise UnsupportedTypeError(
+                name,
+                str(dataset.schema.field(name).type),
+                reason="Lance cannot read a top-level column whose name holds a backtick",
+                hint=f"leave it out with the option columns, which may name {', '.join(others) or 'no other column here'}",
+            )
 
 
 def resolve_name(name: str, dataset: lance.LanceDataset, uri: str) -> str:
@@ -138,8 +161,10 @@ class Projection:
 
         Raises:
             ColumnNotFoundError: The table does not have one of them (any more).
+            UnsupportedTypeError: Lance cannot read one of them.
         """
         names = [resolve_name(f.name, dataset, uri) for f in target.fields]
+        _refuse_backticks(names, dataset)
         data = _scan_schema(dataset, [n for n in names if n not in META_COLUMNS], handling)
         self._trees: list[_Whole | _Struct] = []
         fields: list[pa.Field[Any]] = []
@@ -152,6 +177,8 @@ class Projection:
             # A blob is stored as bytes and read as a struct: nothing in it can be fetched alone.
             stored_so = prune and dataset.schema.field(name).type.equals(field.type)
             tree = _tree(field.type, wanted.dataType, (name,)) if stored_so else _Whole((name,))
+            if any("`" in part for leaf in _leaves(tree) for part in leaf):
+                tree = _Whole((name,))  # a path has no way to write it
             self._trees.append(tree)
             nullable = field.nullable and isinstance(tree, _Whole)
             fields.append(field.with_name(wanted.name).with_type(_type_of(tree, field.type)).with_nullable(nullable))

@@ -67,7 +67,7 @@ def merged(batches: Iterable[pa.RecordBatch], rows: int, *, clock: Callable[[], 
         size = batch.nbytes
         alone = 2 * batch.num_rows >= rows or size >= MERGED_BYTES
         if held and (alone or held_rows + batch.num_rows > rows or held_bytes + size > MERGED_BYTES):
-            yield _joined(held)
+            yield from _joined(held)
             held, held_rows, held_bytes = [], 0, 0
         if alone:
             yield batch
@@ -78,14 +78,18 @@ def merged(batches: Iterable[pa.RecordBatch], rows: int, *, clock: Callable[[], 
         held_rows += batch.num_rows
         held_bytes += size
         if clock() - since > MERGE_S:
-            yield _joined(held)
+            yield from _joined(held)
             held, held_rows, held_bytes = [], 0, 0
     if held:
-        yield _joined(held)
+        yield from _joined(held)
 
 
-def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
-    return pa.Table.from_batches(batches).combine_chunks().to_batches()[0]
+def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
+    """Returns the batches as one, or as they are where Arrow cannot: together, dictionaries may have more values than their indices count."""
+    try:
+        return pa.Table.from_batches(batches).combine_chunks().to_batches()
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        return batches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructType
 
 from lance_spark.commit.changes import InputsFrom
-from lance_spark.commit.columns import check_still_there
 from lance_spark.commit.identity import UNKNOWN_FIELD, FieldIdentity, field_identities
+from lance_spark.commit.snapshot import check_still_there
 from lance_spark.dataset import DatasetRef, normalize_uri
 from lance_spark.errors import (
     ColumnNotFoundError,
@@ -99,6 +99,8 @@ def plan_backfill(
     if checked:
         table_columns = pa.schema([dataset.schema.field(name) for name in checked])
         check_writable(StructType([schema[name] for name in checked]), table_columns)
+        for name in existing:
+            _refuse_lacking_fields(schema[name].dataType, dataset.schema.field(name).type, name)
     added = StructType([schema[name] for name in named if name not in existing])
     new_columns = _new_columns(added, options)
     fields = [dataset.schema.field(name) if name in existing else new_columns.field(name) for name in named]
@@ -137,6 +139,25 @@ def _address_column(schema: StructType, uri: str) -> str:
             "write it unchanged"
         )
     return found[0]
+
+
+def _refuse_lacking_fields(given: DataType, has: pa.DataType, path: str) -> None:
+    """Refuses a struct without some of the column's fields: they would become NULL in every row that is given."""
+    if isinstance(given, ArrayType) and not pa.types.is_map(has) and hasattr(has, "value_type"):
+        _refuse_lacking_fields(given.elementType, has.value_type, f"{path}.element")
+    elif isinstance(given, MapType) and pa.types.is_map(has):
+        _refuse_lacking_fields(given.keyType, has.key_type, f"{path}.key")
+        _refuse_lacking_fields(given.valueType, has.item_type, f"{path}.value")
+    elif isinstance(given, StructType) and pa.types.is_struct(has):
+        there = {field.name.lower(): field.dataType for field in given.fields}
+        lacking = [field.name for field in has if field.name.lower() not in there]
+        if lacking:
+            raise SchemaMismatchError(
+                f"column {path!r} lacks the fields {', '.join(map(repr, lacking))} that the table's column has - nothing was written - "
+                "a value is written whole, so take the other fields along: struct(new AS x, s.y AS y)"
+            )
+        for field in has:
+            _refuse_lacking_fields(there[field.name.lower()], field.type, f"{path}.{field.name}")
 
 
 def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None, planned: Sequence[str]) -> DatasetRef:

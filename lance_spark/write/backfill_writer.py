@@ -22,15 +22,17 @@ from lance_spark.commit.changes import (
     FragmentColumns,
     StagedColumns,
 )
-from lance_spark.commit.columns import commit_columns, open_snapshot
-from lance_spark.commit.history import find_job, is_named
+from lance_spark.commit.columns import commit_columns
+from lance_spark.commit.history import find_job
+from lance_spark.commit.snapshot import open_snapshot
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError, TableNotFoundError
+from lance_spark.errors import CommitConflictError, CommitError, TableNotFoundError
 from lance_spark.options import WriteOptions
 from lance_spark.types import WriteConverter
 from lance_spark.write.addresses import Rejected, SnapshotRows, Verifier, addresses_in
 from lance_spark.write.backfill_plan import BackfillPlan, plan_backfill
-from lance_spark.write.column_file import ColumnFile, ColumnFiles
+from lance_spark.write.column_file import ColumnFile, ColumnFiles, Targets
+from lance_spark.write.ending import abort, commit_or_give_up, finish
 from lance_spark.write.runs import Run, RunWriter, merge_runs
 from lance_spark.write.staging import Staging, missing_data_files, new_id
 
@@ -69,6 +71,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             uri=backfill.snapshot.uri, storage_options=backfill.snapshot.storage_options, job_id=new_id()
         )
         self._policy = policy
+        self._blanks: list[str] = []
 
     @staticmethod
     def plan(
@@ -174,39 +177,32 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         earlier = self._find_commit()
         if earlier is not None:
             return earlier
-        try:
-            self._refuse_ended()
-            fragments = self._collect(messages)
-            self._refuse_missing(fragments)
-            self.staging.begin_commit()
-            result = commit_columns(
-                self.backfill.snapshot,
-                self._change(fragments),
-                job_id=self.staging.job_id,
-                restore_file=self._restore_file,
-                policy=self._policy,
-            )
-        except CommitOutcomeUnknownError:
-            raise
-        except BaseException:
-            self._sweep_unless_named()
-            raise
+        snapshot = self.backfill.snapshot
+        fragments, result = commit_or_give_up(self.staging, snapshot, lambda: self._commit(messages))
         gone = frozenset(result.fragments_gone)
         keep = [part.staged.name for part in fragments if part.fragment_id not in gone]
-        self.staging.sweep(keep)
+        finish(self.staging, snapshot, [*keep, *self._blanks])
         return result
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Deletes what the tasks wrote. Spark calls it after a failed task, and also after a failed commit."""
         del messages
-        if self.staging.commit_may_be_under_way():
-            _logger.warning(
-                "files of job %s are kept in %s, because whether it was committed is not known: lance_spark.cleanup deletes them later",
-                self.staging.job_id,
-                self.staging.uri,
-            )
-            return
-        self._sweep_unless_named()
+        abort(self.staging, self.backfill.snapshot)
+
+    def _commit(self, messages: Sequence[ColumnsWritten]) -> tuple[tuple[FragmentColumns, ...], CommitResult]:
+        self._refuse_ended()
+        fragments = self._collect(messages)
+        self.staging.begin_commit()
+        self._refuse_missing(fragments)
+        result = commit_columns(
+            self.backfill.snapshot,
+            self._change(fragments),
+            job_id=self.staging.job_id,
+            restore_file=self._restore_file,
+            blank_file=self._blank_file,
+            policy=self._policy,
+        )
+        return fragments, result
 
     def _find_commit(self) -> CommitResult | None:
         snapshot = self.backfill.snapshot
@@ -216,21 +212,6 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             return None
         found = find_job(head, self.staging.job_id, after=snapshot.version or 0)
         return None if found is None else replace(found, uri=snapshot.uri)
-
-    def _sweep_unless_named(self) -> None:
-        """Deletes the job's files, unless a version names them: a commit that was taken back stays readable as an old version."""
-        snapshot = self.backfill.snapshot
-        try:
-            head = snapshot.open_latest()
-        except TableNotFoundError:
-            self.staging.sweep()
-            return
-        if snapshot.version is not None and is_named(head, self.staging.job_id, after=snapshot.version):
-            _logger.warning(
-                "files of job %s are kept in %s: old versions name them", self.staging.job_id, self.staging.uri
-            )
-            return
-        self.staging.sweep()
 
     def _refuse_ended(self) -> None:
         if not self.staging.is_open():
@@ -317,7 +298,18 @@ class LanceBackfillWriter(DataSourceArrowWriter):
 
     def _restore_file(self, fragment_id: int) -> StagedColumns:
         """Writes a file with the values that a fragment's target columns had in the snapshot."""
+        return self._write_untouched(fragment_id, self.backfill.targets)
+
+    def _blank_file(self, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
+        """Writes a file in which some of the target columns are NULL."""
+        targets = self.backfill.targets
+        schema = pa.schema([targets.schema.field(name) for name in columns])
+        staged = self._write_untouched(fragment_id, Targets(schema=schema, existing=(), format=targets.format))
+        self._blanks.append(staged.name)
+        return staged
+
+    def _write_untouched(self, fragment_id: int, targets: Targets) -> StagedColumns:
         fragment = SnapshotRows(open_snapshot(self.backfill.snapshot)).fragment(fragment_id)
         if fragment is None:
             raise KeyError(fragment_id)
-        return ColumnFile(self.staging.begin_attempt(), fragment, self.backfill.targets).close().staged
+        return ColumnFile(self.staging.begin_attempt(), fragment, targets).close().staged

@@ -37,6 +37,8 @@ def cleanup(uri: str, storage_options: Mapping[str, str] | None = None, *, older
         if made_at(job) > before:
             continue
         staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=job)
+        # Before anything is looked at: a job that lives longer than expected must not begin its commit now.
+        staging.close_job()
         candidates = set(staging.find_data_files())
         deleted += staging.sweep(keep=_referenced(ref, candidates))
     return deleted

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _WINDOW_BYTES = 16 << 20
 _MOST_WINDOW_ROWS = 1 << 16
 _LEAST_WINDOW_ROWS = 64
+_FIRST_WINDOW_ROWS = 256
+"""Rows of old values that are read before it is known how wide they are: their size on storage does not tell, it is compressed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +66,7 @@ class ColumnFile:
         self._targets = targets
         self._physical_rows: int = fragment.metadata.physical_rows
         self._file: StagedFile = attempt.open_data_file(targets.schema, version=targets.format)
-        self._old_row_bytes = _stored_row_bytes(fragment) if targets.existing else 0
+        self._old_row_bytes: int | None = None
         self._next = 0
         self._pending: list[tuple[NDArray[np.int64], pa.RecordBatch]] = []
         self._pending_bytes = 0
@@ -114,18 +116,19 @@ class ColumnFile:
         schema = self._targets.schema
         offsets = np.concatenate([part[0] for part in self._pending]) if self._pending else np.empty(0, dtype=np.int64)
         given = pa.Table.from_batches([part[1] for part in self._pending], schema=schema)
-        window = self._window_rows()
+        given_row_bytes = self._pending_bytes // max(self._pending_rows, 1)
         self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
         while self._next < end:
-            stop = min(self._next + window, end)
+            stop = min(self._next + self._window_rows(given_row_bytes), end)
             first, last = np.searchsorted(offsets, [self._next, stop])
             self._write_window(stop, offsets[first:last], given.slice(first, last - first))
             self._next = stop
 
-    def _window_rows(self) -> int:
-        given = self._pending_bytes // max(self._pending_rows, 1)
+    def _window_rows(self, given_row_bytes: int) -> int:
+        if self._targets.existing and self._old_row_bytes is None:
+            return _FIRST_WINDOW_ROWS
         width = sum(_fixed_bytes(field.type) for field in self._targets.schema)
-        rows = _WINDOW_BYTES // max(given, self._old_row_bytes, width, 1)
+        rows = _WINDOW_BYTES // max(given_row_bytes, self._old_row_bytes or 0, width, 1)
         return max(_LEAST_WINDOW_ROWS, min(rows, _MOST_WINDOW_ROWS))
 
     def _write_window(self, stop: int, offsets: NDArray[np.int64], given: pa.Table) -> None:
@@ -181,6 +184,8 @@ class ColumnFile:
                 f"{start + rows - 1} - nothing was committed; check that the table's files are there",
                 uri=self._file.name,
             )
+        # The widest so far: rows of one fragment are often alike, and windows that are too small cost little.
+        self._old_row_bytes = max(self._old_row_bytes or 0, table.nbytes // rows)
         return table
 
 
@@ -256,12 +261,6 @@ class ColumnFiles:
             f"{self._rows.dataset.uri} - nothing was committed; call lance_spark.disable_pushdown(spark) and write again",
             uri=self._rows.dataset.uri,
         )
-
-
-def _stored_row_bytes(fragment: LanceFragment) -> int:
-    metadata = fragment.metadata
-    sizes = [file.file_size_bytes or 0 for file in metadata.files]
-    return max(sizes, default=0) // max(metadata.physical_rows, 1)
 
 
 def _fixed_bytes(type: pa.DataType) -> int:

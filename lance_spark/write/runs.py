@@ -154,7 +154,8 @@ def merge_runs(
         return
     names = [ROW_ADDRESS, *columns]
     open_run = functools.lru_cache(maxsize=_OPEN_RUNS)(functools.partial(_open, staging.session, tuple(names)))
-    row_bytes = sum(run.bytes for run in runs) // max(sum(run.rows for run in runs), 1) + 1
+    # Of the widest run: a piece may be of that one alone.
+    row_bytes = max(run.bytes // max(run.rows, 1) for run in runs) + 1
     most_rows = max(MERGE_BYTES // row_bytes, LEAST_MERGE_ROWS)
     for fragments in _groups(runs, most_rows):
         spans = [(run, *_span(run, fragments)) for run in runs]

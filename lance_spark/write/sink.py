@@ -15,10 +15,6 @@ if TYPE_CHECKING:
 
     from lance_spark.write.staging import Attempt, StagedFile, Staging
 
-_CACHE_BYTES_PER_COLUMN = 8 << 20
-_CACHE_BYTES = 256 << 20
-"""Lance keeps 8 MiB of unwritten values per column: 8 GiB for a table of a thousand. From 32 columns on they share this much."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FileLimits:
@@ -44,8 +40,6 @@ class FragmentSink:
         self._layout = layout
         self._limits = limits
         self._file_schema = layout.file_schema
-        columns = len(layout.row_schema)
-        self._cache_bytes = _CACHE_BYTES if columns * _CACHE_BYTES_PER_COLUMN > _CACHE_BYTES else None
         self._attempt: Attempt | None = None
         self._file: StagedFile | None = None
         self._blobs: BlobEncoder | None = None
@@ -84,9 +78,7 @@ class FragmentSink:
     def _open(self) -> StagedFile:
         if self._attempt is None:
             self._attempt = self._staging.begin_attempt()
-        file = self._attempt.open_data_file(
-            self._file_schema, version=self._layout.version, data_cache_bytes=self._cache_bytes
-        )
+        file = self._attempt.open_data_file(self._file_schema, version=self._layout.version)
         self._blobs = BlobEncoder(file) if self._layout.blob_columns else None
         self._rows = self._bytes = 0
         return file

@@ -28,7 +28,6 @@ import functools
 import json
 import logging
 import os
-import shutil
 import socket
 import tempfile
 import time
@@ -40,6 +39,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from lance_spark.errors import CommitError, TableUnwritableError
+from lance_spark.write.folders import STAGING, is_local, prune_folders, remove_empty_folders, remove_if_empty
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+_S = TypeVar("_S")
 _T = TypeVar("_T")
 
-STAGING = "_lance_spark/staging"
 _MARKER = "attempt"
 _OPEN = "open"
 _COMMITTING = "committing"
@@ -59,6 +59,10 @@ _PARALLEL_REQUESTS = 16
 _PROBED_ATTEMPTS = 1000
 """From this many attempts on, all of `data/` is listed instead of asking for the files of each: a listing brings 1,000 names a request."""
 _MARKER_BYTES = 256
+
+_CACHE_BYTES_PER_COLUMN = 8 << 20
+_CACHE_BYTES = 256 << 20
+"""Lance keeps 8 MiB of unwritten values per column: 8 GiB for a table of a thousand. From 32 columns on they share this much."""
 
 
 def new_id() -> str:
@@ -155,33 +159,57 @@ class Staging:
         """
         session = self.session
         if not session.list(self.folder):
-            _prune_folders(self.uri, self.folder)
+            prune_folders(self.uri, self.folder)
             return 0
         # First of all: from here on no attempt begins, and a running one that finishes a file deletes it.
         _delete(session, f"{self.folder}/{_OPEN}")
         attempts, private = self._contents()
         _in_parallel(functools.partial(_delete, session), private)
         leftovers = [name for name in _find_data_files(session, attempts) if name not in keep]
-        _in_parallel(functools.partial(_delete_data_file, self.uri, session), leftovers)
+        _in_parallel(functools.partial(_delete_data_files, self.uri, session), _by_attempt(leftovers))
         _in_parallel(
             functools.partial(_delete, session), [f"{self.folder}/{attempt}/{_MARKER}" for attempt in attempts]
         )
         _delete(session, f"{self.folder}/{_COMMITTING}")
-        _prune_folders(self.uri, self.folder)
+        prune_folders(self.uri, self.folder)
         if leftovers:
             logger.info("deleted %s uncommitted data files of job %s in %s", len(leftovers), self.job_id, self.uri)
         return len(leftovers)
 
     def begin_commit(self) -> None:
-        """Notes that a commit is about to be tried: from here on only who knows its outcome may delete files."""
-        _put(self.session, f"{self.folder}/{_COMMITTING}")
+        """Notes that a commit is about to be tried: from here on only who knows its outcome may delete files.
 
-    def commit_may_be_under_way(self) -> bool:
-        """Tells whether a commit was begun that may still make a version. Runs on the driver, in another process than the commit.
+        Raises:
+            CommitError: The job has ended: Spark aborted it, or the table was deleted or cleaned up.
+            TableUnwritableError: The store refused.
+        """
+        try:
+            _put(self.session, f"{self.folder}/{_COMMITTING}")
+            # In this order: an abort closes the job before it looks for the marker, so one of the two sees the other.
+            still_open = self.is_open()
+        except OSError as error:
+            raise TableUnwritableError(self.uri, str(error)) from error
+        if not still_open:
+            raise CommitError(
+                "the job has ended before its commit: it was aborted, or what it wrote is not there any more because the table was deleted or "
+                f"made anew, or cleaned up - at {self.uri}, job {self.job_id} - nothing was committed; read the table and write again",
+                uri=self.uri,
+            )
+
+    def has_begun_commit(self) -> bool:
+        """Tells whether a commit of this job has begun, in whatever process."""
+        return self.session.contains(f"{self.folder}/{_COMMITTING}")
+
+    def close_job(self) -> bool:
+        """Ends the job: from here on no attempt begins and no commit. Runs on the driver, in another process than the commit.
 
         A commit that began and whose process is dead is over on a local file system. On an object store its last request may still
         be on its way.
+
+        Returns:
+            Whether a commit has begun that may still make a version.
         """
+        _delete(self.session, f"{self.folder}/{_OPEN}")
         path = f"{self.folder}/{_COMMITTING}"
         if not self.session.contains(path):
             return False
@@ -230,19 +258,16 @@ class Attempt:
         """Path of the marker, relative to the table."""
         return f"{self.folder}/{_MARKER}"
 
-    def open_data_file(
-        self, schema: pa.Schema, *, version: str | None, data_cache_bytes: int | None = None
-    ) -> StagedFile:
+    def open_data_file(self, schema: pa.Schema, *, version: str | None) -> StagedFile:
         """Opens the attempt's next data file. Close it before you open another one: leftovers are found by counting up.
 
         Args:
             schema: Arrow schema of the file's columns.
             version: Lance file format, such as `2.2`; None is pylance's default.
-            data_cache_bytes: Memory for pages that are not full; None is Lance's default of 8 MiB a column.
         """
         name = f"{self.id}-{self._data_files}.lance"
         self._data_files += 1
-        return StagedFile(self, name, schema, version=version, data_cache_bytes=data_cache_bytes)
+        return StagedFile(self, name, schema, version=version)
 
     def next_run_file(self) -> str:
         """Returns the path, relative to the table, of a new private file; :meth:`Staging.sweep` deletes it."""
@@ -262,11 +287,11 @@ class Attempt:
         if self.is_live():
             return False
         uri, session = self.staging.uri, self.staging.session
-        for number in range(self._data_files):
+        for number in reversed(range(self._data_files)):
             _delete_data_file(uri, session, f"{self.id}-{number}.lance")
         for path in session.list(self.folder):
             _delete(session, path)
-        _prune_folders(uri, self.staging.folder)
+        prune_folders(uri, self.staging.folder)
         remove_empty_folders(uri, made=self.staging.made_folder)
         return True
 
@@ -280,9 +305,7 @@ class StagedFile:
         size_bytes: Size of the file, once it is closed.
     """
 
-    def __init__(
-        self, attempt: Attempt, name: str, schema: pa.Schema, *, version: str | None, data_cache_bytes: int | None
-    ) -> None:
+    def __init__(self, attempt: Attempt, name: str, schema: pa.Schema, *, version: str | None) -> None:
         self.name = name
         self.num_rows: int | None = None
         self.size_bytes: int | None = None
@@ -290,13 +313,21 @@ class StagedFile:
         self._uri = attempt.staging.uri
         self._session = attempt.staging.session
         self._path = f"{attempt.folder}/{name}" if is_local(self._uri) else f"data/{name}"
+        cache = _CACHE_BYTES if len(schema) * _CACHE_BYTES_PER_COLUMN > _CACHE_BYTES else None
         self._writer: LanceFileWriter = self._session.open_writer(
-            self._path, schema=schema, version=version, data_cache_bytes=data_cache_bytes
+            self._path, schema=schema, version=version, data_cache_bytes=cache
         )
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Writes a batch. Its buffers must be aligned: Lance panics otherwise."""
-        self._writer.write_batch(batch)
+        """Writes a batch. Its buffers must be aligned: Lance panics otherwise.
+
+        Raises:
+            TableUnwritableError: The store refused.
+        """
+        try:
+            self._writer.write_batch(batch)
+        except OSError as error:
+            raise TableUnwritableError(self._uri, str(error)) from error
 
     def open_packed_blobs(self, blob_id: int) -> PackedBlobWriter:
         """Opens a sidecar that holds many blobs; finish it before the file is closed."""
@@ -314,6 +345,7 @@ class StagedFile:
 
         Raises:
             CommitError: The job ended without this attempt. Nothing of the attempt is left.
+            TableUnwritableError: The store refused.
         """
         try:
             rows = self._writer.close()
@@ -323,7 +355,7 @@ class StagedFile:
             # The sweep may have taken the folder away under us.
             if self._attempt.clear_if_over():
                 raise _job_is_over(self._attempt.staging) from error
-            raise
+            raise TableUnwritableError(self._uri, str(error)) from error
         self.num_rows, self.size_bytes = rows or 0, self._writer.size_bytes
         if self._attempt.clear_if_over():
             raise _job_is_over(self._attempt.staging)
@@ -364,36 +396,6 @@ def missing_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], n
     return [name for name, found in zip(names, there, strict=True) if not found]
 
 
-def is_local(uri: str) -> bool:
-    """Tells whether a table (its normalised location) is on a mounted file system."""
-    return "://" not in uri
-
-
-def first_missing_folder(uri: str) -> str | None:
-    """Returns the topmost folder that making a table here would make; None where the folder is there, or on an object store."""
-    missing = None
-    folder = uri
-    while is_local(uri) and not os.path.isdir(folder):
-        missing, folder = folder, os.path.dirname(folder)
-    return missing
-
-
-def remove_empty_folders(uri: str, *, made: str | None) -> None:
-    """Deletes the folders of a table that was never committed; no folder that holds a file goes.
-
-    Args:
-        uri: Location of the table.
-        made: What :func:`first_missing_folder` said before anything was written.
-    """
-    if not is_local(uri):
-        return
-    for folder in ("data", STAGING, os.path.dirname(STAGING)):
-        _remove_if_empty(os.path.join(uri, folder))
-    folder = uri
-    while made is not None and len(folder) >= len(made) and _remove_if_empty(folder):
-        folder = os.path.dirname(folder)
-
-
 def _find_data_files(session: LanceFileSession, attempts: Collection[str]) -> list[str]:
     if len(attempts) < _PROBED_ATTEMPTS:
         return [name for names in _in_parallel(functools.partial(_probe, session), attempts) for name in names]
@@ -412,12 +414,29 @@ def _probe(session: LanceFileSession, attempt: str) -> list[str]:
         found.append(f"{stem}.lance")
 
 
+def _by_attempt(names: Iterable[str]) -> list[list[str]]:
+    """Returns names of data files attempt by attempt, the last file first.
+
+    In this order a deletion that stops halfway leaves files that are found by counting up from 0.
+    """
+    attempts: dict[str, list[tuple[int, str]]] = {}
+    for name in names:
+        attempt, _, number = name.removesuffix(".lance").partition("-")
+        attempts.setdefault(attempt, []).append((int(number), name))
+    return [[name for _, name in sorted(files, reverse=True)] for files in attempts.values()]
+
+
+def _delete_data_files(uri: str, session: LanceFileSession, names: Iterable[str]) -> None:
+    for name in names:
+        _delete_data_file(uri, session, name)
+
+
 def _delete_data_file(uri: str, session: LanceFileSession, name: str) -> None:
     stem = name.removesuffix(".lance")
     for path in session.list(f"data/{stem}"):
         _delete(session, path)
     if is_local(uri):
-        _remove_if_empty(os.path.join(uri, "data", stem))
+        remove_if_empty(os.path.join(uri, "data", stem))
     _delete(session, f"data/{name}")
 
 
@@ -449,28 +468,12 @@ def _is_alive(pid: int) -> bool:
     return True
 
 
-def _in_parallel(act: Callable[[str], _T], names: Iterable[str]) -> list[_T]:
-    names = list(names)
-    if len(names) <= 1:
-        return [act(name) for name in names]
-    with ThreadPoolExecutor(min(_PARALLEL_REQUESTS, len(names))) as pool:
-        return list(pool.map(act, names))
-
-
-def _prune_folders(uri: str, folder: str) -> None:
-    if not is_local(uri):
-        return
-    shutil.rmtree(os.path.join(uri, folder), ignore_errors=True)
-    for parent in (STAGING, os.path.dirname(STAGING)):
-        _remove_if_empty(os.path.join(uri, parent))
-
-
-def _remove_if_empty(folder: str) -> bool:
-    try:
-        os.rmdir(folder)
-    except OSError:
-        return False
-    return True
+def _in_parallel(act: Callable[[_S], _T], items: Iterable[_S]) -> list[_T]:
+    items = list(items)
+    if len(items) <= 1:
+        return [act(item) for item in items]
+    with ThreadPoolExecutor(min(_PARALLEL_REQUESTS, len(items))) as pool:
+        return list(pool.map(act, items))
 
 
 def _job_is_over(staging: Staging) -> CommitError:

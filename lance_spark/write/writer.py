@@ -19,22 +19,22 @@ from pyspark.sql.types import StructType
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.committer import commit_rows, properties_of
-from lance_spark.commit.history import find_job, is_named
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import (
     CommitConflictError,
     CommitError,
-    CommitOutcomeUnknownError,
     OptionError,
     SchemaMismatchError,
 )
 from lance_spark.options import WriteOptions
 from lance_spark.types import WriteConverter, check_writable, to_lance_schema
 from lance_spark.write.blobs import is_logical_blob, row_field
+from lance_spark.write.ending import abort, commit_or_give_up, finish, has_committed
+from lance_spark.write.folders import first_missing_folder
 from lance_spark.write.layout import FileLayout
 from lance_spark.write.messages import RowsWritten
 from lance_spark.write.sink import FileLimits, FragmentSink
-from lance_spark.write.staging import Staging, first_missing_folder, missing_data_files, new_id, remove_empty_folders
+from lance_spark.write.staging import Staging, missing_data_files, new_id
 
 if TYPE_CHECKING:
     import lance
@@ -55,6 +55,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
         mode: `append` (which creates a table that is not there) or `overwrite`.
         options: The options.
         staging: The files of this job.
+        policy: Bounds of the commit's retries.
     """
 
     ref: DatasetRef
@@ -63,6 +64,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
     mode: Literal["append", "overwrite"]
     options: WriteOptions
     staging: Staging
+    policy: CommitPolicy
 
     @staticmethod
     def plan(ref: DatasetRef, schema: StructType, options: WriteOptions, *, overwrite: bool) -> LanceAppendWriter:
@@ -103,6 +105,8 @@ class LanceAppendWriter(DataSourceArrowWriter):
                 job_id=new_id(),
                 made_folder=first_missing_folder(ref.uri),
             ),
+            # Read here: the environment variable of the driver counts, not that of another process.
+            policy=CommitPolicy.of(options.commit_max_retries),
         )
 
     # mypy compares with the row-wise base class, which pyspark's Arrow writer overrides in the same way.
@@ -136,16 +140,9 @@ class LanceAppendWriter(DataSourceArrowWriter):
             CommitError: The commit did not happen. Nothing is left behind.
         """
         written = [message for message in messages if isinstance(message, RowsWritten)]
-        try:
-            if any(message.fragments for message in written):
-                self.staging.begin_commit()
-            self._commit(written)
-        except CommitOutcomeUnknownError:
-            raise
-        except CommitError:
-            self._undo()
-            raise
-        self._sweep_after_commit(written)
+        if not has_committed(self.staging, self.ref):
+            commit_or_give_up(self.staging, self.ref, lambda: self._commit(written))
+        finish(self.staging, self.ref, _names(written))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes everything that the job wrote. Runs on the driver, in a process of its own.
@@ -153,17 +150,8 @@ class LanceAppendWriter(DataSourceArrowWriter):
         Spark also calls this where the commit's process died or its answer was lost: then files are deleted only if the commit can
         neither have happened nor happen still.
         """
-        written = [message for message in messages if isinstance(message, RowsWritten)]
-        if self._has_committed():
-            self._sweep_after_commit(written)
-        elif self.staging.commit_may_be_under_way():
-            logger.warning(
-                "whether job %s was committed is not known, so its files are kept - at %s - lance_spark.cleanup deletes them later",
-                self.staging.job_id,
-                self.ref.uri,
-            )
-        else:
-            self._undo()
+        del messages
+        abort(self.staging, self.ref)
 
     def _commit(self, written: Sequence[RowsWritten]) -> CommitResult | None:
         rows = sum(message.rows for message in written)
@@ -174,6 +162,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
             return None
         if rows == 0 and self._has_created_empty_table():
             return None
+        self.staging.begin_commit()
         self._refuse_missing_files(written)
         if self.mode == "append" and self.ref.version is not None and not self._exists():
             raise CommitConflictError(
@@ -190,8 +179,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
             enable_stable_row_ids=self.options.enable_stable_row_ids,
             commit_message=self.options.commit_message,
         )
-        policy = CommitPolicy.of(self.options.commit_max_retries)
-        return commit_rows(self.ref, change, job_id=self.staging.job_id, policy=policy)
+        return commit_rows(self.ref, change, job_id=self.staging.job_id, policy=self.policy)
 
     def _has_created_empty_table(self) -> bool:
         """Creates an empty table if the committer cannot: it has no file to take the format from, and would use the default one."""
@@ -225,7 +213,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
         return True
 
     def _refuse_missing_files(self, written: Sequence[RowsWritten]) -> None:
-        names = [name for message in written for name in message.file_names]
+        names = _names(written)
         missing = missing_data_files(self.ref.uri, self.ref.storage_options, names)
         if missing:
             shown = ", ".join(missing[:_SHOWN_FILES])
@@ -238,34 +226,9 @@ class LanceAppendWriter(DataSourceArrowWriter):
     def _exists(self) -> bool:
         return table_exists(self.ref.uri, self.ref.storage)
 
-    def _has_committed(self) -> bool:
-        if not self._exists():
-            return False
-        return find_job(self.ref.open_latest(), self.staging.job_id, after=self.ref.version or 0) is not None
 
-    def _sweep_after_commit(self, written: Sequence[RowsWritten]) -> None:
-        try:
-            self.staging.sweep(keep={name for message in written for name in message.file_names})
-        except OSError as error:
-            # The version is there; that something else of the job is there too must not make the job fail.
-            logger.warning(
-                "files of killed attempts of job %s could not be deleted: %s - at %s - lance_spark.cleanup deletes them later",
-                self.staging.job_id,
-                error,
-                self.ref.uri,
-            )
-
-    def _undo(self) -> None:
-        if not self._exists():
-            self.staging.sweep()
-            remove_empty_folders(self.ref.uri, made=self.staging.made_folder)
-        elif is_named(self.ref.open_latest(), self.staging.job_id, after=self.ref.version or 0):
-            # A commit that was taken back again is readable as an old version.
-            logger.warning(
-                "files of job %s are kept, because an old version names them - at %s", self.staging.job_id, self.ref.uri
-            )
-        else:
-            self.staging.sweep()
+def _names(written: Sequence[RowsWritten]) -> list[str]:
+    return [name for message in written for name in message.file_names]
 
 
 def _layout_of_new_table(schema: StructType, options: WriteOptions, version: str) -> FileLayout:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import pickle
 import shutil
 import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 
 import lance
 import pyarrow as pa
 import pytest
 
-from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
+from lance_spark.dataset import DatasetRef, incarnation_of, normalize_uri, table_exists
 from lance_spark.errors import (
     OptionError,
     SnapshotError,
@@ -67,6 +69,42 @@ def test_a_timestamp_gives_the_newest_version_not_after_it(table: str) -> None:
     with pytest.raises(VersionNotFoundError, match="oldest version is of"):
         resolve(table, timestamp=(moments[0] - timedelta(microseconds=1)).isoformat())
     assert resolve(table, timestamp=datetime.now(UTC).isoformat()).version == 3
+
+
+@pytest.fixture
+def clocks_go_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Two moments, in nanoseconds, that are both 02:30 in the time zone of this process."""
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    summer = int(datetime(2026, 10, 25, 0, 30, tzinfo=UTC).timestamp())
+    yield [summer * 10**9, (summer + 3600) * 10**9]
+    monkeypatch.undo()
+    time.tzset()
+
+
+def committed_at(*moments: int) -> SimpleNamespace:
+    """Stands for a table whose versions were committed at these moments; nobody can set Lance's clock."""
+
+    def versions() -> list[dict[str, object]]:
+        counts = {"total_rows": "1", "total_data_files": "1"}
+        return [{"version": i + 1, "timestamp": at, "metadata": counts} for i, at in enumerate(moments)]
+
+    native = SimpleNamespace(versions=versions, current_version=lambda: versions()[-1])
+    shown = lance.LanceDataset
+    table = SimpleNamespace(_ds=native)
+    table.versions, table.get_version = (lambda: shown.versions(table)), (lambda: shown.get_version(table))  # type: ignore[arg-type]
+    return table
+
+
+def test_a_version_is_of_the_same_moment_in_every_time_zone(
+    table: str, clocks_go_back: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = (incarnation_of(committed_at(at)) for at in clocks_go_back)  # type: ignore[arg-type]
+    assert [first, second] == [f"{at // 1000}-1-1" for at in clocks_go_back]
+    monkeypatch.setattr(DatasetRef, "open_latest", lambda _: committed_at(*clocks_go_back))
+    for index, at in enumerate(clocks_go_back):
+        moment = datetime.fromtimestamp(at // 10**9, UTC).isoformat()
+        assert resolve(table, timestamp=moment).version == index + 1
 
 
 @pytest.mark.parametrize("asked", ["99", "nosuchtag", "nosuchbranch:1", "main:99"])

@@ -1,5 +1,6 @@
 package lancespark;
 
+import java.util.ArrayDeque;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
@@ -167,7 +168,7 @@ public class LancePushdown extends Rule {
     Map spec = new LinkedHashMap();
     spec.put("columns", schemaOf(narrowed).json());
     boolean pushable = !source.limited();
-    spec.put("predicate", pushable && !filters.isEmpty() ? condition(filters) : null);
+    spec.put("predicate", pushable ? condition(filters) : null);
     spec.put("limit", pushable && filters.isEmpty() ? limit : null);
     spec.put("aggregate", null);
     spec.put("whole_fragments", Boolean.FALSE);
@@ -217,10 +218,27 @@ public class LancePushdown extends Rule {
     return new Project(Reflection.seq(columns), withScan(relation, scan, output));
   }
 
+  /**
+   * Describes what the scan may filter by; null where that is nothing. A condition that is not deterministic, such as one on
+   * monotonically_increasing_id(), depends on the rows that reach it: only what Spark evaluates before it may be pushed below it.
+   */
   private static Map condition(List filters) {
-    Expression all = (Expression) filters.get(0);
-    for (int i = 1; i < filters.size(); i++) all = new And(all, (Expression) filters.get(i));
-    return LancePredicates.describe(all);
+    Expression all = null;
+    for (int i = filters.size() - 1; i >= 0; i--) {
+      ArrayDeque todo = new ArrayDeque();
+      todo.push(filters.get(i));
+      while (!todo.isEmpty()) {
+        Expression next = (Expression) todo.pop();
+        if (next instanceof And) {
+          todo.push(((BinaryExpression) next).right());
+          todo.push(((BinaryExpression) next).left());
+          continue;
+        }
+        if (!next.deterministic()) return all == null ? null : LancePredicates.describe(all);
+        all = all == null ? next : new And(all, next);
+      }
+    }
+    return all == null ? null : LancePredicates.describe(all);
   }
 
   private static List referenced(List output, List projections, List filters) {

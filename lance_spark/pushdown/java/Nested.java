@@ -42,8 +42,8 @@ final class Nested {
     for (int i = 0; i < columns.size(); i++) {
       AttributeReference column = (AttributeReference) columns.get(i);
       Set paths = (Set) used.get(column.exprId());
-      DataType type = paths == null ? column.dataType() : wanted(column.dataType(), new ArrayList(), paths);
-      boolean same = type.equals(column.dataType());
+      DataType type = paths == null ? column.dataType() : wanted(column.dataType(), column.nullable(), new ArrayList(), paths);
+      boolean same = DataType.equalsIgnoreNullability(type, column.dataType());
       changed |= !same;
       result.add(same ? column : LancePushdown.attribute(column, type, column.metadata()));
     }
@@ -72,7 +72,8 @@ final class Nested {
     return ((StructType) ((Expression) field.child()).dataType()).fields()[field.ordinal()].name();
   }
 
-  private static DataType wanted(DataType type, List path, Set used) {
+  /** Also a NOT NULL field is NULL where a struct around it was: in a struct that loses fields, nothing tells the two apart. */
+  private static DataType wanted(DataType type, boolean nullable, List path, Set used) {
     if (used.contains(path) || !(type instanceof StructType)) return type;
     StructField[] fields = ((StructType) type).fields();
     Set names = new HashSet();
@@ -82,8 +83,9 @@ final class Nested {
       List below = new ArrayList(path);
       below.add(fields[i].name());
       if (!isPrefixOfAny(below, used)) continue;
-      DataType kept = wanted(fields[i].dataType(), below, used);
-      result = result.add(fields[i].name(), kept, fields[i].nullable(), fields[i].metadata());
+      boolean optional = nullable || fields[i].nullable();
+      DataType kept = wanted(fields[i].dataType(), optional, below, used);
+      result = result.add(fields[i].name(), kept, optional, fields[i].metadata());
     }
     return result.length() == 0 ? type : result;
   }

@@ -171,6 +171,50 @@ def test_nested_fields_are_pruned_and_read_right(table: DataFrame) -> None:
     assert sorted(r.e for r in df.collect()) == sorted(f"x{i}" for i in range(ROWS) if i % 5 and i % 3 == 1)
 
 
+def test_a_filter_is_not_pushed_below_one_that_depends_on_the_rows_that_reach_it(
+    table: DataFrame, plain_spark: SparkSession, path: str
+) -> None:
+    number = F.monotonically_increasing_id() % (1 << 33)
+
+    def numbered_first(df: DataFrame) -> list[DataFrame]:
+        return [
+            df.where(number < 10).where("s = 'v1'"),
+            df.withColumn("n", number).where("n < 10 AND s = 'v1'"),
+            df.withColumn("n", number).where("s = 'v1'").where("n < 10"),
+        ]
+
+    plain = plain_spark.read.format("lance").load(path)
+    for pushed, expected in zip(numbered_first(table), numbered_first(plain), strict=True):
+        assert "pushed" not in descriptions(pushed)[0]
+        assert [r.id for r in pushed.select("id").collect()] == [r.id for r in expected.select("id").collect()]
+        assert pushed.limit(2).count() == expected.limit(2).count() == 2
+
+    between = table.where("id >= 10").where(number < 10).where("s = 'v1'")
+    assert "`id` >= 10" in descriptions(between)[0]
+    assert "v1" not in descriptions(between)[0]
+    assert [r.id for r in between.collect() if r.id < 30] == [13, 17]
+
+
+def test_a_filter_that_comes_before_a_random_one_is_pushed(table: DataFrame) -> None:
+    df = table.where("s = 'v1'").where(F.rand(0) >= 0)
+    assert "`s` = 'v1'" in descriptions(df)[0]
+    assert df.count() == ROWS // 4
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_a_field_that_is_not_null_is_null_where_its_struct_is(
+    spark: SparkSession, table_path: str, version: str
+) -> None:
+    inner = pa.struct([pa.field("a", pa.int32(), False), pa.field("b", pa.int32())])
+    outer = pa.struct([pa.field("in", inner, False), pa.field("c", pa.int32())])
+    schema = pa.schema([("s", inner), ("o", outer), pa.field("r", inner, False)])
+    rows = [{"s": {"a": 1}, "o": {"in": {"a": 2}}, "r": {"a": 3}}, {"s": None, "o": None, "r": {"a": 4}}]
+    lance.write_dataset(pa.Table.from_pylist(rows, schema), table_path, data_storage_version=version)
+    df = spark.read.format("lance").load(table_path).selectExpr("s.a", "o.in.a", "r.a")
+    assert [tuple(row) for row in df.collect()] == [(1, 2, 3), (None, None, 4)]
+    assert columns(df) == ["s STRUCT<a: INT>", "o STRUCT<in: STRUCT<a: INT>>", "r STRUCT<a: INT NOT NULL>"]
+
+
 @pytest.mark.parametrize(
     ("condition", "type_"),
     [

@@ -10,7 +10,13 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, BinaryType, DataType, IntegerType, LongType, StructField, StructType
 
-from lance_spark.errors import ColumnNotFoundError, FilterError, OptionError, ValueConversionError
+from lance_spark.errors import (
+    ColumnNotFoundError,
+    FilterError,
+    OptionError,
+    UnsupportedTypeError,
+    ValueConversionError,
+)
 from lance_spark.read.columns import _signed
 from lance_spark.read.spec import ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
@@ -29,6 +35,31 @@ def test_a_name_may_differ_in_case_where_only_one_column_is_meant(table_path: st
     lance.write_dataset(pa.table({"aB": [3], "Ab": [4]}), table_path, mode="overwrite")
     with pytest.raises(ColumnNotFoundError, match="'aB' or 'Ab'"):
         read(table_path, columns="ab")
+
+
+@pytest.mark.parametrize(("names", "twice"), [("id,ID", "id"), ("_rowid,id,_ROWID", "_rowid")])
+def test_a_column_that_is_named_twice_in_different_cases_is_refused(
+    make_table: MakeTable, table_path: str, names: str, twice: str
+):
+    make_table()
+    with pytest.raises(OptionError, match=rf"{names}.* names columns twice \({twice}\)") as caught:
+        make_reader(table_path, columns=names)
+    assert (caught.value.option, caught.value.value) == ("columns", names)
+
+
+def test_a_column_that_lance_cannot_read_for_its_name_is_refused_and_can_be_left_out(table_path: str):
+    lance.write_dataset(pa.table({"a`b": [1, 2], "c": [3, 4]}), table_path)
+    for options in ({}, {"columns": "a`b"}):
+        with pytest.raises(
+            UnsupportedTypeError, match=r"holds a backtick .* option columns, which may name c$"
+        ) as caught:
+            make_reader(table_path, **options)
+        assert caught.value.column == "a`b"
+    assert read(table_path, columns="c").to_pydict() == {"c": [3, 4]}
+    reader = make_reader(table_path, columns="c")
+    reader.target = StructType([StructField("a`b", LongType())])
+    with pytest.raises(UnsupportedTypeError, match="holds a backtick"):
+        reader.partitions()
 
 
 def test_an_unknown_name_is_refused_with_the_closest_one(make_table: MakeTable, table_path: str):
@@ -142,6 +173,17 @@ def test_fields_of_structs_in_lists_are_pruned_in_memory(nested_path: str):
     spec = ScanSpec(columns=struct(s=struct(list=ArrayType(struct(n=IntegerType())))))
     got = read(nested_path, spec)["s"].to_pylist()
     assert [s["list"] for s in got] == [[{"n": 2}], None, None, []]
+
+
+def test_a_struct_is_read_whole_where_a_wanted_field_has_a_backtick_in_its_name(table_path: str):
+    rows = [{"a`b": 1, "in": {"`": 2, "x": 3}, "y": 4}, None]
+    lance.write_dataset(pa.table({"s": pa.array(rows)}), table_path)
+    direct = ScanSpec(columns=struct(s=StructType([StructField("a`b", A)])))
+    deeper = ScanSpec(columns=struct(s=StructType([StructField("in", StructType([StructField("`", A)]))])))
+    beside = ScanSpec(columns=struct(s=struct(y=A)))
+    assert read(table_path, direct)["s"].to_pylist() == [{"a`b": 1}, None]
+    assert read(table_path, deeper)["s"].to_pylist() == [{"in": {"`": 2}}, None]
+    assert read(table_path, beside)["s"].to_pylist() == [{"y": 4}, {"y": None}]
 
 
 def test_a_whole_struct_keeps_its_nulls(nested_path: str):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -47,3 +48,15 @@ def test_rows_are_not_held_back_for_long():
 def test_batches_of_many_bytes_are_not_put_together():
     wide = [pa.record_batch({"b": pa.array([b"x" * (MERGED_BYTES // 2 + 1)])}) for _ in range(3)]
     assert [b.num_rows for b in merged(wide, 1000, clock=lambda: 0.0)] == [1, 1, 1]
+
+
+@pytest.mark.parametrize("nested", [False, True])
+def test_batches_whose_dictionaries_have_no_room_for_each_others_values_are_passed_on_one_by_one(nested: bool):
+    kind = pa.dictionary(pa.int8(), pa.string())
+    batches = []
+    for number in range(3):
+        column = pa.array([f"user-{number}-{i}" for i in range(60)]).dictionary_encode().cast(kind)
+        array = pa.StructArray.from_arrays([column], ["d"]) if nested else column
+        batches.append(pa.record_batch({"c": array}))
+    got = list(merged(batches, 1000, clock=lambda: 0.0))
+    assert [row for b in got for row in b.to_pylist()] == [row for b in batches for row in b.to_pylist()]

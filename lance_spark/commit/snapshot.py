@@ -1,0 +1,45 @@
+"""Whether the version that values were computed on is still there, and the same."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import CommitImpossibleError, SnapshotError, TableNotFoundError, VersionNotFoundError
+
+if TYPE_CHECKING:
+    import lance
+
+
+def open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
+    """Opens the version that a job's values belong to, to commit them, and looks at storage for it.
+
+    A Python worker of Spark may still have it open from before the table was deleted and made anew.
+
+    Raises:
+        CommitImpossibleError: It is not there any more, or the table was made anew.
+    """
+    try:
+        check_still_there(snapshot)
+        return snapshot.open()
+    except (SnapshotError, VersionNotFoundError, TableNotFoundError) as error:
+        raise CommitImpossibleError(
+            f"version {snapshot.version}, which the values were computed on, is not there any more: {error} - nothing was committed; "
+            "read the table again and write again",
+            uri=snapshot.uri,
+        ) from error
+
+
+def check_still_there(snapshot: DatasetRef) -> None:
+    """Looks at storage whether a pinned version is still the same one.
+
+    Raises:
+        SnapshotError: The table was made anew.
+        VersionNotFoundError, TableNotFoundError, TableUnreadableError: It cannot be opened.
+    """
+    now = dataclasses.replace(snapshot, incarnation=None).pin(snapshot.version)
+    if snapshot.incarnation not in (None, now.incarnation):
+        raise SnapshotError(
+            f"the table was deleted and made anew since version {snapshot.version} of it was read - at {snapshot.uri} - read it again"
+        )

@@ -1,0 +1,94 @@
+"""How a job ends: its commit lands, it is given up, or Spark aborts it. Decides which of its files may go.
+
+A commit runs in one process and an abort in another, maybe at the same time. Both follow one order: a commit puts up its marker and then looks
+whether the job is still open; an abort closes the job and then looks for that marker. So at least one of them sees the other: an abort
+keeps all files where a commit may be under way, and a commit does not begin where an abort has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from lance_spark.commit.history import find_job, named_files
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import CommitError, CommitOutcomeUnknownError, TableNotFoundError
+from lance_spark.write.folders import is_local, remove_empty_folders
+from lance_spark.write.staging import Staging
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) -> _T:
+    """Runs a commit, and deletes the job's files if it certainly did not happen.
+
+    Raises:
+        Whatever `act` raises. After a `CommitOutcomeUnknownError`, and after any other failure of an object store once the commit has begun,
+        the files are kept, because a request may still arrive.
+    """
+    try:
+        return act()
+    except CommitOutcomeUnknownError:
+        raise
+    except BaseException as error:
+        if isinstance(error, CommitError) or is_local(ref.uri) or not staging.has_begun_commit():
+            give_up(staging, ref)
+        raise
+
+
+def give_up(staging: Staging, ref: DatasetRef) -> None:
+    """Deletes the files of a job that has committed nothing, but for those that a version names after all.
+
+    A commit that was taken back is an old version, and the events of a version that was cleaned up are gone while its files may live on in
+    the next one: so manifests are asked, not transactions.
+
+    Args:
+        staging: The job's files.
+        ref: The table, at the version that the job read.
+    """
+    staging.close_job()
+    try:
+        head = ref.open_latest()
+    except TableNotFoundError:
+        staging.sweep()
+        remove_empty_folders(ref.uri, made=staging.made_folder)
+        return
+    written = staging.find_data_files()
+    staging.sweep(keep=named_files(head, written, after=ref.version or 0) if written else ())
+
+
+def abort(staging: Staging, ref: DatasetRef) -> None:
+    """Does what Spark's abort is for. Spark calls it too where the commit's process died or its answer was lost."""
+    if staging.close_job() and not has_committed(staging, ref):
+        logger.warning(
+            "whether job %s was committed is not known, so its files are kept - at %s - lance_spark.cleanup deletes them later",
+            staging.job_id,
+            ref.uri,
+        )
+    else:
+        give_up(staging, ref)
+
+
+def has_committed(staging: Staging, ref: DatasetRef) -> bool:
+    """Tells whether a version is of this job."""
+    try:
+        return find_job(ref.open_latest(), staging.job_id, after=ref.version or 0) is not None
+    except TableNotFoundError:
+        return False
+
+
+def finish(staging: Staging, ref: DatasetRef, keep: Collection[str]) -> None:
+    """Deletes what other attempts of a committed job left."""
+    try:
+        staging.sweep(keep)
+    except OSError as error:
+        # The version is there; that something else of the job is there too must not make the job fail.
+        logger.warning(
+            "files of killed attempts of job %s could not be deleted: %s - at %s - lance_spark.cleanup deletes them later",
+            staging.job_id,
+            error,
+            ref.uri,
+        )

@@ -1,0 +1,56 @@
+"""Folders, which only local file systems have: made along with files, and taken away again when they are empty."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+STAGING = "_lance_spark/staging"
+
+
+def is_local(uri: str) -> bool:
+    """Tells whether a table (its normalised location) is on a mounted file system."""
+    return "://" not in uri
+
+
+def first_missing_folder(uri: str) -> str | None:
+    """Returns the topmost folder that making a table here would make; None where the folder is there, or on an object store."""
+    missing = None
+    folder = uri
+    while is_local(uri) and not os.path.isdir(folder):
+        missing, folder = folder, os.path.dirname(folder)
+    return missing
+
+
+def remove_empty_folders(uri: str, *, made: str | None) -> None:
+    """Deletes the folders of a table that was never committed; no folder that holds a file goes.
+
+    Args:
+        uri: Location of the table.
+        made: What :func:`first_missing_folder` said before anything was written.
+    """
+    if not is_local(uri):
+        return
+    for folder in ("data", STAGING, os.path.dirname(STAGING)):
+        remove_if_empty(os.path.join(uri, folder))
+    folder = uri
+    while made is not None and len(folder) >= len(made) and remove_if_empty(folder):
+        folder = os.path.dirname(folder)
+
+
+def prune_folders(uri: str, folder: str) -> None:
+    """Deletes the folder of a job, relative to the table, and the staging folders above it if no other job is in them."""
+    if not is_local(uri):
+        return
+    shutil.rmtree(os.path.join(uri, folder), ignore_errors=True)
+    for parent in (STAGING, os.path.dirname(STAGING)):
+        remove_if_empty(os.path.join(uri, parent))
+
+
+def remove_if_empty(folder: str) -> bool:
+    """Deletes a folder if nothing is in it, and tells whether it did."""
+    try:
+        os.rmdir(folder)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,310 @@
+"""How jobs end beside each other and beside others: abort against commit, cleanup, failing stores, and what a table may not hold any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
+
+from lance_spark.commit import committer
+from lance_spark.commit.backoff import CommitPolicy, Rounds
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import (
+    CommitError,
+    CommitImpossibleError,
+    CommitOutcomeUnknownError,
+    OptionError,
+    SchemaMismatchError,
+    TableUnreadableError,
+)
+from lance_spark.write import column_file, staging
+from lance_spark.write.cleanup import cleanup
+from lance_spark.write.writer import LanceAppendWriter
+from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
+from tests.lance_spark.write.test_append_writer import batches, ids_in, plan, unused_files, write
+from tests.lance_spark.write.test_backfill_conflicts import between_look_and_commit
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "table.lance"
+
+
+def append_job(path: Path) -> tuple[LanceAppendWriter, Any]:
+    write(path, 0)
+    job = plan(path)
+    return job, job.write(batches(1))
+
+
+def backfill_job(path: Path) -> tuple[Any, Any]:
+    make_table(str(path))
+    job = Backfill(str(path), "c", LongType())
+    return job.writer, job.task([job.batch(*zip(*computed(snapshot_rows(str(path))), strict=True))])
+
+
+JOBS = {"append": append_job, "backfill": backfill_job}
+
+
+def assert_readable_and_clean(path: Path) -> None:
+    for version in lance.dataset(str(path)).versions():
+        lance.dataset(str(path), version=version["version"]).to_table()
+    assert orphans(str(path)) == set()
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_commit_after_an_abort_commits_nothing(kind: str, path: Path) -> None:
+    job, message = JOBS[kind](path)
+    version = lance.dataset(str(path)).version
+    job.abort([message])
+    with pytest.raises(CommitError):
+        job.commit([message])
+    assert lance.dataset(str(path)).version == version
+    assert_readable_and_clean(path)
+
+
+@pytest.mark.parametrize("kind", JOBS)
+@pytest.mark.parametrize("where", ["before the marker", "after the marker", "before the version"])
+def test_an_abort_beside_a_commit_leaves_all_or_nothing(
+    kind: str, where: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, message = JOBS[kind](path)
+    version = lance.dataset(str(path)).version
+    aborted: list[bool] = []
+
+    def abort() -> None:
+        if not aborted:
+            aborted.append(True)
+            job.abort([message])
+
+    put, commit = staging._put, lance.LanceDataset.commit
+
+    def put_beside(session: Any, name: str) -> None:
+        if where == "before the marker" and name.endswith("/committing"):
+            abort()
+        put(session, name)
+        if where == "after the marker" and name.endswith("/committing"):
+            abort()
+
+    def commit_beside(*args: Any, **kwargs: Any) -> Any:
+        if where == "before the version":
+            abort()
+        return commit(*args, **kwargs)
+
+    monkeypatch.setattr(staging, "_put", put_beside)
+    monkeypatch.setattr(lance.LanceDataset, "commit", commit_beside)
+    try:
+        job.commit([message])
+    except CommitError:
+        assert where != "before the version"
+        assert lance.dataset(str(path)).version == version
+    else:
+        assert where == "before the version"
+        assert lance.dataset(str(path)).version > version
+    assert aborted
+    monkeypatch.undo()
+    assert_readable_and_clean(path)
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_an_abort_after_the_committed_version_was_cleaned_up_keeps_the_files(
+    kind: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, message = JOBS[kind](path)
+    with monkeypatch.context() as patch:
+        patch.setattr(staging.Staging, "sweep", lambda *_, **__: 0)
+        job.commit([message])
+    rows = lance.dataset(str(path)).count_rows()
+    lance.dataset(str(path)).delete("id = 0")
+    lance.dataset(str(path)).cleanup_old_versions(older_than=timedelta(0))
+    monkeypatch.setattr(staging, "_is_alive", lambda _: False)
+    job.abort([message])
+    assert len(lance.dataset(str(path)).to_table()) == rows - 1
+    assert_readable_and_clean(path)
+
+
+@pytest.mark.parametrize("kind", JOBS)
+def test_a_job_that_has_committed_does_not_fail_because_its_leftovers_cannot_be_deleted(
+    kind: str, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, message = JOBS[kind](path)
+    version = lance.dataset(str(path)).version
+
+    def refuse(*_: object, **__: object) -> int:
+        raise OSError("permission denied")
+
+    monkeypatch.setattr(staging.Staging, "sweep", refuse)
+    job.commit([message])
+    assert lance.dataset(str(path)).version > version
+
+
+def test_a_deletion_that_stops_halfway_is_finished_by_cleanup(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(path, 0)
+    job = plan(path, max_rows_per_file="1")
+    message = job.write(batches(1, 2, 3, 4, 5))
+    delete, deleted = staging._delete_data_file, []
+
+    def two_only(uri: str, session: Any, name: str) -> None:
+        if len(deleted) == 2:
+            raise OSError("connection reset")
+        deleted.append(name)
+        delete(uri, session, name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(staging, "_delete_data_file", two_only)
+        with pytest.raises(OSError, match="connection reset"):
+            job.abort([message])
+    assert cleanup(str(path), older_than=timedelta(seconds=-5)) == 3
+    assert unused_files(path) == set()
+
+
+def test_a_malformed_number_of_retries_is_found_before_any_row_is_written(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES", "many")
+    with pytest.raises(OptionError, match="many"):
+        plan(path)
+    assert not path.exists()
+
+
+def test_a_store_that_fails_after_a_commit_without_an_answer_leaves_the_outcome_unknown(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, 0)
+    ref = DatasetRef.at(f"file-object-store://{path}").pin(None)
+    opened: list[bool] = []
+
+    def open_head(ref: DatasetRef) -> lance.LanceDataset | None:
+        opened.append(True)
+        if len(opened) > 1:
+            raise TableUnreadableError(ref.uri, "no answer", hint="wait")
+        return ref.open_latest()
+
+    monkeypatch.setattr(committer, "_open_head", open_head)
+    with pytest.raises(CommitOutcomeUnknownError):
+        committer.run_rounds(
+            ref,
+            "job",
+            1,
+            lambda *_: committer.Unknown(error=OSError("timeout")),
+            CommitPolicy(),
+            make_rounds=lambda policy: Rounds(policy=policy, sleep=lambda _: None),
+        )
+
+
+def rows_with_null() -> Any:
+    return iter([pa.record_batch({"id": pa.array([1], pa.int64()), "s": pa.array([None], pa.string())})])
+
+
+def forbid_null(path: Path) -> None:
+    lance.dataset(str(path)).alter_columns({"path": "s", "nullable": False})
+
+
+def overwrite_with_another_column(path: Path) -> None:
+    schema = pa.schema([("id", pa.int64()), ("s", pa.string()), pa.field("z", pa.int64(), nullable=False)])
+    lance.write_dataset(pa.table({"id": [9], "s": ["x"], "z": [1]}, schema=schema), str(path), mode="overwrite")
+
+
+@pytest.mark.parametrize("change", [forbid_null, overwrite_with_another_column], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("slips", [False, True], ids=["before", "between"])
+def test_rows_are_refused_by_a_table_that_does_not_take_their_nulls_any_more(
+    change: Callable[[Path], None], slips: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(path, 0)
+    job = plan(path)
+    message = job.write(rows_with_null())
+    if slips:
+        real = committer.attempt_commit
+        todo = [change]
+
+        def late(*args: Any, **kwargs: Any) -> Any:
+            while todo:
+                todo.pop()(path)
+            return real(*args, **kwargs)
+
+        monkeypatch.setattr(committer, "attempt_commit", late)
+    else:
+        change(path)
+    with pytest.raises(CommitError, match=r"null|NULL"):
+        job.commit([message])
+    assert 1 not in ids_in(path)
+
+
+def test_a_backfill_is_refused_by_a_column_that_may_not_be_null_any_more(path: Path) -> None:
+    make_table(str(path))
+    job = Backfill(str(path), "other", LongType())
+    message = job.task([job.batch(*zip(*[(a, None) for a, _ in snapshot_rows(str(path))], strict=True))])
+    lance.dataset(str(path)).alter_columns({"path": "other", "nullable": False})
+    with pytest.raises(CommitImpossibleError, match="NULL"):
+        job.commit(message)
+    assert column(str(path), "other") == {k: k * 2 for k in range(30)}
+
+
+def test_a_struct_without_some_of_the_columns_fields_is_refused(path: Path) -> None:
+    table = pa.table({"id": [1], "s": pa.array([[{"x": 1, "y": 2}]])})
+    lance.write_dataset(table, str(path), enable_stable_row_ids=True)
+    with pytest.raises(SchemaMismatchError, match="lacks the fields 'y'"):
+        Backfill(str(path), "s", ArrayType(StructType([StructField("x", LongType())])))
+
+
+@pytest.mark.parametrize("given", ["all rows", "some rows"])
+@pytest.mark.parametrize("state", ["one is new", "one was never filled", "a fragment lacks one"])
+def test_columns_of_which_fragments_have_files_of_some_are_filled_at_once(state: str, given: str, path: Path) -> None:
+    """Lance replaces a file of a fragment or adds one, but does not do both in one."""
+    at = str(path)
+    make_table(at, **({} if state == "one is new" else {"n": pa.int64()}))
+    if state == "a fragment lacks one":
+        rows = snapshot_rows(at)
+        Backfill(at, "n", LongType()).run([(a, k) for a, k in rows if a >> 32 != 1])
+    old = {k: k * 2 for k in range(30)}
+    before = column(at, "n") if state != "one is new" else dict.fromkeys(old)
+    job = Backfill(at, "other", LongType(), extra=[StructField("n", LongType())])
+    rows = [(a, k) for a, k in snapshot_rows(at) if given == "all rows" or k % 3 == 0]
+    message = job.task([job.batch([a for a, _ in rows], [k * 10 for _, k in rows], [-k for _, k in rows])])
+    result = job.commit(message)
+    chosen = {k for _, k in rows}
+    assert result.rows == len(rows)
+    assert column(at, "other") == {k: k * 10 if k in chosen else old[k] for k in range(30)}
+    assert column(at, "n") == {k: -k if k in chosen else before[k] for k in range(30)}
+    assert_readable_and_clean(path)
+
+
+def test_a_target_renamed_between_look_and_commit_gets_its_values_back(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = str(path)
+    make_table(at)
+    job = Backfill(at, "other", LongType())
+    message = job.task([job.batch(*zip(*computed(snapshot_rows(at)), strict=True))])
+    between_look_and_commit(monkeypatch, lambda: lance.dataset(at).alter_columns({"path": "other", "name": "renamed"}))
+    with pytest.raises(CommitError, match="renamed"):
+        job.commit(message)
+    assert column(at, "renamed") == {k: k * 2 for k in range(30)}
+    assert_readable_and_clean(path)
+
+
+def test_old_values_are_read_in_windows_of_what_they_take_in_memory(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows, size = 4000, 20_000
+    table = pa.table({"id": pa.array(range(rows), pa.int64()), "wide": pa.array(["x" * size] * rows)})
+    lance.write_dataset(table, str(path), enable_stable_row_ids=True, max_rows_per_file=rows)
+    read: list[int] = []
+    real = column_file.ColumnFile._read_old
+
+    def counted(self: Any, start: int, count: int) -> pa.Table:
+        found = real(self, start, count)
+        read.append(found.nbytes)
+        return found
+
+    monkeypatch.setattr(column_file.ColumnFile, "_read_old", counted)
+    job = Backfill(str(path), "wide", StringType())
+    job.run([(7, "new")])
+    assert sum(read) >= rows * size * 0.9
+    assert max(read) <= column_file._WINDOW_BYTES * 1.1
+    assert column(str(path), "wide")[7] == "new"
