@@ -136,7 +136,7 @@ class _ColumnCommit:
     seen: int = 0
     token: str | None = None
     then: dict[int, FragmentMetadata] = field(default_factory=dict)
-    blanks: dict[int, str] = field(default_factory=dict)
+    blanks: set[str] = field(default_factory=set)
 
     @property
     def uri(self) -> str:
@@ -206,9 +206,9 @@ class _ColumnCommit:
         then = self._identity(self.then[part.fragment_id], inputs, self.change.targets)
         now_fragment = head.fragments.get(part.fragment_id)
         now = None if now_fragment is None else self._identity(now_fragment, inputs, self._targets_now(head))
-        if now is not None and part.fragment_id in self.blanks:
-            blank = f"{self.blanks[part.fragment_id]}:"
-            now = dataclasses.replace(now, targets=tuple(file for file in now.targets if not file.startswith(blank)))
+        if now is not None and self.blanks:
+            others = tuple(file for file in now.targets if file.partition(":")[0] not in self.blanks)
+            now = dataclasses.replace(now, targets=others)
         return judge_fragment(then, now, self.changes)
 
     def _identity(
@@ -223,10 +223,7 @@ class _ColumnCommit:
         return tuple(
             column
             for column in head.fields
-            if column.id in ids
-            or (column.name in new and self.token is None)
-            or (column.token is not None and column.token == self.token)
-            or (column.name in new and column.token is not None)
+            if column.id in ids or column.name in new or (column.token is not None and column.token == self.token)
         )
 
     def _conflict(self, blocked: Mapping[int, str], version: int, done: str) -> CommitConflictError:
@@ -298,6 +295,8 @@ class _ColumnCommit:
         for names, fragments in gaps.items():
             base = dataset or head.dataset
             staged = [self.blank_file(fragment, names) for fragment in fragments]
+            # Before the commit: where its answer is lost, the next round meets these files.
+            self.blanks.update(file.name for file in staged)
             groups = [
                 LanceOperation.DataReplacementGroup(*pair)
                 for pair in zip(fragments, data_files(base, staged), strict=True)
@@ -311,7 +310,6 @@ class _ColumnCommit:
             )
             if not isinstance(outcome, Landed):
                 return outcome
-            self.blanks.update({fragment: file.name for fragment, file in zip(fragments, staged, strict=True)})
             dataset = outcome.dataset
         return dataset
 

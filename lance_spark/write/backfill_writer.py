@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -23,16 +23,15 @@ from lance_spark.commit.changes import (
     StagedColumns,
 )
 from lance_spark.commit.columns import commit_columns
-from lance_spark.commit.history import find_job
 from lance_spark.commit.snapshot import open_snapshot
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, CommitError, TableNotFoundError
+from lance_spark.errors import CommitConflictError, CommitError
 from lance_spark.options import WriteOptions
 from lance_spark.types import WriteConverter
 from lance_spark.write.addresses import Rejected, SnapshotRows, Verifier, addresses_in
 from lance_spark.write.backfill_plan import BackfillPlan, plan_backfill
 from lance_spark.write.column_file import ColumnFile, ColumnFiles, Targets
-from lance_spark.write.ending import abort, commit_or_give_up, finish
+from lance_spark.write.ending import abort, commit_or_give_up, find_commit, finish
 from lance_spark.write.runs import Run, RunWriter, merge_runs
 from lance_spark.write.staging import Staging, missing_data_files, new_id
 
@@ -174,14 +173,14 @@ class LanceBackfillWriter(DataSourceArrowWriter):
 
     def commit_result(self, messages: Sequence[ColumnsWritten]) -> CommitResult:
         """Does what :meth:`commit` does, and returns the result; the first one's, if the job has committed already."""
-        earlier = self._find_commit()
+        snapshot = self.backfill.snapshot
+        earlier = find_commit(self.staging, snapshot)
         if earlier is not None:
             return earlier
-        snapshot = self.backfill.snapshot
         fragments, result = commit_or_give_up(self.staging, snapshot, lambda: self._commit(messages))
         gone = frozenset(result.fragments_gone)
         keep = [part.staged.name for part in fragments if part.fragment_id not in gone]
-        finish(self.staging, snapshot, [*keep, *self._blanks])
+        finish(self.staging, snapshot, keep, unless_named=self._blanks)
         return result
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -190,7 +189,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         abort(self.staging, self.backfill.snapshot)
 
     def _commit(self, messages: Sequence[ColumnsWritten]) -> tuple[tuple[FragmentColumns, ...], CommitResult]:
-        self._refuse_ended()
+        self.staging.check_open()
         fragments = self._collect(messages)
         self.staging.begin_commit()
         self._refuse_missing(fragments)
@@ -203,23 +202,6 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             policy=self._policy,
         )
         return fragments, result
-
-    def _find_commit(self) -> CommitResult | None:
-        snapshot = self.backfill.snapshot
-        try:
-            head = snapshot.open_latest()
-        except TableNotFoundError:
-            return None
-        found = find_job(head, self.staging.job_id, after=snapshot.version or 0)
-        return None if found is None else replace(found, uri=snapshot.uri)
-
-    def _refuse_ended(self) -> None:
-        if not self.staging.is_open():
-            raise CommitError(
-                "what this job wrote is not there any more: the table was deleted or made anew, or cleaned up - "
-                f"at {self.staging.uri} - nothing was committed; read the table and write again",
-                uri=self.staging.uri,
-            )
 
     def _collect(self, messages: Sequence[ColumnsWritten]) -> tuple[FragmentColumns, ...]:
         """Brings all tasks' work together as column files, one per fragment.

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from typing import TypeVar
 
+from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.history import find_job, named_files
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitError, CommitOutcomeUnknownError, TableNotFoundError
@@ -35,8 +37,21 @@ def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) 
         raise
     except BaseException as error:
         if isinstance(error, CommitError) or is_local(ref.uri) or not staging.has_begun_commit():
-            give_up(staging, ref)
+            _try_to_give_up(staging, ref)
         raise
+
+
+def _try_to_give_up(staging: Staging, ref: DatasetRef) -> None:
+    try:
+        give_up(staging, ref)
+    except OSError as error:
+        # What made the commit fail is what the user has to know.
+        logger.warning(
+            "files of job %s could not be deleted: %s - at %s - lance_spark.cleanup deletes them later",
+            staging.job_id,
+            error,
+            ref.uri,
+        )
 
 
 def give_up(staging: Staging, ref: DatasetRef) -> None:
@@ -62,7 +77,7 @@ def give_up(staging: Staging, ref: DatasetRef) -> None:
 
 def abort(staging: Staging, ref: DatasetRef) -> None:
     """Does what Spark's abort is for. Spark calls it too where the commit's process died or its answer was lost."""
-    if staging.close_job() and not has_committed(staging, ref):
+    if staging.close_job() and find_commit(staging, ref) is None:
         logger.warning(
             "whether job %s was committed is not known, so its files are kept - at %s - lance_spark.cleanup deletes them later",
             staging.job_id,
@@ -72,18 +87,27 @@ def abort(staging: Staging, ref: DatasetRef) -> None:
         give_up(staging, ref)
 
 
-def has_committed(staging: Staging, ref: DatasetRef) -> bool:
-    """Tells whether a version is of this job."""
+def find_commit(staging: Staging, ref: DatasetRef) -> CommitResult | None:
+    """Returns what this job has committed, or None."""
     try:
-        return find_job(ref.open_latest(), staging.job_id, after=ref.version or 0) is not None
+        found = find_job(ref.open_latest(), staging.job_id, after=ref.version or 0)
     except TableNotFoundError:
-        return False
+        return None
+    return None if found is None else replace(found, uri=ref.uri)
 
 
-def finish(staging: Staging, ref: DatasetRef, keep: Collection[str]) -> None:
-    """Deletes what other attempts of a committed job left."""
+def finish(staging: Staging, ref: DatasetRef, keep: Collection[str], *, unless_named: Collection[str] = ()) -> None:
+    """Deletes what other attempts of a committed job left.
+
+    Args:
+        staging: The job's files.
+        ref: The table, at the version that the job read.
+        keep: Names of the files that were committed.
+        unless_named: Names of files of which it is not known; those that a version names are kept.
+    """
     try:
-        staging.sweep(keep)
+        named = named_files(ref.open_latest(), unless_named, after=ref.version or 0) if unless_named else ()
+        staging.sweep([*keep, *named])
     except OSError as error:
         # The version is there; that something else of the job is there too must not make the job fail.
         logger.warning(

@@ -186,10 +186,17 @@ class Staging:
         try:
             _put(self.session, f"{self.folder}/{_COMMITTING}")
             # In this order: an abort closes the job before it looks for the marker, so one of the two sees the other.
-            still_open = self.is_open()
+            self.check_open()
         except OSError as error:
             raise TableUnwritableError(self.uri, str(error)) from error
-        if not still_open:
+
+    def check_open(self) -> None:
+        """Looks whether the job may still commit.
+
+        Raises:
+            CommitError: It has ended.
+        """
+        if not self.is_open():
             raise CommitError(
                 "the job has ended before its commit: it was aborted, or what it wrote is not there any more because the table was deleted or "
                 f"made anew, or cleaned up - at {self.uri}, job {self.job_id} - nothing was committed; read the table and write again",

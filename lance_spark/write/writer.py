@@ -29,7 +29,7 @@ from lance_spark.errors import (
 from lance_spark.options import WriteOptions
 from lance_spark.types import WriteConverter, check_writable, to_lance_schema
 from lance_spark.write.blobs import is_logical_blob, row_field
-from lance_spark.write.ending import abort, commit_or_give_up, finish, has_committed
+from lance_spark.write.ending import abort, commit_or_give_up, find_commit, finish
 from lance_spark.write.folders import first_missing_folder
 from lance_spark.write.layout import FileLayout
 from lance_spark.write.messages import RowsWritten
@@ -140,7 +140,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
             CommitError: The commit did not happen. Nothing is left behind.
         """
         written = [message for message in messages if isinstance(message, RowsWritten)]
-        if not has_committed(self.staging, self.ref):
+        if find_commit(self.staging, self.ref) is None:
             commit_or_give_up(self.staging, self.ref, lambda: self._commit(written))
         finish(self.staging, self.ref, _names(written))
 

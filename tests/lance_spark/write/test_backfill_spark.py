@@ -18,6 +18,7 @@ from pyspark.sql.functions import pandas_udf
 
 from lance_spark.commit.history import last_commit
 from tests.lance_spark.write.backfills import column, make_table, orphans
+from tests.waiting import eventually
 
 
 @pytest.fixture
@@ -123,7 +124,7 @@ def refused(df: DataFrame, path: str, text: str, **options: Any) -> None:
         backfill(df, path, **options)
     assert lance.dataset(path).version == version
     assert lance.dataset(path).to_table().equals(before)
-    assert orphans(path) == set()
+    eventually(lambda: orphans(path) == set())
 
 
 @both

@@ -274,6 +274,30 @@ def test_columns_of_which_fragments_have_files_of_some_are_filled_at_once(state:
     assert_readable_and_clean(path)
 
 
+@pytest.mark.parametrize("landed", [True, False], ids=["landed", "lost"])
+def test_an_answer_that_was_lost_while_gaps_were_filled_loses_nothing(
+    landed: bool, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = str(path)
+    make_table(at, n=pa.int64())
+    job = Backfill(at, "other", LongType(), extra=[StructField("n", LongType())])
+    rows = snapshot_rows(at)
+    message = job.task([job.batch([a for a, _ in rows], [k * 10 for _, k in rows], [-k for _, k in rows])])
+    real = lance.LanceDataset.commit
+
+    def lossy(*args: Any, **kwargs: Any) -> Any:
+        monkeypatch.setattr(lance.LanceDataset, "commit", real)
+        if landed:
+            real(*args, **kwargs)
+        raise OSError("connection reset")
+
+    monkeypatch.setattr(lance.LanceDataset, "commit", lossy)
+    job.commit(message)
+    assert column(at, "other") == {k: k * 10 for k in range(30)}
+    assert column(at, "n") == {k: -k for k in range(30)}
+    assert_readable_and_clean(path)
+
+
 def test_a_target_renamed_between_look_and_commit_gets_its_values_back(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
