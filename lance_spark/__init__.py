@@ -1,19 +1,66 @@
 """Feature engineering on Lance tables with Spark.
 
 After `pip install lance-spark`, `spark.read.format("lance")` and `df.write.format("lance")` work; `enable_pushdown(spark)` lets Spark's
-planner hand columns, filters, limits and simple aggregates down to Lance.
+planner hand columns, filters, limits and simple aggregates down to Lance. `connect(uri)` opens a folder of tables, whose computed columns
+are defined once with `udf_runtime.udf` and filled by resumable jobs.
 """
 
+from lance_spark.backfill.plan_view import BackfillPlan
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.history import last_commit
-from lance_spark.errors import LanceSparkError
+from lance_spark.connection import Connection, connect
+from lance_spark.errors import (
+    BackfillIncompleteError,
+    ColumnExistsError,
+    ColumnNotFoundError,
+    CommitConflictError,
+    CommitError,
+    CommitImpossibleError,
+    FilterError,
+    JobNotFoundError,
+    LanceSparkError,
+    OptionError,
+    RegistrationError,
+    ResourcesUnavailableError,
+    StoredUdfError,
+    TableExistsError,
+    TableNotFoundError,
+    UnsupportedOperationError,
+)
+from lance_spark.jobs.handle import Job
+from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, UdfResult
 from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
+from lance_spark.table import Table
 from lance_spark.write.cleanup import cleanup
 
 __all__ = [
+    "BackfillIncompleteError",
+    "BackfillJobResult",
+    "BackfillPlan",
+    "ColumnExistsError",
+    "ColumnNotFoundError",
+    "CommitConflictError",
+    "CommitError",
+    "CommitImpossibleError",
     "CommitResult",
+    "Connection",
+    "ErrorRecord",
+    "FilterError",
+    "Job",
+    "JobNotFoundError",
+    "JobRecord",
     "LanceSparkError",
+    "OptionError",
+    "RegistrationError",
+    "ResourcesUnavailableError",
+    "StoredUdfError",
+    "Table",
+    "TableExistsError",
+    "TableNotFoundError",
+    "UdfResult",
+    "UnsupportedOperationError",
     "cleanup",
+    "connect",
     "disable_pushdown",
     "enable_pushdown",
     "last_commit",

@@ -229,3 +229,70 @@ class CommitOutcomeUnknownError(CommitError):
 
 class CommitImpossibleError(CommitError):
     """What was written can no longer be applied: its column or table is gone, or has become another one."""
+
+
+class TableExistsError(LanceSparkError, FileExistsError):
+    """A table that is to be made is there already.
+
+    Attributes:
+        uri: The location of the table.
+    """
+
+    def __init__(self, uri: str, *, hint: str) -> None:
+        super().__init__(f"there is a table already - at {uri} - {hint}")
+        self.uri = uri
+
+
+class ColumnExistsError(LanceSparkError, ValueError):
+    """A column that is to be added is there already. Nothing was changed.
+
+    Attributes:
+        columns: The names that are taken.
+        uri: The location of the table.
+    """
+
+    def __init__(self, columns: Sequence[str], uri: str, *, hint: str) -> None:
+        names = ", ".join(map(repr, columns))
+        super().__init__(f"column {names} exists already - in {uri} - {hint}")
+        self.columns = tuple(columns)
+        self.uri = uri
+
+
+class RegistrationError(LanceSparkError, ValueError):
+    """A UDF does not fit the table or the column that it is to compute. Nothing was changed."""
+
+
+class StoredUdfError(LanceSparkError, RuntimeError):
+    """The UDF that is stored with a column cannot be used: it is missing, damaged, not loadable here, or loading is forbidden."""
+
+
+class JobNotFoundError(LanceSparkError, LookupError):
+    """No job of this id is known to the table.
+
+    Attributes:
+        job_id: The id that was asked for.
+    """
+
+    def __init__(self, job_id: str, uri: str) -> None:
+        super().__init__(f"job {job_id!r} is not known - in {uri} - list_jobs() has the ids of all jobs")
+        self.job_id = job_id
+
+
+class ResourcesUnavailableError(LanceSparkError, RuntimeError):
+    """A UDF asks for more than the cluster can ever give. No job was started."""
+
+
+class BackfillIncompleteError(LanceSparkError, RuntimeError):
+    """A backfill ended, and some of the selected rows have neither a value nor were skipped by a policy.
+
+    Attributes:
+        result: What the job did: status, counts, errors.
+    """
+
+    def __init__(self, message: str, *, result: object) -> None:
+        super().__init__(message)
+        self.result = result
+
+
+class UnsupportedOperationError(LanceSparkError, NotImplementedError):
+    """What was asked for has no meaning here; the message says what serves instead. Nothing was changed."""

@@ -20,7 +20,12 @@ LAYERS = [
     {"dataset"},
     {"read", "pushdown", "commit"},
     {"write"},
-    {"datasource"},
+    {"checkpoints", "session", "tabular"},
+    {"jobs", "catalog"},
+    {"backfill"},
+    {"table"},
+    {"connection"},
+    {"datasource", "cli"},
 ]
 """A module may import from the layers before its own, and from its own part of its own layer."""
 

@@ -1,7 +1,54 @@
 """User-defined functions over Arrow batches, independent of where they run.
 
 This package imports neither Spark nor Lance nor `lance_spark`, so that everything in it can be tested without a JVM and run in any
-Python process. For now it only fixes that rule; definitions, policies and checkpoints of user-defined functions live here.
+Python process.
 """
 
-__all__: list[str] = []
+from __future__ import annotations
+
+from udf_runtime.definition import UDF, Columns, Kind, UnpackedUDF, as_udf, udf
+from udf_runtime.errors import (
+    CheckpointError,
+    SkipThresholdExceededError,
+    UdfDefinitionError,
+    UdfFailedError,
+    UdfOutputError,
+    UdfProcessDiedError,
+    UdfRuntimeError,
+)
+from udf_runtime.policies import (
+    Backoff,
+    ErrorPolicy,
+    Fail,
+    Retry,
+    Skip,
+    fail_fast,
+    retry_all,
+    retry_transient,
+    skip_on_error,
+)
+
+__all__ = [
+    "UDF",
+    "Backoff",
+    "CheckpointError",
+    "Columns",
+    "ErrorPolicy",
+    "Fail",
+    "Kind",
+    "Retry",
+    "Skip",
+    "SkipThresholdExceededError",
+    "UdfDefinitionError",
+    "UdfFailedError",
+    "UdfOutputError",
+    "UdfProcessDiedError",
+    "UdfRuntimeError",
+    "UnpackedUDF",
+    "as_udf",
+    "fail_fast",
+    "retry_all",
+    "retry_transient",
+    "skip_on_error",
+    "udf",
+]

@@ -30,6 +30,26 @@ def range_mask(dataset: lance.LanceDataset, fragment: LanceFragment, start: int,
     """
     if not dataset.has_stable_row_ids:
         return serialize_runs(fragment.fragment_id, [(start, stop)])
+    ids = _stable_ids(fragment)
+    return None if ids is None else serialize_ids(ids[start:stop])
+
+
+def rows_mask(dataset: lance.LanceDataset, fragment: LanceFragment, offsets: npt.NDArray[np.int64]) -> bytes | None:
+    """Returns the mask of some of a fragment's rows, as :func:`range_mask` does of a range.
+
+    Args:
+        dataset: The table.
+        fragment: One of its fragments.
+        offsets: Physical positions of the rows, ascending.
+    """
+    if not dataset.has_stable_row_ids:
+        return serialize_ids(offsets.astype(np.uint64) | np.uint64(fragment.fragment_id << 32))
+    ids = _stable_ids(fragment)
+    return None if ids is None else serialize_ids(ids[offsets])
+
+
+def _stable_ids(fragment: LanceFragment) -> npt.NDArray[np.uint64] | None:
+    """Returns the row ids of all of a fragment's rows, or None where they are kept in a file of their own."""
     from lance.fragment import RowIdSequence
 
     meta = fragment.metadata.row_id_meta
@@ -37,10 +57,10 @@ def range_mask(dataset: lance.LanceDataset, fragment: LanceFragment, start: int,
         return None
     try:
         sequence = RowIdSequence.from_inline_metadata(meta)
-    except (ValueError, NotImplementedError, OSError):  # kept in a file of its own
+    except (ValueError, NotImplementedError, OSError):
         return None
-    ids = sequence.to_pyarrow().slice(start, stop - start).to_numpy()
-    return serialize_ids(ids)
+    ids: npt.NDArray[np.uint64] = sequence.to_pyarrow().to_numpy()
+    return ids
 
 
 def serialize_ids(ids: npt.NDArray[np.uint64]) -> bytes:

@@ -20,7 +20,6 @@ from lance_spark.commit.changes import (
     ColumnsToCommit,
     CommitResult,
     FragmentColumns,
-    StagedColumns,
 )
 from lance_spark.commit.columns import commit_columns
 from lance_spark.commit.snapshot import open_snapshot
@@ -30,10 +29,11 @@ from lance_spark.options import WriteOptions
 from lance_spark.types import WriteConverter
 from lance_spark.write.addresses import Rejected, SnapshotRows, Verifier, addresses_in
 from lance_spark.write.backfill_plan import BackfillPlan, plan_backfill
-from lance_spark.write.column_file import ColumnFile, ColumnFiles, Targets
+from lance_spark.write.column_file import ColumnFiles
 from lance_spark.write.ending import abort, commit_or_give_up, find_commit, finish
 from lance_spark.write.runs import Run, RunWriter, merge_runs
 from lance_spark.write.staging import Staging, missing_data_files, new_id
+from lance_spark.write.untouched import UntouchedFiles
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -70,7 +70,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             uri=backfill.snapshot.uri, storage_options=backfill.snapshot.storage_options, job_id=new_id()
         )
         self._policy = policy
-        self._blanks: list[str] = []
+        self._untouched = UntouchedFiles(self.staging, backfill.snapshot, backfill.targets)
 
     @staticmethod
     def plan(
@@ -180,7 +180,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         fragments, result = commit_or_give_up(self.staging, snapshot, lambda: self._commit(messages))
         gone = frozenset(result.fragments_gone)
         keep = [part.staged.name for part in fragments if part.fragment_id not in gone]
-        finish(self.staging, snapshot, keep, unless_named=self._blanks)
+        finish(self.staging, snapshot, keep, unless_named=self._untouched.blanks)
         return result
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -197,8 +197,8 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             self.backfill.snapshot,
             self._change(fragments),
             job_id=self.staging.job_id,
-            restore_file=self._restore_file,
-            blank_file=self._blank_file,
+            restore_file=self._untouched.restore,
+            blank_file=self._untouched.blank,
             policy=self._policy,
         )
         return fragments, result
@@ -277,21 +277,3 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             fragments=fragments,
             commit_message=plan.commit_message,
         )
-
-    def _restore_file(self, fragment_id: int) -> StagedColumns:
-        """Writes a file with the values that a fragment's target columns had in the snapshot."""
-        return self._write_untouched(fragment_id, self.backfill.targets)
-
-    def _blank_file(self, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
-        """Writes a file in which some of the target columns are NULL."""
-        targets = self.backfill.targets
-        schema = pa.schema([targets.schema.field(name) for name in columns])
-        staged = self._write_untouched(fragment_id, Targets(schema=schema, existing=(), format=targets.format))
-        self._blanks.append(staged.name)
-        return staged
-
-    def _write_untouched(self, fragment_id: int, targets: Targets) -> StagedColumns:
-        fragment = SnapshotRows(open_snapshot(self.backfill.snapshot)).fragment(fragment_id)
-        if fragment is None:
-            raise KeyError(fragment_id)
-        return ColumnFile(self.staging.begin_attempt(), fragment, targets).close().staged

@@ -29,6 +29,8 @@ _SIDECAR_BYTES = 1 << 30
 
 _INLINE, _PACKED, _DEDICATED = 0, 1, 2
 
+_PREPARED_SINCE = (2, 2)
+
 _PREPARED = pa.struct(
     [
         ("kind", pa.uint8()),
@@ -63,6 +65,16 @@ def prepared_blob_field(field: pa.Field[Any]) -> pa.Field[Any]:
     """Returns the field of prepared descriptors for a marked binary column."""
     metadata = {k: v for k, v in (field.metadata or {}).items() if k != BLOB_KEY}
     return pa.field(field.name, _PREPARED, field.nullable, {**metadata, _EXTENSION_KEY: _EXTENSION.encode()})
+
+
+def prepares_blobs(version: str) -> bool:
+    """Tells whether a blob column of a file format is a struct of descriptors that whoever writes the file must prepare."""
+    return tuple(int(part) for part in version.split(".")) >= _PREPARED_SINCE if version[0].isdigit() else True
+
+
+def file_field(field: pa.Field[Any], version: str) -> pa.Field[Any]:
+    """Returns the field that the writer of a file takes for a column of rows."""
+    return prepared_blob_field(field) if is_logical_blob(field) and prepares_blobs(version) else field
 
 
 class BlobEncoder:

@@ -25,8 +25,10 @@ from lance_spark.write.addresses import (
     offsets_of,
     runs_of,
 )
+from lance_spark.write.blobs import BlobEncoder, file_field, is_logical_blob
 
 if TYPE_CHECKING:
+    import lance
     from lance.fragment import LanceFragment
 
     from lance_spark.write.staging import Attempt, StagedFile
@@ -36,6 +38,8 @@ _MOST_WINDOW_ROWS = 1 << 16
 _LEAST_WINDOW_ROWS = 64
 _FIRST_WINDOW_ROWS = 256
 """Rows of old values that are read before it is known how wide they are: their size on storage does not tell, it is compressed."""
+_FIRST_BLOBS = 8
+"""The same where there are blobs among them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +47,7 @@ class Targets:
     """The columns that a backfill writes. Picklable.
 
     Attributes:
-        schema: Their Arrow fields, as the column files hold them.
+        schema: Their Arrow fields, as rows have them: blobs as `large_binary`.
         existing: Names of those that the snapshot has; gaps keep their values there. The others are new, and gaps are NULL.
         format: Lance file format of the table, such as `2.1`.
     """
@@ -51,6 +55,16 @@ class Targets:
     schema: pa.Schema
     existing: tuple[str, ...]
     format: str
+
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        """Names of the blob columns."""
+        return tuple(field.name for field in self.schema if is_logical_blob(field))
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The Arrow fields that the file's writer takes."""
+        return pa.schema([file_field(field, self.format) for field in self.schema])
 
 
 class ColumnFile:
@@ -60,12 +74,18 @@ class ColumnFile:
         rows: Rows that were given so far.
     """
 
-    def __init__(self, attempt: Attempt, fragment: LanceFragment, targets: Targets) -> None:
+    def __init__(
+        self, attempt: Attempt, dataset: lance.LanceDataset, fragment: LanceFragment, targets: Targets
+    ) -> None:
         self.rows = 0
+        self._dataset = dataset
         self._fragment = fragment
         self._targets = targets
         self._physical_rows: int = fragment.metadata.physical_rows
-        self._file: StagedFile = attempt.open_data_file(targets.schema, version=targets.format)
+        self._file_schema = targets.file_schema
+        self._file: StagedFile = attempt.open_data_file(self._file_schema, version=targets.format)
+        prepared = self._file_schema.types != targets.schema.types
+        self._blobs = BlobEncoder(self._file) if prepared else None
         self._old_row_bytes: int | None = None
         self._next = 0
         self._pending: list[tuple[NDArray[np.int64], pa.RecordBatch]] = []
@@ -95,6 +115,8 @@ class ColumnFile:
             CommitError: The file does not have exactly one row per physical row.
         """
         self._flush(self._physical_rows)
+        if self._blobs is not None:
+            self._blobs.finish()
         rows = self._file.close()
         if rows != self._physical_rows:
             raise CommitError(
@@ -126,10 +148,10 @@ class ColumnFile:
 
     def _window_rows(self, given_row_bytes: int) -> int:
         if self._targets.existing and self._old_row_bytes is None:
-            return _FIRST_WINDOW_ROWS
+            return _FIRST_BLOBS if self._targets.blobs else _FIRST_WINDOW_ROWS
         width = sum(_fixed_bytes(field.type) for field in self._targets.schema)
         rows = _WINDOW_BYTES // max(given_row_bytes, self._old_row_bytes or 0, width, 1)
-        return max(_LEAST_WINDOW_ROWS, min(rows, _MOST_WINDOW_ROWS))
+        return max(1 if self._targets.blobs else _LEAST_WINDOW_ROWS, min(rows, _MOST_WINDOW_ROWS))
 
     def _write_window(self, stop: int, offsets: NDArray[np.int64], given: pa.Table) -> None:
         """Writes the rows `next` to `stop`."""
@@ -161,7 +183,7 @@ class ColumnFile:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         try:
-            self._file.write_batch(batch)
+            self._file.write_batch(self._encoded(batch))
         except ValueError as error:
             names = ", ".join(self._targets.schema.names)
             raise ValueConversionError(
@@ -171,9 +193,37 @@ class ColumnFile:
                 hint=f"the table's file format is {self._targets.format}",
             ) from error
 
+    def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the batch as the file takes it, with descriptors in the place of blobs where its format wants them."""
+        if self._blobs is None:
+            return batch
+        columns = [
+            self._blobs.encode(batch.column(field.name), field)
+            if stored.type != field.type
+            else batch.column(field.name)
+            for field, stored in zip(self._targets.schema, self._file_schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._file_schema)
+
     def _read_old(self, start: int, rows: int) -> pa.Table:
         """Reads the snapshot's values of a window, deleted rows included: positions are physical ones then (measured)."""
-        names = list(self._targets.existing)
+        blobs = [name for name in self._targets.existing if name in self._targets.blobs]
+        old = self._scan_old(start, rows, [name for name in self._targets.existing if name not in blobs])
+        for name in blobs:
+            old = old.append_column(self._targets.schema.field(name), self._read_blobs(name, start, rows))
+        # The widest so far: rows of one fragment are often alike, and windows that are too small cost little.
+        self._old_row_bytes = max(self._old_row_bytes or 0, old.nbytes // rows)
+        return old.select(list(self._targets.existing))
+
+    def _read_blobs(self, column: str, start: int, rows: int) -> pa.Array[Any]:
+        """Reads the bytes of a window's blobs; a deleted row has none."""
+        first = self._fragment.fragment_id << 32 | start
+        pairs = self._dataset.read_blobs(column, addresses=list(range(first, first + rows)), preserve_order=True)
+        found = dict(pairs)
+        blobs: pa.Array[Any] = pa.array([found.get(first + row) for row in range(rows)], type=pa.large_binary())
+        return blobs
+
+    def _scan_old(self, start: int, rows: int, names: list[str]) -> pa.Table:
         scanner = self._fragment.scanner(
             columns=names, offset=start, limit=rows, include_deleted_rows=True, with_row_id=True, batch_size=rows
         )
@@ -184,8 +234,6 @@ class ColumnFile:
                 f"{start + rows - 1} - nothing was committed; check that the table's files are there",
                 uri=self._file.name,
             )
-        # The widest so far: rows of one fragment are often alike, and windows that are too small cost little.
-        self._old_row_bytes = max(self._old_row_bytes or 0, table.nbytes // rows)
         return table
 
 
@@ -246,7 +294,7 @@ class ColumnFiles:
             raise self._disorder(fragment_id)
         self._seen.add(fragment_id)
         self._last = -1
-        file = ColumnFile(self._attempt, fragment, self._targets)
+        file = ColumnFile(self._attempt, self._rows.dataset, fragment, self._targets)
         self._current = (fragment_id, file)
         return file
 

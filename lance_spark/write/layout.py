@@ -17,16 +17,13 @@ import pyarrow as pa
 
 from lance_spark.commit.identity import FieldIdentity, field_identities
 from lance_spark.errors import OptionError, UnsupportedTypeError
-from lance_spark.write.blobs import is_logical_blob, is_stored_as_blob, prepared_blob_field, row_field
+from lance_spark.write.blobs import file_field, is_logical_blob, is_stored_as_blob, prepared_blob_field, row_field
 
 if TYPE_CHECKING:
     import lance
     from lance.fragment import DataFile, FragmentMetadata
 
 _Format = Literal["stable", "2.0", "2.1", "2.2", "2.3", "next"]
-
-_PREPARED_BLOBS_SINCE = (2, 2)
-"""File format from which on a blob column is a struct of descriptors that whoever writes the file must prepare."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -136,7 +133,7 @@ def _write_alone(field: pa.Field[Any], version: str, folder: str, batch: pa.Reco
     dataset = lance.write_dataset(schema.empty_table(), folder, data_storage_version=cast(_Format, version))
     rows = schema.empty_table().to_batches() if batch is None else [batch.select([field.name])]
     _probe_file(
-        dataset, folder, pa.schema([_file_field(field, version)]), version, [] if is_logical_blob(field) else rows
+        dataset, folder, pa.schema([file_field(field, version)]), version, [] if is_logical_blob(field) else rows
     )
 
 
@@ -162,7 +159,7 @@ def _layout_of_empty_table(schema: pa.Schema, version: str, folder: str) -> File
     try:
         dataset = lance.write_dataset(schema.empty_table(), folder, data_storage_version=cast(_Format, version))
         version = dataset.data_storage_version
-        file = _probe_file(dataset, folder, pa.schema([_file_field(f, version) for f in schema]), version, [])
+        file = _probe_file(dataset, folder, pa.schema([file_field(f, version) for f in schema]), version, [])
     except (ValueError, OSError, NotImplementedError) as error:
         raise explain_refusal(schema, version, error) from error
     for path, field in _nodes(dataset.schema):
@@ -190,13 +187,6 @@ def _probe_file(
         writer.write_batch(batch)
     writer.close()
     return DataFile.create(dataset, "probe.lance")
-
-
-def _file_field(field: pa.Field[Any], version: str) -> pa.Field[Any]:
-    prepared = (
-        tuple(int(part) for part in version.split(".")) >= _PREPARED_BLOBS_SINCE if version[0].isdigit() else True
-    )
-    return prepared_blob_field(field) if prepared and is_logical_blob(field) else field
 
 
 def _refuse_what_cannot_be_read_back(path: str, field: pa.Field[Any]) -> None:

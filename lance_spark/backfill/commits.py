@@ -1,0 +1,211 @@
+"""Commits what a backfill's tasks have finished, group by group, and records what was computed. Runs on the driver, in the job's thread."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from lance_spark.backfill.prepare import Prepared
+from lance_spark.backfill.records import FragmentRecord, RecordStore
+from lance_spark.backfill.serving import FOLDER, store_of
+from lance_spark.backfill.spec import RangeOutcome
+from lance_spark.catalog.binding import binding_of
+from lance_spark.checkpoints import LanceObjects
+from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
+from lance_spark.commit.columns import commit_columns
+from lance_spark.commit.identity import field_identities
+from lance_spark.errors import ColumnNotFoundError, CommitConflictError, CommitImpossibleError
+from lance_spark.write.staging import missing_data_files
+from lance_spark.write.untouched import UntouchedFiles
+from udf_runtime.checkpoint import CheckpointEntry
+
+_LOG = logging.getLogger(__name__)
+
+_PARALLEL_DELETES = 8
+
+
+@dataclass(slots=True, kw_only=True)
+class Committed:
+    """What was committed so far.
+
+    Attributes:
+        results: One result per version.
+        fragments: Fragments that are done.
+        files: Names of the files that versions name.
+        blocked: Why other fragments could not be committed.
+    """
+
+    results: list[CommitResult] = field(default_factory=list)
+    fragments: set[int] = field(default_factory=set)
+    files: set[str] = field(default_factory=set)
+    blocked: dict[int, str] = field(default_factory=dict)
+
+
+class GroupCommits:
+    """Commits groups of finished fragments.
+
+    Attributes:
+        done: What was committed so far.
+    """
+
+    def __init__(self, prepared: Prepared) -> None:
+        self.done = Committed()
+        spec = prepared.spec
+        self._prepared = prepared
+        self._spec = spec
+        self._untouched = UntouchedFiles(spec.staging, spec.snapshot, spec.targets)
+        self._records = RecordStore(LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options))
+        self._groups = 0
+        known = {column.name: column for column in field_identities(prepared.dataset.lance_schema)}
+        self._targets = tuple(known[column] for column in prepared.columns)
+
+    @property
+    def blanks(self) -> list[str]:
+        """Names of files of NULLs that were staged beside the tasks' files."""
+        return self._untouched.blanks
+
+    def commit(self, outcomes: Sequence[RangeOutcome]) -> None:
+        """Commits the column files of finished fragments as one version; one that does not fit any more is left out, and reported.
+
+        Raises:
+            CommitImpossibleError: The column is gone, has become another one, or has got another UDF. Nothing of the group is in the table.
+            CommitOutcomeUnknownError: Whether the commit happened cannot be told.
+            CommitError: It did not happen, for another reason.
+        """
+        group = self._without_missing([outcome for outcome in outcomes if outcome.file is not None])
+        while group:
+            self._groups += 1
+            self._refuse_other_udf()
+            try:
+                result = self._commit(group)
+            except CommitConflictError as error:
+                lost = set(error.fragments)
+                if not lost:
+                    raise
+                self.done.blocked.update(dict.fromkeys(lost, str(error)))
+                group = [outcome for outcome in group if outcome.fragment_id not in lost]
+                continue
+            self._note(group, result)
+            self._refuse_other_udf()
+            return
+
+    def leaves_files(self) -> bool:
+        """Tells whether there are column files of this job that are finished and not committed."""
+        entries = store_of(self._spec).find_all(self._spec.key)
+        return any(e.kind == "reference" and e.job_id == self._spec.job_id for found in entries.values() for e in found)
+
+    def _without_missing(self, group: list[RangeOutcome]) -> list[RangeOutcome]:
+        """Leaves out fragments whose files are gone: a cleanup beside the job deletes what no version names."""
+        uri, options = self._spec.snapshot.uri, self._spec.snapshot.storage_options
+        missing = set(missing_data_files(uri, options, [outcome.file or "" for outcome in group]))
+        for outcome in group:
+            if outcome.file in missing:
+                self.done.blocked[outcome.fragment_id] = (
+                    f"its column file is not there any more, as after a cleanup beside the job - {outcome.file} - run the backfill again"
+                )
+        return [outcome for outcome in group if outcome.file not in missing]
+
+    def _commit(self, group: Sequence[RangeOutcome]) -> CommitResult:
+        spec = self._spec
+        if self._groups == 1:
+            spec.staging.begin_commit()
+        parts = tuple(
+            FragmentColumns(
+                fragment_id=outcome.fragment_id,
+                staged=StagedColumns(name=outcome.file or "", size_bytes=outcome.file_bytes),
+                rows=len(outcome.rows.computed),
+            )
+            for outcome in sorted(group, key=lambda outcome: outcome.fragment_id)
+        )
+        return commit_columns(
+            spec.snapshot,
+            ColumnsToCommit(
+                read_version=spec.snapshot.version or 0,
+                targets=self._targets,
+                new_columns=pa.schema([]),
+                inputs=spec.inputs,
+                inputs_from="option",
+                fragments=parts,
+                commit_message=f"backfill of {', '.join(self._prepared.columns)} by UDF {spec.key.udf_name} (job {spec.job_id})",
+            ),
+            job_id=f"{spec.staging.job_id}-{self._groups}",
+            restore_file=self._untouched.restore,
+            blank_file=self._untouched.blank,
+        )
+
+    def _note(self, group: Sequence[RangeOutcome], result: CommitResult) -> None:
+        """Records what was computed, and removes the checkpoints that it makes superfluous."""
+        spec, gone = self._spec, frozenset(result.fragments_gone)
+        self.done.results.append(result)
+        landed = [outcome for outcome in group if outcome.fragment_id not in gone]
+        self.done.fragments.update(outcome.fragment_id for outcome in group)
+        self.done.files.update(outcome.file or "" for outcome in landed)
+        rows = {
+            fragment.fragment_id: fragment.metadata.physical_rows for fragment in self._prepared.dataset.get_fragments()
+        }
+        self._records.append(
+            [
+                FragmentRecord(
+                    column=spec.column,
+                    fragment_id=outcome.fragment_id,
+                    physical_rows=rows[outcome.fragment_id],
+                    table_version=result.version,
+                    job_id=spec.job_id,
+                    key=spec.key.digest,
+                    udf_version=spec.key.udf_version,
+                    source=outcome.source,
+                    target_file=outcome.file or "",
+                    computed=outcome.rows.computed,
+                    nulls=outcome.rows.nulls,
+                    failed=outcome.rows.failed,
+                )
+                for outcome in landed
+            ]
+        )
+        self._drop_checkpoints(group)
+
+    def _drop_checkpoints(self, group: Sequence[RangeOutcome]) -> None:
+        """Deletes checkpoints of committed fragments; the record and the column file have their values now."""
+        store = store_of(self._spec)
+        sources = [outcome.source for outcome in group if outcome.checkpoints]
+
+        def drop(source: str) -> None:
+            entries: list[CheckpointEntry] = store.find(self._spec.key, source)
+            for entry in entries:
+                store.delete(entry)
+
+        try:
+            with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
+                list(pool.map(drop, sources))
+        except OSError as error:
+            # The values are in the table; that they are elsewhere too must not make the job fail.
+            _LOG.warning(
+                "checkpoints of committed fragments of %s could not be deleted: %s", self._spec.snapshot.uri, error
+            )
+
+    def _refuse_other_udf(self) -> None:
+        """Ends the job where the column has got another UDF meanwhile: its values would be old ones under a new definition.
+
+        Raises:
+            CommitImpossibleError: It has.
+        """
+        prepared = self._prepared
+        if not prepared.stored or prepared.binding is None:
+            return
+        column = prepared.columns[0]
+        try:
+            now = binding_of(prepared.spec.snapshot.open_latest(), column)
+        except ColumnNotFoundError:
+            return  # the commit says what became of it
+        before = prepared.binding
+        if now is not None and (now.payload, now.redefined) != (before.payload, before.redefined):
+            raise CommitImpossibleError(
+                f"the column has got another UDF while the job ran: {now.udf_name!r} version {now.udf_version} instead of "
+                f"{before.udf_name!r} version {before.udf_version} - column {column!r} of {prepared.spec.snapshot.uri} - nothing more is "
+                "committed; run the backfill again: it computes all rows with the new one",
+                uri=prepared.spec.snapshot.uri,
+            )

@@ -1,0 +1,334 @@
+"""The driver of one backfill: plans, runs the tasks, commits what they finish, and says what became of it.
+
+One thread runs a job from its start to its end. :class:`~lance_spark.jobs.handle.Job` is what others hold of it.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from pyspark.sql import SparkSession
+
+from lance_spark.backfill.cluster import Cluster, Lost
+from lance_spark.backfill.commits import GroupCommits
+from lance_spark.backfill.plan import plan_tasks
+from lance_spark.backfill.prepare import Prepared, concurrency_of
+from lance_spark.backfill.request import BackfillRequest
+from lance_spark.backfill.spec import RangeOutcome, Task
+from lance_spark.errors import BackfillIncompleteError, LanceSparkError
+from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process, this_user
+from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResult
+from lance_spark.jobs.progress import Progress
+from lance_spark.write.ending import finish
+from udf_runtime.errors import SkipThresholdExceededError
+
+_LOG = logging.getLogger(__name__)
+
+_SHOWN_FAILURES = 3
+
+
+@dataclass(slots=True)
+class _Tally:
+    """What is known of the job so far."""
+
+    selected: int = 0
+    computed: int = 0
+    reused: int = 0
+    skipped: int = 0
+    crashed: int = 0
+    retries: int = 0
+    seconds: dict[str, float] = field(default_factory=dict)
+    fragments_total: int = 0
+    clean: set[int] = field(default_factory=set)
+    failed: dict[int, str] = field(default_factory=dict)
+
+    def add(self, outcome: RangeOutcome) -> None:
+        """Adds what became of a range."""
+        self.selected += outcome.selected
+        self.computed += outcome.computed
+        self.reused += outcome.reused
+        self.skipped += outcome.skipped
+        self.crashed += outcome.crashed
+        self.retries += outcome.retries
+        for stage, seconds in outcome.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+        if outcome.error is not None:
+            self.failed[outcome.fragment_id] = outcome.error
+        elif outcome.complete and outcome.file is None:
+            self.clean.add(outcome.fragment_id)
+
+
+class BackfillJob:
+    """One backfill, run by one thread.
+
+    Attributes:
+        prepared: What is to be done.
+    """
+
+    def __init__(
+        self, spark: SparkSession, prepared: Prepared, request: BackfillRequest, table_name: str, progress: Progress
+    ) -> None:
+        self.prepared = prepared
+        self._spark = spark
+        self._request = request
+        self._table_name = table_name
+        self._progress = progress
+        self._tally = _Tally()
+        self._commits = GroupCommits(prepared)
+        self._history = JobHistory(prepared.spec.snapshot) if request.save_job else None
+        self._launched = datetime.now(UTC)
+        self._began = time.monotonic()
+        self._cancelled = threading.Event()
+        self._cluster: Cluster | None = None
+        self._commit_s = 0.0
+        self._last_beat = time.monotonic()
+
+    def cancel(self) -> None:
+        """Stops the tasks; what is complete is committed, and checkpoints stay. Returns at once; works from any thread."""
+        self._cancelled.set()
+        if self._cluster is not None:
+            self._cluster.stop()
+
+    def snapshot(self) -> BackfillJobResult:
+        """Returns how the job stands."""
+        return self._result("RUNNING")
+
+    def run(self) -> BackfillJobResult:
+        """Runs the job to its end.
+
+        Raises:
+            BackfillIncompleteError: Selected rows have neither a value nor were skipped.
+            SkipThresholdExceededError: More rows were skipped than the UDF's policy allows.
+            LanceSparkError: The job could not go on: the column or the table changed, or the store failed.
+        """
+        work = self.prepared.work()
+        if not work:
+            return self._result("DONE")
+        self._tally.fragments_total = len(work)
+        spec = self.prepared.spec
+        spec.staging.open_job()
+        self._save("RUNNING", None)
+        status: Status = "FAILED"
+        message: str | None = None
+        try:
+            self._run_tasks(plan_tasks(work, self.prepared.task_rows))
+            status = self._status()
+            message = self._what_failed() if status in ("PARTIAL", "FAILED") else None
+        except BaseException as error:
+            message = f"{type(error).__name__}: {error}"
+            if self._commits.done.fragments:
+                status = "PARTIAL"
+            raise
+        finally:
+            self._close(status, message)
+        result = self._result(status)
+        if message is not None:
+            raise BackfillIncompleteError(message, result=result)
+        return result
+
+    def _run_tasks(self, tasks: list[Task]) -> None:
+        spec, prepared = self.prepared.spec, self.prepared
+        limit = concurrency_of(self._spark, prepared.udf, self._request.concurrency)
+        fragments = [work.fragment_id for task in tasks for work in task.work]
+        description = f"lance-spark: backfill of {', '.join(prepared.columns)} in {self._table_name}, fragments {fragments[0]} to {fragments[-1]}"
+        cluster = Cluster(self._spark, spec, limit=limit, description=description)
+        self._cluster = cluster
+        self._progress.start(self._expected_rows(), self._tally.fragments_total)
+        pending: list[RangeOutcome] = []
+        for answers in cluster.run(tasks, self._request.refresh_s):
+            for answer in answers:
+                pending += self._take(answer)
+            try:
+                self._check_skips(final=False)
+            except SkipThresholdExceededError:
+                cluster.stop()
+                raise
+            granularity = self._request.commit_granularity
+            if granularity is not None and len(pending) >= granularity:
+                pending = self._commit(pending)
+            self._show()
+            self._beat()
+        self._check_skips(final=True)
+        self._commit(pending)
+        self._show()
+
+    def _take(self, answer: RangeOutcome | Lost) -> list[RangeOutcome]:
+        """Notes an answer, and returns it if it is a fragment that can be committed."""
+        if isinstance(answer, Lost):
+            for work in answer.task.work:
+                done = self._commits.done.fragments | self._tally.clean
+                if work.fragment_id not in done:
+                    self._tally.failed.setdefault(work.fragment_id, f"its task died again and again: {answer.error}")
+            return []
+        self._tally.add(answer)
+        return [answer] if answer.file is not None else []
+
+    def _check_skips(self, *, final: bool) -> None:
+        tally = self._tally
+        self.prepared.udf.on_error.check_skips(
+            tally.skipped, tally.computed + tally.skipped + tally.crashed, final=final
+        )
+
+    def _commit(self, pending: list[RangeOutcome]) -> list[RangeOutcome]:
+        if pending:
+            began = time.monotonic()
+            try:
+                self._commits.commit(pending)
+            finally:
+                self._commit_s += time.monotonic() - began
+        return []
+
+    def _status(self) -> Status:
+        if self._cancelled.is_set() and not self._is_complete():
+            return "CANCELLED"
+        if self._is_complete() and not self._tally.crashed:
+            return "DONE"
+        return "PARTIAL" if self._commits.done.fragments or self._tally.clean else "FAILED"
+
+    def _is_complete(self) -> bool:
+        return len(self._commits.done.fragments | self._tally.clean) >= self._tally.fragments_total
+
+    def _what_failed(self) -> str:
+        """Returns the message of a job that did not compute everything."""
+        tally, blocked = self._tally, self._commits.done.blocked
+        failed = {**tally.failed, **blocked}
+        total, done = tally.fragments_total, len(self._commits.done.fragments | tally.clean)
+        parts = [f"{done} of {total} fragments are done"]
+        if tally.crashed:
+            parts.append(f"{tally.crashed} rows killed the process that ran the UDF")
+        for fragment, reason in sorted(failed.items())[:_SHOWN_FAILURES]:
+            parts.append(f"fragment {fragment}: {reason}")
+        if len(failed) > _SHOWN_FAILURES:
+            parts.append(f"and {len(failed) - _SHOWN_FAILURES} fragments more")
+        spec = self.prepared.spec
+        return (
+            f"the backfill is incomplete: {'; '.join(parts)} - column {', '.join(self.prepared.columns)} of {spec.snapshot.uri}, version "
+            f"{spec.snapshot.version}, job {spec.job_id} - get_errors({spec.job_id!r}) has every error; what was computed is kept, so run it "
+            "again when the cause is gone"
+        )
+
+    def _close(self, status: Status, message: str | None) -> None:
+        """Ends the job: removes its files but for those that a version or a later run needs, and notes how it ended."""
+        spec, done = self.prepared.spec, self._commits.done
+        self._progress.close(status)
+        try:
+            if status != "DONE" and self._commits.leaves_files():
+                # Files that were finished and not committed serve the next run; lance_spark.cleanup removes them one day.
+                spec.staging.close_job()
+            else:
+                finish(spec.staging, spec.snapshot, sorted(done.files), unless_named=self._commits.blanks)
+        except OSError as error:
+            _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
+        result = self._result(status)
+        _LOG.info(
+            "backfill of %s in %s ended %s: %d rows selected, %d computed, %d from checkpoints, %d skipped, %d of %d fragments, versions %s, "
+            "%.1f s (job %s)%s",
+            ", ".join(self.prepared.columns), spec.snapshot.uri, status, result.rows_selected, result.rows_computed,
+            result.rows_from_checkpoint, result.rows_skipped, result.fragments_done, result.fragments_total, list(result.versions),
+            time.monotonic() - self._began, spec.job_id, "" if message is None else f": {message}",
+        )  # fmt: skip
+        self._save(status, message)
+        if self._history is not None:
+            self._try(lambda: self._history.clear(spec.staging.job_id))  # type: ignore[union-attr]
+
+    def _save(self, status: Status, message: str | None) -> None:
+        if self._history is None:
+            return
+        spec, history = self.prepared.spec, self._history
+        result = self._result(status)
+        record = JobRecord(
+            job_id=spec.job_id,
+            status=status,
+            columns=self.prepared.columns,
+            udf_name=spec.key.udf_name,
+            udf_version=spec.key.udf_version,
+            input_columns=spec.input_names,
+            key=spec.key.digest,
+            where=spec.where,
+            read_version=spec.snapshot.version or 0,
+            staging_id=spec.staging.job_id,
+            launched_at=self._launched,
+            updated_at=datetime.now(UTC),
+            completed_at=None if status == "RUNNING" else datetime.now(UTC),
+            launched_by=this_user(),
+            process=this_process(),
+            rows_selected=result.rows_selected,
+            rows_computed=result.rows_computed,
+            rows_from_checkpoint=result.rows_from_checkpoint,
+            rows_skipped=result.rows_skipped,
+            rows_failed=result.rows_failed,
+            fragments_total=result.fragments_total,
+            fragments_done=result.fragments_done,
+            versions=result.versions,
+            retries=result.retries,
+            seconds=result.seconds,
+            message=message,
+        )
+        if status == "RUNNING":
+            history.save(record)
+        else:
+            self._try(lambda: history.save(record))
+
+    def _try(self, act: Callable[[], None]) -> None:
+        """Does what must not make a job fail whose values are committed."""
+        try:
+            act()
+        except (OSError, LanceSparkError) as error:
+            _LOG.warning("the history of %s could not be written: %s", self.prepared.spec.snapshot.uri, error)
+
+    def _beat(self) -> None:
+        if self._history is not None and time.monotonic() - self._last_beat >= HEARTBEAT_S:
+            self._last_beat = time.monotonic()
+            self._try(lambda: self._history.beat(self.prepared.spec.staging.job_id))  # type: ignore[union-attr]
+
+    def _expected_rows(self) -> int:
+        return sum(plan.live_rows if plan.pending is None else plan.pending for plan in self.prepared.work())
+
+    def _show(self) -> None:
+        done = self._commits.done
+        self._progress.update(
+            rows=self._tally.computed + self._tally.reused + self._tally.skipped,
+            written=len(done.fragments | self._tally.clean),
+            committed=len(done.fragments),
+        )
+
+    def _result(self, status: Status) -> BackfillJobResult:
+        spec, tally, done = self.prepared.spec, self._tally, self._commits.done
+        processed = tally.computed + tally.reused
+        udf = UdfResult(
+            udf_name=spec.key.udf_name,
+            udf_version=spec.key.udf_version,
+            rows_processed=processed,
+            rows_skipped=tally.skipped,
+            input_columns=spec.input_names,
+        )
+        ended = status != "RUNNING"
+        return BackfillJobResult(
+            job_id=spec.job_id,
+            status=status,
+            table_name=self._table_name,
+            table_uri=spec.snapshot.uri,
+            launched_at=self._launched,
+            completed_at=datetime.now(UTC) if ended else None,
+            columns=dict.fromkeys(self.prepared.columns, udf),
+            where=spec.where,
+            read_version=spec.snapshot.version,
+            versions=tuple(result.version for result in done.results),
+            rows_selected=tally.selected,
+            rows_computed=tally.computed,
+            rows_from_checkpoint=tally.reused,
+            rows_skipped=tally.skipped,
+            rows_failed=max(0, tally.selected - processed - tally.skipped) if ended else tally.crashed,
+            rows_gone=sum(result.rows_gone for result in done.results),
+            new_rows=done.results[-1].new_rows if done.results else 0,
+            fragments_total=tally.fragments_total,
+            fragments_done=len(done.fragments | tally.clean),
+            fragments_failed={**tally.failed, **done.blocked},
+            retries=tally.retries + sum(result.retries for result in done.results),
+            seconds={**tally.seconds, "commit": self._commit_s, "total": time.monotonic() - self._began},
+        )

@@ -1,0 +1,165 @@
+"""Values of a fragment's rows from wherever they are: just computed, in checkpoints, in column files. Merged in the order of the rows.
+
+Every stream yields pairs of offsets (physical rows, ascending, never twice) and values of as many rows, in chunks of bounded size; a merge
+holds one chunk per stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lance_spark.types.layout import aligned
+from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointStore
+
+if TYPE_CHECKING:
+    from lance.file import LanceFileSession
+
+Offsets: TypeAlias = NDArray[np.int64]
+Chunk: TypeAlias = "tuple[Offsets, pa.Array[Any]]"
+
+_FILE_ROWS = 4096
+"""Rows that are read of a column file at once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moved:
+    """Where rows of an older fragment are now: row `old[i]` is row `start + i`."""
+
+    old: Offsets
+    start: int
+
+    def new_offsets(self, old: Offsets) -> tuple[Offsets, NDArray[np.bool_]]:
+        """Returns the new offsets of those of the old rows that are still there, and which those are."""
+        at = np.searchsorted(self.old, old)
+        inside = at < len(self.old)
+        inside[inside] = self.old[at[inside]] == old[inside]
+        return at[inside].astype(np.int64) + self.start, inside
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EntryPiece:
+    """Rows that a checkpoint serves.
+
+    Attributes:
+        offsets: The rows, as they are numbered now.
+        entry: The checkpoint.
+        key: Its key.
+        source: Its source.
+        moved: Where its rows are now, if a compaction moved them.
+    """
+
+    offsets: Offsets
+    entry: CheckpointEntry
+    key: CheckpointKey
+    source: str
+    moved: Moved | None = None
+
+    def chunks(self, store: CheckpointStore) -> Iterator[Chunk]:
+        """Yields the rows; nothing if the checkpoint vanished meanwhile."""
+        found = read_entry(store, self.entry, self.key, self.source, self.moved)
+        if found is None:
+            return
+        offsets, values = found
+        wanted = np.isin(offsets, self.offsets, assume_unique=True)
+        yield offsets[wanted], values if wanted.all() else values.filter(pa.array(wanted))
+
+
+def read_entry(
+    store: CheckpointStore, entry: CheckpointEntry, key: CheckpointKey, source: str, moved: Moved | None
+) -> Chunk | None:
+    """Reads a checkpoint, with the offsets that its rows have now; None if it is not usable."""
+    found = store.read(entry, key, source)
+    if found is None:
+        return None
+    offsets = np.asarray(found[0].to_numpy(), dtype=np.int64)
+    values = found[1]
+    if moved is None:
+        return offsets, values
+    now, inside = moved.new_offsets(offsets)
+    return now, values if inside.all() else values.filter(pa.array(inside))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePiece:
+    """Rows that a column file serves, committed or not.
+
+    Attributes:
+        offsets: The rows, as they are numbered now.
+        at: Their positions in the file.
+        file: Name of the file in `data/`.
+        outputs: Pairs of output field and column.
+    """
+
+    offsets: Offsets
+    at: Offsets
+    file: str
+    outputs: tuple[tuple[str, str], ...]
+
+    def chunks(self, session: LanceFileSession) -> Iterator[Chunk]:
+        """Yields the rows."""
+        reader = session.open_reader(f"data/{self.file}", columns=[column for _, column in self.outputs])
+        for first in range(0, len(self.offsets), _FILE_ROWS):
+            part = slice(first, first + _FILE_ROWS)
+            table: pa.Table = reader.take_rows(self.at[part].tolist()).to_table()
+            yield self.offsets[part], value_of(table.combine_chunks(), self.outputs)
+
+
+def value_of(table: pa.Table, outputs: Sequence[tuple[str, str]]) -> pa.Array[Any]:
+    """Returns a UDF's values, made of the columns that hold them."""
+    columns = [_one(table.column(column)) for _, column in outputs]
+    if not outputs[0][0]:
+        return columns[0]
+    return pa.StructArray.from_arrays(columns, names=[field for field, _ in outputs])
+
+
+def columns_of(values: pa.Array[Any], outputs: Sequence[tuple[str, str]], schema: pa.Schema) -> pa.RecordBatch:
+    """Returns the columns that hold a UDF's values: one, or one per field. A NULL value is NULL in all of them.
+
+    Buffers are where Lance can take them: those of a decoded checkpoint need not be.
+    """
+    if not outputs[0][0]:
+        return pa.RecordBatch.from_arrays([aligned(values)], schema=schema)
+    flat: Any = values
+    # flatten() applies the struct's own NULLs to its fields.
+    parts = dict(zip((f.name for f in flat.type), flat.flatten(), strict=True))
+    return pa.RecordBatch.from_arrays([aligned(parts[field]) for field, _ in outputs], schema=schema)
+
+
+def _one(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    combined: Any = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    whole: pa.Array[Any] = combined
+    return whole
+
+
+def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
+    """Merges streams of different rows into one in the order of the rows."""
+    heads: list[tuple[Chunk, Iterator[Chunk]]] = []
+    for stream in streams:
+        _advance(heads, stream)
+    while len(heads) > 1:
+        heads.sort(key=lambda head: int(head[0][0][0]))
+        (offsets, values), stream = heads.pop(0)
+        limit = int(heads[0][0][0][0])
+        upto = int(np.searchsorted(offsets, limit))
+        yield offsets[:upto], values.slice(0, upto)
+        if upto < len(offsets):
+            heads.append(((offsets[upto:], values.slice(upto)), stream))
+        else:
+            _advance(heads, stream)
+    if heads:
+        chunk, stream = heads[0]
+        yield chunk
+        yield from (more for more in stream if len(more[0]))
+
+
+def _advance(heads: list[tuple[Chunk, Iterator[Chunk]]], stream: Iterator[Chunk]) -> None:
+    for chunk in stream:
+        if len(chunk[0]):
+            heads.append((chunk, stream))
+            return

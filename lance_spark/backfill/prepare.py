@@ -1,0 +1,329 @@
+"""Puts together what a backfill needs, and finds every mistake in what was asked for before a job starts. Runs on the driver."""
+
+from __future__ import annotations
+
+import math
+import os
+import uuid
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from lance_spark.backfill.plan import FragmentPlan, count_pending, countable, default_task_rows, plan_fragments
+from lance_spark.backfill.records import Records, RecordStore
+from lance_spark.backfill.request import BackfillRequest
+from lance_spark.backfill.serving import FOLDER, source_of, store_of
+from lance_spark.backfill.spec import BackfillSpec
+from lance_spark.catalog.binding import Binding, binding_of, inputs_now, load_udf, value_type
+from lance_spark.catalog.checking import check_udf
+from lance_spark.catalog.foreign import to_udf
+from lance_spark.checkpoints import LanceObjects
+from lance_spark.commit.identity import FieldIdentity, field_identities
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import (
+    ColumnNotFoundError,
+    RegistrationError,
+    ResourcesUnavailableError,
+    UnsupportedOperationError,
+)
+from lance_spark.jobs.history import JobHistory
+from lance_spark.read.filtering import check_filter
+from lance_spark.read.sizes import measure
+from lance_spark.session import known_slots
+from lance_spark.write.blobs import row_field
+from lance_spark.write.column_file import Targets
+from lance_spark.write.staging import Staging, new_id
+from udf_runtime import UDF
+from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey
+from udf_runtime.policies.batch_size import checkpoint_bounds
+
+if TYPE_CHECKING:
+    import lance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A backfill that is ready to be planned.
+
+    Attributes:
+        spec: What its tasks share.
+        udf: The UDF.
+        binding: What is stored with the column, or None.
+        stored: Whether the UDF is the stored one.
+        dataset: The snapshot.
+        records: What was computed before.
+        entries: Checkpoints of the key, by source.
+        plans: The fragments of the window.
+        task_rows: Rows of a task.
+        window: The fragments by position.
+    """
+
+    spec: BackfillSpec
+    udf: UDF
+    binding: Binding | None
+    stored: bool
+    dataset: lance.LanceDataset
+    records: Records
+    entries: Mapping[str, Sequence[CheckpointEntry]]
+    plans: tuple[FragmentPlan, ...]
+    task_rows: int
+    window: slice
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The target columns."""
+        return tuple(column for _, column in self.spec.outputs)
+
+    def counted(self, plans: Collection[FragmentPlan]) -> dict[int, int]:
+        """Returns the rows to do of each fragment, scanning those of which the manifest and the records do not tell."""
+        known = {plan.fragment_id: plan.pending for plan in plans if plan.pending is not None}
+        unknown = [plan for plan in plans if plan.pending is None]
+        return {**known, **(count_pending(self.spec, self.dataset, unknown) if unknown else {})}
+
+    def work(self) -> tuple[FragmentPlan, ...]:
+        """Returns the fragments with something to do, as far as that is quick to tell."""
+        unknown = [plan for plan in self.plans if plan.pending is None]
+        counted = self.counted(unknown) if unknown and countable(unknown) else {}
+        return tuple(plan for plan in self.plans if (counted.get(plan.fragment_id, plan.pending)) != 0)
+
+
+def prepare(
+    ref: DatasetRef, request: BackfillRequest, spark: SparkSession | None, *, checkpoints: str | None
+) -> Prepared:
+    """Checks a request against the table, and puts a job together.
+
+    Args:
+        ref: The table.
+        request: What was asked for.
+        spark: The session, or None where only a plan is wanted.
+        checkpoints: Where checkpoints are kept; None is beside the table.
+
+    Raises:
+        ColumnNotFoundError, RegistrationError, UnsupportedOperationError: A column cannot be filled.
+        StoredUdfError: The stored UDF cannot be used.
+        FilterError: `where` is not valid.
+        ResourcesUnavailableError: The UDF asks for what the cluster cannot give.
+        VersionNotFoundError: There is no such version.
+    """
+    snapshot = ref.pin(request.read_version)
+    dataset = snapshot.open()
+    binding = _binding(dataset, request)
+    udf, inputs, outputs = _udf(ref, dataset, request, binding)
+    if request.where is not None:
+        check_filter(dataset, request.where, ref.uri, "descriptor")
+    if spark is not None and request.admission_check:
+        _check_resources(spark, udf, strict=request.admission_strict)
+    spec = _spec(ref, snapshot, dataset, request, (udf, inputs, outputs, binding), checkpoints)
+    records = RecordStore(LanceObjects(f"{ref.uri}/{FOLDER}", ref.storage_options)).load(spec.column)
+    entries = store_of(spec).find_all(spec.key)
+    spec = _with_history(ref, spec, dataset, records, entries)
+    window = slice(request.skip_frags, None if request.num_frags is None else request.skip_frags + request.num_frags)
+    sizes = measure(dataset, [column.name for column in inputs], None, blob_bytes=False, storage=ref.storage_options)
+    plans = plan_fragments(spec, dataset, records, frozenset(entries), window=window, row_bytes=sizes.row_bytes)
+    slots = _slots(spark, request)
+    rows = request.task_size or udf.task_size or default_task_rows(dataset.count_rows(), slots)
+    return Prepared(
+        spec=spec,
+        udf=udf,
+        binding=binding,
+        stored=request.udf is None,
+        dataset=dataset,
+        records=records,
+        entries=entries,
+        plans=tuple(plans),
+        task_rows=rows,
+        window=window,
+    )
+
+
+def _binding(dataset: lance.LanceDataset, request: BackfillRequest) -> Binding | None:
+    """Finds the column's UDF, and checks that the named columns are the ones it computes."""
+    first = request.columns[0]
+    if "." in first and first not in dataset.schema.names:
+        raise UnsupportedOperationError(
+            f"a field inside a struct cannot be filled by itself - {first!r} of {dataset.uri} - compute the whole struct, or a column of its own"
+        )
+    for column in request.columns:
+        if column not in dataset.schema.names:
+            raise ColumnNotFoundError(
+                column,
+                dataset.uri,
+                hint=f"use add_columns to register it first; the columns are {', '.join(dataset.schema.names)}",
+            )
+    binding = binding_of(dataset, first)
+    group = {first} if binding is None else {column for _, column in binding.columns}
+    if len(request.columns) > 1 and set(request.columns) != group:
+        raise UnsupportedOperationError(
+            f"columns {', '.join(map(repr, request.columns))} are not the columns of one UDF - in {dataset.uri} - call backfill for each, or "
+            f"name one of the siblings {', '.join(map(repr, sorted(group)))}: all of them are filled together"
+        )
+    if binding is None and request.udf is None:
+        raise RegistrationError(
+            f"no UDF is registered for column {first!r} - in {dataset.uri} - pass one with udf=, or register it with alter_columns"
+        )
+    return binding
+
+
+def _udf(
+    ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillRequest, binding: Binding | None
+) -> tuple[UDF, tuple[FieldIdentity, ...], tuple[tuple[str, str], ...]]:
+    """Returns the UDF, its inputs, and the pairs of output field and column."""
+    column = request.columns[0]
+    if request.udf is None and binding is not None:
+        udf = load_udf(binding, LanceObjects(ref.uri, ref.storage_options), column)
+        return udf, inputs_now(dataset, binding, column), binding.columns
+    given = to_udf(request.udf)
+    if given is None:
+        raise RegistrationError(
+            f"udf must be a UDF, got {request.udf!r} - column {column!r} - decorate a function with @udf"
+        )
+    outputs = (("", column),) if binding is None else binding.columns
+    fields = [name for name, _ in outputs]
+    kinds: Any = given.data_type
+    if given.is_columns != bool(fields[0]) or (given.is_columns and {f.name for f in kinds} != set(fields)):
+        raise RegistrationError(
+            f"UDF {given.name!r} returns {given.data_type}, which are not the columns {', '.join(repr(c) for _, c in outputs)} - in {ref.uri} - "
+            "pass a UDF of the same output"
+        )
+    for field, name in outputs:
+        kind = kinds.field(field).type if field else kinds
+        if kind != value_type(dataset.schema.field(name)):
+            raise RegistrationError(
+                f"UDF {given.name!r} returns {kind}, column {name!r} is {dataset.schema.field(name).type} - in {ref.uri} - give it "
+                "data_type= of the column"
+            )
+    return given, check_udf(dataset, given, outputs), outputs
+
+
+def _spec(
+    ref: DatasetRef,
+    snapshot: DatasetRef,
+    dataset: lance.LanceDataset,
+    request: BackfillRequest,
+    found: tuple[UDF, tuple[FieldIdentity, ...], tuple[tuple[str, str], ...], Binding | None],
+    checkpoints: str | None,
+) -> BackfillSpec:
+    udf, inputs, outputs, binding = found
+    known = {column.name: column for column in field_identities(dataset.lance_schema)}
+    targets = [known[column] for _, column in outputs]
+    job_id = request.job_id or uuid.uuid4().hex
+    return BackfillSpec(
+        snapshot=snapshot,
+        staging=Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id()),
+        job_id=job_id,
+        udf=udf.dumps(),
+        key=CheckpointKey(
+            udf_name=udf.name,
+            udf_version=udf.version,
+            inputs=tuple(column.id for column in inputs),
+            output_type=str(udf.data_type),
+            environment=None if binding is None else binding.environment,
+        ),
+        inputs=inputs,
+        outputs=outputs,
+        targets=Targets(
+            schema=pa.schema([row_field(dataset.schema.field(column)) for _, column in outputs]),
+            existing=tuple(column for _, column in outputs),
+            format=dataset.data_storage_version,
+        ),
+        target_ids=tuple(number for column in targets for number in column.ids),
+        column=targets[0].token or f"{targets[0].id}:{targets[0].name}",
+        where=request.where,
+        redefined=request.udf is None and binding is not None and binding.redefined > 0,
+        serving_jobs=frozenset({job_id}),
+        checkpoints=checkpoints,
+        lineage_after=None,
+        sizes=checkpoint_bounds(call=request, udf=udf),
+        flush_s=request.flush_s,
+        threads=request.threads,
+        blob_strategy=request.blob_strategy,
+        blob_buffer_bytes=request.blob_buffer_bytes,
+        report_s=min(request.refresh_s / 2, 1.0),
+    )
+
+
+def _with_history(
+    ref: DatasetRef,
+    spec: BackfillSpec,
+    dataset: lance.LanceDataset,
+    records: Records,
+    entries: Mapping[str, Sequence[CheckpointEntry]],
+) -> BackfillSpec:
+    """Adds what earlier jobs mean for this one: whose checkpoints may serve, and from where on compactions are followed."""
+    present = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+    after = [
+        record.table_version
+        for record in records
+        if record.key == spec.key.digest and record.fragment_id not in present
+    ]
+    sources = {source_of(spec, fragment) for fragment in present.values()} if entries else set()
+    orphans = [entry for source, found in entries.items() if source not in sources for entry in found]
+    jobs = {job.job_id: job for job in JobHistory(ref).jobs()} if orphans or spec.where is not None else {}
+    after += [jobs[entry.job_id].read_version for entry in orphans if entry.job_id in jobs]
+    unfinished = {
+        job.job_id
+        for job in jobs.values()
+        if spec.where is not None and job.where == spec.where and job.key == spec.key.digest and job.status != "DONE"
+    }
+    return replace(spec, serving_jobs=spec.serving_jobs | unfinished, lineage_after=min(after) if after else None)
+
+
+def _slots(spark: SparkSession | None, request: BackfillRequest) -> int:
+    known = None if spark is None else known_slots(spark)
+    slots = known or request.concurrency or os.cpu_count() or 1
+    return min(slots, request.concurrency) if request.concurrency is not None else slots
+
+
+def concurrency_of(spark: SparkSession, udf: UDF, concurrency: int | None) -> int | None:
+    """Returns the most tasks that may run at once: as asked for, and no more than the CPUs that the UDF wants allow."""
+    cpus = math.ceil(udf.num_cpus or 1)
+    slots = known_slots(spark)
+    if cpus <= 1 or slots is None:
+        return concurrency
+    fitting = max(1, slots // cpus)
+    return fitting if concurrency is None else min(concurrency, fitting)
+
+
+def _check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
+    """Compares what a UDF asks for with what the cluster can ever give.
+
+    Raises:
+        ResourcesUnavailableError: It asks for more, and `strict` is set.
+    """
+    problems = []
+    if udf.num_gpus:
+        gpus = float(spark.conf.get("spark.executor.resource.gpu.amount", None) or 0)
+        if gpus < udf.num_gpus:
+            problems.append(
+                f"{udf.num_gpus:g} GPUs, and an executor has {gpus:g} (spark.executor.resource.gpu.amount): drop the requirement, or start "
+                "executors with GPUs"
+            )
+    local = (spark.conf.get("spark.master", None) or "").startswith("local")
+    cores = known_slots(spark) if local else float(spark.conf.get("spark.executor.cores", None) or 0) or None
+    if udf.num_cpus and cores is not None and udf.num_cpus > cores:
+        problems.append(f"{udf.num_cpus:g} CPUs, and {'this session' if local else 'an executor'} has {cores:g}")
+    memory = _machine_bytes() if local else _conf_bytes(spark.conf.get("spark.executor.memory", None))
+    if udf.memory and memory is not None and udf.memory > memory:
+        problems.append(f"{udf.memory} bytes of memory, and {'this machine' if local else 'an executor'} has {memory}")
+    if not problems:
+        return
+    message = f"UDF {udf.name!r} asks for {'; and for '.join(problems)} - no job was started - _admission_check=False skips this check"
+    if strict:
+        raise ResourcesUnavailableError(message)
+    warnings.warn(message, UserWarning, stacklevel=5)
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _conf_bytes(text: str | None) -> int | None:
+    """Returns a memory setting of Spark in bytes; without a unit it is MiB."""
+    if not text:
+        return None
+    number, unit = text.rstrip("bBkKmMgGtT"), text.lstrip("0123456789").lower().rstrip("b") or "m"
+    return int(number) << {"k": 10, "m": 20, "g": 30, "t": 40}[unit]

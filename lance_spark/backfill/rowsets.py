@@ -1,0 +1,244 @@
+"""Sets of rows of one fragment, compressed: :class:`RowSet`.
+
+A backfill keeps several per fragment: rows to compute, rows computed, rows computed as NULL, rows that failed. Most of them are all rows,
+no rows, or all rows but a few, and there may be 100,000 fragments. So the stored form of such a set is its runs in a few bytes, and
+anything more scattered is a roaring bitmap, which takes at most about two bytes a row and one bit of each row.
+"""
+
+from __future__ import annotations
+
+import array
+import base64
+import binascii
+import itertools
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from pyroaring import BitMap, FrozenBitMap
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+_RUNS = b"r"
+_BITMAP = b"b"
+_MOST_RUNS = 64
+"""Sets of more runs are stored as bitmaps: to find the runs one by one costs more than it saves from there on."""
+
+_ROWS = 1 << 32
+"""Offsets are below this: a row address has 32 bits for them."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RowSet:
+    """A set of physical row offsets of one fragment, each below 2^32. Immutable, hashable and picklable; works anywhere.
+
+    Attributes:
+        bitmap: The offsets; make sets with :meth:`of`, :meth:`all`, :meth:`span` and :meth:`empty`.
+    """
+
+    bitmap: FrozenBitMap
+
+    @staticmethod
+    def empty() -> RowSet:
+        """Returns the set without rows."""
+        return _EMPTY
+
+    @staticmethod
+    def all(rows: int) -> RowSet:
+        """Returns the set of the offsets 0 to `rows - 1`."""
+        return RowSet.span(0, rows)
+
+    @staticmethod
+    def span(start: int, stop: int) -> RowSet:
+        """Returns the set of the offsets `start` to `stop - 1`.
+
+        Raises:
+            ValueError: The bounds are negative or beyond 2^32.
+        """
+        if not 0 <= start <= _ROWS or not 0 <= stop <= _ROWS:
+            raise ValueError(f"rows {start}..{stop} are no rows of a fragment - offsets are at least 0 and below 2^32")
+        return RowSet(_of_runs([(start, stop)])) if start < stop else _EMPTY
+
+    @staticmethod
+    def of(offsets: Iterable[int] | npt.NDArray[np.integer]) -> RowSet:
+        """Returns the set of the given offsets, in any order, repeated ones once. Quick for NumPy arrays.
+
+        Raises:
+            ValueError: An offset is negative or not below 2^32.
+        """
+        values = np.asarray(offsets if isinstance(offsets, np.ndarray) else np.fromiter(offsets, np.int64))
+        if values.size == 0:
+            return _EMPTY
+        if values.dtype.kind not in "iu":
+            raise ValueError(f"row offsets are integers, not {values.dtype} - give an integer array")
+        low, high = int(values.min()), int(values.max())
+        if low < 0 or high >= _ROWS:
+            raise ValueError(f"rows {low}..{high} are no rows of a fragment - offsets are at least 0 and below 2^32")
+        if high - low + 1 == values.size and bool(np.all(values[1:] > values[:-1])):
+            return RowSet.span(low, high + 1)
+        # By far the quickest way in, 5 ns a row: the bitmap reads a NumPy array or a memory view item by item.
+        return RowSet(FrozenBitMap(array.array("I", values.astype(np.uint32).tobytes())))
+
+    def __or__(self, other: RowSet) -> RowSet:
+        return RowSet(self.bitmap | other.bitmap)
+
+    def __and__(self, other: RowSet) -> RowSet:
+        return RowSet(self.bitmap & other.bitmap)
+
+    def __sub__(self, other: RowSet) -> RowSet:
+        return RowSet(self.bitmap - other.bitmap)
+
+    def __len__(self) -> int:
+        return len(self.bitmap)
+
+    def __bool__(self) -> bool:
+        return bool(self.bitmap)
+
+    def __contains__(self, offset: int) -> bool:
+        return 0 <= offset < _ROWS and offset in self.bitmap
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.bitmap)
+
+    def __le__(self, other: RowSet) -> bool:
+        return self.bitmap.issubset(other.bitmap)
+
+    def __repr__(self) -> str:
+        return f"RowSet({len(self)} rows)" if self else "RowSet(empty)"
+
+    def __reduce__(self) -> tuple[Callable[[bytes], RowSet], tuple[bytes]]:
+        return (RowSet.loads, (self.dumps(),))
+
+    def isdisjoint(self, other: RowSet) -> bool:
+        """Tells whether the sets share no row."""
+        return self.bitmap.isdisjoint(other.bitmap)
+
+    def count(self, start: int, stop: int) -> int:
+        """Returns how many offsets from `start` to `stop - 1` are in the set."""
+        return self.bitmap.range_cardinality(start, stop) if start < stop else 0
+
+    def to_numpy(self) -> npt.NDArray[np.int64]:
+        """Returns the offsets, ascending, as a new int64 array."""
+        return np.frombuffer(self.bitmap.to_array(), dtype=np.uint32).astype(np.int64)
+
+    def mask(self, start: int, stop: int) -> npt.NDArray[np.bool_]:
+        """Returns for each of the offsets `start` to `stop - 1` whether it is in the set."""
+        found = np.zeros(max(stop - start, 0), dtype=np.bool_)
+        found[(self & RowSet.span(start, stop)).to_numpy() - start] = True
+        return found
+
+    def runs(self, most: int) -> list[tuple[int, int]] | None:
+        """Returns the maximal runs of offsets as (start, stop) pairs, ascending, or None where there are more than `most`."""
+        if not self.bitmap:
+            return []
+        first, end = self.bitmap.min(), self.bitmap.max() + 1
+        # What is missing between the first and the last offset, and nothing else: `flip` leaves alone what is outside, where nothing is.
+        gaps = self.bitmap.flip(first, end)
+        runs, start = [], first
+        while True:
+            stop = _next(gaps, start, end)
+            runs.append((start, stop))
+            if stop == end:
+                return runs
+            if len(runs) == most:
+                return None
+            start = _next(self.bitmap, stop, end)
+
+    def dumps(self) -> bytes:
+        """Returns a compact stored form: under 30 bytes for all rows of a fragment, whatever its size. Equal sets have equal forms."""
+        runs = self.runs(_MOST_RUNS)
+        if runs is None:
+            packed = BitMap(self.bitmap)
+            # In the same containers whatever operations led to the set.
+            packed.run_optimize()
+            return _BITMAP + packed.serialize()
+        numbers, last = [], 0
+        for start, stop in runs:
+            numbers += [start - last, stop - start]
+            last = stop
+        return _RUNS + b"".join(map(_varint, numbers))
+
+    @staticmethod
+    def loads(payload: bytes) -> RowSet:
+        """Returns the set of which :meth:`dumps` made `payload`.
+
+        Raises:
+            ValueError: It is no stored row set, or a damaged one.
+        """
+        if payload[:1] == _BITMAP:
+            try:
+                bitmap = FrozenBitMap.deserialize(payload[1:])
+            except (ValueError, IndexError) as error:
+                raise ValueError(_NOT_A_SET) from error
+            if len(bitmap.serialize()) != len(payload) - 1:
+                raise ValueError(_NOT_A_SET)
+            return RowSet(bitmap)
+        if payload[:1] != _RUNS:
+            raise ValueError(_NOT_A_SET)
+        bounds = list(itertools.accumulate(_varints(payload[1:])))
+        if len(bounds) % 2 or any(bound > _ROWS for bound in bounds):
+            raise ValueError(_NOT_A_SET)
+        return RowSet(_of_runs(zip(bounds[::2], bounds[1::2], strict=True)))
+
+    def to_text(self) -> str:
+        """Returns :meth:`dumps` as base64 text, for JSON."""
+        return base64.b64encode(self.dumps()).decode("ascii")
+
+    @staticmethod
+    def from_text(text: str) -> RowSet:
+        """Returns the set of which :meth:`to_text` made `text`.
+
+        Raises:
+            ValueError: It is no stored row set, or a damaged one.
+        """
+        try:
+            return RowSet.loads(base64.b64decode(text, validate=True))
+        except binascii.Error as error:
+            raise ValueError(_NOT_A_SET) from error
+
+
+_EMPTY = RowSet(FrozenBitMap())
+_NOT_A_SET = "the bytes are no row set - they are damaged, or something else made them - compute the rows again"
+
+
+def _next(bitmap: FrozenBitMap, offset: int, end: int) -> int:
+    """Returns the first offset of a bitmap from `offset` on, or `end`."""
+    try:
+        return bitmap.next_set_bit(offset)
+    except ValueError:
+        return end
+
+
+def _of_runs(runs: Iterable[tuple[int, int]]) -> FrozenBitMap:
+    bitmap = BitMap()
+    for start, stop in runs:
+        bitmap.add_range(start, stop)
+    bitmap.run_optimize()
+    return FrozenBitMap(bitmap)
+
+
+def _varint(number: int) -> bytes:
+    """Returns a number in seven bits a byte, low ones first, all but the last with the high bit."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    out.append(number)
+    return bytes(out)
+
+
+def _varints(payload: bytes) -> list[int]:
+    numbers, number, shift = [], 0, 0
+    for byte in payload:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(number)
+            number = shift = 0
+        elif shift > 35:
+            raise ValueError(_NOT_A_SET)
+    if shift:
+        raise ValueError(_NOT_A_SET)
+    return numbers

@@ -1,0 +1,173 @@
+"""Values that need no call of the UDF, because an earlier run left them: in checkpoints, or in column files. Runs on executors.
+
+Three kinds of sources are asked in this order: records of committed values, column files that were finished and not committed, and
+checkpoints of single batches. All are found by what the values depend on (the key, and the identity of the fragment's input files), so
+another filter, another range or a renamed table uses them too; where a compaction moved the rows, its lineage says from where to where.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lance_spark.backfill.pieces import Chunk, EntryPiece, FilePiece, Moved, Offsets, read_entry
+from lance_spark.backfill.records import Records, RecordStore
+from lance_spark.backfill.rowsets import RowSet
+from lance_spark.backfill.spec import BackfillSpec
+from lance_spark.checkpoints import LanceObjects, checkpoint_store
+from lance_spark.commit.identity import files_of
+from lance_spark.commit.lineage import Lineage
+from lance_spark.write.staging import open_session
+from udf_runtime.checkpoint import CheckpointStore, source_digest
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import FragmentMetadata
+
+FOLDER = "_lance_spark"
+
+
+def store_of(spec: BackfillSpec) -> CheckpointStore:
+    """Returns the store of a job's checkpoints."""
+    return checkpoint_store(spec.snapshot.uri, spec.snapshot.storage_options, spec.checkpoints)
+
+
+def source_of(spec: BackfillSpec, fragment: FragmentMetadata) -> str:
+    """Returns the identity of a fragment's inputs: its files and overlays that hold them.
+
+    Where no file holds an input, because all of it is NULL, nothing but its id tells the fragment.
+    """
+    files = files_of(fragment, spec.input_ids)
+    return source_digest(files or (f"fragment {fragment.id} of {fragment.physical_rows} rows",))
+
+
+@dataclass(slots=True)
+class Served:
+    """What was found for a range.
+
+    Attributes:
+        offsets: The rows, ascending.
+        entries: Rows from checkpoints.
+        files: Rows from column files.
+    """
+
+    offsets: Offsets
+    entries: list[EntryPiece]
+    files: list[FilePiece]
+
+    def streams(self, spec: BackfillSpec, store: CheckpointStore) -> list[Iterator[Chunk]]:
+        """Returns one stream of values per source."""
+        session = open_session(spec.snapshot.uri, spec.snapshot.storage_options)
+        return [piece.chunks(store) for piece in self.entries] + [piece.chunks(session) for piece in self.files]
+
+
+class Finder:
+    """Finds values for the rows of one fragment."""
+
+    def __init__(self, spec: BackfillSpec, dataset: lance.LanceDataset, store: CheckpointStore) -> None:
+        self._spec = spec
+        self._dataset = dataset
+        self._store = store
+
+    def find(self, fragment: FragmentMetadata, wanted: Offsets, without_value: Offsets) -> Served:
+        """Finds values for rows of a fragment.
+
+        Args:
+            fragment: The fragment.
+            wanted: The rows, ascending.
+            without_value: Those of them that have no value in the table; any checkpoint serves these. The others are served only by
+                checkpoints of the jobs that the spec names.
+        """
+        served = Served(np.empty(0, dtype=np.int64), [], [])
+        missing = {True: without_value, False: np.setdiff1d(wanted, without_value, assume_unique=True)}
+        self._from(served, fragment, None, missing)
+        for piece in self._origins(fragment.id):
+            self._from(served, piece.fragment, Moved(old=piece.offsets, start=piece.start), missing)
+        served.offsets = np.setdiff1d(wanted, np.concatenate(list(missing.values())), assume_unique=True)
+        return served
+
+    def _origins(self, fragment_id: int) -> list:  # type: ignore[type-arg]
+        if self._spec.lineage_after is None:
+            return []
+        return _lineage(self._spec, self._spec.lineage_after).origins(fragment_id) or []
+
+    def _from(
+        self, served: Served, fragment: FragmentMetadata, moved: Moved | None, missing: dict[bool, Offsets]
+    ) -> None:
+        """Takes what one fragment, now or before a compaction, has; shrinks `missing`."""
+        spec, source = self._spec, source_of(self._spec, fragment)
+        for record in _records(spec).of(fragment.id):
+            if (
+                record.key == spec.key.digest
+                and record.source == source
+                and record.physical_rows == fragment.physical_rows
+            ):
+                self._take_file(served, record.target_file, record.computed, record.job_id, moved, missing)
+        if not any(len(rows) for rows in missing.values()):
+            return
+        entries = self._store.find(spec.key, source)
+        for entry in (e for e in entries if e.kind == "reference"):
+            body = self._store.read_reference(entry, spec.key, source)
+            if body is not None:
+                rows = RowSet.from_text(str(body["rows"]["computed"]))
+                self._take_file(served, body["data_file"], rows, entry.job_id, moved, missing)
+        for entry in (e for e in entries if e.kind == "values"):
+            usable = self._usable(entry.job_id, missing)
+            found = read_entry(self._store, entry, spec.key, source, moved) if len(usable) else None
+            if found is None:
+                continue
+            chosen = np.intersect1d(found[0], usable, assume_unique=True)
+            if len(chosen):
+                served.entries.append(EntryPiece(offsets=chosen, entry=entry, key=spec.key, source=source, moved=moved))
+                _strike(missing, chosen)
+
+    def _take_file(
+        self, served: Served, file: str, rows: RowSet, job_id: str, moved: Moved | None, missing: dict[bool, Offsets]
+    ) -> None:
+        usable = self._usable(job_id, missing)
+        # The bytes of blobs cannot be read from a file that no version names; their values are in checkpoints.
+        if not len(usable) or not len(rows) or self._spec.targets.blobs:
+            return
+        at = rows.to_numpy()
+        now = at
+        if moved is not None:
+            now, inside = moved.new_offsets(at)
+            at = at[inside]
+        chosen = np.isin(now, usable, assume_unique=True)
+        if not chosen.any() or not self._is_there(file):
+            return
+        served.files.append(FilePiece(offsets=now[chosen], at=at[chosen], file=file, outputs=self._spec.outputs))
+        _strike(missing, now[chosen])
+
+    def _usable(self, job_id: str, missing: dict[bool, Offsets]) -> Offsets:
+        """Returns the missing rows that a job's values may serve."""
+        if job_id in self._spec.serving_jobs:
+            return np.union1d(missing[True], missing[False])
+        return missing[True]
+
+    def _is_there(self, file: str) -> bool:
+        """Tells whether a column file can be read: Lance's cleanup deletes files that no version names."""
+        session = open_session(self._spec.snapshot.uri, self._spec.snapshot.storage_options)
+        return session.contains(f"data/{file}")
+
+
+def _strike(missing: dict[bool, Offsets], found: Offsets) -> None:
+    for kind in missing:
+        missing[kind] = missing[kind][~np.isin(missing[kind], found, assume_unique=True)]
+
+
+@functools.lru_cache(maxsize=4)
+def _lineage(spec: BackfillSpec, after: int) -> Lineage:
+    dataset = spec.snapshot.open()
+    return Lineage.between(dataset, after, dataset.version)
+
+
+@functools.lru_cache(maxsize=4)
+def _records(spec: BackfillSpec) -> Records:
+    """Returns the records of the column; they are read once per process and job."""
+    objects = LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options)
+    return RecordStore(objects).load(spec.column)

@@ -1,0 +1,412 @@
+"""One task of a backfill: reads ranges of rows, computes, checkpoints, and writes the column file of a fragment whose last range it ends.
+
+Runs in one Python process on an executor; only what it did goes back. Memory: a few batches, the values of one flush interval (at most
+FLUSH_BYTES), and a window of the column file; it does not grow with the fragment.
+
+A fragment that is one range is streamed into its column file while it is computed. One of several ranges leaves checkpoints, and a note for
+each finished range; the task that finds the notes of all ranges streams the checkpoints into the file. Two tasks that end at the same
+moment may both do so, which costs time and nothing else: the driver takes one of the files.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from lance_spark.backfill.failures import FailureLog
+from lance_spark.backfill.inputs import InputReader
+from lance_spark.backfill.pieces import Chunk, Offsets, columns_of, merge
+from lance_spark.backfill.rowsets import RowSet
+from lance_spark.backfill.selection import has_values, rows_without_value, select_rows, without
+from lance_spark.backfill.serving import FOLDER, Finder, Served, source_of, store_of
+from lance_spark.backfill.spec import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, Task
+from lance_spark.checkpoints import LanceObjects
+from lance_spark.errors import TableUnreadableError
+from lance_spark.write.addresses import SnapshotRows
+from lance_spark.write.column_file import ColumnFile, Targets
+from udf_runtime import UDF
+from udf_runtime.execute import RowFailure, UdfRunner
+from udf_runtime.policies import AdaptiveSize
+
+if TYPE_CHECKING:
+    from lance.fragment import LanceFragment
+
+_LOG = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+FLUSH_BYTES = 128 << 20
+"""Bytes of computed values after which they are persisted before the interval is over."""
+
+_CUT_ROWS = 1 << 15
+"""Rows of one checkpoint that copies values from elsewhere."""
+
+
+def run_task(
+    spec: BackfillSpec, task: Task, *, clock: Callable[[], float] = time.perf_counter
+) -> Iterator[RangeOutcome]:
+    """Works on a task's ranges, one after the other; a range that fails does so alone. Runs on an executor.
+
+    Yields:
+        What became of each range.
+    """
+    udf = UDF.loads(spec.udf)
+    with UdfRunner(udf, threads=spec.threads, isolate=task.isolate) as runner:
+        for work in task.work:
+            run = _RangeRun(spec, udf, runner, work, clock)
+            try:
+                yield run.run()
+            except Exception as error:  # noqa: BLE001 - whatever a UDF or a store raises is this range's outcome
+                _LOG.warning(
+                    "fragment %s rows %s to %s of %s failed: %s",
+                    work.fragment_id,
+                    work.start,
+                    work.stop,
+                    spec.snapshot.uri,
+                    error,
+                )
+                yield run.failed(error)
+
+
+@dataclass(slots=True)
+class _Computed:
+    """What calling the UDF gave, so far."""
+
+    rows: int = 0
+    retries: int = 0
+    skipped: int = 0
+    crashed: int = 0
+    failed: list[int] = field(default_factory=list)
+    seconds: dict[str, float] = field(
+        default_factory=lambda: {"read": 0.0, "compute": 0.0, "checkpoint": 0.0, "write": 0.0}
+    )
+
+
+class _RangeRun:
+    """One range being worked on."""
+
+    def __init__(
+        self, spec: BackfillSpec, udf: UDF, runner: UdfRunner, work: FragmentWork, clock: Callable[[], float]
+    ) -> None:
+        self._spec = spec
+        self._udf = udf
+        self._runner = runner
+        self._work = work
+        self._clock = clock
+        self._store = store_of(spec)
+        self._rows = SnapshotRows(spec.snapshot.open())
+        self._done = _Computed()
+        self._selected = 0
+        self._reused = 0
+        self._held: list[Chunk] = []
+        self._held_bytes = 0
+        self._flushed = False
+        self._last_flush = clock()
+        self._failures = FailureLog(spec, work.fragment_id)
+        self._source = ""
+        self._taken: deque[Offsets] = deque()
+
+    def run(self) -> RangeOutcome:
+        """Does the work.
+
+        Raises:
+            UdfRuntimeError: The UDF failed, and no policy of its skips the row. What was computed before is in checkpoints.
+            TableUnreadableError, FilterError: Rows cannot be read.
+            CommitError: The job has ended meanwhile.
+        """
+        spec, work = self._spec, self._work
+        fragment = self._rows.fragment(work.fragment_id)
+        if fragment is None:
+            raise TableUnreadableError(
+                spec.snapshot.uri,
+                f"fragment {work.fragment_id} is not in version {spec.snapshot.version}",
+                hint="open the table again",
+            )
+        self._source = source_of(spec, fragment.metadata)
+        selected = self._timed("read", lambda: select_rows(spec, work, self._rows, fragment))
+        self._selected = len(selected)
+        served = self._find(fragment, selected)
+        self._reused = len(served.offsets)
+        todo = without(selected, served.offsets)
+        if work.is_whole:
+            return self._whole(fragment, served, todo)
+        return self._part(fragment, served, todo)
+
+    def failed(self, error: Exception) -> RangeOutcome:
+        """Returns the outcome of a range that raised; keeps what was computed before."""
+        try:
+            self._flush()
+        except OSError:
+            _LOG.exception("what was computed before the error is lost")
+        row = getattr(error, "row", None)
+        self._failures.add_error(error, None if row is None else self._address_of(row))
+        self._failures.write()
+        kind = getattr(error, "error_type", None) or f"{type(error).__module__}.{type(error).__qualname__}"
+        return replace(
+            self._outcome(),
+            error="".join(traceback.format_exception_only(error)).strip(),
+            error_type=kind,
+            checkpoints=True,
+        )
+
+    def _address_of(self, row: int) -> int | None:
+        """Returns the physical position of a row of the batch that failed."""
+        # Results come in the order of the batches, so the first one without a result is the one that failed.
+        return int(self._taken[0][row]) if self._taken and row < len(self._taken[0]) else None
+
+    def _find(self, fragment: LanceFragment, selected: Offsets) -> Served:
+        if not self._work.search or not len(selected):
+            return Served(np.empty(0, dtype=np.int64), [], [])
+        empty = rows_without_value(self._spec, self._work, self._rows, fragment, selected)
+        return self._timed(
+            "read", lambda: Finder(self._spec, self._rows.dataset, self._store).find(fragment.metadata, selected, empty)
+        )
+
+    def _whole(self, fragment: LanceFragment, served: Served, todo: Offsets) -> RangeOutcome:
+        """Streams a fragment that is one range into its column file."""
+        if not len(todo) and not len(served.offsets):
+            return replace(self._outcome(), complete=True)
+        attempt = self._spec.staging.begin_attempt()
+        file = ColumnFile(attempt, self._rows.dataset, fragment, self._targets(fragment))
+        try:
+            streams = [self._compute(fragment, todo), *served.streams(self._spec, self._store)]
+            nulls = self._fill(file, merge(streams))
+            began = self._clock()
+            written = file.close()
+            self._done.seconds["write"] += self._clock() - began
+        except BaseException:
+            file.discard()
+            raise
+        if self._spec.targets.blobs:
+            self._flush()
+        failed = RowSet.of(np.array(self._done.failed, dtype=np.int64))
+        computed = RowSet.of(np.concatenate([served.offsets, todo])) - failed
+        rows = FragmentRows(computed=computed, nulls=RowSet.of(nulls) - failed, failed=failed)
+        return self._finish(written.staged.name, written.staged.size_bytes, rows)
+
+    def _finish(self, file: str, file_bytes: int | None, rows: FragmentRows) -> RangeOutcome:
+        """Leaves a note of the finished file, so that a later run finds its values even if nobody commits it."""
+        began = self._clock()
+        self._failures.write()
+        spec = self._spec
+        self._store.write_reference(
+            spec.key,
+            self._source,
+            job_id=spec.job_id,
+            data_file=file,
+            size_bytes=file_bytes,
+            rows={"computed": rows.computed.to_text(), "nulls": rows.nulls.to_text(), "failed": rows.failed.to_text()},
+            context={"fragment": self._work.fragment_id, "version": spec.snapshot.version},
+        )
+        self._done.seconds["checkpoint"] += self._clock() - began
+        return replace(self._outcome(), file=file, file_bytes=file_bytes, rows=rows, complete=True, checkpoints=True)
+
+    def _targets(self, fragment: LanceFragment) -> Targets:
+        """Returns the columns of the file; old values are read only of a fragment that has any."""
+        filled = has_values(fragment.metadata, self._spec.target_ids)
+        return self._spec.targets if filled else replace(self._spec.targets, existing=())
+
+    def _fill(self, file: ColumnFile, chunks: Iterator[Chunk]) -> Offsets:
+        """Writes values into a column file, and returns the rows whose value is NULL."""
+        spec = self._spec
+        nulls = [np.empty(0, dtype=np.int64)]
+        for offsets, values in chunks:
+            began = self._clock()
+            batch = columns_of(values, spec.outputs, spec.targets.schema)
+            if any(column.null_count for column in batch.columns):
+                empty = np.zeros(len(offsets), dtype=np.bool_)
+                for column in batch.columns:
+                    empty |= column.is_null().to_numpy(zero_copy_only=False)
+                nulls.append(offsets[empty])
+            file.append(offsets, batch)
+            self._done.seconds["write"] += self._clock() - began
+        return np.concatenate(nulls)
+
+    def _part(self, fragment: LanceFragment, served: Served, todo: Offsets) -> RangeOutcome:
+        """Leaves the values of one of several ranges in checkpoints, and assembles the fragment if it was the last."""
+        for _ in self._compute(fragment, todo):
+            pass
+        self._flush()
+        self._copy(served)
+        self._failures.write()
+        notes = _Notes(self._spec, self._work)
+        failed = RowSet.of(np.array(self._done.failed, dtype=np.int64))
+        computed = RowSet.of(np.concatenate([served.offsets, todo])) - failed
+        notes.leave(computed, failed, touched=bool(len(todo) or len(served.offsets)))
+        found = notes.all()
+        if found is None:
+            return replace(self._outcome(), checkpoints=True)
+        if not any(note["touched"] for note in found):
+            return replace(self._outcome(), complete=True)
+        return self._assemble(fragment, found)
+
+    def _copy(self, served: Served) -> None:
+        """Puts values that are elsewhere into checkpoints of this fragment: whoever assembles it looks only there."""
+        elsewhere = replace_entries(served, [piece for piece in served.entries if piece.moved is not None])
+        for offsets, values in merge(elsewhere.streams(self._spec, self._store)):
+            for first in range(0, len(offsets), _CUT_ROWS):
+                self._write_checkpoint(offsets[first : first + _CUT_ROWS], values.slice(first, _CUT_ROWS))
+
+    def _assemble(self, fragment: LanceFragment, notes: list[dict[str, Any]]) -> RangeOutcome:
+        """Streams the checkpoints of all ranges into the column file."""
+        spec = self._spec
+        computed, failed = RowSet.empty(), RowSet.empty()
+        for note in notes:
+            computed |= RowSet.from_text(note["computed"])
+            failed |= RowSet.from_text(note["failed"])
+        whole = replace(spec, serving_jobs=spec.serving_jobs | {spec.job_id}, lineage_after=None)
+        finder = Finder(whole, self._rows.dataset, self._store)
+        file = ColumnFile(spec.staging.begin_attempt(), self._rows.dataset, fragment, self._targets(fragment))
+        nulls = [np.empty(0, dtype=np.int64)]
+        try:
+            for start, stop in self._work.ranges:
+                part = computed & RowSet.span(start, stop)
+                wanted = part.to_numpy()
+                served = finder.find(fragment.metadata, wanted, wanted)
+                self._refuse_lost(len(wanted) - len(served.offsets))
+                lost = (failed & RowSet.span(start, stop)).to_numpy()
+                kind: Any = self._udf.data_type
+                empty: Iterator[Chunk] = iter([(lost, pa.nulls(len(lost), kind))])
+                nulls.append(self._fill(file, merge([*served.streams(whole, self._store), empty])))
+            written = file.close()
+        except BaseException:
+            file.discard()
+            raise
+        rows = FragmentRows(computed=computed, nulls=RowSet.of(np.concatenate(nulls)) - failed, failed=failed)
+        return self._finish(written.staged.name, written.staged.size_bytes, rows)
+
+    def _refuse_lost(self, rows: int) -> None:
+        """Ends the range where values that were checkpointed cannot be found again."""
+        if rows:
+            raise TableUnreadableError(
+                self._spec.snapshot.uri,
+                f"{rows} checkpointed values of fragment {self._work.fragment_id} are gone",
+                hint="somebody deleted checkpoints beside the job; run the backfill again",
+            )
+
+    def _compute(self, fragment: LanceFragment, todo: Offsets) -> Iterator[Chunk]:
+        """Calls the UDF for rows, and yields their values; failed rows are NULL."""
+        if not len(todo):
+            return
+        least, most, first = self._spec.sizes
+        sizer = AdaptiveSize(minimum=least, maximum=most, initial=first)
+        reader = InputReader(
+            self._rows,
+            fragment,
+            self._spec.input_names,
+            blob_strategy=self._spec.blob_strategy,
+            blob_buffer_bytes=self._spec.blob_buffer_bytes,
+            clock=self._clock,
+        )
+        began = self._clock()
+        self._last_flush = began
+        for result in self._runner.run(reader.batches(todo, sizer.next_rows, self._taken)):
+            offsets = self._taken.popleft()
+            self._done.seconds["read"] += reader.seconds
+            self._done.seconds["compute"] += self._clock() - began - reader.seconds
+            reader.seconds = 0.0
+            sizer.record(len(offsets), result.seconds)
+            self._done.retries += result.retries
+            self._note_failures(offsets, result.failures)
+            self._done.rows += len(offsets) - len(result.failures)
+            self._hold(offsets, result.values, [failure.row for failure in result.failures])
+            yield offsets, result.values
+            began = self._clock()
+
+    def _note_failures(self, offsets: Offsets, failures: tuple[RowFailure, ...]) -> None:
+        for failure in failures:
+            offset = int(offsets[failure.row])
+            self._done.failed.append(offset)
+            self._done.skipped += failure.outcome == "skipped"
+            self._done.crashed += failure.outcome == "crashed"
+            self._failures.add(failure, offset)
+        self._udf.on_error.check_skips(self._done.skipped, self._done.rows + len(self._done.failed), final=False)
+
+    def _hold(self, offsets: Offsets, values: pa.Array[Any], failed: list[int]) -> None:
+        """Keeps computed values until they are persisted."""
+        if failed:
+            kept = np.ones(len(offsets), dtype=np.bool_)
+            kept[failed] = False
+            offsets, values = offsets[kept], values.filter(pa.array(kept))
+        if len(offsets):
+            self._held.append((offsets, values))
+            self._held_bytes += values.nbytes
+        if self._clock() - self._last_flush >= self._spec.flush_s or self._held_bytes >= FLUSH_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Persists the values that are held."""
+        began = self._clock()
+        held, self._held, self._held_bytes = self._held, [], 0
+        if held:
+            offsets = np.concatenate([part[0] for part in held])
+            self._write_checkpoint(offsets, pa.concat_arrays([part[1] for part in held]))
+        self._last_flush = self._clock()
+        self._done.seconds["checkpoint"] += self._last_flush - began
+
+    def _write_checkpoint(self, offsets: Offsets, values: pa.Array[Any]) -> None:
+        self._store.write(
+            self._spec.key, self._source, job_id=self._spec.job_id, offsets=pa.array(offsets), values=values
+        )
+        self._flushed = True
+
+    def _timed(self, stage: str, act: Callable[[], _T]) -> _T:
+        began = self._clock()
+        try:
+            return act()
+        finally:
+            self._done.seconds[stage] += self._clock() - began
+
+    def _outcome(self) -> RangeOutcome:
+        done = self._done
+        return RangeOutcome(
+            fragment_id=self._work.fragment_id,
+            start=self._work.start,
+            stop=self._work.stop,
+            selected=self._selected,
+            computed=done.rows,
+            reused=self._reused,
+            skipped=done.skipped,
+            crashed=done.crashed,
+            retries=done.retries,
+            seconds=dict(done.seconds),
+            source=self._source,
+            checkpoints=self._flushed,
+        )
+
+
+def replace_entries(served: Served, entries: list[Any]) -> Served:
+    """Returns what was found elsewhere than in checkpoints of the fragment itself."""
+    return Served(served.offsets, entries, served.files)
+
+
+class _Notes:
+    """What the ranges of one fragment leave for whoever ends the last of them; they go with the job."""
+
+    def __init__(self, spec: BackfillSpec, work: FragmentWork) -> None:
+        self._objects = LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options)
+        self._folder = f"jobs/{spec.staging.job_id}/ranges/{work.fragment_id}"
+        self._work = work
+
+    def leave(self, computed: RowSet, failed: RowSet, *, touched: bool) -> None:
+        """Notes that this range is done."""
+        note = {"computed": computed.to_text(), "failed": failed.to_text(), "touched": touched}
+        self._objects.put(f"{self._folder}/{self._work.start}-{self._work.stop}", json.dumps(note).encode())
+
+    def all(self) -> list[dict[str, Any]] | None:
+        """Returns the notes of all ranges, or None if one is not done."""
+        there = {path.rsplit("/", 1)[1] for path in self._objects.list(self._folder)}
+        names = [f"{start}-{stop}" for start, stop in self._work.ranges]
+        if not there.issuperset(names):
+            return None
+        payloads = [self._objects.get(f"{self._folder}/{name}") for name in names]
+        return None if any(payload is None for payload in payloads) else [json.loads(p) for p in payloads if p]

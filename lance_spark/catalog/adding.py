@@ -1,0 +1,168 @@
+"""Adds columns: checks everything, then adds all of them as NULL in one commit, with what is known of their UDFs."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from lance_spark.catalog.binding import Binding, metadata_of, store_udf
+from lance_spark.catalog.checking import check_new_names, check_udf, new_fields
+from lance_spark.catalog.foreign import to_udf
+from lance_spark.checkpoints import LanceObjects
+from lance_spark.commit.schema import change_schema
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import RegistrationError, panics_as_errors
+from udf_runtime import UDF, UnpackedUDF
+
+if TYPE_CHECKING:
+    import lance
+
+_FORMS = '{"name": "SQL expression"}, {"name": udf}, {"name": (udf, ["input", ...])}, a UDF that returns Columns[T], or UnpackedUDF(udf, prefix="...")'
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Computed:
+    """A UDF and the columns that it is to compute: pairs of output field (empty for the whole value) and column."""
+
+    udf: UDF
+    columns: tuple[tuple[str, str], ...]
+
+
+def add_columns(ref: DatasetRef, transforms: object) -> None:
+    """Adds columns to a table. Runs on the driver.
+
+    Columns of UDFs are added as NULL, in one commit that writes no data. Those of SQL expressions are computed by Lance, in the driver's
+    process and as a stream.
+
+    Args:
+        ref: The table.
+        transforms: One of the five forms that :meth:`lance_spark.Table.add_columns` documents.
+
+    Raises:
+        RegistrationError: A UDF or an expression does not fit the table. Nothing was changed.
+        ColumnExistsError: A column is there already. Nothing was changed.
+        UnsupportedTypeError: Lance cannot store a column. Nothing was changed.
+        CommitConflictError: Other writers kept changing the table first.
+
+    Warns:
+        UserWarning: Types of inputs cannot be checked.
+    """
+    sql, computed = parse_transforms(transforms)
+    dataset = ref.open_latest()
+    _check(dataset, sql, computed)
+    objects = LanceObjects(ref.uri, ref.storage_options)
+    for one in computed:
+        store_udf(one.udf, objects)
+    tokens = [uuid.uuid4().hex for _ in computed]
+    if sql:
+        _add_sql(ref, sql)
+    try:
+        if computed:
+            change_schema(ref, lambda head: _add_null(head, computed, tokens))
+    except BaseException:
+        if sql:
+            change_schema(ref, lambda head: head.drop_columns(list(sql)))
+        raise
+
+
+def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]]:
+    """Sorts the forms of `transforms` into SQL expressions and UDFs. Pure.
+
+    Raises:
+        RegistrationError: It is none of the forms.
+    """
+    if isinstance(transforms, UnpackedUDF):
+        return {}, [Computed(udf=transforms.udf, columns=tuple(transforms.output_columns))]
+    if not isinstance(transforms, Mapping):
+        udf = to_udf(transforms)
+        if udf is None:
+            raise RegistrationError(
+                f"{transforms!r} is nothing that columns can be made of - in add_columns - give {_FORMS}"
+            )
+        if not udf.is_columns:
+            raise RegistrationError(
+                f"UDF {udf.name!r} makes one column, and there is no name for it - in add_columns - give {{'name': {udf.name}}}; "
+                "without a name only a UDF is taken that returns Columns[T]"
+            )
+        return {}, [Computed(udf=udf, columns=tuple(UnpackedUDF(udf).output_columns))]
+    if not transforms:
+        raise RegistrationError(f"there is no column to add - in add_columns - give {_FORMS}")
+    sql: dict[str, str] = {}
+    computed = []
+    for name, value in transforms.items():
+        if not isinstance(name, str) or not name:
+            raise RegistrationError(f"{name!r} is no name of a column - in add_columns - give {_FORMS}")
+        if isinstance(value, str):
+            sql[name] = value
+        else:
+            computed.append(Computed(udf=_single(name, value), columns=(("", name),)))
+    return sql, computed
+
+
+def _single(name: str, value: object) -> UDF:
+    """Returns the UDF of a column in a dict."""
+    inputs: Sequence[str] | None = None
+    given = value
+    if isinstance(value, tuple) and len(value) == 2:
+        given, inputs = value[0], cast(Sequence[str], value[1])
+    udf = None if isinstance(given, UnpackedUDF) else to_udf(given)
+    if udf is None:
+        raise RegistrationError(f"{value!r} cannot compute a column - column {name!r} - give {_FORMS}")
+    if udf.is_columns:
+        raise RegistrationError(
+            f"UDF {udf.name!r} makes several columns, so it cannot be the value of one - column {name!r} - pass it by itself: "
+            f"add_columns({udf.name}), or add_columns(UnpackedUDF({udf.name}, prefix='...'))"
+        )
+    if inputs is None:
+        return udf
+    if isinstance(inputs, str) or not all(isinstance(column, str) for column in inputs):
+        raise RegistrationError(f"{inputs!r} is no list of columns - column {name!r} - give (udf, ['input', ...])")
+    return udf.with_input_columns(list(inputs))
+
+
+def _check(dataset: lance.LanceDataset, sql: Mapping[str, str], computed: Sequence[Computed]) -> None:
+    names = [*sql, *(name for one in computed for _, name in one.columns)]
+    check_new_names(dataset, names)
+    for one in computed:
+        check_udf(dataset, one.udf, one.columns)
+        new_fields(dataset, one.udf, one.columns)
+    for name, expression in sql.items():
+        try:
+            with panics_as_errors():
+                dataset.scanner(columns={name: expression}).explain_plan()
+        except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
+            raise RegistrationError(
+                f"the expression {expression!r} is not valid: {error} - column {name!r} of {dataset.uri} - expressions are Lance SQL over the "
+                "table's columns; nothing was added"
+            ) from error
+
+
+def _add_sql(ref: DatasetRef, sql: Mapping[str, str]) -> None:
+    def add(head: lance.LanceDataset) -> None:
+        check_new_names(head, list(sql))
+        try:
+            with panics_as_errors():
+                head.add_columns(dict(sql))
+        except (ValueError, RuntimeError) as error:
+            raise RegistrationError(
+                f"an expression failed on the table's values: {error} - columns {', '.join(map(repr, sql))} of {ref.uri} - nothing was added"
+            ) from error
+
+    change_schema(ref, add)
+
+
+def _add_null(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Sequence[str]) -> None:
+    """Adds all-NULL columns to this version; looks at it anew, since others may have changed the table meanwhile."""
+    fields = []
+    for one, token in zip(computed, tokens, strict=True):
+        inputs = check_udf(head, one.udf, one.columns)
+        binding = Binding.of(one.udf, inputs, one.columns)
+        for (output, _), field in zip(one.columns, new_fields(head, one.udf, one.columns), strict=True):
+            metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
+            metadata.update(metadata_of(binding, output, token).items())
+            fields.append(field.with_metadata(metadata))
+    head.add_columns(pa.schema(fields))

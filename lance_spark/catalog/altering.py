@@ -1,0 +1,127 @@
+"""Changes columns: another UDF, another name or type, or none at all."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from lance_spark.catalog.adding import add_columns
+from lance_spark.catalog.binding import BINDING_KEY, Binding, binding_of, store_udf, value_type
+from lance_spark.catalog.checking import check_udf
+from lance_spark.catalog.foreign import to_udf
+from lance_spark.checkpoints import LanceObjects
+from lance_spark.commit.identity import TOKEN_KEY
+from lance_spark.commit.schema import change_schema
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import ColumnNotFoundError, RegistrationError
+from udf_runtime import UDF
+
+if TYPE_CHECKING:
+    import lance
+
+_LANCE_KEYS = frozenset({"path", "name", "nullable", "data_type"})
+_OUR_KEYS = frozenset({"path", "udf", "input_columns", "recreate"})
+
+
+def alter_columns(ref: DatasetRef, alterations: Sequence[Mapping[str, object]]) -> None:
+    """Alters columns, as :meth:`lance_spark.Table.alter_columns` documents. All is checked before anything changes.
+
+    Raises:
+        RegistrationError: An alteration is not valid.
+        ColumnNotFoundError: A column is not there.
+        CommitConflictError: Other writers kept changing the table first.
+    """
+    dataset = ref.open_latest()
+    udfs = {index: _check(dataset, alteration) for index, alteration in enumerate(alterations)}
+    if not alterations:
+        raise RegistrationError("there is nothing to alter - in alter_columns - give {'path': column, 'udf': udf}, ...")
+    for index, alteration in enumerate(alterations):
+        udf = udfs[index]
+        if udf is None:
+            change_schema(ref, lambda head, a=alteration: head.alter_columns(dict(a)))  # type: ignore[misc]
+        elif alteration.get("recreate"):
+            column = str(alteration["path"])
+            change_schema(ref, lambda head, c=column: head.drop_columns([c]))  # type: ignore[misc]
+            add_columns(ref, {column: udf})
+        else:
+            store_udf(udf, LanceObjects(ref.uri, ref.storage_options))
+            change_schema(ref, lambda head, c=str(alteration["path"]), u=udf: _rebind(head, c, u))  # type: ignore[misc]
+
+
+def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
+    """Drops columns.
+
+    Raises:
+        ColumnNotFoundError: One is not there; none was dropped.
+    """
+
+    def drop(head: lance.LanceDataset) -> None:
+        for column in columns:
+            if column not in head.schema.names:
+                raise ColumnNotFoundError(
+                    column, ref.uri, hint=f"its columns are {', '.join(head.schema.names)}; nothing was dropped"
+                )
+        head.drop_columns(list(columns))
+
+    change_schema(ref, drop)
+
+
+def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF | None:
+    """Checks one alteration, and returns the UDF that it names."""
+    if not isinstance(alteration, Mapping):
+        raise RegistrationError(
+            f"{alteration!r} is no alteration - in alter_columns - give {{'path': column, 'udf': udf}}"
+        )
+    if "virtual_column" in alteration:
+        raise RegistrationError("'virtual_column' is not taken any more - in alter_columns - say 'udf'")
+    path = alteration.get("path")
+    if not isinstance(path, str) or not path:
+        raise RegistrationError(f"path is required: the name of a column - in alter_columns, {dict(alteration)!r}")
+    allowed = _OUR_KEYS if "udf" in alteration else _LANCE_KEYS
+    unknown = sorted(set(alteration) - allowed)
+    if unknown:
+        raise RegistrationError(
+            f"{', '.join(map(repr, unknown))} cannot be altered here - column {path!r} - give path with udf (and input_columns, recreate), or "
+            "path with name, nullable, data_type"
+        )
+    if "udf" not in alteration:
+        return None
+    if path not in dataset.schema.names:
+        raise ColumnNotFoundError(path, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+    udf = to_udf(alteration["udf"])
+    if udf is None:
+        raise RegistrationError(
+            f"udf must be a UDF, got {alteration['udf']!r} - column {path!r} - decorate a function with @udf"
+        )
+    inputs = alteration.get("input_columns")
+    if inputs is not None:
+        udf = udf.with_input_columns(list(inputs))  # type: ignore[call-overload]
+    binding = binding_of(dataset, path)
+    if udf.is_columns or (binding is not None and len(binding.columns) > 1):
+        raise RegistrationError(
+            f"columns of a UDF that returns Columns[T] cannot get another UDF one by one - column {path!r} - drop them and add them again"
+        )
+    has = value_type(dataset.schema.field(path))
+    if has != udf.data_type and not alteration.get("recreate"):
+        raise RegistrationError(
+            f"UDF {udf.name!r} returns {udf.data_type}, column {path!r} is {has} - in {dataset.uri} - give it data_type={has}, or say "
+            "'recreate': True to drop the column with all its values and add it anew"
+        )
+    check_udf(dataset, udf, (("", path),))
+    return udf
+
+
+def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> None:
+    """Replaces the UDF of a column in this version."""
+    _check(head, {"path": column, "udf": udf})
+    before = binding_of(head, column)
+    inputs = check_udf(head, udf, (("", column),))
+    # Values that are there already, be they another UDF's or somebody's own, are out of date from now on.
+    redefined = 1 if before is None else before.redefined + 1
+    binding = dataclasses.replace(Binding.of(udf, inputs, (("", column),)), redefined=redefined)
+    updates: dict[str, str | None] = {BINDING_KEY: binding.to_json()}
+    if TOKEN_KEY not in (head.schema.field(column).metadata or {}):
+        updates[TOKEN_KEY.decode()] = uuid.uuid4().hex
+    head.update_field_metadata({column: updates})

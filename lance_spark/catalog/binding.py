@@ -1,0 +1,259 @@
+"""What is kept of a UDF with the column that it computes: :class:`Binding`, as JSON in the column's field metadata.
+
+The pickled UDF itself lies beside the table, once per content digest. Nothing is unpickled by reading a table or its bindings.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_spark.checkpoints import LanceObjects
+from lance_spark.commit.identity import TOKEN_KEY, FieldIdentity, field_identities
+from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError, UnsupportedTypeError
+from lance_spark.write.blobs import BLOB_KEY, is_logical_blob, prepares_blobs, row_field
+from udf_runtime import UDF, Kind
+from udf_runtime.errors import UdfRuntimeError
+
+if TYPE_CHECKING:
+    import lance
+
+BINDING_KEY = "lance-spark:udf"
+"""Field metadata of a computed column."""
+
+ALLOW_VARIABLE = "LANCE_SPARK_ALLOW_STORED_UDFS"
+
+_UDFS = "_lance_spark/udfs"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Binding:
+    """A UDF, bound to the column or the sibling columns that it computes.
+
+    Attributes:
+        udf_name: Name of the UDF.
+        udf_version: Its version.
+        kind: Its kind.
+        inputs: Names that the input columns had at registration, in the order of the parameters.
+        input_ids: Their field ids, which survive renames.
+        output_type: Arrow type of what it returns, as text.
+        payload: Digest of the pickled UDF.
+        columns: Pairs of output field and column for a UDF of several columns; one pair with an empty field otherwise.
+        environment: Checksum of the environment that it runs in; None is the executors' own Python.
+        redefined: How often the column's UDF was replaced; values computed by earlier ones are out of date.
+    """
+
+    udf_name: str
+    udf_version: str
+    kind: str
+    inputs: tuple[str, ...]
+    input_ids: tuple[int, ...]
+    output_type: str
+    payload: str
+    columns: tuple[tuple[str, str], ...]
+    environment: str | None = None
+    redefined: int = 0
+
+    @staticmethod
+    def of(udf: UDF, inputs: Sequence[FieldIdentity], columns: Sequence[tuple[str, str]]) -> Binding:
+        """Binds a UDF to input columns of a table and to its output columns."""
+        return Binding(
+            udf_name=udf.name,
+            udf_version=udf.version,
+            kind=udf.kind.name.lower(),
+            inputs=tuple(column.name for column in inputs),
+            input_ids=tuple(column.id for column in inputs),
+            output_type=str(udf.data_type),
+            payload=UDF.payload_digest(udf.dumps()),
+            columns=tuple(columns),
+        )
+
+    def to_json(self) -> str:
+        """Returns the form that field metadata has."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str, column: str) -> Binding:
+        """Reads field metadata; keys that a newer release added are left out.
+
+        Raises:
+            StoredUdfError: It is damaged.
+        """
+        try:
+            known = {field.name for field in dataclasses.fields(Binding)}
+            values = {key: value for key, value in json.loads(text).items() if key in known}
+            for key in ("inputs", "input_ids"):
+                values[key] = tuple(values[key])
+            values["columns"] = tuple((str(field), str(name)) for field, name in values["columns"])
+            return Binding(**values)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise StoredUdfError(
+                f"what is stored of the UDF is damaged: {error} - column {column!r} - give the column a UDF again with alter_columns"
+            ) from error
+
+
+def binding_of(dataset: lance.LanceDataset, column: str) -> Binding | None:
+    """Returns the binding of a column, under the names that its siblings have now; None where no UDF computes it.
+
+    Raises:
+        ColumnNotFoundError: There is no such column.
+        StoredUdfError: The metadata is damaged.
+    """
+    if column not in dataset.schema.names:
+        raise ColumnNotFoundError(
+            column, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}; add_columns adds one"
+        )
+    field = dataset.schema.field(column)
+    text = (field.metadata or {}).get(BINDING_KEY.encode())
+    if text is None:
+        return None
+    binding = Binding.from_json(text.decode(), column)
+    return dataclasses.replace(binding, columns=_columns_now(dataset, column, binding))
+
+
+def _columns_now(dataset: lance.LanceDataset, column: str, binding: Binding) -> tuple[tuple[str, str], ...]:
+    """Returns the pairs of field and column, with the columns' present names.
+
+    Siblings have one token, and the order of their fields; a renamed one keeps its token.
+
+    Raises:
+        RegistrationError: A sibling was dropped.
+    """
+    if len(binding.columns) == 1:
+        return ((binding.columns[0][0], column),)
+    token = (dataset.schema.field(column).metadata or {}).get(TOKEN_KEY)
+    siblings = {}
+    for field in dataset.schema:
+        metadata = field.metadata or {}
+        if metadata.get(TOKEN_KEY) == token and BINDING_KEY.encode() in metadata:
+            siblings[metadata[OUTPUT_KEY.encode()].decode()] = field.name
+    missing = [name for field, name in binding.columns if field not in siblings]
+    if missing:
+        raise RegistrationError(
+            f"sibling columns are gone: {', '.join(map(repr, missing))} - computed together with {column!r} in {dataset.uri} - drop the "
+            "remaining ones, and add all of them again"
+        )
+    return tuple((field, siblings[field]) for field, _ in binding.columns)
+
+
+OUTPUT_KEY = "lance-spark:output"
+"""Field metadata of a sibling column: the field of the UDF's result that it holds."""
+
+
+def metadata_of(binding: Binding, field: str, token: str) -> dict[str, str]:
+    """Returns the field metadata of one computed column."""
+    metadata = {BINDING_KEY: binding.to_json(), TOKEN_KEY.decode(): token}
+    if field:
+        metadata[OUTPUT_KEY] = field
+    return metadata
+
+
+def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tuple[FieldIdentity, ...]:
+    """Returns the input columns as they are called now.
+
+    Raises:
+        RegistrationError: One was dropped.
+    """
+    known = {identity.id: identity for identity in field_identities(dataset.lance_schema)}
+    gone = [name for name, number in zip(binding.inputs, binding.input_ids, strict=True) if number not in known]
+    if gone:
+        raise RegistrationError(
+            f"input columns are gone: {', '.join(map(repr, gone))} - of UDF {binding.udf_name!r}, which computes {column!r} in {dataset.uri} - "
+            "give the column a UDF of other inputs with alter_columns"
+        )
+    return tuple(known[number] for number in binding.input_ids)
+
+
+def store_udf(udf: UDF, objects: LanceObjects) -> str:
+    """Writes the pickled UDF beside the table unless it is there, and returns its digest."""
+    payload = udf.dumps()
+    digest = UDF.payload_digest(payload)
+    path = f"{_UDFS}/{digest}"
+    if objects.get(path) is None:
+        objects.put(path, payload)
+    return digest
+
+
+def load_udf(binding: Binding, objects: LanceObjects, column: str) -> UDF:
+    """Unpickles the UDF that is stored with a column. This runs code that whoever can write the table has put there.
+
+    Raises:
+        StoredUdfError: It is missing, altered, not loadable here, or loading is forbidden.
+    """
+    where = f"UDF {binding.udf_name!r} of column {column!r}, {_UDFS}/{binding.payload}"
+    if os.environ.get(ALLOW_VARIABLE, "1").strip().lower() in ("0", "false", "no"):
+        raise StoredUdfError(
+            f"loading stored UDFs is forbidden by {ALLOW_VARIABLE} - {where} - pass the UDF itself: backfill({column!r}, udf=...)"
+        )
+    payload = objects.get(f"{_UDFS}/{binding.payload}")
+    if payload is None:
+        raise StoredUdfError(
+            f"the stored UDF is not there - {where} - pass it with udf=, or register it with alter_columns"
+        )
+    if UDF.payload_digest(payload) != binding.payload:
+        raise StoredUdfError(f"the stored UDF was altered - {where} - register it again with alter_columns")
+    try:
+        return UDF.loads(payload)
+    except UdfRuntimeError as error:
+        raise StoredUdfError(f"the stored UDF cannot be loaded here: {error} - {where} - pass it with udf=") from error
+
+
+def record_batch_inputs(dataset: lance.LanceDataset, outputs: Sequence[str]) -> tuple[FieldIdentity, ...]:
+    """Returns the inputs of a UDF over whole record batches: all columns there are at registration, but its own."""
+    return tuple(c for c in field_identities(dataset.lance_schema) if c.name not in outputs)
+
+
+def takes_record_batch(udf: UDF) -> bool:
+    """Tells whether a UDF gets whole record batches."""
+    return udf.kind in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER)
+
+
+def output_fields(udf: UDF, columns: Sequence[tuple[str, str]], data_storage_version: str) -> list[pa.Field[Any]]:
+    """Returns the Arrow fields of the output columns, nullable, with the UDF's own field metadata.
+
+    Args:
+        udf: The UDF.
+        columns: Pairs of output field and column name.
+        data_storage_version: File format of the table: blobs are another type from 2.2 on.
+
+    Raises:
+        UnsupportedTypeError: A blob in format 2.0, where nobody can tell which blobs are NULL.
+    """
+    whole: Any = udf.data_type
+    kinds = [whole.field(field).type if field else whole for field, _ in columns]
+    metadata: dict[bytes | str, bytes | str] = dict(udf.field_metadata.items())
+    return [
+        _stored(pa.field(name, kind, True, metadata), data_storage_version)
+        for (_, name), kind in zip(columns, kinds, strict=True)
+    ]
+
+
+def _stored(field: pa.Field[Any], version: str) -> pa.Field[Any]:
+    """Returns the field as a table of this file format has it."""
+    if not is_logical_blob(field):
+        return field
+    if not prepares_blobs(version) and version != "2.1":
+        raise UnsupportedTypeError(
+            field.name,
+            "blob",
+            reason=f"in file format {version} nobody can tell which blobs are NULL",
+            hint="compute plain binary, or write the table anew with format 2.1 or newer",
+        )
+    if not prepares_blobs(version):
+        return field.with_type(pa.large_binary())
+    from lance.blob import BlobType
+
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key != BLOB_KEY}
+    return pa.field(field.name, BlobType(), True, metadata)
+
+
+def value_type(field: pa.Field[Any]) -> pa.DataType:
+    """Returns the type that values of a column have: blobs are `large_binary`."""
+    kind: pa.DataType = row_field(field).type
+    return kind

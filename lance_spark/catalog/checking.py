@@ -1,0 +1,174 @@
+"""Whether a UDF fits a table: its inputs are there and of its types, its outputs are new and storable. Looks at schemas only."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_spark.catalog.binding import output_fields, record_batch_inputs, takes_record_batch
+from lance_spark.commit.identity import FieldIdentity, field_identities
+from lance_spark.errors import ColumnExistsError, RegistrationError
+from lance_spark.types import check_storable
+from lance_spark.types.fields import Kind, is_blob
+from udf_runtime import UDF
+
+if TYPE_CHECKING:
+    import lance
+
+
+def check_udf(dataset: lance.LanceDataset, udf: UDF, columns: Sequence[tuple[str, str]]) -> tuple[FieldIdentity, ...]:
+    """Checks that a UDF can compute columns of a table, and returns its inputs in the order of its parameters.
+
+    Args:
+        dataset: The table.
+        udf: The UDF.
+        columns: Pairs of output field and column.
+
+    Raises:
+        RegistrationError: An input is missing or of another type, or an output is among the inputs.
+
+    Warns:
+        UserWarning: Types of inputs cannot be checked, because parameters have no annotations.
+    """
+    outputs = [name for _, name in columns]
+    if takes_record_batch(udf):
+        return record_batch_inputs(dataset, outputs)
+    known = {column.name: column for column in field_identities(dataset.lance_schema)}
+    names = udf.input_columns or ()
+    if not names:
+        raise RegistrationError(
+            f"UDF {udf.name!r} reads no column - in {dataset.uri} - give it a parameter: a value that depends on nothing is the same in every row"
+        )
+    missing = [name for name in names if name not in known]
+    if missing:
+        raise RegistrationError(
+            f"UDF {udf.name!r} reads columns that are not there: {', '.join(map(repr, missing))} - in {dataset.uri}, whose columns are "
+            f"{', '.join(map(repr, known))} - name its parameters like columns, or bind it with (udf, ['column', ...])"
+        )
+    own = [name for name in names if name in outputs]
+    if own:
+        raise RegistrationError(
+            f"output column {own[0]!r} is among the inputs of UDF {udf.name!r} - in {dataset.uri} - compute it into another column"
+        )
+    _check_types(dataset, udf, names)
+    return tuple(known[name] for name in names)
+
+
+def _check_types(dataset: lance.LanceDataset, udf: UDF, names: Sequence[str]) -> None:
+    unchecked = []
+    for parameter, name in zip(udf.parameters, names, strict=False):
+        field = dataset.schema.field(name)
+        if parameter.form == "blob":
+            if not is_blob(field) and not _binary(field.type):
+                raise _mismatch(udf, parameter.name, "a blob", field, dataset)
+            continue
+        if parameter.form in ("list", "numpy") and parameter.type is None:
+            if not _listed(field.type):
+                raise _mismatch(udf, parameter.name, "a list", field, dataset)
+            continue
+        if parameter.type is None:
+            if udf.kind.name == "SCALAR":
+                unchecked.append(parameter.name)
+            continue
+        if not _fits(parameter.type, field):
+            raise _mismatch(udf, parameter.name, str(parameter.type), field, dataset)
+    if unchecked:
+        warnings.warn(
+            f"the types of {', '.join(map(repr, unchecked))} of UDF {udf.name!r} are not checked: these parameters have no annotations",
+            UserWarning,
+            stacklevel=6,
+        )
+
+
+def _mismatch(
+    udf: UDF, parameter: str, wants: str, field: pa.Field[Any], dataset: lance.LanceDataset
+) -> RegistrationError:
+    return RegistrationError(
+        f"type mismatch: parameter {parameter!r} of UDF {udf.name!r} takes {wants}, column {field.name!r} is {field.type} - in {dataset.uri} - "
+        "correct the annotation, or bind another column with (udf, ['column', ...])"
+    )
+
+
+def _binary(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_binary(kind) or pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind))
+
+
+def _listed(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind))
+
+
+def _text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _fits(wanted: Kind, field: pa.Field[Any]) -> bool:
+    """Tells whether values of a column are what an annotation promises, as Python, NumPy or pandas has them."""
+    kind = field.type
+    if isinstance(kind, pa.BaseExtensionType):
+        kind = kind.storage_type
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    if kind == wanted or is_blob(field):
+        return is_blob(field) is False or _binary(wanted)
+    same_family = (
+        (pa.types.is_integer, pa.types.is_integer),
+        (pa.types.is_floating, lambda k: pa.types.is_floating(k) or pa.types.is_integer(k)),
+        (_text, _text),
+        (_binary, _binary),
+        (pa.types.is_timestamp, pa.types.is_timestamp),
+        (pa.types.is_date, pa.types.is_date),
+        (pa.types.is_time, pa.types.is_time),
+        (pa.types.is_duration, pa.types.is_duration),
+        (pa.types.is_decimal, pa.types.is_decimal),
+        (pa.types.is_struct, pa.types.is_struct),
+        (pa.types.is_map, pa.types.is_map),
+    )
+    if _listed(wanted) and _listed(kind):
+        return _fits(wanted.value_type, pa.field("element", kind.value_type))
+    return any(of_wanted(wanted) and of_column(kind) for of_wanted, of_column in same_family)
+
+
+def new_fields(dataset: lance.LanceDataset, udf: UDF, columns: Sequence[tuple[str, str]]) -> list[pa.Field[Any]]:
+    """Returns the Arrow fields of columns that are to be added for a UDF.
+
+    Raises:
+        ColumnExistsError: One is there already.
+        RegistrationError: Two have one name.
+        UnsupportedTypeError, SchemaMismatchError: Lance cannot store them.
+    """
+    names = [name for _, name in columns]
+    check_new_names(dataset, names)
+    fields = output_fields(udf, columns, dataset.data_storage_version)
+    check_storable(pa.schema(fields), dataset.data_storage_version)
+    return fields
+
+
+def check_new_names(dataset: lance.LanceDataset, names: Sequence[str]) -> None:
+    """Checks that names are free.
+
+    Raises:
+        ColumnExistsError: One is taken, be it in other capitals: Spark does not tell them apart.
+        RegistrationError: Two are the same, or one is a path into a struct.
+    """
+    there = {name.lower() for name in dataset.schema.names}
+    taken = [name for name in names if name.lower() in there]
+    if taken:
+        raise ColumnExistsError(
+            taken,
+            dataset.uri,
+            hint="choose another name, alter_columns gives it another UDF, or drop_columns removes it; nothing was added",
+        )
+    twice = [name for name in names if [n.lower() for n in names].count(name.lower()) > 1]
+    if twice:
+        raise RegistrationError(
+            f"two columns are to have the name {twice[0]!r} - in {dataset.uri} - nothing was added; name them apart"
+        )
+    nested = [name for name in names if "." in name]
+    if nested:
+        raise RegistrationError(
+            f"column {nested[0]!r} would be a field inside a struct, which cannot be computed by itself - in {dataset.uri} - "
+            "compute the whole struct, or a column of its own"
+        )

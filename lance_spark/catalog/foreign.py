@@ -1,0 +1,48 @@
+"""PySpark's own UDFs, taken wherever a UDF can be given: `pandas_udf` and `arrow_udf` objects, told by their attributes."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import DataType
+from pyspark.util import PythonEvalType
+
+from lance_spark.errors import RegistrationError
+from udf_runtime import UDF, Kind
+from udf_runtime.definition import as_udf
+
+_KINDS = {
+    "SQL_SCALAR_PANDAS_UDF": Kind.PANDAS,
+    "SQL_SCALAR_PANDAS_ITER_UDF": Kind.PANDAS_ITER,
+    "SQL_SCALAR_ARROW_UDF": Kind.ARROW,
+    "SQL_SCALAR_ARROW_ITER_UDF": Kind.ARROW_ITER,
+    "SQL_BATCHED_UDF": Kind.SCALAR,
+    "SQL_ARROW_BATCHED_UDF": Kind.SCALAR,
+}
+
+
+def to_udf(given: object) -> UDF | None:
+    """Returns what was given as a UDF: one of `udf_runtime`, or a PySpark UDF. None where it is neither.
+
+    Raises:
+        RegistrationError: It is a PySpark UDF of a kind that computes no column: one that aggregates, or a table function.
+    """
+    own = as_udf(given)
+    if own is not None:
+        return own
+    func, kind = getattr(given, "func", None), getattr(given, "evalType", None)
+    returns = getattr(given, "returnType", None)
+    if not callable(func) or not isinstance(kind, int) or not isinstance(returns, DataType):
+        return None
+    known = {getattr(PythonEvalType, name): kind for name, kind in _KINDS.items() if hasattr(PythonEvalType, name)}
+    if kind not in known:
+        raise RegistrationError(
+            f"PySpark UDF {func.__name__!r} computes no value per row (evalType {kind}) - a column needs one value per row - give a scalar "
+            "udf, pandas_udf or arrow_udf"
+        )
+    return UDF.define(func, kind=known[kind], data_type=_plain(to_arrow_type(returns)))
+
+
+def _plain(kind: pa.DataType) -> pa.DataType:
+    """Returns the type without the zone that PySpark gives timestamps in some releases; Lance and Spark agree on UTC."""
+    return pa.timestamp("us", tz="UTC") if pa.types.is_timestamp(kind) and kind.tz is not None else kind

@@ -1,0 +1,262 @@
+"""Where the rows of compacted fragments were before: :class:`Lineage`.
+
+Compaction writes the live rows of some fragments, one after the other, into new ones, and changes no value. Its transaction names both
+sides, with the deletion files that were applied. So a value that belongs to an old physical row belongs to a known new one, over any number
+of compactions, and need not be computed again. This holds with stable row ids and without.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lance_spark.commit.history import events_between
+
+if TYPE_CHECKING:
+    import lance
+    import numpy.typing as npt
+    from lance.fragment import FragmentMetadata
+
+logger = logging.getLogger(__name__)
+
+_OFFSET_BITS = np.uint64((1 << 32) - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Piece:
+    """Consecutive rows of a compacted fragment that were in one fragment before.
+
+    Attributes:
+        fragment: That fragment as it was when it was compacted: its files and overlays tell whether a result of it still fits.
+        offsets: Physical offsets of the rows in it, int64, ascending.
+        start: Row of the compacted fragment that the first of them became; the others follow it.
+    """
+
+    fragment: FragmentMetadata
+    offsets: npt.NDArray[np.int64]
+    start: int
+
+    @property
+    def stop(self) -> int:
+        """Row of the compacted fragment after the last one of this piece."""
+        return self.start + len(self.offsets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Live rows `first` to `last - 1` of an old fragment are the rows from `start` on of a new one."""
+
+    old: FragmentMetadata
+    first: int
+    last: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """How a fragment came out of a compaction; `parts` is None where the transaction's numbers contradict each other."""
+
+    version: int
+    parts: tuple[_Part, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """What is known of the way to one version; later states refer to earlier ones, so that a restore can go back.
+
+    Attributes:
+        earlier: The state before; None where the table was as it was at the start, or was made anew.
+        made: Fragments that came out of a compaction in this step.
+        lost: Whether the transaction of this step is gone.
+    """
+
+    earlier: _State | None = None
+    made: dict[int, _Made] | None = None
+    lost: bool = False
+
+
+class Lineage:
+    """The compactions between two versions of a table. Holds metadata only; offsets are read and made when they are asked for.
+
+    Not for several threads at once.
+
+    Attributes:
+        complete: Whether every transaction on the way is known. Where not, the origins of fragments that may have come out of a lost one
+            are None.
+    """
+
+    def __init__(self, dataset: lance.LanceDataset, after: int, state: _State) -> None:
+        self._dataset = dataset
+        self._after = after
+        self._made: dict[int, _Made] = {}
+        self.complete = True
+        step: _State | None = state
+        while step is not None:
+            # No id is on the way twice: compaction reserves new ones, and the way begins after an overwrite or at the restored version.
+            self._made.update(step.made or {})
+            self.complete = self.complete and not step.lost
+            step = step.earlier
+        self._there_before: frozenset[int] | None = None
+        self._opened: lance.LanceDataset | None = None
+
+    @staticmethod
+    def between(dataset: lance.LanceDataset, after: int, upto: int) -> Lineage:
+        """Reads the transactions of the versions `after + 1` to `upto`, one small read each.
+
+        Args:
+            dataset: The table, at any version of the branch.
+            after: The version that the older rows are of.
+            upto: The version that the newer rows are of.
+        """
+        from lance import LanceOperation
+
+        states = {after: _State()}
+        for event in events_between(dataset, after, upto):
+            earlier = states[event.version - 1]
+            operation = event.operation
+            state = earlier
+            if operation is None:
+                state = _State(earlier=earlier, lost=True)
+            elif isinstance(operation, LanceOperation.Rewrite):
+                state = _State(earlier=earlier, made=_made_by(operation, event.version))
+            elif isinstance(operation, LanceOperation.Restore):
+                state = states.get(operation.version, _State())
+            elif isinstance(operation, LanceOperation.Overwrite):
+                state = _State()
+            states[event.version] = state
+        return Lineage(dataset, after, states.get(upto, _State()))
+
+    @property
+    def compacted(self) -> frozenset[int]:
+        """Ids of all fragments that came out of a known compaction, also of those that a later one took up."""
+        return frozenset(self._made)
+
+    def ancestors(self, fragment_id: int) -> frozenset[int] | None:
+        """Returns the ids of the fragments that rows of a fragment may come from, without reading anything.
+
+        Args:
+            fragment_id: A fragment of the newer version.
+
+        Returns:
+            As :meth:`origins`: none for a fragment that did not come out of a compaction, None where it is not known.
+        """
+        made = self._made.get(fragment_id)
+        if made is None:
+            return None if self._may_be_lost(fragment_id) else frozenset()
+        found: set[int] = set()
+        for part in made.parts or ():
+            older = self.ancestors(part.old.id)
+            if older is None:
+                return None
+            found |= older or {part.old.id}
+        return None if made.parts is None else frozenset(found)
+
+    def origins(self, fragment_id: int) -> list[Piece] | None:
+        """Returns where the rows of a fragment were at the older version. Reads the deletion files that were applied.
+
+        A way back ends at a fragment that did not come out of a compaction: one of the older version, or one that was appended or made by an
+        update since. Which of these it is, and whether a result of it still fits, its id and its files tell.
+
+        Args:
+            fragment_id: A fragment of the newer version.
+
+        Returns:
+            Pieces that cover the fragment's rows from the first to the last. Without any, the fragment did not come out of a compaction: it is
+            its own origin. None where the origin is not known, because a transaction or a deletion file of the way is gone.
+        """
+        made = self._made.get(fragment_id)
+        if made is None:
+            return None if self._may_be_lost(fragment_id) else []
+        if made.parts is None:
+            return None
+        pieces: list[Piece] = []
+        for part in made.parts:
+            live = self._live_offsets(part.old, made.version)
+            older = self.origins(part.old.id)
+            if live is None or older is None:
+                return None
+            pieces += _through(older, part, live[part.first : part.last])
+        return pieces
+
+    def _may_be_lost(self, fragment_id: int) -> bool:
+        """Tells whether a fragment that no known compaction made may have come out of one whose transaction is gone."""
+        if self.complete:
+            return False
+        if self._there_before is None:
+            there = self._at(self._after)
+            self._there_before = (
+                frozenset() if there is None else frozenset(f.fragment_id for f in there.get_fragments())
+            )
+        return fragment_id not in self._there_before
+
+    def _live_offsets(self, old: FragmentMetadata, version: int) -> npt.NDArray[np.int64] | None:
+        """Returns the physical offsets of the rows that the compaction which made a version found in an old fragment, ascending."""
+        if old.num_deletions == 0:
+            return np.arange(old.physical_rows, dtype=np.int64)
+        before = self._at(version - 1)
+        fragment = None if before is None else before.get_fragment(old.id)
+        if fragment is None or _deletions(fragment.metadata) != _deletions(old):
+            logger.warning(
+                "version %s of %s is gone, which knows the deleted rows of fragment %s: rows cannot be followed through it",
+                version - 1,
+                self._dataset.uri,
+                old.id,
+            )
+            return None
+        addresses = fragment.scanner(columns=[], with_row_address=True).to_table()["_rowaddr"].to_numpy()
+        offsets: npt.NDArray[np.int64] = (addresses & _OFFSET_BITS).astype(np.int64)
+        return offsets
+
+    def _at(self, version: int) -> lance.LanceDataset | None:
+        """Opens a version, or returns None where it was cleaned up. The last one stays open."""
+        if self._opened is None or self._opened.version != version:
+            try:
+                self._opened = self._dataset.checkout_version(version)
+            except (OSError, ValueError):
+                if any(kept["version"] == version for kept in self._dataset.version_refs()):
+                    raise
+                return None
+        return self._opened
+
+
+def _made_by(rewrite: lance.LanceOperation.Rewrite, version: int) -> dict[int, _Made]:
+    return {new: _Made(version=version, parts=parts) for group in rewrite.groups for new, parts in _parts(group)}
+
+
+def _parts(group: lance.LanceOperation.RewriteGroup) -> Iterator[tuple[int, tuple[_Part, ...] | None]]:
+    """Yields for each new fragment of a compaction which live rows of which old ones are in it."""
+    olds, news = list(group.old_fragments), list(group.new_fragments)
+    agree = sum(old.num_rows for old in olds) == sum(new.physical_rows for new in news)
+    begin = 0
+    for new in news:
+        end = begin + new.physical_rows
+        parts, at = [], 0
+        for old in olds:
+            first, last = max(begin - at, 0), min(end - at, old.num_rows)
+            if first < last:
+                parts.append(_Part(old=old, first=first, last=last, start=at + first - begin))
+            at += old.num_rows
+        yield new.id, tuple(parts) if agree else None
+        begin = end
+
+
+def _through(older: list[Piece], part: _Part, live: npt.NDArray[np.int64]) -> Iterator[Piece]:
+    """Yields where live rows of an old fragment were before; `older` is where all of its rows were."""
+    if not older:
+        yield Piece(fragment=part.old, offsets=live, start=part.start)
+    for piece in older:
+        first, last = np.searchsorted(live, [piece.start, piece.stop])
+        if first < last:
+            yield Piece(
+                fragment=piece.fragment,
+                offsets=piece.offsets[live[first:last] - piece.start],
+                start=part.start + int(first),
+            )
+
+
+def _deletions(fragment: FragmentMetadata) -> object:
+    return None if fragment.deletion_file is None else fragment.deletion_file.asdict()

@@ -1,0 +1,234 @@
+"""Connections: a folder of Lance tables, and the Spark session that works on them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Literal
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
+from lance_spark.errors import OptionError, TableExistsError, TableNotFoundError, UnsupportedOperationError
+from lance_spark.session import session_or_local
+from lance_spark.table import Table
+from lance_spark.tabular import Data
+from lance_spark.write.folders import is_local
+from lance_spark.write.staging import open_session
+
+_SUFFIX = ".lance"
+_REMOTE = "open the bucket or folder that holds the tables: connect('s3://bucket/path', storage_options={...})"
+
+
+def connect(  # noqa: PLR0913 - the specification's parameters
+    uri: str,
+    spark: SparkSession | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    checkpoint: str | None = None,
+    progress: bool | None = None,
+    default_manifest: object | None = None,
+    api_key: str | None = None,
+    region: str | None = None,
+    host_override: str | None = None,
+) -> Connection:
+    """Connects to a folder of Lance tables. Runs on the driver; touches neither storage nor Spark yet.
+
+    Args:
+        uri: The folder: a local path, or a URI of an object store that Lance knows.
+        spark: The session that jobs run on. By default the active one, or a new local one on all cores; made when it is first needed.
+        storage_options: Options of the object store, as Lance takes them.
+        checkpoint: Where checkpoints of all tables are kept: a folder or URI. By default each table keeps its own, beside its data.
+        progress: Whether jobs show progress bars; by default where somebody looks: on a terminal and in notebooks.
+        default_manifest: Refused: environments per UDF come with a later release.
+        api_key: Refused: there is no remote service.
+        region: Refused: there is no remote service; the region of a bucket is a storage option.
+        host_override: Refused: there is no remote service.
+
+    Raises:
+        UnsupportedOperationError: The URI or an argument means a remote service.
+        OptionError: The URI is empty.
+    """
+    for name, value in (("api_key", api_key), ("region", region), ("host_override", host_override)):
+        if value is not None:
+            raise UnsupportedOperationError(
+                f"{name} is for a remote database service, and Spark works on the tables themselves - in connect - {_REMOTE}"
+            )
+    if default_manifest is not None:
+        raise UnsupportedOperationError(
+            "environments per UDF are not available in this release - in connect, default_manifest - install what UDFs need on the executors"
+        )
+    if not isinstance(uri, str) or not uri.strip():
+        raise OptionError("uri", repr(uri), "the location of a folder of Lance tables")
+    if uri.startswith("db://"):
+        raise UnsupportedOperationError(f"{uri} names a remote database service - in connect - {_REMOTE}")
+    return Connection(normalize_uri(uri), spark, storage_options or {}, checkpoint=checkpoint, progress=progress)
+
+
+class Connection:
+    """A folder of Lance tables. Each table is a folder `<name>.lance` in it.
+
+    Attributes:
+        uri: Location of the folder.
+        storage_options: Options of the object store.
+    """
+
+    def __init__(
+        self,
+        uri: str,
+        spark: SparkSession | None,
+        storage_options: Mapping[str, str],
+        *,
+        checkpoint: str | None,
+        progress: bool | None,
+    ) -> None:
+        self.uri = uri
+        self.storage_options = dict(storage_options)
+        self._spark = spark
+        self._checkpoint = checkpoint
+        self._progress = progress
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that jobs run on; made now if there is none."""
+        if self._spark is None:
+            self._spark = session_or_local(None)
+        return self._spark
+
+    def table_names(self) -> list[str]:
+        """Returns the names of all tables, sorted. One listing; a folder without a version is no table."""
+        return sorted(name for name in self._folders() if table_exists(self._uri_of(name), self.storage_options))
+
+    def open_table(self, name: str) -> Table:
+        """Opens a table.
+
+        Raises:
+            TableNotFoundError: There is none of this name.
+            TableUnreadableError: It cannot be opened.
+        """
+        uri = self._uri_of(name)
+        if not table_exists(uri, self.storage_options):
+            names = ", ".join(map(repr, self.table_names()))
+            raise TableNotFoundError(
+                uri,
+                hint=f"the tables here are {names}" if names else "there is no table here yet: create_table makes one",
+            )
+        return self._table(name)
+
+    def create_table(
+        self,
+        name: str,
+        data: Data | None = None,
+        *,
+        schema: pa.Schema | None = None,
+        mode: Literal["create", "overwrite", "exist_ok"] = "create",
+        enable_stable_row_ids: bool = True,
+        data_storage_version: str | None = None,
+    ) -> Table:
+        """Makes a table.
+
+        Args:
+            name: Its name.
+            data: Its rows: a Spark DataFrame (written by Spark's tasks), Arrow, pandas, or a list of dicts (written by this process).
+            schema: Its Arrow schema; without data the table is empty.
+            mode: What to do where there is one: raise, replace its rows by a new version, or open it as it is.
+            enable_stable_row_ids: Whether rows keep their ids through updates and compaction.
+            data_storage_version: Lance file format; by default Lance's stable one.
+
+        Raises:
+            TableExistsError: There is one, and `mode` is `create`.
+            OptionError: An argument is not valid.
+            SchemaMismatchError: The data cannot be a table.
+        """
+        if mode not in ("create", "overwrite", "exist_ok"):
+            raise OptionError("mode", str(mode), "create, overwrite or exist_ok")
+        if data is None and schema is None:
+            raise OptionError("data", None, "rows, or a schema for an empty table")
+        uri = self._uri_of(name)
+        exists = table_exists(uri, self.storage_options)
+        if exists and mode == "create":
+            raise TableExistsError(uri, hint="open it with open_table, or say mode='overwrite' or mode='exist_ok'")
+        if not (exists and mode == "exist_ok"):
+            table = self._table(name)
+            table.write(
+                data if data is not None else schema.empty_table(),  # type: ignore[union-attr]
+                schema=schema,
+                overwrite=exists,
+                enable_stable_row_ids=enable_stable_row_ids,
+                data_storage_version=data_storage_version,
+            )
+        return self._table(name)
+
+    def drop_table(self, name: str, *, ignore_missing: bool = False) -> None:
+        """Deletes a table with all its versions, checkpoints and history.
+
+        Raises:
+            TableNotFoundError: There is none, and `ignore_missing` is false.
+        """
+        import lance
+
+        uri = self._uri_of(name)
+        if not table_exists(uri, self.storage_options):
+            if ignore_missing:
+                return
+            raise TableNotFoundError(uri, hint="table_names() lists the tables")
+        if is_local(uri):
+            shutil.rmtree(uri)
+        else:
+            lance.LanceDataset.drop(uri, storage_options=self.storage_options or None)
+
+    def rename_table(self, name: str, new_name: str) -> None:
+        """Renames a table on a local file system, with its versions, checkpoints and history.
+
+        Raises:
+            TableNotFoundError: There is none of this name.
+            TableExistsError: There is one of the new name.
+            UnsupportedOperationError: The tables are on an object store, which cannot rename.
+        """
+        old, new = self._uri_of(name), self._uri_of(new_name)
+        if not table_exists(old, self.storage_options):
+            raise TableNotFoundError(old, hint="table_names() lists the tables")
+        if not is_local(old):
+            raise UnsupportedOperationError(
+                f"an object store cannot rename - {old} - copy the folder to {new} with the store's own tools, and drop the old one"
+            )
+        if os.path.exists(new):
+            raise TableExistsError(new, hint="drop it first, or choose another name")
+        os.rename(old, new)
+
+    def __repr__(self) -> str:
+        return f"Connection({self.uri!r})"
+
+    def _table(self, name: str) -> Table:
+        ref = DatasetRef.at(self._uri_of(name), self.storage_options)
+        return Table(ref, name, lambda: self.spark, checkpoint=self._checkpoint_of(name), progress=self._progress)
+
+    def _checkpoint_of(self, name: str) -> str | None:
+        return None if self._checkpoint is None else f"{normalize_uri(self._checkpoint)}/{name}"
+
+    def _uri_of(self, name: str) -> str:
+        if (
+            not isinstance(name, str)
+            or not name
+            or name.startswith((".", "_"))
+            or any(sign in name for sign in "/\\\0")
+            or name != name.strip()
+        ):
+            raise OptionError(
+                "name",
+                repr(name),
+                "the name of a table: not empty, without slashes, and not beginning with a dot or an underscore",
+            )
+        return f"{self.uri}/{name}{_SUFFIX}"
+
+    def _folders(self) -> list[str]:
+        if is_local(self.uri):
+            there = os.listdir(self.uri) if os.path.isdir(self.uri) else []
+        else:
+            session = open_session(self.uri, tuple(sorted(self.storage_options.items())))
+            there = sorted(
+                {path.rstrip("/").rsplit("/", 1)[-1] for path in session.list_with_delimiter("").common_prefixes}
+            )
+        return [entry.removesuffix(_SUFFIX) for entry in there if entry.rstrip("/").endswith(_SUFFIX)]

@@ -1,0 +1,152 @@
+"""The handle of a running job."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import Protocol
+
+from lance_spark.errors import BackfillIncompleteError
+from lance_spark.jobs.model import BackfillJobResult, Status
+
+
+class Runnable(Protocol):
+    """What a handle holds: a job that one thread runs."""
+
+    def run(self) -> BackfillJobResult:
+        """Runs it to its end."""
+
+    def cancel(self) -> None:
+        """Ends it early."""
+
+    def snapshot(self) -> BackfillJobResult:
+        """Returns how it stands."""
+
+
+class Job:
+    """A job that runs in a thread of this process. Python waits for it before it exits.
+
+    Every method may be called from any thread.
+    """
+
+    def __init__(self, job: Runnable, job_id: str, table_name: str, columns: tuple[str, ...]) -> None:
+        self._job = job
+        self._future: Future[BackfillJobResult] = Future()
+        self._job_id = job_id
+        self._table_name = table_name
+        self._columns = columns
+        self._thread = threading.Thread(target=self._run, name=f"lance-spark-{job_id}", daemon=False)
+
+    @property
+    def job_id(self) -> str:
+        """Id of the job."""
+        return self._job_id
+
+    @property
+    def table_name(self) -> str:
+        """Name of the table."""
+        return self._table_name
+
+    @property
+    def column_names(self) -> tuple[str, ...]:
+        """The columns that it fills."""
+        return self._columns
+
+    @property
+    def future(self) -> Future[BackfillJobResult]:
+        """The result as a future of the standard library."""
+        return self._future
+
+    @property
+    def status(self) -> Status:
+        """How the job stands: RUNNING, DONE, PARTIAL, FAILED or CANCELLED. Never waits."""
+        return self.progress().status
+
+    def start(self) -> Job:
+        """Starts the thread, and returns the handle."""
+        self._thread.start()
+        return self
+
+    def done(self, timeout: float | None = 0) -> bool:
+        """Tells whether the job has ended.
+
+        Args:
+            timeout: Seconds to wait for it; by default none at all. None waits for the end.
+        """
+        self._thread.join(timeout)
+        return self._future.done()
+
+    def progress(self) -> BackfillJobResult:
+        """Returns what the job has done so far, or in the end."""
+        if not self._future.done():
+            return self._job.snapshot()
+        error = self._future.exception()
+        if error is None:
+            return self._future.result()
+        if isinstance(error, BackfillIncompleteError) and isinstance(error.result, BackfillJobResult):
+            return error.result
+        return _as_failed(self._job.snapshot())
+
+    def cancel(self) -> None:
+        """Ends the job: its tasks stop within seconds, complete fragments are committed, checkpoints stay. Returns at once."""
+        self._job.cancel()
+
+    def result(self, timeout: float | timedelta | None = None) -> BackfillJobResult:
+        """Waits for the job's end, and returns what it did.
+
+        Args:
+            timeout: Longest wait, in seconds or as a `timedelta`; None waits for the end.
+
+        Raises:
+            TimeoutError: The job has not ended in time. It goes on.
+            BackfillIncompleteError: Selected rows have neither a value nor were skipped by a policy.
+            LanceSparkError, UdfRuntimeError: The job could not go on.
+        """
+        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        try:
+            return self._future.result(seconds)
+        except TimeoutError:
+            if self._future.done():
+                raise
+        raise TimeoutError(
+            f"job {self._job_id} did not end within {seconds:g} s - backfill of {', '.join(self._columns)} in {self._table_name} - it goes on; "
+            "result() waits again, and job.cancel() ends it"
+        )
+
+    def __repr__(self) -> str:
+        now = self.progress()
+        return (
+            f"Job({self._job_id!r}, {now.status}, {', '.join(self._columns)} of {self._table_name}: {now.rows_processed} rows, "
+            f"{now.fragments_done} of {now.fragments_total} fragments)"
+        )
+
+    def _run(self) -> None:
+        self._future.set_running_or_notify_cancel()
+        try:
+            self._future.set_result(self._job.run())
+        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+            self._future.set_exception(error)
+
+
+def _as_failed(result: BackfillJobResult) -> BackfillJobResult:
+    import dataclasses
+
+    status: Status = "PARTIAL" if result.versions else "FAILED"
+    return dataclasses.replace(result, status=status)
+
+
+def wait(job: Job, timeout: timedelta | None, cancel: Callable[[], None]) -> BackfillJobResult:
+    """Waits for a job as a blocking call does: Ctrl-C cancels it, and what is complete is committed before the interrupt goes on.
+
+    Raises:
+        TimeoutError, BackfillIncompleteError: As :meth:`Job.result` says.
+        KeyboardInterrupt: The user interrupted.
+    """
+    try:
+        return job.result(timeout)
+    except KeyboardInterrupt:
+        cancel()
+        job.done(None)
+        raise

@@ -1,0 +1,143 @@
+"""The jobs of a table: their records, whether their drivers live, and the errors of their rows."""
+
+from __future__ import annotations
+
+import dataclasses
+import getpass
+import json
+import os
+import socket
+import time
+from typing import Any
+
+import pyarrow as pa
+
+from lance_spark.checkpoints import LanceObjects
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import JobNotFoundError
+from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord
+from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quoted, read_rows
+
+HEARTBEAT_S = 10.0
+_DEAD_AFTER_S = 90.0
+"""Seconds without a sign of life after which the driver of another machine is taken to be gone."""
+
+
+def this_process() -> str:
+    """Returns what tells this process from others, also from a later one of the same number, as JSON."""
+    return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())})
+
+
+def this_user() -> str:
+    """Returns who runs this process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number that has no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
+class JobHistory:
+    """The history of one table. Runs on the driver; writes one small row per change of a job's status.
+
+    Attributes:
+        ref: The table.
+    """
+
+    def __init__(self, ref: DatasetRef) -> None:
+        self.ref = ref
+        self._objects = LanceObjects(f"{ref.uri}/_lance_spark", ref.storage_options)
+
+    def save(self, record: JobRecord) -> None:
+        """Notes how a job stands."""
+        append_rows(self.ref, JOBS, pa.Table.from_pylist([record.to_row()], schema=JOBS.schema))
+
+    def beat(self, staging_id: str) -> None:
+        """Gives a sign of life."""
+        self._objects.put(f"jobs/{staging_id}/heartbeat", json.dumps({"at": time.time()}).encode())
+
+    def clear(self, staging_id: str) -> None:
+        """Deletes what a running job keeps beside its record."""
+        for path in self._objects.list(f"jobs/{staging_id}"):
+            self._objects.delete(path)
+
+    def jobs(self, job_id: str | None = None) -> list[JobRecord]:
+        """Returns jobs, newest first, each as it stands now."""
+        latest: dict[str, JobRecord] = {}
+        rows = read_rows(self.ref, JOBS, None if job_id is None else f"job_id = {quoted(job_id)}")
+        for record in map(JobRecord.from_row, rows.to_pylist()):
+            known = latest.get(record.job_id)
+            if known is None or _order(record) > _order(known):
+                latest[record.job_id] = record
+        found = [self._with_life(record) for record in latest.values()]
+        return sorted(found, key=lambda record: record.launched_at, reverse=True)
+
+    def job(self, job_id: str) -> JobRecord:
+        """Returns one job.
+
+        Raises:
+            JobNotFoundError: It is not known.
+        """
+        found = self.jobs(job_id)
+        if not found:
+            raise JobNotFoundError(job_id, self.ref.uri)
+        return found[0]
+
+    def errors(
+        self, job_id: str | None = None, column: str | None = None, error_type: str | None = None
+    ) -> list[ErrorRecord]:
+        """Returns error records, oldest first. A task that ran twice leaves each of them once.
+
+        Args:
+            job_id: Only those of this job.
+            column: Only those of this column.
+            error_type: Only those of this exception, by its name with or without its module.
+        """
+        filters = []
+        if job_id is not None:
+            filters.append(f"job_id = {quoted(job_id)}")
+        if error_type is not None:
+            filters.append(f"(error_type = {quoted(error_type)} OR ends_with(error_type, {quoted('.' + error_type)}))")
+        if column is not None:
+            filters.append(f"array_has(columns, {quoted(column)})")
+        rows = read_rows(self.ref, ERRORS, " AND ".join(filters) or None)
+        once: dict[str, dict[str, Any]] = {row["error_id"]: row for row in rows.to_pylist()}
+        return sorted(map(ErrorRecord.from_row, once.values()), key=lambda e: (e.timestamp, e.row_address or 0))
+
+    def _with_life(self, record: JobRecord) -> JobRecord:
+        if record.status in ENDED or self._is_alive(record):
+            return record
+        return dataclasses.replace(record, status="DEAD", message=record.message or "its driver is gone")
+
+    def _is_alive(self, record: JobRecord) -> bool:
+        process = json.loads(record.process)
+        if process["host"] == socket.gethostname():
+            return _is_running(process["pid"]) and _started(process["pid"]) == process["started"]
+        payload = self._objects.get(f"jobs/{record.staging_id}/heartbeat")
+        last = record.updated_at.timestamp() if payload is None else float(json.loads(payload)["at"])
+        return time.time() - last < _DEAD_AFTER_S
+
+
+def _order(record: JobRecord) -> tuple[Any, ...]:
+    return (record.launched_at, record.status in ENDED, record.updated_at)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _started(pid: int) -> str | None:
+    """Returns when a process of this machine began, as its kernel counts, or None where that cannot be told."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
+            # The name, in parentheses, may hold anything; what follows it does not.
+            fields = file.read().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] == "Z" else fields[19]

@@ -1,0 +1,235 @@
+"""What a job did, as values: results, records of the history, error records."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+Status = Literal["PENDING", "RUNNING", "DONE", "PARTIAL", "FAILED", "CANCELLED", "DEAD"]
+"""DONE: every selected row has a value or was skipped by policy. PARTIAL: some fragments are committed, others failed. FAILED: nothing of
+what was missing could be committed. CANCELLED: ended by the user; what was complete is committed. DEAD: its driver is gone."""
+
+ENDED: frozenset[Status] = frozenset({"DONE", "PARTIAL", "FAILED", "CANCELLED", "DEAD"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UdfResult:
+    """What a job did for one column.
+
+    Attributes:
+        udf_name: Name of the UDF.
+        udf_version: Its version.
+        rows_processed: Rows that got a value, computed or from a checkpoint.
+        rows_skipped: Rows that a policy skipped.
+        input_columns: The UDF's inputs.
+    """
+
+    udf_name: str
+    udf_version: str
+    rows_processed: int
+    rows_skipped: int
+    input_columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillJobResult:
+    """What a backfill did.
+
+    Attributes:
+        job_id: Id of the job.
+        status: How it ended, or RUNNING.
+        table_name: Name of the table.
+        table_uri: Its location.
+        launched_at: When it began.
+        completed_at: When it ended; None while it runs.
+        columns: What was done for each column.
+        where: The filter, as the user gave it.
+        read_version: Version that was read.
+        versions: Versions that were committed.
+        rows_selected: Rows that were to get a value.
+        rows_computed: Rows for which the UDF was called, and returned.
+        rows_from_checkpoint: Rows whose value an earlier run had computed.
+        rows_skipped: Rows that a policy skipped.
+        rows_failed: Rows that have neither a value nor were skipped, where their number is known.
+        rows_gone: Rows whose fragments were changed or removed by somebody else before the commit, an upper bound.
+        new_rows: Rows that somebody added meanwhile; they have no value yet.
+        fragments_total: Fragments with work.
+        fragments_done: Fragments that are committed or had nothing to do.
+        fragments_failed: Why the others were not, by fragment.
+        retries: UDF calls and commits that were tried again.
+        seconds: Time per stage: read, compute, checkpoint and write are summed over tasks, commit and total are the driver's.
+    """
+
+    job_id: str
+    status: Status
+    table_name: str
+    table_uri: str
+    launched_at: datetime
+    completed_at: datetime | None = None
+    columns: Mapping[str, UdfResult] = field(default_factory=dict)
+    where: str | None = None
+    read_version: int | None = None
+    versions: tuple[int, ...] = ()
+    rows_selected: int = 0
+    rows_computed: int = 0
+    rows_from_checkpoint: int = 0
+    rows_skipped: int = 0
+    rows_failed: int = 0
+    rows_gone: int = 0
+    new_rows: int = 0
+    fragments_total: int = 0
+    fragments_done: int = 0
+    fragments_failed: Mapping[int, str] = field(default_factory=dict)
+    retries: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def fragments_left(self) -> int:
+        """Fragments that are not done."""
+        return self.fragments_total - self.fragments_done
+
+    @property
+    def rows_processed(self) -> int:
+        """Rows that got a value, computed or from a checkpoint."""
+        return self.rows_computed + self.rows_from_checkpoint
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobRecord:
+    """A job in the history of a table.
+
+    Attributes:
+        job_id: Its id.
+        job_type: `backfill`.
+        status: How it stands; DEAD where the driver that ran it is gone.
+        columns: Columns that it filled.
+        udf_name: Name of the UDF.
+        udf_version: Its version.
+        input_columns: The UDF's inputs.
+        key: Digest of what its values depend on.
+        where: The filter.
+        read_version: Version that it read.
+        staging_id: Id of its files.
+        launched_at: When it began.
+        updated_at: When this was written.
+        completed_at: When it ended, or None.
+        launched_by: User and machine.
+        process: The driver's process, as JSON.
+        rows_selected: Rows that were to get a value.
+        rows_computed: Rows for which the UDF was called.
+        rows_from_checkpoint: Rows whose value an earlier run had computed.
+        rows_skipped: Rows that a policy skipped.
+        rows_failed: Rows without a value.
+        fragments_total: Fragments with work.
+        fragments_done: Fragments that are done.
+        versions: Versions that were committed.
+        retries: Calls and commits that were tried again.
+        seconds: Time per stage.
+        message: Why it did not end well, or None.
+    """
+
+    job_id: str
+    job_type: str = "backfill"
+    status: Status
+    columns: tuple[str, ...]
+    udf_name: str
+    udf_version: str
+    input_columns: tuple[str, ...] = ()
+    key: str
+    where: str | None
+    read_version: int
+    staging_id: str
+    launched_at: datetime
+    updated_at: datetime
+    completed_at: datetime | None = None
+    launched_by: str
+    process: str
+    rows_selected: int = 0
+    rows_computed: int = 0
+    rows_from_checkpoint: int = 0
+    rows_skipped: int = 0
+    rows_failed: int = 0
+    fragments_total: int = 0
+    fragments_done: int = 0
+    versions: tuple[int, ...] = ()
+    retries: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+    message: str | None = None
+
+    def to_row(self) -> dict[str, Any]:
+        """Returns the row of the history's table."""
+        values = {name: getattr(self, name) for name in JobRecord.__dataclass_fields__}
+        return {
+            **values,
+            "columns": list(self.columns),
+            "input_columns": list(self.input_columns),
+            "versions": list(self.versions),
+            "seconds": json.dumps(dict(self.seconds)),
+        }
+
+    @staticmethod
+    def from_row(row: Mapping[str, Any]) -> JobRecord:
+        """Reads it back."""
+        values = {name: row[name] for name in JobRecord.__dataclass_fields__}
+        for name in ("columns", "input_columns", "versions"):
+            values[name] = tuple(values[name] or ())
+        values["seconds"] = json.loads(values["seconds"] or "{}")
+        return JobRecord(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorRecord:
+    """A row that failed, or a range of rows that did.
+
+    Attributes:
+        error_id: Identifies it.
+        job_id: The job.
+        table_uri: The table.
+        table_version: The version that was read; the address is of this version.
+        columns: The columns that were computed.
+        udf_name: Name of the UDF.
+        udf_version: Its version.
+        input_columns: Its inputs.
+        fragment_id: The fragment.
+        row_address: The row's address, or None where only the range is known.
+        outcome: `skipped` by a policy, `crashed`: it killed its process, `failed`: it ended the range.
+        error_type: Qualified name of the exception.
+        error_message: Its message.
+        error_trace: Its trace, or None where there were too many.
+        attempt: How often it had been called then.
+        max_attempts: How often it may be.
+        bisect_depth: How often its batch was halved to find it.
+        timestamp: When it happened.
+    """
+
+    error_id: str
+    job_id: str
+    table_uri: str
+    table_version: int
+    columns: tuple[str, ...]
+    udf_name: str
+    udf_version: str
+    input_columns: tuple[str, ...]
+    fragment_id: int
+    row_address: int | None
+    outcome: str
+    error_type: str
+    error_message: str
+    error_trace: str | None
+    attempt: int
+    max_attempts: int
+    bisect_depth: int
+    timestamp: datetime
+
+    @property
+    def column_name(self) -> str:
+        """The column, or the first of several siblings."""
+        return self.columns[0]
+
+    @staticmethod
+    def from_row(row: Mapping[str, Any]) -> ErrorRecord:
+        """Reads a row of the table of errors."""
+        return ErrorRecord(**{**row, "columns": tuple(row["columns"]), "input_columns": tuple(row["input_columns"])})

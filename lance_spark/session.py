@@ -1,0 +1,93 @@
+"""Spark sessions, classic or over Connect: made where there is none, and asked for what the table API has to know."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from pyspark.sql import SparkSession
+
+from lance_spark.pushdown.rule import enable_pushdown
+
+_LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
+
+
+def session_or_local(spark: SparkSession | None) -> SparkSession:
+    """Returns the session that was given, the active one, or a new local one on all cores, with pushdown on."""
+    session = spark or SparkSession.getActiveSession() or _make_local()
+    enable_pushdown(session)
+    return session
+
+
+def _make_local() -> SparkSession:
+    import os
+
+    # Workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a virtual environment.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    session: SparkSession = (
+        SparkSession.builder.master("local[*,4]")
+        .appName("lance-spark")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.python.unix.domain.socket.enabled", "true")
+        .config("spark.log.level", "ERROR")
+        .getOrCreate()
+    )
+    return session
+
+
+def is_classic(spark: SparkSession) -> bool:
+    """Tells whether a session has its JVM in this process's reach; over Connect it has not."""
+    return type(spark).__module__ == "pyspark.sql.session"
+
+
+def known_slots(spark: SparkSession) -> int | None:
+    """Returns how many tasks the cluster runs at once, or None where that is not known or changes.
+
+    A local master tells it. A cluster of a fixed size tells it through its default parallelism; with dynamic allocation, and over Connect
+    to a cluster, nobody knows.
+    """
+    master = spark.conf.get("spark.master", None) or ""
+    local = _LOCAL.fullmatch(master)
+    if local is not None and local[1] != "*":
+        return int(local[1] or 1)
+    if not is_classic(spark):
+        return None
+    context = spark.sparkContext
+    conf = context.getConf()
+    if local is None and (
+        conf.get("spark.dynamicAllocation.enabled", "false") == "true" or conf.contains("spark.default.parallelism")
+    ):
+        return None
+    return max(1, context.defaultParallelism // int(conf.get("spark.task.cpus", "1") or 1))
+
+
+@contextmanager
+def tagged(spark: SparkSession, tag: str, description: str) -> Iterator[None]:
+    """Marks the Spark jobs that this thread starts meanwhile, so that :func:`cancel` finds them and the Spark UI says what they are."""
+    if not is_classic(spark):
+        spark.addTag(tag)
+        try:
+            yield
+        finally:
+            spark.removeTag(tag)
+        return
+    # Measured: a classic session's own tags do not reach the jobs that PySpark starts; the context's do.
+    context = spark.sparkContext
+    context.addJobTag(tag)
+    context.setJobDescription(description)
+    try:
+        yield
+    finally:
+        context.removeJobTag(tag)
+        context.setJobDescription(None)  # type: ignore[arg-type]
+
+
+def cancel(spark: SparkSession, tag: str) -> None:
+    """Cancels all Spark jobs with a tag, from any thread; their tasks are killed within seconds."""
+    if is_classic(spark):
+        spark.sparkContext.cancelJobsWithTag(tag)
+    else:
+        spark.interruptTag(tag)

@@ -1,0 +1,375 @@
+"""Tables: the facade of everything that is done with one Lance table. Methods check their arguments and pass on."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from datetime import timedelta
+from typing import TYPE_CHECKING, Literal
+
+from lance_spark.backfill.job import BackfillJob
+from lance_spark.backfill.plan_view import BackfillPlan, view_of
+from lance_spark.backfill.prepare import Prepared, prepare
+from lance_spark.backfill.request import (
+    ADMISSION_CHECK,
+    ADMISSION_STRICT,
+    DEFAULT_COMMIT_GRANULARITY,
+    DEFAULT_CONCURRENCY,
+    DEFAULT_FLUSH_S,
+    DEFAULT_REFRESH_S,
+    BackfillRequest,
+    blob_buffer_of,
+    checkpoint_size_of,
+    columns_of,
+    flag_of,
+    refuse_shuffle,
+)
+from lance_spark.catalog.adding import add_columns
+from lance_spark.catalog.altering import alter_columns, drop_columns
+from lance_spark.jobs.handle import Job, wait
+from lance_spark.jobs.history import JobHistory
+from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
+from lance_spark.jobs.progress import Progress
+from lance_spark.table_rows import TableRows
+from udf_runtime import UDF, UnpackedUDF
+
+if TYPE_CHECKING:
+    pass
+
+_HEAD_ROWS = 5
+
+Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedUDF
+
+
+class Table(TableRows):
+    """A Lance table, at its latest version.
+
+    Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver and may be called from any thread.
+
+    Attributes:
+        name: Name of the table.
+        uri: Its location.
+    """
+
+    # Columns
+
+    def add_columns(self, transforms: Transforms) -> None:
+        """Adds columns: computed ones, which :meth:`backfill` fills, and SQL expressions, which Lance computes at once.
+
+        Everything is checked before anything changes, and columns of UDFs are added in one commit without data.
+
+        Args:
+            transforms: One of
+
+                * `{"name": "SQL"}`: an expression in Lance SQL over the table's columns;
+                * `{"name": udf}`: the UDF's parameters are named like its input columns;
+                * `{"name": (udf, ["a", "b"])}`: its parameters are bound to these columns, in order;
+                * `udf`, returning `Columns[T]`: one column per field of T, computed by one call;
+                * `UnpackedUDF(udf, prefix="img_")`: the same with prefixed names.
+
+                A dict may hold several columns of the first three forms. PySpark's `pandas_udf` and `arrow_udf` objects are UDFs too.
+
+        Raises:
+            RegistrationError: A UDF or an expression does not fit the table: inputs are missing or of another type, ...
+            ColumnExistsError: A column is there already.
+            UnsupportedTypeError: Lance cannot store a column.
+            CommitConflictError: Other writers kept changing the table first.
+
+        Warns:
+            UserWarning: Types of inputs cannot be checked, because the UDF's parameters have no annotations.
+        """
+        add_columns(self._ref, transforms)
+
+    def alter_columns(self, *alterations: Mapping[str, object]) -> None:
+        """Alters columns.
+
+        Args:
+            *alterations: Each is a dict with `path`, the column, and
+
+                * `udf`: another UDF for it, with `input_columns` where its parameters are named otherwise. Values that are there count as
+                  out of date, and the next backfill computes all rows once. A UDF of another type is refused, unless `recreate` is true: then
+                  the column is dropped with its values and added anew;
+                * or `name`, `nullable`, `data_type`: passed on to Lance.
+
+        Raises:
+            RegistrationError: An alteration is not valid. Nothing was changed.
+            ColumnNotFoundError: A column is not there.
+        """
+        alter_columns(self._ref, alterations)
+
+    def drop_columns(self, columns: str | Sequence[str]) -> None:
+        """Drops columns.
+
+        Raises:
+            ColumnNotFoundError: One is not there; none was dropped.
+        """
+        drop_columns(self._ref, columns_of(columns))
+
+    # Backfills
+
+    def backfill(  # noqa: PLR0913 - the specification's parameters
+        self,
+        columns: str | list[str],
+        *,
+        udf: UDF | None = None,
+        where: str | None = None,
+        concurrency: int | None = DEFAULT_CONCURRENCY,
+        intra_applier_concurrency: int = 1,
+        _admission_check: bool | None = None,
+        _admission_strict: bool | None = None,
+        refresh_status_secs: float = DEFAULT_REFRESH_S,
+        timeout: timedelta | None = None,
+        min_checkpoint_size: int | None = None,
+        max_checkpoint_size: int | None = None,
+        batch_checkpoint_flush_interval_seconds: float | None = None,
+        blob_read_strategy: Literal["auto", "legacy", "range"] = "auto",
+        blob_read_buffer_size: int | None = None,
+        _enable_job_tracker_saves: bool = True,
+        job_id: str | None = None,
+        commit_granularity: int | None = DEFAULT_COMMIT_GRANULARITY,
+        read_version: int | None = None,
+        task_shuffle_diversity: int | None = None,
+        batch_size: int | None = None,
+        checkpoint_size: int | None = None,
+        task_size: int | None = None,
+        num_frags: int | None = None,
+        skip_frags: int = 0,
+    ) -> BackfillJobResult:
+        """Fills a computed column, and returns when the job has ended.
+
+        Reads one version, computes on Spark's executors, and commits new column files; no other byte of the table is written. What was
+        computed is checkpointed: after any death the same call goes on, and calls the UDF again for at most what a running task had
+        computed since its last checkpoint.
+
+        Args:
+            columns: The column; naming one of the sibling columns of a UDF that returns `Columns[T]` fills all of them.
+            udf: A UDF to use this time instead of the stored one.
+            where: Rows to compute, in Lance SQL. By default those without a value that were not computed as NULL. `"1=1"` computes all anew.
+            concurrency: Most tasks of the job that run at once; None uses all slots of the cluster.
+            intra_applier_concurrency: Threads per task that call the UDF.
+            _admission_check: Whether to compare what the UDF asks for with what the cluster can give. By default as
+                `LANCE_SPARK_ADMISSION__CHECK` says, else true.
+            _admission_strict: Whether too little of it is an error, or a warning. By default as `LANCE_SPARK_ADMISSION__STRICT` says, else true.
+            refresh_status_secs: Seconds between looks at running tasks.
+            timeout: Longest wait. The job goes on after it.
+            min_checkpoint_size: Least rows of an adaptive checkpoint; by default the UDF's, else 1.
+            max_checkpoint_size: Most rows of a checkpoint; by default the UDF's, else the checkpoint size, which caps it.
+            batch_checkpoint_flush_interval_seconds: Seconds after which results are persisted, by default 10; 0 persists each batch.
+            blob_read_strategy: How blob inputs are read: `range` plans reads of many blobs at once, `legacy` opens one by one, `auto` is `range`.
+            blob_read_buffer_size: Most bytes of blobs that a task holds at once; by default as
+                `LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE` says, else 512 MiB.
+            _enable_job_tracker_saves: Whether the job appears in the table's history.
+            job_id: Id of the job. A job of the same id takes over what this one has computed, also for rows that have a value.
+            commit_granularity: Finished fragments after which they are committed and visible; None commits all at the end.
+            read_version: Version to read; by default the latest.
+            task_shuffle_diversity: Refused: it has no meaning on Spark.
+            batch_size: Deprecated name of `checkpoint_size`.
+            checkpoint_size: Most rows of a checkpoint; an explicit one is also the first size. By default the UDF's, else 10,240.
+            task_size: Rows per task; by default a half of the rows per slot, at most a fragment and 512 MiB of input.
+            num_frags: Fragments to process, by position; by default all.
+            skip_frags: Fragments to leave out before the first.
+
+        Raises:
+            ColumnNotFoundError, RegistrationError, UnsupportedOperationError, OptionError, FilterError: Something that was asked for is
+                wrong; found before a job starts.
+            StoredUdfError: The stored UDF is missing, damaged, not loadable here, or loading is forbidden.
+            ResourcesUnavailableError: The UDF asks for what the cluster cannot give.
+            BackfillIncompleteError: Selected rows have neither a value nor were skipped by a policy; `.result` says more. Complete fragments
+                are committed.
+            SkipThresholdExceededError: More rows were skipped than the UDF's policy allows.
+            CommitImpossibleError: The column is gone, or has got another type or UDF meanwhile.
+            TimeoutError: The job has not ended in time; it goes on.
+        """
+        job = self._start(
+            BackfillRequest(
+                columns=columns_of(columns),
+                udf=udf,
+                where=where,
+                concurrency=concurrency,
+                threads=intra_applier_concurrency,
+                read_version=read_version,
+                num_frags=num_frags,
+                skip_frags=skip_frags,
+                commit_granularity=commit_granularity,
+                task_size=task_size,
+                checkpoint_size=checkpoint_size_of(checkpoint_size, batch_size),
+                min_checkpoint_size=min_checkpoint_size,
+                max_checkpoint_size=max_checkpoint_size,
+                flush_s=_flush_s(batch_checkpoint_flush_interval_seconds),
+                blob_strategy=blob_read_strategy,
+                blob_buffer_bytes=blob_buffer_of(blob_read_buffer_size),
+                job_id=job_id,
+                refresh_s=refresh_status_secs,
+                admission_check=flag_of(_admission_check, ADMISSION_CHECK),
+                admission_strict=flag_of(_admission_strict, ADMISSION_STRICT),
+                save_job=_enable_job_tracker_saves,
+            ),
+            task_shuffle_diversity,
+        )
+        return wait(job, timeout, job.cancel)
+
+    def backfill_async(  # noqa: PLR0913 - the specification's parameters, documented in backfill
+        self,
+        columns: str | list[str],
+        *,
+        udf: UDF | None = None,
+        where: str | None = None,
+        concurrency: int | None = DEFAULT_CONCURRENCY,
+        intra_applier_concurrency: int = 1,
+        _admission_check: bool | None = None,
+        _admission_strict: bool | None = None,
+        min_checkpoint_size: int | None = None,
+        max_checkpoint_size: int | None = None,
+        batch_checkpoint_flush_interval_seconds: float | None = None,
+        blob_read_strategy: Literal["auto", "legacy", "range"] = "auto",
+        blob_read_buffer_size: int | None = None,
+        _enable_job_tracker_saves: bool = True,
+        job_id: str | None = None,
+        _return_future: bool = False,
+        commit_granularity: int | None = DEFAULT_COMMIT_GRANULARITY,
+        read_version: int | None = None,
+        task_shuffle_diversity: int | None = None,
+        batch_size: int | None = None,
+        checkpoint_size: int | None = None,
+        task_size: int | None = None,
+        num_frags: int | None = None,
+        skip_frags: int = 0,
+    ) -> Job | Future[BackfillJobResult]:
+        """Starts a backfill, and returns its handle at once. Mistakes in what was asked for are raised here.
+
+        The parameters are those of :meth:`backfill`; `_return_future` says whether to return a `concurrent.futures.Future` of the result
+        instead of a :class:`Job`.
+
+        Raises:
+            LanceSparkError: As in :meth:`backfill`, where it is found before the job starts.
+        """
+        job = self._start(
+            BackfillRequest(
+                columns=columns_of(columns),
+                udf=udf,
+                where=where,
+                concurrency=concurrency,
+                threads=intra_applier_concurrency,
+                read_version=read_version,
+                num_frags=num_frags,
+                skip_frags=skip_frags,
+                commit_granularity=commit_granularity,
+                task_size=task_size,
+                checkpoint_size=checkpoint_size_of(checkpoint_size, batch_size),
+                min_checkpoint_size=min_checkpoint_size,
+                max_checkpoint_size=max_checkpoint_size,
+                flush_s=_flush_s(batch_checkpoint_flush_interval_seconds),
+                blob_strategy=blob_read_strategy,
+                blob_buffer_bytes=blob_buffer_of(blob_read_buffer_size),
+                job_id=job_id,
+                admission_check=flag_of(_admission_check, ADMISSION_CHECK),
+                admission_strict=flag_of(_admission_strict, ADMISSION_STRICT),
+                save_job=_enable_job_tracker_saves,
+            ),
+            task_shuffle_diversity,
+        )
+        return job.future if _return_future else job
+
+    def plan_backfill(  # noqa: PLR0913 - the specification's parameters
+        self,
+        col_name: str | list[str],
+        *,
+        udf: UDF | None = None,
+        where: str | None = None,
+        read_version: int | None = None,
+        num_frags: int | None = None,
+        skip_frags: int = 0,
+        task_size: int | None = None,
+        concurrency: int | None = DEFAULT_CONCURRENCY,
+        exact: bool = True,
+    ) -> BackfillPlan:
+        """Says what a backfill would do. Starts no Spark job.
+
+        Args:
+            col_name: The column, as in :meth:`backfill`.
+            udf: As there.
+            where: As there.
+            read_version: As there.
+            num_frags: As there.
+            skip_frags: As there.
+            task_size: As there.
+            concurrency: As there; tasks are sized for so many slots.
+            exact: Whether to count rows. That scans the filter's columns in this process, and may take long for a large table; otherwise
+                the plan has upper bounds.
+
+        Raises:
+            LanceSparkError: As in :meth:`backfill`, where it is found before a job starts.
+        """
+        request = BackfillRequest(
+            columns=columns_of(col_name),
+            udf=udf,
+            where=where,
+            concurrency=concurrency,
+            read_version=read_version,
+            num_frags=num_frags,
+            skip_frags=skip_frags,
+            task_size=task_size,
+        )
+        prepared = prepare(self._ref, request, None, checkpoints=self._checkpoint)
+        outside: Prepared | None = None
+        if num_frags is not None or skip_frags:
+            everything = BackfillRequest(
+                columns=request.columns,
+                udf=udf,
+                where=where,
+                concurrency=concurrency,
+                read_version=prepared.spec.snapshot.version,
+            )
+            outside = prepare(self._ref, everything, None, checkpoints=self._checkpoint)
+        return view_of(prepared, outside, self.name, exact=exact)
+
+    def _start(self, request: BackfillRequest, task_shuffle_diversity: int | None) -> Job:
+        refuse_shuffle(task_shuffle_diversity)
+        spark = self._spark()
+        prepared = prepare(self._ref, request, spark, checkpoints=self._checkpoint)
+        progress = Progress(title=f"{self.name}.{', '.join(prepared.columns)}", enabled=self._progress)
+        job = BackfillJob(spark, prepared, request, self.name, progress)
+        return Job(job, prepared.spec.job_id, self.name, prepared.columns).start()
+
+    # Jobs
+
+    def list_jobs(self) -> list[JobRecord]:
+        """Returns the jobs of the table, newest first; one whose driver is gone is DEAD."""
+        return JobHistory(self._ref).jobs()
+
+    def get_job(self, job_id: str) -> JobRecord:
+        """Returns one job of the table.
+
+        Raises:
+            JobNotFoundError: It is not known.
+        """
+        return JobHistory(self._ref).job(job_id)
+
+    def get_errors(
+        self, job_id: str | None = None, column_name: str | None = None, error_type: str | None = None
+    ) -> list[ErrorRecord]:
+        """Returns error records, oldest first.
+
+        Args:
+            job_id: Only those of this job.
+            column_name: Only those of this column.
+            error_type: Only those of this exception type, with or without its module.
+        """
+        return JobHistory(self._ref).errors(job_id, column_name, error_type)
+
+    def get_failed_row_addresses(self, job_id: str, column_name: str) -> list[int]:
+        """Returns the addresses of the rows that failed in a job, ascending, each once.
+
+        They are of the version that the job read: give it along to compute just these rows again, as in
+        `backfill(column, where=f"_rowaddr IN ({...})", read_version=table.get_job(job_id).read_version)`.
+
+        Args:
+            job_id: The job.
+            column_name: The column.
+        """
+        found = self.get_errors(job_id, column_name)
+        return sorted({error.row_address for error in found if error.row_address is not None})
+
+
+def _flush_s(seconds: float | None) -> float:
+    return DEFAULT_FLUSH_S if seconds is None else seconds

@@ -1,0 +1,47 @@
+"""How a table looks on a terminal and in a notebook."""
+
+from __future__ import annotations
+
+import html
+import json
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_spark.catalog.binding import BINDING_KEY
+
+if TYPE_CHECKING:
+    import lance
+
+_ROWS = 5
+_CHARS = 80
+
+
+def describe(name: str, dataset: lance.LanceDataset) -> str:
+    """Returns one line: name, version, rows, and columns with their types and UDFs."""
+    columns = ", ".join(f"{field.name}: {field.type}{_computed(field)}" for field in dataset.schema)
+    return f"Table({name!r}, version {dataset.version}, {dataset.count_rows():,} rows, columns [{columns}])"
+
+
+def render_html(name: str, dataset: lance.LanceDataset) -> str:
+    """Returns an HTML table: columns with their types and UDFs, and the first rows, shortened."""
+    fields = list(dataset.schema)
+    head = "".join(
+        f"<th>{html.escape(f.name)}<br><small>{html.escape(str(f.type) + _computed(f))}</small></th>" for f in fields
+    )
+    rows = "".join(
+        "<tr>" + "".join(f"<td>{html.escape(_shown(row[f.name]))}</td>" for f in fields) + "</tr>"
+        for row in dataset.scanner(limit=_ROWS).to_table().to_pylist()
+    )
+    title = f"{html.escape(name)}: version {dataset.version}, {dataset.count_rows():,} rows"
+    return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _computed(field: pa.Field[Any]) -> str:
+    text = (field.metadata or {}).get(BINDING_KEY.encode())
+    return "" if text is None else f" = {json.loads(text).get('udf_name', '?')}()"
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= _CHARS else f"{text[: _CHARS - 1]}…"

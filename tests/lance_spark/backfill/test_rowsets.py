@@ -1,0 +1,139 @@
+"""Row sets against Python's own sets, their stored form and its size."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lance_spark.backfill.rowsets import RowSet
+
+# Clusters and stray rows on both sides of a bitmap's containers of 65,536.
+runs = st.tuples(st.integers(0, 200_000), st.integers(1, 40)).map(lambda run: range(run[0], sum(run)))
+offsets = st.lists(runs | st.integers(0, 2**32 - 1).map(lambda n: range(n, n + 1)), max_size=12).map(
+    lambda found: {row for run in found for row in run}
+)
+
+
+@given(offsets, offsets)
+def test_a_row_set_behaves_like_a_set_of_numbers(left: set[int], right: set[int]) -> None:
+    a, b = RowSet.of(left), RowSet.of(right)
+    assert set(a | b) == left | right
+    assert set(a & b) == left & right
+    assert set(a - b) == left - right
+    assert (len(a), bool(a)) == (len(left), bool(left))
+    assert (a == b, a <= b, a.isdisjoint(b)) == (left == right, left <= right, left.isdisjoint(right))
+    assert (a | b) == (b | a) and hash(a | b) == hash(b | a)
+    assert all(row in a for row in left) and not any(row in a for row in right - left)
+    assert a.to_numpy().tolist() == sorted(left) and a.to_numpy().dtype == np.int64
+
+
+@given(offsets)
+def test_a_stored_row_set_comes_back_the_same(rows: set[int]) -> None:
+    found = RowSet.of(rows)
+    assert RowSet.loads(found.dumps()) == found
+    assert RowSet.from_text(found.to_text()) == found
+    assert pickle.loads(pickle.dumps(found)) == found
+
+
+@given(offsets, offsets)
+def test_equal_sets_have_equal_stored_forms_however_they_were_made(left: set[int], right: set[int]) -> None:
+    assert (RowSet.of(left) | RowSet.of(right)).dumps() == RowSet.of(left | right).dumps()
+    assert (RowSet.of(left) - RowSet.of(right)).dumps() == RowSet.of(left - right).dumps()
+
+
+def test_scattered_sets_of_one_content_have_one_stored_form() -> None:
+    every_third = RowSet.of(np.arange(0, 300_000, 3))
+    dense = RowSet.all(300_000) - RowSet.of([row for row in range(300_000) if row % 3])
+    assert dense.dumps() == every_third.dumps()
+    assert RowSet.loads(every_third.dumps()) == every_third
+
+
+@given(offsets, st.integers(0, 200_100), st.integers(0, 100))
+def test_a_window_of_rows_is_counted_and_masked(rows: set[int], start: int, length: int) -> None:
+    found = RowSet.of(rows)
+    inside = [row in rows for row in range(start, start + length)]
+    assert found.mask(start, start + length).tolist() == inside
+    assert found.count(start, start + length) == sum(inside)
+
+
+@given(offsets)
+def test_runs_are_maximal_and_hold_every_row(rows: set[int]) -> None:
+    found = RowSet.of(rows).runs(10_000)
+    assert found is not None
+    assert [row for start, stop in found for row in range(start, stop)] == sorted(rows)
+    assert all(stop < start for (_, stop), (start, _) in itertools.pairwise(found))
+
+
+def test_more_runs_than_asked_for_are_none() -> None:
+    assert RowSet.of([1, 3, 5]).runs(2) is None
+    assert RowSet.of([1, 3, 5]).runs(3) == [(1, 2), (3, 4), (5, 6)]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 10_240, 10_000_000, 2**32])
+def test_all_rows_of_a_fragment_take_less_than_thirty_bytes(rows: int) -> None:
+    everything = RowSet.all(rows)
+    assert len(everything) == rows
+    assert len(everything.dumps()) < 30
+    assert RowSet.loads(everything.dumps()) == everything
+
+
+def test_all_rows_but_a_few_are_stored_in_a_few_bytes() -> None:
+    assert len((RowSet.all(10_000_000) - RowSet.of([5, 70_000, 9_999_998])).dumps()) < 40
+
+
+def test_every_other_row_takes_a_bit_a_row() -> None:
+    assert len(RowSet.of(np.arange(0, 10_000_000, 2)).dumps()) < 10_000_000 / 8 * 1.01
+
+
+def test_offsets_come_from_any_integers_in_any_order() -> None:
+    expected = RowSet.of({1, 2, 9})
+    assert RowSet.of(iter([9, 1, 2, 2])) == expected
+    assert RowSet.of(np.array([9, 2, 1], dtype=np.uint64)) == expected
+    assert RowSet.of(np.array([], dtype=np.int32)) == RowSet.empty() == RowSet.of([])
+    assert 2**32 not in expected and -1 not in expected
+
+
+@pytest.mark.parametrize("wrong", [[-1], [2**32], np.array([0.5]), np.array([True])])
+def test_what_is_no_offset_is_refused(wrong: object) -> None:
+    with pytest.raises(ValueError, match="offsets"):
+        RowSet.of(wrong)  # type: ignore[arg-type]
+
+
+def test_a_span_outside_of_a_fragment_is_refused() -> None:
+    with pytest.raises(ValueError, match="below 2\\^32"):
+        RowSet.span(-1, 5)
+    with pytest.raises(ValueError, match="below 2\\^32"):
+        RowSet.all(2**32 + 1)
+    assert RowSet.span(5, 3) == RowSet.empty()
+
+
+BITMAP = RowSet.of(np.arange(0, 1000, 3)).dumps()
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"x",
+        b"r\x80",
+        b"r\x01",
+        b"r" + b"\xff" * 6 + b"\x01",
+        b"r\x00" + b"\xff\xff\xff\xff\x7f",
+        b"b",
+        BITMAP[:-1],
+        BITMAP + b"x",
+    ],
+)
+def test_damaged_bytes_are_refused(payload: bytes) -> None:
+    with pytest.raises(ValueError, match="no row set"):
+        RowSet.loads(payload)
+
+
+def test_damaged_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="row set"):
+        RowSet.from_text("no base64!")

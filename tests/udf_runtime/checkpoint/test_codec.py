@@ -1,0 +1,116 @@
+"""The stored form: what survives, and what is found to be unusable."""
+
+from __future__ import annotations
+
+import datetime as dt
+import decimal
+import random
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from udf_runtime.checkpoint import decode, encode
+from udf_runtime.errors import CheckpointError
+
+VECTORS = pa.FixedSizeListArray.from_arrays(pa.array(np.arange(12, dtype=np.float32)), 4)
+ARRAYS = {
+    "numbers": pa.array([1, None, 3], pa.int64()),
+    "decimals": pa.array([decimal.Decimal("1.5"), None, decimal.Decimal("-2.5")], pa.decimal128(38, 1)),
+    "texts": pa.array(["", None, "é" * 1000]),
+    "blobs": pa.array([b"\0\1", b"", None], pa.large_binary()),
+    "lists": pa.array([[1, None], None, []], pa.list_(pa.int8())),
+    "structs": pa.array([{"a": 1, "b": ["x"]}, None, {"a": None, "b": None}]),
+    "vectors": VECTORS,
+    "times": pa.array([dt.datetime(2024, 1, 1, tzinfo=dt.UTC), None, None], pa.timestamp("us", "UTC")),
+    "maps": pa.array([[("k", 1)], None, []], pa.map_(pa.string(), pa.int64())),
+    "dictionary": pa.array(["a", "b", "a"]).dictionary_encode(),
+    "nothing": pa.nulls(3),
+    "bits": pa.array([True, None, False]),
+    "extension": pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0" * 16, None, b"1" * 16], pa.binary(16))),
+    "sliced": pa.array(["cut", "a", "b", None, "cut"]).slice(1, 3),
+}
+TABLE = pa.table(ARRAYS)
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd"])
+def test_every_kind_of_value_survives(compression) -> None:
+    header, found = decode(encode({"what": "everything"}, TABLE, compression=compression))
+    assert header == {"what": "everything"}
+    assert found.schema == TABLE.schema
+    assert found.equals(TABLE)
+    found.validate(full=True)
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_zero_rows_keep_their_type(name: str) -> None:
+    empty = pa.table({"value": ARRAYS[name].slice(0, 0)})
+    _, found = decode(encode({}, empty))
+    assert found.schema == empty.schema and len(found) == 0
+
+
+def test_a_table_without_columns_survives() -> None:
+    header, found = decode(encode({"only": "a header"}, pa.table({})))
+    assert header == {"only": "a header"} and found.num_columns == 0
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**53), 2**53)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+
+
+@given(st.dictionaries(st.text(), JSON, max_size=4))
+def test_any_header_survives(header) -> None:
+    assert decode(encode(header, pa.table({"x": [1]})))[0] == header
+
+
+def test_what_json_cannot_say_is_refused() -> None:
+    with pytest.raises(ValueError, match="JSON compliant"):
+        encode({"x": float("nan")}, TABLE)
+
+
+def test_a_payload_cut_short_anywhere_is_found() -> None:
+    payload = encode({"a": 1}, pa.table({"x": list(range(50))}))
+    for length in range(len(payload)):
+        with pytest.raises(CheckpointError, match="computed again"):
+            decode(payload[:length])
+    with pytest.raises(CheckpointError, match="checksum"):
+        decode(payload + b"\0")
+
+
+def test_a_changed_byte_anywhere_is_found() -> None:
+    payload = encode({"a": 1}, pa.table({"x": list(range(50))}))
+    rng = random.Random(1)
+    for position in range(len(payload)):
+        changed = bytearray(payload)
+        changed[position] ^= rng.randrange(1, 256)
+        with pytest.raises(CheckpointError, match="computed again"):
+            decode(bytes(changed))
+
+
+@pytest.mark.parametrize("foreign", [b"", b"PAR1" * 100, b"ARROW1\0\0" * 10, b"{}"])
+def test_a_foreign_payload_is_found(foreign: bytes) -> None:
+    with pytest.raises(CheckpointError, match="no checkpoint"):
+        decode(foreign)
+
+
+def test_another_version_of_the_format_is_told_apart_from_damage() -> None:
+    payload = encode({}, TABLE)
+    with pytest.raises(CheckpointError, match="format version 2, and this release reads 1"):
+        decode(payload[:7] + b"\x02" + payload[8:])
+
+
+def test_what_compresses_is_compressed() -> None:
+    assert len(encode({}, pa.table({"x": [7] * 10_000}))) < 2_000
+
+
+def test_equal_contents_have_equal_stored_forms() -> None:
+    assert encode({"a": 1}, TABLE) == encode({"a": 1}, TABLE)

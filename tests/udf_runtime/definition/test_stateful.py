@@ -1,0 +1,194 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from udf_runtime import UDF, Kind, UdfDefinitionError, as_udf, udf
+from udf_runtime.definition import UdfFactory, forget_instances
+
+ROOT = Path(__file__).parents[3]
+
+
+class Log:
+    """What instances did, in this process."""
+
+    events: list[str] = []  # noqa: RUF012  # shared on purpose
+
+
+@pytest.fixture(autouse=True)
+def nothing_made_yet() -> Iterator[None]:
+    Log.events.clear()
+    forget_instances()
+    yield
+    forget_instances()
+
+
+@udf(data_type=pa.float32(), num_gpus=1, version="1")
+class Embed:
+    def __init__(self, model: str, size: int = 3) -> None:
+        Log.events.append(f"init {model} {size}")
+        time.sleep(0.02)  # a chance for a second thread to come in between
+        self.model = model
+
+    def setup(self) -> None:
+        Log.events.append("setup")
+
+    def __call__(self, text: pa.Array) -> pa.Array:
+        return pa.array([float(len(self.model))] * len(text), pa.float32())
+
+
+@udf
+class Twice:
+    def __call__(self, a: int) -> int:
+        return a * 2
+
+
+def test_a_decorated_class_is_a_factory_that_constructs_nothing():
+    made = Embed(model="abc")
+    assert isinstance(Embed, UdfFactory)
+    assert (made.name, made.kind, made.input_columns, made.num_gpus) == ("Embed", Kind.ARROW, ("text",), 1)
+    UDF.loads(made.dumps())
+    assert Log.events == []
+
+
+def test_an_instance_is_made_and_set_up_once_per_process_by_whichever_thread_comes_first():
+    made = Embed(model="abc")
+    payload = made.dumps()
+    results: list[object] = []
+    threads = [threading.Thread(target=lambda: results.append(UDF.loads(payload).load())) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({id(result) for result in results}) == 1
+    assert Log.events == ["init abc 3", "setup"]
+    assert UDF.loads(payload).with_input_columns(["t"]).load() is results[0]
+
+
+def test_the_defining_process_makes_one_too():
+    made = Embed("ab", size=4)
+    assert made(pa.array(["x"])).to_pylist() == [2.0]
+    assert made.load() is made.with_input_columns(["t"]).load()
+    assert Log.events == ["init ab 4", "setup"]
+
+
+def test_other_arguments_are_another_instance():
+    one, other = UDF.loads(Embed("a").dumps()), UDF.loads(Embed("b").dumps())
+    assert one.load() is not other.load()
+    assert Log.events == ["init a 3", "setup", "init b 3", "setup"]
+
+
+def test_a_constructor_that_fails_is_tried_again():
+    @udf(version="1")
+    class Flaky:
+        def __init__(self) -> None:
+            Log.events.append("try")
+            if len(Log.events) < 2:
+                raise ConnectionError("no model yet")
+
+        def __call__(self, a: int) -> int:
+            return a
+
+    made = Flaky()
+    with pytest.raises(ConnectionError):
+        made.load()
+    assert made(3) == 3
+    assert Log.events == ["try", "try"]
+
+
+def test_arguments_that_do_not_fit_are_found_where_they_are_given():
+    for args, kwargs in (((), {}), (("a",), {"sise": 3}), (("a", 1, 2), {})):
+        with pytest.raises(UdfDefinitionError, match=r"do not fit the constructor.*Embed\(model"):
+            Embed(*args, **kwargs)
+
+
+def test_a_class_that_cannot_be_a_udf_is_found_where_it_is_decorated():
+    class Silent:
+        pass
+
+    class Untyped:
+        def __call__(self, a):
+            return a
+
+    with pytest.raises(UdfDefinitionError, match="class Silent has no method __call__"):
+        udf(Silent)
+    with pytest.raises(UdfDefinitionError, match="the result has no annotation"):
+        udf(Untyped)
+    with pytest.raises(UdfDefinitionError, match="is a class"):
+        UDF.define(Untyped, data_type=pa.int8())
+
+
+def test_as_udf_calls_a_factory_that_needs_no_arguments():
+    made = as_udf(Twice)
+    assert made is not None and made(4) == 8
+    with pytest.raises(UdfDefinitionError, match="do not fit the constructor"):
+        as_udf(Embed)
+
+
+def test_the_version_follows_the_class_and_the_arguments_however_they_are_given():
+    def define(by: int) -> UdfFactory:
+        @udf
+        class Scale:
+            def __init__(self, first: int, second: int = 2) -> None:
+                self.first = first * by
+
+            def __call__(self, a: int) -> int:
+                return self.helped(a)
+
+            def helped(self, a: int) -> int:
+                return a * self.first
+
+        assert isinstance(Scale, UdfFactory)
+        return Scale
+
+    assert define(1)(1, second=3).version == define(1)(second=3, first=1).version
+    assert len({define(1)(1).version, define(2)(1).version, define(1)(2).version, define(1)(1, 3).version}) == 4
+
+
+def test_a_callable_object_is_unpickled_and_set_up_once_per_process():
+    class Offset:
+        def __init__(self, by: int) -> None:
+            self.by = by
+
+        def setup(self) -> None:
+            Log.events.append("setup")
+
+        def __call__(self, a: int) -> int:
+            return a + self.by
+
+    made = udf(Offset(3))
+    assert (made.name, made.input_columns, made.data_type, made(1)) == ("Offset", ("a",), pa.int64(), 4)
+    assert made.version == udf(Offset(3)).version != udf(Offset(4)).version
+    payload = made.dumps()
+    assert UDF.loads(payload).load() is UDF.loads(payload).load()
+
+
+def test_a_class_udf_has_the_same_version_in_other_processes_and_runs_there(tmp_path: Path):
+    source = """
+from udf_runtime import udf
+@udf
+class Scale:
+    names = {"a", "b", "c"}
+    def __init__(self, by): self.by = by
+    def setup(self): self.ready = True
+    def __call__(self, a: int) -> int: return a * self.by if self.ready else 0
+"""
+    scope: dict[str, object] = {"__name__": "__main__"}
+    exec(source, scope)
+    made = scope["Scale"](by=7)  # type: ignore[operator]
+    (tmp_path / "udf").write_bytes(made.dumps())
+    script = source + (
+        "\nimport sys\nfrom udf_runtime import UDF\nf = UDF.loads(open(sys.argv[1], 'rb').read())\n"
+        "print(f(3), f.version, Scale(by=7).version)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "udf"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.split() == ["21", made.version, made.version]

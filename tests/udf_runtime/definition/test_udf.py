@@ -1,0 +1,266 @@
+from __future__ import annotations
+
+import dataclasses
+import pickle
+import subprocess
+import sys
+import threading
+import warnings
+from pathlib import Path
+from typing import NamedTuple
+
+import pyarrow as pa
+import pytest
+
+from udf_runtime import UDF, Columns, ErrorPolicy, Retry, Skip, UdfDefinitionError, UnpackedUDF, as_udf, udf
+
+ROOT = Path(__file__).parents[3]
+
+
+@udf
+def double(a: int) -> int:
+    """Doubles."""
+    return a * 2
+
+
+@udf(num_cpus=2, version="7")
+def add(a: int, b: int, c: int = 10) -> int:
+    return a + b + c
+
+
+def test_a_udf_is_still_called_like_the_function():
+    assert double(3) == 6
+    assert add(1, 2) == 13
+    assert add(1, b=2, c=3) == 6
+    assert repr(double) == "<UDF double(a) -> int64, scalar>"
+
+
+def test_the_decorator_works_bare_called_and_as_a_function():
+    assert isinstance(double, UDF)
+    assert (add.num_cpus, add.version) == (2, "7")
+    assert udf(lambda x: x, data_type=pa.int8(), name="same").name == "same"
+
+
+def test_a_udf_cannot_be_changed_or_decorated_twice():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        double.name = "other"  # type: ignore[misc]
+    with pytest.raises(UdfDefinitionError, match="a UDF already"):
+        udf(double)
+
+
+def test_a_parameter_with_a_default_is_an_input_only_where_a_column_is_given_for_it():
+    assert add.input_columns == ("a", "b")
+    assert add.with_input_columns(["x", "y", "z"]).input_columns == ("x", "y", "z")
+    assert [p.name for p in add.with_input_columns(["x", "y", "z"]).parameters] == ["a", "b", "c"]
+    with pytest.raises(UdfDefinitionError, match="every parameter has a default"):
+        udf(lambda x=1: x, data_type=pa.int8())
+
+
+@pytest.mark.parametrize(("columns", "expected"), [(["x"], "2 to 3"), (list("wxyz"), "2 to 3")])
+def test_a_wrong_number_of_columns_is_refused(columns: list[str], expected: str):
+    reason = f"expects {expected} parameters but {len(columns)} input columns were given"
+    with pytest.raises(UdfDefinitionError, match=reason):
+        add.with_input_columns(columns)
+    with pytest.raises(UdfDefinitionError, match=r"expects 1 parameters but 2 input columns were given \(x, y\)"):
+        udf(double.load(), input_columns=["x", "y"])
+
+
+def test_a_record_batch_udf_takes_no_input_columns():
+    def f(rows: pa.RecordBatch) -> pa.Array: ...
+
+    with pytest.raises(UdfDefinitionError, match="drop input_columns"):
+        udf(f, data_type=pa.int8(), input_columns=["a"])
+    with pytest.raises(UdfDefinitionError, match="drop input_columns"):
+        udf(f, data_type=pa.int8()).with_input_columns(["a"])
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"manifest": "env"}, "not available in this release.*executors' own Python"),
+        ({"auto_backfill": True}, "call backfill"),
+        ({"on_error": Skip(), "error_handling": Skip()}, "are the same"),
+        ({"on_error": "skip"}, "on_error"),
+        ({"data_type": int}, "is no Arrow type"),
+        ({"input_columns": "a"}, "no list of names"),
+        ({"input_columns": [1]}, "no list of names"),
+        ({"version": ""}, "version"),
+        ({"version": 3}, "version"),
+        ({"name": ""}, "name"),
+        ({"memory": 0}, "memory=0"),
+        ({"memory": 1.5}, "memory=1.5"),
+        ({"checkpoint_size": True}, "checkpoint_size=True"),
+        ({"task_size": -1}, "task_size=-1"),
+        ({"num_cpus": -1}, "num_cpus=-1"),
+        ({"num_gpus": float("nan")}, "num_gpus=nan"),
+        ({"timeout": 0}, "timeout=0"),
+        ({"min_checkpoint_size": 5, "max_checkpoint_size": 4}, "above max_checkpoint_size=4"),
+        ({"field_metadata": {"a": 1}}, "field_metadata"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_cannot_work_is_refused(wrong: dict[str, object], reason: str):
+    with pytest.raises(UdfDefinitionError, match=reason) as caught:
+        udf(double.load(), **wrong)  # type: ignore[arg-type]
+    assert len(str(caught.value).split(" - ")) >= 3
+
+
+def test_a_timeout_is_for_scalar_udfs_only():
+    def f(a: pa.Array) -> pa.Array: ...
+
+    assert udf(double.load(), timeout=1.5).timeout == 1.5
+    with pytest.raises(UdfDefinitionError, match="timeout is per row"):
+        udf(f, data_type=pa.int8(), timeout=1.5)
+
+
+def test_deprecated_names_warn_at_the_caller_and_do_what_they_did():
+    with pytest.warns(DeprecationWarning, match="num_gpus=1") as caught:
+        made = udf(double.load(), cuda=True)
+    assert made.num_gpus == 1.0
+    assert caught[0].filename == __file__
+    with pytest.warns(DeprecationWarning, match="checkpoint_size"):
+        assert udf(double.load(), batch_size=7).checkpoint_size == 7
+    assert udf(double.load(), error_handling=[Retry(OSError)]).on_error == ErrorPolicy.of([Retry(OSError)])
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for twice in ({"cuda": True, "num_gpus": 1}, {"batch_size": 1, "checkpoint_size": 1}):
+            with pytest.raises(UdfDefinitionError, match="say the same"):
+                udf(double.load(), **twice)  # type: ignore[arg-type]
+
+
+def test_settings_and_metadata_are_kept_and_belong_to_the_udf():
+    metadata = {"owner": "me"}
+    made = udf(
+        double.load(), field_metadata=metadata, memory=5, min_checkpoint_size=1, max_checkpoint_size=2, task_size=9
+    )
+    metadata["owner"] = "you"
+    assert made.field_metadata == {"owner": "me"}
+    assert (made.memory, made.min_checkpoint_size, made.max_checkpoint_size, made.task_size) == (5, 1, 2, 9)
+
+
+def test_the_version_follows_code_columns_and_type_but_not_the_settings():
+    def define(by: int, **options: object) -> UDF:
+        return udf(lambda a: a * by, **{"data_type": pa.int64(), **options})  # type: ignore[call-overload, no-any-return]
+
+    first = define(2)
+    assert first.version == define(2).version == define(2, name="other", num_cpus=3, on_error=Skip()).version
+    others = [
+        define(3),
+        define(2, data_type=pa.int32()),
+        define(2, input_columns=["b"]),
+        first.with_input_columns(["c"]),
+    ]
+    assert len({first.version, *(other.version for other in others)}) == 5
+    assert define(2, version="v").version == "v" == define(3, version="v").with_input_columns(["c"]).version
+
+
+def test_the_version_follows_a_helper_that_is_defined_again_and_stays_once_pickled():
+    scope: dict[str, object] = {"__name__": "__main__", "udf": udf}
+    exec("@udf\ndef f(a: int) -> int:\n    return helper(a)\ndef helper(x): return 1", scope)
+    made = scope["f"]
+    assert isinstance(made, UDF)
+    before, copy = made.version, UDF.loads(made.dumps())
+    exec("def helper(x): return 2", scope)
+    assert made.version != before == copy.version
+    assert (made(0), copy(0)) == (2, 1)
+
+
+def test_a_udf_that_calls_another_one_or_itself_has_a_version():
+    source = "@udf\ndef g(a: int) -> int:\n    return a + {}\n@udf\ndef f(a: int) -> int:\n    return g(a) + f(a)\n"
+    found = []
+    for n in (1, 1, 2):
+        scope: dict[str, object] = {"__name__": "__main__", "udf": udf}
+        exec(source.format(n), scope)
+        found.append(scope["f"].version)  # type: ignore[attr-defined]
+    assert found[0] == found[1] != found[2]
+
+
+def test_what_cannot_be_digested_is_said_where_the_udf_is_defined():
+    lock = threading.Lock()
+
+    def f(a: int) -> int:
+        return a if lock else 0
+
+    with pytest.raises(UdfDefinitionError, match=r"UDF 'f': function .*closure variable 'lock'.*give version="):
+        udf(f)
+    assert udf(f, version="1").version == "1"
+
+
+def test_a_udf_survives_pickling_with_its_version_and_gives_the_same_bytes_again():
+    payload = add.with_input_columns(["x", "y"]).dumps()
+    copy = UDF.loads(payload)
+    assert (copy.name, copy.version, copy.input_columns, copy.data_type, copy.num_cpus) == (
+        "add",
+        "7",
+        ("x", "y"),
+        pa.int64(),
+        2,
+    )
+    assert copy(1, 2) == 13
+    assert copy.dumps() is payload
+    assert copy.with_input_columns(["p", "q"]).dumps() != payload
+    assert UDF.payload_digest(payload) == UDF.payload_digest(bytes(payload))
+    assert len(UDF.payload_digest(payload)) == 64
+
+
+def test_a_udf_runs_in_a_process_that_never_saw_its_module(tmp_path: Path):
+    scope: dict[str, object] = {"__name__": "__main__", "udf": udf}
+    exec("FACTOR = 5\ndef helper(x): return x * FACTOR\n@udf\ndef f(a: int) -> int:\n    return helper(a)", scope)
+    made = scope["f"]
+    assert isinstance(made, UDF)
+    (tmp_path / "udf").write_bytes(made.dumps())
+    script = "import sys\nfrom udf_runtime import UDF\nf = UDF.loads(open(sys.argv[1], 'rb').read())\nprint(f(3), f.version, f.kind.value)"
+    done = subprocess.run(
+        [sys.executable, "-c", script, tmp_path / "udf"], capture_output=True, text=True, check=True, cwd=ROOT
+    )
+    assert done.stdout.split() == ["15", made.version, "scalar"]
+
+
+def test_bytes_that_are_no_udf_are_refused():
+    for payload, reason in (
+        (b"damaged", "cannot be unpickled"),
+        (pickle.dumps(3), "hold a int"),
+        (b"cno_such_module\nx\n.", "no_such_module"),
+    ):
+        with pytest.raises(UdfDefinitionError, match=reason):
+            UDF.loads(payload)
+
+
+def test_what_cannot_be_pickled_is_said_with_a_way_out():
+    lock = threading.Lock()
+    made = udf(lambda a: a if lock else 0, data_type=pa.int8(), version="1")
+    with pytest.raises(UdfDefinitionError, match=r"cannot be pickled.*setup\(\)"):
+        made.dumps()
+
+
+class Size(NamedTuple):
+    height: int
+    width: int
+
+
+@udf
+def size(image_id: int) -> Columns[Size]:
+    return Size(image_id + 10, image_id + 20)  # type: ignore[return-value]
+
+
+def test_an_unpacked_udf_names_its_columns_with_a_prefix():
+    assert UnpackedUDF(size, prefix="img_").output_columns == (("height", "img_height"), ("width", "img_width"))
+    assert UnpackedUDF(size).output_columns == (("height", "height"), ("width", "width"))
+    assert size(1) == (11, 21)
+
+
+@pytest.mark.parametrize("wrong", [(double, ""), (lambda: 1, ""), (size, 3)])
+def test_only_a_udf_with_columns_can_be_unpacked(wrong: tuple[object, object]):
+    with pytest.raises(UdfDefinitionError, match="in UnpackedUDF"):
+        UnpackedUDF(*wrong)  # type: ignore[arg-type]
+
+
+def test_columns_is_no_value():
+    with pytest.raises(TypeError, match="return annotation"):
+        Columns()
+
+
+def test_as_udf_tells_udfs_from_other_things():
+    assert as_udf(double) is double
+    assert as_udf(double.load()) is None
+    assert as_udf("double") is None

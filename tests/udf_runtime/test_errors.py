@@ -1,0 +1,68 @@
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from udf_runtime import errors
+from udf_runtime.errors import (
+    CheckpointError,
+    SkipThresholdExceededError,
+    UdfDefinitionError,
+    UdfFailedError,
+    UdfOutputError,
+    UdfProcessDiedError,
+    UdfRuntimeError,
+)
+
+EXAMPLES: list[tuple[UdfRuntimeError, type[Exception]]] = [
+    (UdfDefinitionError("what - where - what to do"), ValueError),
+    (
+        UdfFailedError(
+            udf="f",
+            row=3,
+            error_type="builtins.KeyError",
+            error_message="'x'",
+            error_trace="tb",
+            attempt=2,
+            max_attempts=3,
+        ),
+        RuntimeError,
+    ),
+    (UdfOutputError("what - where - what to do", udf="f", row=4), ValueError),
+    (UdfProcessDiedError(udf="f", exit_code=-11, row=2), RuntimeError),
+    (SkipThresholdExceededError(skipped=11, processed=20, limit="max_skip_count=10"), RuntimeError),
+    (CheckpointError("what - where - what to do"), OSError),
+]
+
+
+def test_every_error_of_the_module_has_an_example():
+    classes = {c for c in vars(errors).values() if isinstance(c, type) and issubclass(c, UdfRuntimeError)}
+    assert classes - {UdfRuntimeError} == {type(error) for error, _ in EXAMPLES}
+
+
+@pytest.mark.parametrize(("error", "builtin"), EXAMPLES, ids=lambda value: type(value).__name__)
+def test_an_error_survives_pickling_with_its_facts_and_is_a_built_in_one(
+    error: UdfRuntimeError, builtin: type[Exception]
+):
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error)
+    assert str(copy) == str(error)
+    assert vars(copy) == vars(error)
+    assert isinstance(copy, builtin)
+
+
+@pytest.mark.parametrize("error", [error for error, _ in EXAMPLES], ids=lambda error: type(error).__name__)
+def test_a_message_says_what_where_and_what_to_do(error: UdfRuntimeError):
+    assert len(str(error).split(" - ")) == 3
+
+
+def test_a_failure_names_the_row_and_the_attempt():
+    error = EXAMPLES[1][0]
+    assert "row 3 of the batch, attempt 2 of 3" in str(error)
+    assert "builtins.KeyError: 'x'" in str(error)
+
+
+def test_a_dead_process_is_told_by_its_signal_or_its_exit_code():
+    assert "(signal 9)" in str(UdfProcessDiedError(udf="f", exit_code=-9))
+    assert "(exit code 3)" in str(UdfProcessDiedError(udf="f", exit_code=3))

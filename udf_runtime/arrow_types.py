@@ -1,0 +1,234 @@
+"""Annotation -> Arrow type.
+
+The rules, in one table (everything else is refused with an error that asks for `data_type=`):
+
+| annotation | Arrow type |
+| --- | --- |
+| `bool`, `int`, `float`, `str`, `bytes` | bool, int64, float64, string, binary |
+| NumPy scalar types and dtypes (`np.float32`, ...) | the Arrow type of the same width |
+| `datetime.datetime` | timestamp[us] without a zone; an aware value is stored as its UTC wall time |
+| `date`, `time`, `timedelta` | date32, time64[us], duration[us] |
+| `Decimal` | decimal128(38, 18) |
+| `list[T]`, `Sequence[T]`, `tuple[T, ...]`, `NDArray[T]` | list<T> |
+| `Annotated[list[T], n]` | fixed_size_list<T>[n] |
+| `dict[K, V]` | map<K, V> |
+| dataclass, `NamedTuple`, `TypedDict` | struct of its fields |
+| `T | None` | T: every Arrow value may be NULL |
+| `Literal[...]`, `class Color(str, Enum)` | the type of its values |
+| `Annotated[T, pa.DataType]`, a `pa.DataType` itself | that type |
+
+A Python `float` has 64 bits and becomes float64 everywhere; vectors in half the space are `Annotated[list[np.float32], n]`.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import datetime as dt
+import decimal
+import enum
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from udf_runtime.errors import UdfDefinitionError
+
+_SIMPLE: Mapping[object, Callable[[], pa.DataType]] = {
+    bool: pa.bool_,
+    int: pa.int64,
+    float: pa.float64,
+    str: pa.string,
+    bytes: pa.binary,
+    bytearray: pa.binary,
+    dt.datetime: lambda: pa.timestamp("us"),
+    dt.date: pa.date32,
+    dt.time: lambda: pa.time64("us"),
+    dt.timedelta: lambda: pa.duration("us"),
+    decimal.Decimal: lambda: pa.decimal128(38, 18),
+    np.str_: pa.string,
+    np.bytes_: pa.binary,
+}
+
+_SEVERAL_TYPES = (
+    np.generic,
+    np.number,
+    np.integer,
+    np.signedinteger,
+    np.unsignedinteger,
+    np.inexact,
+    np.floating,
+    np.complexfloating,
+    np.flexible,
+    np.character,
+    np.datetime64,  # its unit belongs to the type
+    np.timedelta64,
+)
+
+_SEQUENCES = (list, collections.abc.Sequence, collections.abc.MutableSequence)
+_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+
+
+def arrow_type(annotation: object, *, where: str) -> pa.DataType:
+    """Returns the Arrow type of values that an annotation describes.
+
+    Args:
+        annotation: A resolved annotation (no string), or a `pa.DataType`, which is returned as it is.
+        where: What is annotated, for the message of an error: "the result of UDF 'f'".
+
+    Raises:
+        UdfDefinitionError: The annotation has no Arrow type of its own.
+    """
+    return _Inference(where).of(annotation)
+
+
+def strip_optional(annotation: object) -> object:
+    """Returns T of `T | None` and of `Optional[T]`, and any other annotation as it is."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        members = [member for member in typing.get_args(annotation) if member is not types.NoneType]
+        if len(members) == 1:
+            return members[0]
+    return annotation
+
+
+def field_annotations(record: object) -> dict[str, object] | None:
+    """Returns the annotations of a dataclass', NamedTuple's or TypedDict's fields in their order, None for other things.
+
+    Raises:
+        NameError: An annotation is a string that means nothing in the module of the class.
+    """
+    if not isinstance(record, type):
+        return None
+    if dataclasses.is_dataclass(record):
+        names = [field.name for field in dataclasses.fields(record)]
+    elif issubclass(record, tuple) and hasattr(record, "_fields"):
+        names = list(record._fields)
+    elif typing.is_typeddict(record):
+        names = list(record.__annotations__)
+    else:
+        return None
+    hints = typing.get_type_hints(record, include_extras=True)
+    return {name: hints.get(name) for name in names}
+
+
+class _Inference:
+    """One inference; knows what it is for, and which records it is in, so that a recursive one is noticed."""
+
+    def __init__(self, where: str) -> None:
+        self._where = where
+        self._open: list[object] = []
+
+    def refuse(self, annotation: object, reason: str) -> UdfDefinitionError:
+        shown = annotation.__qualname__ if isinstance(annotation, type) else repr(annotation)
+        return UdfDefinitionError(
+            f"annotation {shown} has no Arrow type: {reason} - {self._where} - pass data_type=, a pyarrow type"
+        )
+
+    def of(self, annotation: object) -> pa.DataType:
+        annotation = strip_optional(annotation)
+        if isinstance(annotation, pa.DataType):
+            return annotation
+        if isinstance(annotation, np.dtype):
+            return self._of_numpy(annotation)
+        # Some annotations cannot be hashed (Literal of a list, for one), and then they are none of the simple ones.
+        simple = _SIMPLE.get(annotation) if isinstance(annotation, type) else None
+        if simple is not None:
+            return simple()
+        underlying = getattr(annotation, "__supertype__", None)  # of typing.NewType
+        if underlying is not None:
+            return self.of(underlying)
+        if typing.get_origin(annotation) is not None:
+            return self._of_generic(annotation, typing.get_origin(annotation), typing.get_args(annotation))
+        if isinstance(annotation, type):
+            return self._of_class(annotation)
+        raise self.refuse(annotation, "it is none of the annotations that have one")
+
+    def _of_numpy(self, annotation: np.dtype[np.generic] | type[np.generic]) -> pa.DataType:
+        try:
+            return pa.from_numpy_dtype(np.dtype(annotation))
+        except (TypeError, ValueError, pa.ArrowNotImplementedError, pa.ArrowInvalid) as error:
+            raise self.refuse(annotation, str(error) or "NumPy knows no single width for it") from error
+
+    def _of_class(self, annotation: type) -> pa.DataType:
+        if issubclass(annotation, enum.Enum):
+            for base in annotation.__mro__:
+                if base in (str, bytes, int, float):
+                    return _SIMPLE[base]()
+            raise self.refuse(annotation, "its members are no str or int; derive it from (str, Enum)")
+        if issubclass(annotation, np.generic):
+            if annotation in _SEVERAL_TYPES:
+                raise self.refuse(annotation, "it stands for several types")
+            return self._of_numpy(annotation)
+        if annotation in (*_SEQUENCES, *_MAPPINGS, tuple, np.ndarray):
+            raise self.refuse(annotation, "the type of its elements is not known")
+        return self._of_record(annotation)
+
+    def _of_record(self, record: type) -> pa.DataType:
+        if record in self._open:
+            raise self.refuse(record, "it contains itself")
+        try:
+            annotations = field_annotations(record)
+        except NameError as error:
+            reason = f"{error}; classes that its fields name must be known in its module"
+            raise self.refuse(record, reason) from error
+        if not annotations:
+            reason = "it has no fields" if annotations == {} else "it is none of the annotations that have one"
+            raise self.refuse(record, reason)
+        self._open.append(record)
+        fields = []
+        for name, annotation in annotations.items():
+            if annotation is None:
+                raise self.refuse(record, f"its field {name!r} has no annotation")
+            fields.append(pa.field(name, self.of(annotation)))
+        self._open.pop()
+        return pa.struct(fields)
+
+    def _of_generic(self, annotation: object, origin: object, args: Sequence[object]) -> pa.DataType:
+        if origin is typing.Annotated:
+            return self._of_annotated(annotation, args[0], args[1:])
+        if origin is typing.Literal:
+            return self._of_literal(annotation, [value for value in args if value is not None])
+        if origin in (typing.Required, typing.NotRequired):
+            return self.of(args[0])
+        if origin in (typing.Union, types.UnionType):
+            raise self.refuse(annotation, "a value may be of several types")
+        if origin in _SEQUENCES:
+            return pa.list_(self.of(args[0]))
+        if origin is tuple:
+            if len(args) == 2 and args[1] is Ellipsis:
+                return pa.list_(self.of(args[0]))
+            raise self.refuse(annotation, "the fields of a struct have names; use a NamedTuple or a dataclass")
+        if origin in _MAPPINGS:
+            return pa.map_(self.of(args[0]), self.of(args[1]))
+        if origin is np.ndarray:
+            element = typing.get_args(args[1])
+            return pa.list_(self.of(element[0] if element else args[1]))
+        raise self.refuse(annotation, "it is none of the annotations that have one")
+
+    def _of_annotated(self, annotation: object, inner: object, extras: Sequence[object]) -> pa.DataType:
+        given = [extra for extra in extras if isinstance(extra, pa.DataType)]
+        if given:
+            return given[0]
+        lengths = [length for length in map(_length_of, extras) if length is not None]
+        found = self.of(inner)
+        if not lengths:
+            return found
+        if len(lengths) > 1 or lengths[0] < 1 or not pa.types.is_list(found):
+            raise self.refuse(annotation, "a fixed-size vector is a list with one length of at least 1")
+        return pa.list_(typing.cast("pa.ListType[pa.DataType]", found).value_type, lengths[0])
+
+    def _of_literal(self, annotation: object, values: Sequence[object]) -> pa.DataType:
+        kinds = {type(value) for value in values}
+        if len(kinds) != 1:
+            raise self.refuse(annotation, "its values are not of one type")
+        return self.of(kinds.pop())
+
+
+def _length_of(extra: object) -> int | None:
+    """Returns the length that an extra of `Annotated` gives: an int, or an object like `annotated_types.Len(3, 3)`."""
+    if isinstance(extra, int) and not isinstance(extra, bool):
+        return extra
+    shortest, longest = getattr(extra, "min_length", None), getattr(extra, "max_length", None)
+    return shortest if isinstance(shortest, int) and shortest == longest else None

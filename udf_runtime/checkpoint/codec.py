@@ -1,0 +1,90 @@
+"""The stored form of a checkpoint: one self-describing, checksummed block of bytes that holds a header and an Arrow table.
+
+    8 bytes     magic, the last of them the version of the format
+    4 bytes     length of the header, little-endian
+    ...         header, JSON in UTF-8
+    0-63 bytes  zeros, up to a multiple of 64
+    ...         Arrow IPC stream, buffers compressed
+    16 bytes    BLAKE2b of everything before
+
+A file that was cut short, changed, or made by something else is told by this alone, wherever it lies.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import struct
+from collections.abc import Mapping, Sequence
+from typing import Literal, TypeAlias, Union
+
+import pyarrow as pa
+
+from udf_runtime.errors import CheckpointError
+
+JsonValue: TypeAlias = Union[bool, int, float, str, Sequence["JsonValue"], Mapping[str, "JsonValue"], None]  # noqa: UP007 - recursive
+"""What JSON can say."""
+
+_MAGIC = b"UDFCKPT\x01"
+_LENGTH = struct.Struct("<I")
+_CHECKSUM_BYTES = 16
+_ALIGNMENT = 64
+
+
+def encode(header: Mapping[str, JsonValue], table: pa.Table, *, compression: Literal["lz4", "zstd"] = "lz4") -> bytes:
+    """Returns the stored form. Runs anywhere.
+
+    Args:
+        header: What the table is; JSON values only, no NaN.
+        table: Any Arrow table. Types of extensions keep their names, and come back as such where the reader has registered them.
+        compression: `lz4` costs little where values do not compress, such as vectors; `zstd` makes names and bitmaps smaller.
+    """
+    text = json.dumps(header, allow_nan=False, separators=(",", ":")).encode("utf-8")
+    prefix = _MAGIC + _LENGTH.pack(len(text)) + text
+    prefix += b"\0" * (-len(prefix) % _ALIGNMENT)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(compression=compression)) as writer:
+        writer.write_table(table)
+    body = sink.getvalue()
+    return b"".join([prefix, body, _checksum(prefix, body)])
+
+
+def decode(payload: bytes) -> tuple[dict[str, JsonValue], pa.Table]:
+    """Returns header and table of a stored form. Runs anywhere.
+
+    Buffers that did not compress are not copied; they keep `payload` alive and may be aligned to 8 bytes only.
+
+    Raises:
+        CheckpointError: The payload is cut short, changed, of another format version, or something else altogether.
+    """
+    view = memoryview(payload)
+    if len(payload) < len(_MAGIC) + _LENGTH.size + _CHECKSUM_BYTES or view[:7] != _MAGIC[:7]:
+        raise _unusable("is no checkpoint, or was cut short")
+    if view[:8] != _MAGIC:
+        raise _unusable(f"has format version {view[7]}, and this release reads {_MAGIC[7]}")
+    content = view[:-_CHECKSUM_BYTES]
+    if _checksum(content) != view[-_CHECKSUM_BYTES:]:
+        raise _unusable("does not match its checksum")
+    begin = len(_MAGIC) + _LENGTH.size
+    (length,) = _LENGTH.unpack(view[len(_MAGIC) : begin])
+    end = begin + length
+    try:
+        header = json.loads(bytes(content[begin:end]))
+        with pa.ipc.open_stream(pa.py_buffer(content[end + -end % _ALIGNMENT :])) as reader:
+            table = reader.read_all()
+    except (ValueError, pa.ArrowException, OSError) as error:
+        raise _unusable(f"cannot be read: {error}") from error
+    if not isinstance(header, dict):
+        raise _unusable("has no header")
+    return header, table
+
+
+def _checksum(*parts: bytes | memoryview | pa.Buffer) -> bytes:
+    state = hashlib.blake2b(digest_size=_CHECKSUM_BYTES)
+    for part in parts:
+        state.update(part)
+    return state.digest()
+
+
+def _unusable(reason: str) -> CheckpointError:
+    return CheckpointError(f"the payload {reason} - in a stored checkpoint - its rows are computed again")

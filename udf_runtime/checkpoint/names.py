@@ -1,0 +1,53 @@
+"""Texts as parts of object names: every store and file system takes them as they are, and listings give them back unchanged."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+
+_MOST_BYTES = 160
+"""A file name has at most 255, and other things stand in it too."""
+
+_PLAIN = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-")
+_ESCAPED = re.compile("=([0-9A-F]{2})")
+
+
+def quote(text: str) -> str:
+    """Returns a text as ASCII letters, digits, `_`, `-`, and `=XX` for every other byte of its UTF-8.
+
+    Raises:
+        ValueError: The text is empty or too long for a file name.
+    """
+    quoted = _escape(text)
+    if not 0 < len(quoted) <= _MOST_BYTES:
+        raise ValueError(
+            f"{text[:40]!r} has {len(quoted)} bytes as part of a file name - at most {_MOST_BYTES}, and at least one, are possible - "
+            "give a shorter name, of ASCII letters and digits"
+        )
+    return quoted
+
+
+def unquote(quoted: str) -> str:
+    """Returns the text of which :func:`quote` made `quoted`.
+
+    Raises:
+        ValueError: Something else made it.
+    """
+    raw = _ESCAPED.sub(lambda found: chr(int(found[1], 16)), quoted).encode("latin-1")
+    text = raw.decode("utf-8")
+    if _escape(text) != quoted:
+        raise ValueError(f"{quoted!r} is no quoted name - in a listing of objects - something else made the object")
+    return text
+
+
+def folder_name(text: str) -> str:
+    """Returns a folder's name for a text of any length; not every one can be turned back."""
+    quoted = _escape(text)
+    if 0 < len(quoted) <= _MOST_BYTES:
+        return quoted
+    # `quote` never makes `=` before a small letter.
+    return f"=h{hashlib.blake2b(text.encode('utf-8'), digest_size=16).hexdigest()}"
+
+
+def _escape(text: str) -> str:
+    return "".join(chr(byte) if byte in _PLAIN else f"={byte:02X}" for byte in text.encode("utf-8"))

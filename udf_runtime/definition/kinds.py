@@ -1,0 +1,54 @@
+"""The kinds of UDF, told apart by what a function gets and returns in one call."""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+from typing import Literal
+
+import pyarrow as pa
+
+Form = Literal["value", "list", "numpy", "blob"]
+"""How the values of a parameter arrive: as they are, a list column as Python lists or as NumPy arrays, a blob as a readable file."""
+
+
+class Kind(enum.Enum):
+    """What a UDF gets and returns in one call."""
+
+    SCALAR = "scalar"
+    ARROW = "arrow"
+    PANDAS = "pandas"
+    RECORD_BATCH = "record_batch"
+    ARROW_ITER = "arrow_iter"
+    PANDAS_ITER = "pandas_iter"
+    RECORD_BATCH_ITER = "record_batch_iter"
+
+    @property
+    def iterates(self) -> bool:
+        """Whether it gets an iterator over batches and returns one over results."""
+        return self in (Kind.ARROW_ITER, Kind.PANDAS_ITER, Kind.RECORD_BATCH_ITER)
+
+    @property
+    def vectorised(self) -> bool:
+        """Whether it computes many rows in one call."""
+        return self is not Kind.SCALAR
+
+    @property
+    def takes_batches(self) -> bool:
+        """Whether it gets whole record batches, so that its input columns are decided where it is registered."""
+        return self in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One input of a UDF.
+
+    Attributes:
+        name: Name of the function's parameter; the column that it reads unless `input_columns` says otherwise.
+        type: Arrow type of its annotation, None where there is none or it says nothing about the column.
+        form: How the values arrive.
+    """
+
+    name: str
+    type: pa.DataType | None = None
+    form: Form = "value"

@@ -1,0 +1,343 @@
+"""What the signature of a function says about the UDF that it becomes: its kind, inputs and output."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import inspect
+import io
+import sys
+import typing
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+
+from udf_runtime.arrow_types import arrow_type, field_annotations, strip_optional
+from udf_runtime.definition.annotations import Unresolved, function_of, resolved
+from udf_runtime.definition.columns import Columns
+from udf_runtime.definition.kinds import Form, Kind, Parameter
+from udf_runtime.errors import UdfDefinitionError
+
+_EMPTY = inspect.Parameter.empty
+
+Shape = typing.Literal["scalar", "arrow", "pandas", "batch", "iterator"]
+"""What an annotation says about the values of a call."""
+
+_PLAIN: Mapping[Shape, Kind] = {
+    "scalar": Kind.SCALAR,
+    "arrow": Kind.ARROW,
+    "pandas": Kind.PANDAS,
+    "batch": Kind.RECORD_BATCH,
+}
+_ITERATING: Mapping[Shape, Kind] = {
+    "arrow": Kind.ARROW_ITER,
+    "pandas": Kind.PANDAS_ITER,
+    "batch": Kind.RECORD_BATCH_ITER,
+}
+_SPELLED: Mapping[Kind, str] = {
+    Kind.ARROW: "pa.Array",
+    Kind.PANDAS: "pd.Series",
+    Kind.RECORD_BATCH: "pa.Array",
+    Kind.ARROW_ITER: "Iterator[pa.Array]",
+    Kind.PANDAS_ITER: "Iterator[pd.Series]",
+    Kind.RECORD_BATCH_ITER: "Iterator[pa.Array]",
+}
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class UdfSignature:
+    """What a function's signature determines.
+
+    Attributes:
+        kind: The kind of UDF.
+        inputs: Parameters that columns can be given to, in order: those without a default, then those with one.
+            For the kinds that take record batches, the one batch.
+        required: How many of them have no default.
+        data_type: Type of the output, the struct of T for `Columns[T]`.
+        is_columns: Whether each field of the output is a column of its own.
+    """
+
+    kind: Kind
+    inputs: tuple[Parameter, ...]
+    required: int
+    data_type: pa.DataType
+    is_columns: bool
+
+    @property
+    def accepted(self) -> str:
+        """How many input columns it takes, in words."""
+        most = len(self.inputs)
+        return str(most) if self.required == most else f"{self.required} to {most}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class SignatureRequest:
+    """What the user said about a function, and where it was defined.
+
+    Attributes:
+        name: Name of the UDF, for messages.
+        kind: The kind where it is given; annotations then decide about nothing but types.
+        data_type: The output type where it is given.
+        input_columns: The input columns where they are given.
+        local_names: Variables around the definition, for annotations that are strings.
+        skip_self: Whether the first parameter is the instance of a class.
+    """
+
+    name: str
+    kind: Kind | None = None
+    data_type: pa.DataType | None = None
+    input_columns: Sequence[str] | None = None
+    local_names: Mapping[str, object] = dataclasses.field(default_factory=dict)
+    skip_self: bool = False
+
+
+def signature_of(func: Callable[..., object], request: SignatureRequest) -> UdfSignature:
+    """Reads a function's signature.
+
+    Raises:
+        UdfDefinitionError: It is none of a UDF, its kind or output cannot be told, or its annotations contradict each other.
+    """
+    return _Reader(func, request).read()
+
+
+class _Reader:
+    def __init__(self, func: Callable[..., object], request: SignatureRequest) -> None:
+        self._func = func
+        self._request = request
+        self._where = f"UDF {request.name!r}"
+
+    def error(self, problem: str, hint: str) -> UdfDefinitionError:
+        return UdfDefinitionError(f"{problem} - {self._where} - {hint}")
+
+    def read(self) -> UdfSignature:
+        given, result = self._signature()
+        if inspect.iscoroutinefunction(function_of(self._func)):
+            raise self.error(
+                "an async function cannot be a UDF", "define it with def, and wait for what it needs in there"
+            )
+        returns = self._resolve(
+            result, "the result", needed=self._request.data_type is None or self._request.kind is None
+        )
+        annotations = [
+            self._resolve(p.annotation, f"parameter {p.name!r}", needed=self._request.kind is None) for p in given
+        ]
+        kind, width = self._kind(annotations)
+        if not kind.iterates and inspect.isgeneratorfunction(function_of(self._func)):
+            raise self.error(
+                "the function yields, but is not annotated as one over iterators", "return one value per call"
+            )
+        inputs, required = self._inputs(given, annotations, kind, width)
+        data_type, is_columns = self._output(kind, returns)
+        return UdfSignature(kind=kind, inputs=inputs, required=required, data_type=data_type, is_columns=is_columns)
+
+    def _signature(self) -> tuple[list[inspect.Parameter], object]:
+        """Returns the parameters that a positional call can fill, and the annotation of the result."""
+        try:
+            signature = inspect.signature(self._func)
+        except (TypeError, ValueError) as error:
+            columns = self._request.input_columns
+            if not columns:
+                raise self.error(
+                    f"the signature cannot be read ({error})", "give input_columns=, or wrap it in a function"
+                ) from error
+            names = [f"input_{i}" for i in range(len(columns))]
+            return [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in names], _EMPTY
+        given = []
+        for parameter in list(signature.parameters.values())[int(self._request.skip_self) :]:
+            if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
+                raise self.error(
+                    f"parameter {str(parameter)!r} names no column", "write the parameters out, one per column"
+                )
+            if parameter.kind is not inspect.Parameter.KEYWORD_ONLY:
+                given.append(parameter)
+            elif parameter.default is _EMPTY:
+                raise self.error(
+                    f"parameter {parameter.name!r} can only be given by keyword",
+                    "move it before the *, or give it a default",
+                )
+        if not given:
+            raise self.error("the function has no parameters that could be columns", "take at least one column")
+        return given, signature.return_annotation
+
+    def _resolve(self, annotation: object, what: str, *, needed: bool) -> object:
+        found = resolved(annotation, self._func, self._request.local_names)
+        if not isinstance(found, Unresolved):
+            return found
+        if found.text.strip("'\"").rpartition(".")[2] in ("BlobFile", "BinaryIO"):
+            return typing.BinaryIO  # the module is often imported for type checkers only
+        if not needed:
+            return _EMPTY
+        raise self.error(
+            f"annotation {found.text!r} of {what} cannot be resolved ({found.reason})",
+            "import what it names where the function is defined, outside `if TYPE_CHECKING`",
+        )
+
+    def _kind(self, annotations: Sequence[object]) -> tuple[Kind, int | None]:
+        """Returns the kind, and how many columns one item of an iterator holds (None: that is not said)."""
+        found = [_shape_of(annotation) for annotation in annotations]
+        explicit = self._request.kind
+        if explicit is not None:
+            said = _shape_of(annotations[0]) == "iterator"
+            return explicit, _width_of(annotations[0]) if said else len(self._request.input_columns or found)
+        shapes = set(found)
+        if shapes == {"scalar"}:
+            return Kind.SCALAR, len(found)
+        if len(shapes) > 1:
+            raise self.error(
+                "some parameters are vectors and others are not",
+                "annotate each parameter as pa.Array, or each as pd.Series",
+            )
+        shape = shapes.pop()
+        if shape in ("batch", "iterator") and len(found) > 1:
+            hint = "take Iterator[tuple[pa.Array, pa.Array]]" if shape == "iterator" else "take one pa.RecordBatch"
+            raise self.error(
+                f"there are {len(found)} parameters beside each other of which each is a whole input", hint
+            )
+        if shape != "iterator":
+            return _PLAIN[shape], len(found)
+        item = _item_of(annotations[0])
+        inner = {_shape_of(element) for element in item}
+        kind = _ITERATING.get(inner.pop()) if len(inner) == 1 else None
+        if kind is None or (kind is Kind.RECORD_BATCH_ITER and len(item) > 1):
+            raise self.error(
+                f"an iterator over {annotations[0]} is no input of a UDF",
+                "take Iterator[pa.Array], Iterator[pd.Series], Iterator[pa.RecordBatch], or one over tuples of arrays or series",
+            )
+        return kind, _width_of(annotations[0])
+
+    def _inputs(
+        self, given: Sequence[inspect.Parameter], annotations: Sequence[object], kind: Kind, width: int | None
+    ) -> tuple[tuple[Parameter, ...], int]:
+        if kind.takes_batches:
+            return (Parameter(name=given[0].name),), 1
+        if kind.iterates:
+            name = given[0].name
+            columns = self._request.input_columns
+            width = width if width is not None else len(columns or ())
+            if width < 1:
+                raise self.error(
+                    "the number of inputs is not said", "give input_columns=, or Iterator[tuple[pa.Array, pa.Array]]"
+                )
+            names = [name] if width == 1 else [f"{name}_{i}" for i in range(width)]
+            return tuple(Parameter(name=n) for n in names), width
+        if kind.vectorised:
+            inputs = tuple(Parameter(name=p.name) for p in given)
+        else:
+            inputs = tuple(self._scalar_input(p.name, a) for p, a in zip(given, annotations, strict=True))
+        return inputs, sum(p.default is _EMPTY for p in given)
+
+    def _scalar_input(self, name: str, annotation: object) -> Parameter:
+        annotation = strip_optional(annotation)
+        form = _form_of(annotation)
+        try:
+            checked = None if annotation is _EMPTY or form == "blob" else arrow_type(annotation, where=self._where)
+        except UdfDefinitionError:
+            checked = (
+                None  # an annotation like `object` or `np.ndarray` says nothing about the column, and is no error here
+            )
+        return Parameter(name=name, type=checked, form=form)
+
+    def _output(self, kind: Kind, returns: object) -> tuple[pa.DataType, bool]:
+        data_type = self._request.data_type
+        inner = returns
+        if kind.iterates and _shape_of(returns) == "iterator" and typing.get_args(returns):
+            inner = typing.get_args(returns)[0]
+        if inner is Columns or typing.get_origin(inner) is Columns:
+            return self._columns_type(inner, data_type), True
+        if self._request.kind is None:
+            self._check_result(kind, returns, inner)
+        if data_type is not None:
+            return data_type, False
+        if kind.vectorised:
+            raise self.error(
+                f"the output type of a UDF over {kind.value.replace('_', ' ')} inputs cannot be inferred",
+                "pass data_type=, for example data_type=pa.float32()",
+            )
+        if returns is _EMPTY:
+            raise self.error("the result has no annotation", "annotate it, as in `-> int`, or pass data_type=")
+        return arrow_type(returns, where=f"the result of {self._where}"), False
+
+    def _check_result(self, kind: Kind, returns: object, inner: object) -> None:
+        """Refuses a result that is annotated as one of another kind; one without annotation is what the kind says."""
+        if returns is _EMPTY:
+            return
+        shape = _shape_of(inner)
+        iterates = inner is not returns or _shape_of(returns) == "iterator"
+        expected: Shape = (
+            "pandas" if kind in (Kind.PANDAS, Kind.PANDAS_ITER) else "arrow" if kind.vectorised else "scalar"
+        )
+        if shape != expected or iterates != kind.iterates:
+            spelled = _SPELLED.get(kind, "one value")
+            raise self.error(
+                f"the result is annotated as {_shown(returns)}, but a function with these parameters returns {spelled}",
+                f"annotate the parameters as what they are, or the result as {spelled}",
+            )
+
+    def _columns_type(self, annotation: object, data_type: pa.DataType | None) -> pa.DataType:
+        arguments = typing.get_args(annotation)
+        record = arguments[0] if arguments else None
+        try:
+            known = field_annotations(record)
+        except NameError:
+            known = {}  # arrow_type says which name it is
+        if known is None:
+            raise self.error(f"Columns[{_shown(record)}] has no fields", "give it a NamedTuple or a dataclass")
+        if data_type is None:
+            return arrow_type(record, where=f"the result of {self._where}")
+        names = [data_type.field(i).name for i in range(data_type.num_fields)] if pa.types.is_struct(data_type) else []
+        if names != list(known):
+            raise self.error(
+                f"data_type {data_type} does not have the fields of {_shown(record)}: {', '.join(known)}",
+                "give a struct of these fields in this order, or leave data_type out",
+            )
+        return data_type
+
+
+def _shape_of(annotation: object) -> Shape:
+    annotation = strip_optional(annotation)
+    origin = typing.get_origin(annotation) or annotation
+    if not isinstance(origin, type):
+        return "scalar"
+    if origin is collections.abc.Iterator:
+        return "iterator"
+    if issubclass(origin, pa.RecordBatch):
+        return "batch"
+    if issubclass(origin, pa.Array):
+        return "arrow"
+    pandas = sys.modules.get("pandas")  # an annotation of pandas' cannot be there before pandas is
+    return "pandas" if pandas is not None and issubclass(origin, pandas.Series) else "scalar"
+
+
+def _item_of(annotation: object) -> list[object]:
+    """Returns what one item of an annotated iterator consists of, without the ellipsis of `tuple[X, ...]`."""
+    arguments = typing.get_args(annotation)
+    if not arguments:
+        return []
+    if typing.get_origin(arguments[0]) is tuple:
+        return [element for element in typing.get_args(arguments[0]) if element is not Ellipsis]
+    return [arguments[0]]
+
+
+def _width_of(annotation: object) -> int | None:
+    """Returns how many columns one item of an annotated iterator holds, None where the annotation does not say."""
+    arguments = typing.get_args(annotation) if _shape_of(annotation) == "iterator" else ()
+    if not arguments or (typing.get_origin(arguments[0]) is tuple and Ellipsis in typing.get_args(arguments[0])):
+        return None
+    return len(_item_of(annotation))
+
+
+def _form_of(annotation: object) -> Form:
+    while typing.get_origin(annotation) is typing.Annotated:
+        annotation = typing.get_args(annotation)[0]
+    origin = typing.get_origin(annotation) or annotation
+    if origin is np.ndarray:
+        return "numpy"
+    if origin in (list, tuple, collections.abc.Sequence, collections.abc.MutableSequence):
+        return "list"
+    is_file = isinstance(origin, type) and (issubclass(origin, io.IOBase) or origin.__name__ == "BlobFile")
+    return "blob" if is_file or origin in (typing.BinaryIO, typing.IO) else "value"
+
+
+def _shown(annotation: object) -> str:
+    return annotation.__qualname__ if isinstance(annotation, type) else str(annotation)

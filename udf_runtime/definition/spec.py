@@ -1,0 +1,359 @@
+"""A UDF as a value: what it computes, from what, and how it wants to be run."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from udf_runtime.definition.kinds import Kind, Parameter
+from udf_runtime.definition.signature import SignatureRequest, UdfSignature, signature_of
+from udf_runtime.definition.stateful import Stateful, pickled, unpickled
+from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.fingerprint import fingerprint
+from udf_runtime.policies import ErrorPolicy
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """How a UDF wants to be run. None of it changes what is computed, so none of it is in the version.
+
+    Attributes:
+        num_cpus: Processor cores that one call uses, None for one.
+        num_gpus: GPUs that one process uses.
+        memory: Bytes that one process uses.
+        checkpoint_size: Rows of a checkpoint.
+        min_checkpoint_size: Fewest rows of an adaptive checkpoint.
+        max_checkpoint_size: Most rows of an adaptive checkpoint.
+        task_size: Rows of one task.
+        timeout: Seconds that one row may take; scalar UDFs only.
+        on_error: What to do about errors.
+        field_metadata: Metadata that its columns get, beside what says that they are computed.
+    """
+
+    num_cpus: float | None = None
+    num_gpus: float | None = None
+    memory: int | None = None
+    checkpoint_size: int | None = None
+    min_checkpoint_size: int | None = None
+    max_checkpoint_size: int | None = None
+    task_size: int | None = None
+    timeout: float | None = None
+    on_error: ErrorPolicy = dataclasses.field(default_factory=ErrorPolicy)
+    field_metadata: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("memory", "checkpoint_size", "min_checkpoint_size", "max_checkpoint_size", "task_size"):
+            value = getattr(self, name)
+            if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+                raise UdfDefinitionError(
+                    f"{name}={value!r} is no number of 1 or more - in a UDF - give a whole number, or None"
+                )
+        for name in ("num_cpus", "num_gpus", "timeout"):
+            value = getattr(self, name)
+            if value is None:
+                continue
+            is_number = isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            if not is_number or value < 0 or (name == "timeout" and value == 0):
+                raise UdfDefinitionError(f"{name}={value!r} is no positive number - in a UDF - give a number, or None")
+        low, high = self.min_checkpoint_size, self.max_checkpoint_size
+        if low is not None and high is not None and low > high:
+            raise UdfDefinitionError(
+                f"min_checkpoint_size={low} is above max_checkpoint_size={high} - in a UDF - swap them"
+            )
+        metadata = self.field_metadata
+        if not isinstance(metadata, Mapping) or not all(isinstance(s, str) for pair in metadata.items() for s in pair):
+            raise UdfDefinitionError(f"field_metadata={metadata!r} is no mapping of str to str - in a UDF - give one")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
+class UDF(Settings):
+    """A user-defined function over columns. Immutable, picklable, and still callable like the function that it was made from.
+
+    Made by `@udf` or :meth:`define`.
+
+    Attributes:
+        name: Its name, in messages, records and checkpoints.
+        signature: What was read from the function's signature.
+        target: The function, or the class with its arguments.
+        input_columns: Columns that the parameters read, in order; None for the kinds that take record batches.
+        given_version: The explicit version, or the one that was told before pickling; None while it follows the code.
+        payload: The bytes that it was unpickled from, None in the process that defines it.
+    """
+
+    name: str
+    signature: UdfSignature
+    target: Callable[..., object] | Stateful
+    input_columns: tuple[str, ...] | None
+    given_version: str | None = None
+    payload: bytes | None = None
+
+    @staticmethod
+    def define(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
+        func: Callable[..., object] | Stateful,
+        *,
+        kind: Kind | None = None,
+        data_type: pa.DataType | None = None,
+        input_columns: Sequence[str] | None = None,
+        name: str | None = None,
+        version: str | None = None,
+        settings: Settings | None = None,
+        call: Callable[..., object] | None = None,
+        local_names: Mapping[str, object] | None = None,
+    ) -> UDF:
+        """Makes a UDF of a function. Runs on the driver; does not call the function.
+
+        Args:
+            func: A function, a method, a partial, a callable object, or a :class:`Stateful`.
+            kind: What it gets and returns; told from its annotations if left out.
+            data_type: Type of its results; told from the annotation of its result if left out.
+            input_columns: Columns that its parameters read, in order; the parameters' names if left out. A parameter with a default
+                is no input unless a column is given for it here.
+            name: Its name; the function's if left out.
+            version: What stands for its code in checkpoints and records; a digest of the code if left out.
+            settings: How it wants to be run.
+            call: The function whose signature counts, `__call__` of a class that was not constructed yet.
+            local_names: Variables around the definition, for annotations that are strings.
+
+        Raises:
+            UdfDefinitionError: Something about it cannot work; the message says what, and what to do.
+        """
+        if not callable(func) and not isinstance(func, Stateful):
+            raise UdfDefinitionError(
+                f"{func!r} cannot be called - as a UDF - give a function, or an object with __call__"
+            )
+        if isinstance(func, type):
+            raise UdfDefinitionError(
+                f"{func.__qualname__} is a class - as a UDF - decorate it with @udf, and call the result"
+            )
+        name = name if name is not None else _name_of(call or func)
+        where = f"UDF {name!r}"
+        if data_type is not None and not isinstance(data_type, pa.DataType):
+            raise UdfDefinitionError(
+                f"data_type={data_type!r} is no Arrow type - {where} - give one, such as pa.float32()"
+            )
+        if not name or not (version is None or (isinstance(version, str) and version)):
+            raise UdfDefinitionError(
+                f"version={version!r} is no text - {where} - give a name and a version of one letter or more"
+            )
+        columns = None if input_columns is None else _checked_columns(input_columns, where)
+        request = SignatureRequest(
+            name=name,
+            kind=kind,
+            data_type=data_type,
+            input_columns=columns,
+            local_names=local_names or {},
+            skip_self=call is not None,
+        )
+        signature = signature_of(call or _callable_of(func), request)
+        settings = settings or Settings()
+        if settings.timeout is not None and signature.kind is not Kind.SCALAR:
+            raise UdfDefinitionError(f"timeout is per row - {where} computes many rows in one call - drop timeout")
+        if not isinstance(func, Stateful) and _has_state(func):
+            func = Stateful(func)
+        shared = {field.name: getattr(settings, field.name) for field in dataclasses.fields(Settings)}
+        made = UDF(
+            name=name,
+            signature=signature,
+            target=func,
+            input_columns=_bound_columns(signature, columns, where),
+            given_version=version,
+            **(shared | {"field_metadata": dict(settings.field_metadata)}),
+        )
+        _ = made.version  # what cannot be digested is said where the UDF is defined, not where it is first used
+        return made
+
+    def __call__(self, *args: object, **kwargs: object) -> Any:  # noqa: ANN401  # whatever the function returns
+        """Calls the function in this process, without error policy, timeout and conversion."""
+        return self.load()(*args, **kwargs)
+
+    def __repr__(self) -> str:
+        inputs = "a record batch" if self.input_columns is None else ", ".join(self.input_columns)
+        return f"<UDF {self.name}({inputs}) -> {self.data_type}, {self.kind.value}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
+        # Told here, where the code is: other processes may see other globals.
+        return (_rebuild, (state | {"given_version": self.version, "payload": None},))
+
+    @property
+    def kind(self) -> Kind:
+        """What one call gets and returns."""
+        return self.signature.kind
+
+    @property
+    def data_type(self) -> pa.DataType:
+        """Arrow type of the results; for `Columns[T]` the struct of T."""
+        return self.signature.data_type
+
+    @property
+    def is_columns(self) -> bool:
+        """Whether each field of the result is a column of its own."""
+        return self.signature.is_columns
+
+    @property
+    def parameters(self) -> tuple[Parameter, ...]:
+        """The inputs of a call in order, as many as there are input columns; for record batches the one batch."""
+        inputs = self.signature.inputs
+        return inputs if self.input_columns is None else inputs[: len(self.input_columns)]
+
+    @property
+    def version(self) -> str:
+        """The explicit version, or a digest of code, input columns and data type.
+
+        A digest is made anew each time while the code can still change: a helper may be defined after the UDF, a cell of a notebook
+        may be run again. Pickling settles it.
+        """
+        if self.given_version is not None:
+            return self.given_version
+        forms = tuple(parameter.form for parameter in self.parameters)
+        about = (self.kind.value, forms, self.input_columns, self.is_columns, self.data_type)
+        target = self.target.fingerprint_parts() if isinstance(self.target, Stateful) else (self.target,)
+        return fingerprint(*target, about, what=f"UDF {self.name!r}")
+
+    @property
+    def __wrapped__(self) -> Callable[..., object]:
+        # For inspect.signature; a class that was not constructed has nothing to show.
+        if isinstance(self.target, Stateful):
+            raise AttributeError("__wrapped__")  # noqa: TRY004  # what a missing attribute raises
+        return self.target
+
+    @property
+    def __name__(self) -> str:
+        return self.name
+
+    def fingerprint_parts(self) -> Iterable[object]:
+        """Returns what another UDF that calls this one depends on."""
+        return (self.target,) if self.given_version is None else (self.name, self.given_version)
+
+    def with_input_columns(self, columns: Sequence[str]) -> UDF:
+        """Returns the same UDF over other columns, given to its parameters by position.
+
+        Raises:
+            UdfDefinitionError: The number of columns does not fit, or the UDF takes whole record batches.
+        """
+        where = f"UDF {self.name!r}"
+        bound = _bound_columns(self.signature, _checked_columns(columns, where), where)
+        return dataclasses.replace(self, input_columns=bound, payload=None)
+
+    def load(self) -> Callable[..., Any]:
+        """Returns this process's callable: the function, or the one instance of the class, constructed and set up by now.
+
+        Thread-safe. Raises what the constructor or `setup` of a class raises.
+        """
+        return self.target.load() if isinstance(self.target, Stateful) else self.target
+
+    def dumps(self) -> bytes:
+        """Returns the UDF pickled; for one that was unpickled, the same bytes again.
+
+        Raises:
+            UdfDefinitionError: It holds something that cannot be pickled.
+        """
+        return self.payload if self.payload is not None else pickled(self, what=f"UDF {self.name!r}")
+
+    @staticmethod
+    def loads(payload: bytes) -> UDF:
+        """Returns the UDF that :meth:`dumps` gave bytes of. Runs code of whoever made them.
+
+        Raises:
+            UdfDefinitionError: The bytes are damaged, hold something else, or need a module that is not there.
+        """
+        found = unpickled(payload, what="a UDF")
+        if not isinstance(found, UDF):
+            raise UdfDefinitionError(
+                f"the bytes hold a {type(found).__name__} - not a UDF - give what UDF.dumps() returned"
+            )
+        return dataclasses.replace(found, payload=payload)
+
+    @staticmethod
+    def payload_digest(payload: bytes) -> str:
+        """Returns the SHA-256 of a pickled UDF, in hex."""
+        return hashlib.sha256(payload).hexdigest()
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class UnpackedUDF:
+    """A UDF that returns `Columns[T]`, with a prefix for the names of its columns.
+
+    Attributes:
+        udf: The UDF.
+        prefix: What the columns' names begin with.
+    """
+
+    udf: UDF
+    prefix: str = ""
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.udf, UDF) or not self.udf.is_columns:
+            raise UdfDefinitionError(
+                f"{self.udf!r} does not return Columns[T] - in UnpackedUDF - annotate its result as such"
+            )
+        if not isinstance(self.prefix, str):
+            raise UdfDefinitionError(
+                f"prefix={self.prefix!r} is no text - in UnpackedUDF of {self.udf.name!r} - give a str"
+            )
+
+    @property
+    def output_columns(self) -> tuple[tuple[str, str], ...]:
+        """Pairs of a field of T and the column that it fills, in the order of the fields."""
+        kind = self.udf.data_type
+        names = [kind.field(i).name for i in range(kind.num_fields)]
+        return tuple((name, f"{self.prefix}{name}") for name in names)
+
+
+def _rebuild(state: dict[str, Any]) -> UDF:
+    return UDF(**state)
+
+
+def _has_state(func: Callable[..., object]) -> bool:
+    """Tells a callable object, which each process is to have once, from functions, methods and partials."""
+    return (
+        not isinstance(func, functools.partial) and not hasattr(func, "__qualname__") and not hasattr(func, "__name__")
+    )
+
+
+def _callable_of(func: Callable[..., object] | Stateful) -> Callable[..., object]:
+    return func.load() if isinstance(func, Stateful) else func
+
+
+def _name_of(func: object) -> str:
+    if isinstance(func, functools.partial):
+        return _name_of(func.func)
+    name = getattr(func, "__name__", None) or type(func).__name__
+    return "lambda_function" if name == "<lambda>" else str(name)
+
+
+def _checked_columns(columns: Sequence[str], where: str) -> tuple[str, ...]:
+    if isinstance(columns, str) or not all(isinstance(column, str) and column for column in columns):
+        raise UdfDefinitionError(
+            f"input_columns={columns!r} is no list of names - {where} - give a list, one name per parameter"
+        )
+    return tuple(columns)
+
+
+def _bound_columns(signature: UdfSignature, columns: tuple[str, ...] | None, where: str) -> tuple[str, ...] | None:
+    if signature.kind.takes_batches:
+        if columns is not None:
+            raise UdfDefinitionError(
+                f"input_columns={list(columns)} on a UDF over record batches - {where} - drop input_columns: "
+                "it gets all columns that the table has when it is registered"
+            )
+        return None
+    if columns is None:
+        columns = tuple(parameter.name for parameter in signature.inputs[: signature.required])
+        if not columns:
+            raise UdfDefinitionError(
+                f"every parameter has a default - {where} - say with input_columns= which ones are columns"
+            )
+        return columns
+    if not max(signature.required, 1) <= len(columns) <= len(signature.inputs):
+        raise UdfDefinitionError(
+            f"the function expects {signature.accepted} parameters but {len(columns)} input columns were given "
+            f"({', '.join(columns)}) - {where} - give one column per parameter: {', '.join(p.name for p in signature.inputs)}"
+        )
+    return columns

@@ -1,0 +1,145 @@
+"""Callables with a state: made once per process, wherever and however often the UDF is unpickled there."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import pickle
+import threading
+from collections.abc import Callable, Iterable, Mapping
+
+import cloudpickle
+
+from udf_runtime.errors import UdfDefinitionError
+
+
+class _Once:
+    """One value that is made at its first use, by one thread. A failure to make it leaves things as they were."""
+
+    __slots__ = ("_lock", "_value")
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._value: Callable[..., object] | None = None
+
+    def get(self, make: Callable[[], Callable[..., object]]) -> Callable[..., object]:
+        with self._lock:
+            if self._value is None:
+                self._value = make()
+            return self._value
+
+
+_instances: dict[str, _Once] = {}  # by payload digest; what "once per process" means can only be said per process
+_instances_lock = threading.Lock()
+
+
+class Stateful:
+    """A class with constructor arguments, or a callable object; made where it is called, not where it is defined.
+
+    Thread-safe. Within the defining process the instance belongs to this object; every other process makes one for all copies of
+    the same payload and keeps it until :func:`forget_instances`.
+    """
+
+    __slots__ = ("_once", "_payload", "_recipe")
+
+    def __init__(
+        self,
+        made_from: Callable[..., object],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> None:
+        """Keeps a class and its arguments, or a callable object; calls neither."""
+        self._recipe: tuple[Callable[..., object], tuple[object, ...], dict[str, object]] | None
+        self._recipe = (made_from, args, dict(kwargs or {}))
+        self._payload: bytes | None = None
+        self._once = _Once()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_from_payload, (self._dumps(),))
+
+    def fingerprint_parts(self) -> Iterable[object]:
+        """Returns the class and the arguments by the names of the parameters that they are for."""
+        made_from, args, kwargs = self._unpacked()
+        if not isinstance(made_from, type):
+            return (made_from,)
+        try:
+            bound = inspect.signature(made_from).bind(*args, **kwargs)
+        except (TypeError, ValueError):
+            return (made_from, args, kwargs)
+        return (made_from, dict(bound.arguments))
+
+    def load(self) -> Callable[..., object]:
+        """Returns this process's callable, made and set up at the first call.
+
+        Raises:
+            UdfDefinitionError: What was pickled cannot be unpickled here.
+            Exception: Whatever the constructor or `setup` raises; the next call tries again.
+        """
+        if self._payload is None:
+            return self._once.get(self._make)
+        digest = hashlib.sha256(self._payload).hexdigest()
+        with _instances_lock:
+            once = _instances.setdefault(digest, _Once())
+        return once.get(self._make)
+
+    def _make(self) -> Callable[..., object]:
+        made_from, args, kwargs = self._unpacked()
+        made = made_from(*args, **kwargs) if isinstance(made_from, type) else made_from
+        if not callable(made):
+            raise UdfDefinitionError(f"an object of {made_from} cannot be called - in a UDF - define __call__")
+        setup = getattr(made, "setup", None)
+        if callable(setup):
+            setup()
+        return made
+
+    def _unpacked(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
+        if self._recipe is None:
+            self._recipe = unpickled(self._payload or b"", what="the class of a UDF")  # type: ignore[assignment]  # by _dumps
+        return self._recipe  # type: ignore[return-value]
+
+    def _dumps(self) -> bytes:
+        if self._payload is not None:
+            return self._payload
+        return pickled(self._recipe, what="the class of a UDF with its arguments")
+
+
+def _from_payload(payload: bytes) -> Stateful:
+    stateful = Stateful.__new__(Stateful)
+    stateful._recipe, stateful._payload, stateful._once = None, payload, _Once()  # noqa: SLF001  # its own constructor
+    return stateful
+
+
+def forget_instances() -> None:
+    """Drops the instances of class UDFs that this process made for unpickled UDFs; a later call makes them anew."""
+    with _instances_lock:
+        _instances.clear()
+
+
+def pickled(value: object, *, what: str) -> bytes:
+    """Returns a value as cloudpickle has it.
+
+    Raises:
+        UdfDefinitionError: It holds something that cannot be pickled.
+    """
+    try:
+        return bytes(cloudpickle.dumps(value))
+    except Exception as error:
+        raise UdfDefinitionError(
+            f"{what} cannot be pickled: {type(error).__name__}: {error} - on its way to other processes - "
+            "make what it needs (connections, locks, models) inside the function, or in setup() of a class"
+        ) from error
+
+
+def unpickled(payload: bytes, *, what: str) -> object:
+    """Returns what :func:`pickled` was given.
+
+    Raises:
+        UdfDefinitionError: The payload is damaged, or needs a module that is not there.
+    """
+    try:
+        return pickle.loads(payload)  # noqa: S301  # UDFs are code; whoever may not run stored ones does not come here
+    except Exception as error:
+        raise UdfDefinitionError(
+            f"{what} cannot be unpickled: {type(error).__name__}: {error} - in this process - "
+            "install the modules that it imports here, and use the Python version that it was defined with"
+        ) from error

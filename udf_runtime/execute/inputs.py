@@ -1,0 +1,123 @@
+"""What a UDF is called with: Arrow columns become Python values, Arrow arrays or pandas series, by the UDF's kind."""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+
+import numpy as np
+import pyarrow as pa
+
+from udf_runtime.definition import Kind
+from udf_runtime.errors import UdfDefinitionError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from udf_runtime.definition import UDF, Parameter
+
+OpenBlobs: TypeAlias = Callable[[str, "pa.Array[Any]"], Sequence["BinaryIO | None"]]
+"""Opens the blobs of a column, given the parameter's name and the column; NULL gives None. Called where the UDF runs."""
+
+
+def open_in_memory(parameter: str, column: pa.Array[Any]) -> list[BinaryIO | None]:
+    """Opens blobs whose bytes are in the column itself.
+
+    Raises:
+        UdfDefinitionError: The column holds no bytes, but for example descriptions of blobs that are elsewhere.
+    """
+    if not (
+        pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type) or pa.types.is_binary_view(column.type)
+    ):
+        raise UdfDefinitionError(
+            f"parameter {parameter!r} takes a blob, and its column holds {column.type} - where rows are given to the UDF - "
+            "give a binary column, or open_blobs= to the runner"
+        )
+    return [None if value is None else io.BytesIO(value) for value in column.to_pylist()]
+
+
+def check_inputs(udf: UDF, batch: pa.RecordBatch) -> None:
+    """Checks that a batch has one column per parameter.
+
+    Raises:
+        UdfDefinitionError: It has not.
+    """
+    if udf.kind not in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER) and batch.num_columns != len(udf.parameters):
+        raise UdfDefinitionError(
+            f"UDF {udf.name!r} has {len(udf.parameters)} parameters, and the batch has {batch.num_columns} columns "
+            f"({', '.join(batch.schema.names)}) - where rows are given to the UDF - give exactly its inputs, in its order"
+        )
+
+
+def scalar_columns(
+    batch: pa.RecordBatch, parameters: Sequence[Parameter], open_blobs: OpenBlobs
+) -> list[Sequence[object]]:
+    """Returns the Python values of each column, one per row; NULL is None. Each call makes new values."""
+    return [
+        _python_values(column, parameter, open_blobs)
+        for column, parameter in zip(batch.columns, parameters, strict=True)
+    ]
+
+
+def vector_arguments(kind: Kind, batch: pa.RecordBatch) -> tuple[object, ...]:
+    """Returns the arguments of one call of a UDF that takes whole batches; iterator kinds take their elements from here, too.
+
+    Arrow arrays and record batches share the batch's memory. Series are what `to_pandas` makes of a column, except that integers and
+    booleans with NULLs are backed by Arrow (`int64[pyarrow]`): as floats, large integers would lose digits, and NULL would be a NaN.
+    """
+    if kind in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER):
+        return (batch,)
+    if kind in (Kind.PANDAS, Kind.PANDAS_ITER):
+        return tuple(_series(column, name) for column, name in zip(batch.columns, batch.schema.names, strict=True))
+    return tuple(batch.columns)
+
+
+def _python_values(column: pa.Array[Any], parameter: Parameter, open_blobs: OpenBlobs) -> Sequence[object]:
+    if parameter.form == "blob":
+        return open_blobs(parameter.name, column)
+    if parameter.form == "numpy":
+        storage: Any = column.storage if isinstance(column, pa.ExtensionArray) else column
+        if (
+            pa.types.is_list(storage.type)
+            or pa.types.is_large_list(storage.type)
+            or pa.types.is_fixed_size_list(storage.type)
+        ):
+            return _numpy_rows(storage)
+    values: list[object] = column.to_pylist()
+    return values
+
+
+def _numpy_rows(column: Any) -> list[object]:  # noqa: ANN401 - one of three kinds of list arrays
+    """Returns one NumPy array per list; all are parts of one copy, and writable."""
+    rows = len(column)
+    if pa.types.is_fixed_size_list(column.type):
+        width = column.type.list_size
+        starts = np.arange(column.offset, column.offset + rows + 1, dtype=np.int64) * width
+    else:
+        starts = column.offsets.to_numpy()
+    first, last = int(starts[0]), int(starts[-1])
+    items = column.values.slice(first, last - first)
+    bounds = (starts - first).tolist()
+    if items.null_count or pa.types.is_nested(items.type):
+        # Row by row: with one NULL the whole of an integer array becomes floats, and a row's type must not depend on its neighbours.
+        parts = [
+            items.slice(start, stop - start).to_numpy(zero_copy_only=False)
+            for start, stop in itertools.pairwise(bounds)
+        ]
+    else:
+        flat = np.array(items.to_numpy(zero_copy_only=False))
+        parts = [flat[start:stop] for start, stop in itertools.pairwise(bounds)]
+    if column.null_count == 0:
+        return list(parts)
+    return [part if valid else None for part, valid in zip(parts, column.is_valid().to_pylist(), strict=True)]
+
+
+def _series(column: pa.Array[Any], name: str) -> pd.Series:
+    import pandas as pd
+
+    if column.null_count and (pa.types.is_integer(column.type) or pa.types.is_boolean(column.type)):
+        return pd.Series(pd.arrays.ArrowExtensionArray(pa.chunked_array([column])), name=name)
+    series = column.to_pandas()
+    return series.rename(name)

@@ -1,0 +1,197 @@
+"""UDFs in child processes: a row that kills its process costs that row, and not the job."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+import pyarrow as pa
+
+from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError
+from udf_runtime.execute.casts import nulls
+from udf_runtime.execute.process import ProcessEndedError, UdfProcess
+from udf_runtime.execute.result import BatchResult, RowFailure, moved_error, row_failure
+from udf_runtime.execute.setting import Setting
+from udf_runtime.policies import Fail
+
+_log = logging.getLogger(__name__)
+
+
+class IsolatedCalls:
+    """Runs batches in child processes, one per thread that has a batch at the time; a child serves many batches.
+
+    When a child dies, its batch is halved, and the halves run in fresh children, until the rows that kill are alone: k killers of n
+    rows cost O(k log n) children. Halves that work keep their results. A row that kills its process alone is handed to the error policy
+    as :class:`UdfProcessDiedError`; if no matcher is about that, it is recorded as crashed and stays NULL, and only a `Fail` that names
+    UdfProcessDiedError ends the work. Everything else a UDF does wrong is handled by the same policy inside of the child.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        """Pickles the UDF; starts no process yet."""
+        self.setting = setting
+        self._payload = setting.udf.dumps()
+        self._idle: list[UdfProcess] = []
+        self._busy: set[UdfProcess] = set()
+        self._lock = threading.Lock()
+        self._stopped = False
+
+    def run(self, batch: pa.RecordBatch) -> BatchResult:
+        """Returns the values of a batch.
+
+        Raises:
+            UdfFailedError: The function raised, and the policy does not forgive it.
+            UdfOutputError: The function returned something that does not fit, and the policy does not forgive it.
+            UdfProcessDiedError: The process died before the UDF was loaded, or for a row whose policy names this error in a `Fail`.
+        """
+        start_s = self.setting.clock()
+        parts = _Parts(self, batch)
+        values = parts.run()
+        return BatchResult(
+            values=values, failures=tuple(parts.failures), retries=parts.retries, seconds=self.setting.clock() - start_s
+        )
+
+    def call(self, batch: pa.RecordBatch) -> BatchResult:
+        """Returns the result of one call in an idle child, or in a new one."""
+        process = self._taken()
+        serves_on = False
+        try:
+            result = process.call(batch)
+            serves_on = True
+        except ProcessEndedError as error:
+            if self._stopped:
+                raise _StoppedError from None
+            _log.info("the process %d of UDF %r ended with %d", process.pid, self.setting.udf.name, error.exit_code)
+            raise
+        except UdfRuntimeError:
+            serves_on = process.loaded
+            raise
+        finally:
+            with self._lock:
+                self._busy.discard(process)
+                if serves_on:
+                    self._idle.append(process)
+            if not serves_on:
+                process.kill()
+        return result
+
+    def _taken(self) -> UdfProcess:
+        with self._lock:
+            process = self._idle.pop() if self._idle else None
+        if process is not None and not process.alive:
+            process.kill()
+            process = None
+        if process is None:
+            process = UdfProcess(self.setting.udf, self._payload, self.setting.open_blobs)
+        with self._lock:
+            if not self._stopped:
+                self._busy.add(process)
+                return process
+        process.kill()
+        raise _StoppedError
+
+    def stop(self) -> None:
+        """Kills the children that are busy, so that the threads that wait for them get an error at once and start no others."""
+        with self._lock:
+            self._stopped = True
+            for process in self._busy:
+                process.terminate()
+
+    def resume(self) -> None:
+        """Lets children be started again, once no thread is left that was to be stopped."""
+        with self._lock:
+            self._stopped = False
+
+    def close(self) -> None:
+        """Ends all children."""
+        with self._lock:
+            processes = list(self._idle)
+            self._idle.clear()
+            self._stopped = True
+            for process in self._busy:
+                process.terminate()
+        for process in processes:
+            process.close()
+
+
+class _Parts:
+    """One batch on its way: as a whole, or in halves after a death."""
+
+    __slots__ = ("_batch", "_calls", "_setting", "failures", "retries")
+
+    def __init__(self, calls: IsolatedCalls, batch: pa.RecordBatch) -> None:
+        self._calls = calls
+        self._setting = calls.setting
+        self._batch = batch
+        self.failures: list[RowFailure] = []
+        self.retries = 0
+
+    def run(self) -> pa.Array[Any]:
+        parts = self._run(0, self._batch.num_rows, 0)
+        if len(parts) == 1:
+            return parts[0]
+        try:
+            return pa.concat_arrays(parts)
+        except pa.ArrowInvalid as overflow:
+            udf = self._setting.udf.name
+            raise UdfOutputError(
+                f"UDF {udf!r} returned too much for one array: {overflow} - in the batch - use a large_ type or smaller batches",
+                udf=udf,
+            ) from overflow
+
+    def _run(self, start: int, rows: int, depth: int) -> list[pa.Array[Any]]:
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                result = self._calls.call(self._batch.slice(start, rows))
+            except ProcessEndedError as error:
+                died = UdfProcessDiedError(
+                    udf=self._setting.udf.name,
+                    exit_code=error.exit_code,
+                    row=start if rows == 1 and error.loaded else None,
+                )
+                if not error.loaded:
+                    died.add_note("It died while the UDF was loaded or before: no row is to blame.")
+                    raise died from None
+            except UdfRuntimeError as error:
+                raise moved_error(error, start) from error.__cause__
+            else:
+                self.failures.extend(failure.moved(rows=start, depth=depth) for failure in result.failures)
+                self.retries += result.retries
+                return [result.values]
+            if rows > 1:
+                half = rows // 2
+                return [*self._run(start, half, depth + 1), *self._run(start + half, rows - half, depth + 1)]
+            if not self._again(died, attempt):
+                self._record(died, start, attempt, depth)
+                return [nulls(1, self._setting.udf.data_type)]
+
+    def _again(self, died: UdfProcessDiedError, attempt: int) -> bool:
+        """Tells whether a row that killed its process is called again; raises if its policy says that this ends the work."""
+        decision = self._setting.policy.decide(died, attempt=attempt, rng=self._setting.rng)
+        if decision.action == "retry":
+            self._setting.sleep(decision.delay_s)
+            self.retries += 1
+            return True
+        if isinstance(decision.matcher, Fail) and UdfProcessDiedError in decision.matcher.exceptions:
+            raise died
+        return False
+
+    def _record(self, died: UdfProcessDiedError, row: int, attempt: int, depth: int) -> None:
+        policy = self._setting.policy
+        skipped = policy.decide_finally(died).action == "skip"
+        self.failures.append(
+            row_failure(
+                died,
+                row=row,
+                attempt=attempt,
+                max_attempts=policy.max_attempts(died),
+                bisect_depth=depth,
+                outcome="skipped" if skipped else "crashed",
+            )
+        )
+
+
+class _StoppedError(Exception):
+    """A batch was given up because its run has ended; nobody waits for it."""

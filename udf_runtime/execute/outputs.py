@@ -1,0 +1,230 @@
+"""What a UDF returned becomes one Arrow array of exactly the UDF's type, or an error that says what was expected."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types as t
+
+from udf_runtime.errors import UdfOutputError
+from udf_runtime.execute.casts import can_become, cast
+from udf_runtime.execute.result import shortened
+from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
+from udf_runtime.policies.matchers import message_of
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+class Output:
+    """Converts and checks the results of one UDF. Holds no state between calls; safe for several threads."""
+
+    __slots__ = ("_converter", "data_type", "udf")
+
+    def __init__(self, udf: str, data_type: pa.DataType, *, is_columns: bool, nan_is_null: bool) -> None:
+        """Prepares for a UDF.
+
+        Args:
+            udf: Its name, for messages.
+            data_type: Its output type.
+            is_columns: Whether the struct type stands for several columns, so that all of its fields must be given.
+            nan_is_null: Whether NaN stands for NULL, as it does for UDFs that work with pandas.
+        """
+        self.udf = udf
+        self.data_type = data_type
+        self._converter = ValueConverter(data_type, nan_is_null=nan_is_null, complete=is_columns)
+
+    def from_rows(
+        self, values: list[object], misfit: Callable[[int, UdfOutputError], object] | None = None
+    ) -> pa.Array[Any]:
+        """Returns the results of single rows as an array.
+
+        Args:
+            values: One Python value per row; those that `misfit` replaces are replaced in this list.
+            misfit: Called for each value that does not fit, in order; returns one that does, or raises. None: the error is raised.
+
+        Raises:
+            UdfOutputError: A value does not fit.
+        """
+        try:
+            return self._converter.array(values)
+        except CONVERSION_ERRORS as failed:
+            whole = failed
+        for row, error in list(self._misfits(values, 0, len(values))):
+            failure = self._wrong_value(error, row)
+            if misfit is None:
+                raise failure from error
+            values[row] = misfit(row, failure)
+        try:
+            return self._converter.array(values)
+        except CONVERSION_ERRORS as error:
+            # Each value fits alone and not all of them do together: too many bytes for one array.
+            raise self._wrong_value(error, None) from whole
+
+    def from_batch(self, result: object, rows: int) -> pa.Array[Any]:
+        """Returns the result of one call for a whole batch as an array.
+
+        Args:
+            result: An Arrow array, a record batch or table for struct types, a pandas series or data frame, a NumPy array, or a list.
+            rows: How many rows the batch had.
+
+        Raises:
+            UdfOutputError: It has another number of rows, or values that do not fit.
+        """
+        try:
+            array = self._as_array(result)
+        except CONVERSION_ERRORS as error:
+            raise UdfOutputError(
+                f"UDF {self.udf!r} returned {type(result).__name__} that is no {self.data_type}: {shortened(message_of(error))} - "
+                "in the batch - return one value per row, of the UDF's data_type",
+                udf=self.udf,
+            ) from error
+        if len(array) != rows:
+            raise UdfOutputError(
+                f"UDF {self.udf!r} returned {len(array)} rows for a batch of {rows} - in the batch - return one value per input row",
+                udf=self.udf,
+            )
+        return self._fit(array)
+
+    def _fit(self, array: pa.Array[Any]) -> pa.Array[Any]:
+        if array.type.equals(self.data_type):
+            return array
+        if not can_become(array.type, self.data_type):
+            raise UdfOutputError(
+                f"UDF {self.udf!r} returned values of the wrong type: expected {self.data_type}, got {array.type} - in the batch - "
+                "convert the result, or declare another data_type",
+                udf=self.udf,
+            )
+        try:
+            return cast(array, self.data_type)
+        except CONVERSION_ERRORS as error:
+            row = _first_failing(len(array), lambda start, stop: cast(array.slice(start, stop - start), self.data_type))
+            raise self._wrong_value(error, row) from error
+
+    def _as_array(self, result: object) -> pa.Array[Any]:
+        if isinstance(result, pa.ChunkedArray):
+            return _one_array(result)
+        if isinstance(result, pa.Array):
+            return result
+        if isinstance(result, pa.RecordBatch):
+            return self._struct({name: result.column(name) for name in result.schema.names}, result.num_rows)
+        if isinstance(result, pa.Table):
+            return self._struct(
+                {name: _one_array(result.column(name)) for name in result.schema.names}, result.num_rows
+            )
+        if isinstance(result, np.ndarray):
+            return self._from_numpy(result)
+        if isinstance(result, list):
+            return self._converter.array(list(result))
+        # A UDF cannot have returned a pandas object if nobody has imported pandas, and importing it takes long.
+        pandas = sys.modules.get("pandas")
+        if pandas is not None and isinstance(result, pandas.Series):
+            return self._from_series(result)
+        if pandas is not None and isinstance(result, pandas.DataFrame):
+            return self._struct(
+                {str(name): self._child_array(str(name), result[name]) for name in result.columns}, len(result)
+            )
+        columns = _named_columns(result)
+        if columns is not None and t.is_struct(self.data_type):
+            arrays = {name: self._child_array(name, column) for name, column in columns.items()}
+            return self._struct(arrays, len(next(iter(arrays.values()), ())))
+        raise TypeError(f"expected an array, got {type(result).__name__}")
+
+    def _struct(self, columns: Mapping[str, pa.Array[Any]], rows: int) -> pa.Array[Any]:
+        if not t.is_struct(self.data_type):
+            raise TypeError(f"expected one array of {self.data_type}, got columns {', '.join(columns)}")
+        names = [field.name for field in self.data_type]
+        if set(columns) != set(names):
+            raise ValueError(f"expected columns {', '.join(names)}, got {', '.join(columns) or 'none'}")
+        if not names:
+            return pa.array([()] * rows, type=self.data_type)
+        arrays = [columns[name] for name in names]
+        return pa.StructArray.from_arrays(
+            arrays, fields=[pa.field(name, array.type) for name, array in zip(names, arrays, strict=True)]
+        )
+
+    def _child_array(self, name: str, column: object) -> pa.Array[Any]:
+        fields = {field.name: field.type for field in self.data_type} if t.is_struct(self.data_type) else {}
+        if name not in fields:
+            raise ValueError(f"expected columns {', '.join(fields) or 'none'}, got {name!r}")
+        nan_is_null = self._converter.nan_is_null
+        return Output(self.udf, fields[name], is_columns=False, nan_is_null=nan_is_null)._as_array(column)  # noqa: SLF001 - of its own class
+
+    def _from_series(self, series: pd.Series) -> pa.Array[Any]:
+        if series.dtype == object:
+            return self._converter.array(series.tolist())
+        made: pa.Array[Any] | pa.ChunkedArray[Any] = pa.array(series, from_pandas=self._converter.nan_is_null)
+        return _one_array(made) if isinstance(made, pa.ChunkedArray) else made
+
+    def _from_numpy(self, values: np.ndarray) -> pa.Array[Any]:
+        if values.ndim == 2 and values.dtype != object:
+            flat = pa.array(np.ascontiguousarray(values).reshape(-1))
+            return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+        if values.ndim != 1:
+            raise ValueError(f"expected an array of one dimension, got {values.ndim}")
+        if values.dtype == object:
+            return self._converter.array(values.tolist())
+        made: pa.Array[Any] = pa.array(values, from_pandas=self._converter.nan_is_null)
+        return made
+
+    def _misfits(self, values: list[object], start: int, stop: int) -> Iterator[tuple[int, BaseException]]:
+        """Finds the values that do not fit by halving; only conversions run, never the UDF."""
+        try:
+            self._converter.array(values[start:stop])
+        except CONVERSION_ERRORS as error:
+            if stop - start == 1:
+                yield start, error
+                return
+        else:
+            return
+        middle = (start + stop) // 2
+        yield from self._misfits(values, start, middle)
+        yield from self._misfits(values, middle, stop)
+
+    def _wrong_value(self, error: BaseException, row: int | None) -> UdfOutputError:
+        where = "in the batch" if row is None else f"row {row} of the batch"
+        return UdfOutputError(
+            f"UDF {self.udf!r} returned a value that does not fit: expected {self.data_type}, got {shortened(message_of(error))} - "
+            f"{where} - convert the result, or declare another data_type",
+            udf=self.udf,
+            row=row,
+        )
+
+
+def _named_columns(result: object) -> Mapping[str, object] | None:
+    """Returns the columns of a mapping, a NamedTuple or a dataclass of arrays; None: it is none of them."""
+    if isinstance(result, Mapping):
+        return {str(name): column for name, column in result.items()}
+    if isinstance(result, tuple) and hasattr(result, "_fields"):
+        return dict(zip(result._fields, result, strict=True))
+    if dataclasses.is_dataclass(result) and not isinstance(result, type):
+        return {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
+    return None
+
+
+def _one_array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    made = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    if isinstance(made, pa.ChunkedArray):
+        raise pa.ArrowCapacityError(
+            f"the values of the batch are too large for one array of {column.type}; use a large_ type or smaller batches"
+        )
+    return made
+
+
+def _first_failing(rows: int, attempt: Callable[[int, int], object]) -> int | None:
+    """Returns the first row for which an attempt at a range fails, in log(rows) attempts; None if it cannot be told."""
+    start, stop = 0, rows
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        try:
+            attempt(start, middle)
+        except CONVERSION_ERRORS:
+            stop = middle
+        else:
+            start = middle
+    return start if rows else None

@@ -1,0 +1,87 @@
+"""Record batches of the sizes that are wanted, out of batches of whatever sizes there are."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+
+import pyarrow as pa
+
+
+class Rebatcher:
+    """Joins and slices record batches; rows keep their order, and each is given once.
+
+    Slices share memory with the batches they come from; only a batch that is put together from several is copied. Not safe for
+    several threads.
+    """
+
+    __slots__ = ("_batches", "_held", "_max_bytes")
+
+    def __init__(self, batches: Iterable[pa.RecordBatch], *, max_bytes: int | None = None) -> None:
+        """Begins with the first row.
+
+        Args:
+            batches: Batches of one schema; pulled only as far as `take` needs.
+            max_bytes: No batch holds more Arrow data than this, unless a single row does; None: no limit.
+        """
+        if max_bytes is not None and max_bytes < 1:
+            raise ValueError(
+                f"max_bytes={max_bytes} is not possible - in Rebatcher - give a number of bytes from 1, or None"
+            )
+        self._batches = iter(batches)
+        self._held: deque[pa.RecordBatch] = deque()
+        self._max_bytes = max_bytes
+
+    def take(self, rows: int) -> pa.RecordBatch | None:
+        """Returns the next rows: as many as asked for, fewer at the end or where `max_bytes` is reached; None: there are none left."""
+        if rows < 1:
+            raise ValueError(
+                f"a batch of {rows} rows is not possible - in Rebatcher.take - give a number of rows from 1"
+            )
+        parts: list[pa.RecordBatch] = []
+        wanted, free = rows, self._max_bytes
+        while wanted > 0:
+            batch = self._next()
+            if batch is None:
+                break
+            count = min(wanted, batch.num_rows)
+            if free is not None:
+                count = min(count, _rows_within(batch, count, free))
+                if count == 0 and not parts:
+                    count = 1
+            if count < batch.num_rows:
+                self._held.appendleft(batch.slice(count))
+            if count == 0:
+                break
+            part = batch.slice(0, count)
+            parts.append(part)
+            wanted -= count
+            if free is not None:
+                free -= part.nbytes
+                if free <= 0 or count < batch.num_rows:
+                    break
+        if len(parts) < 2:
+            return parts[0] if parts else None
+        # One batch, unless the text of all parts is too much for one array: then the rest waits for the next call.
+        first, *rest = pa.Table.from_batches(parts).combine_chunks().to_batches()
+        self._held.extendleft(reversed(rest))
+        return first
+
+    def _next(self) -> pa.RecordBatch | None:
+        if self._held:
+            return self._held.popleft()
+        return next((batch for batch in self._batches if batch.num_rows > 0), None)
+
+
+def _rows_within(batch: pa.RecordBatch, rows: int, limit_bytes: int) -> int:
+    """Returns how many of the first rows hold no more than the limit; the size of a slice is that of the bytes it refers to."""
+    if batch.slice(0, rows).nbytes <= limit_bytes:
+        return rows
+    fits, too_many = 0, rows
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        if batch.slice(0, middle).nbytes <= limit_bytes:
+            fits = middle
+        else:
+            too_many = middle
+    return fits

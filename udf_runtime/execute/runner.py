@@ -1,0 +1,161 @@
+"""Runs a UDF over record batches: the one entrance to this package."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+import pyarrow as pa
+
+from udf_runtime.definition import UDF, Kind
+from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.execute.casts import nulls
+from udf_runtime.execute.inputs import OpenBlobs, check_inputs, open_in_memory
+from udf_runtime.execute.isolate import IsolatedCalls
+from udf_runtime.execute.result import BatchResult
+from udf_runtime.execute.scalar import ScalarCalls
+from udf_runtime.execute.setting import Setting
+from udf_runtime.execute.stream import StreamCalls
+from udf_runtime.execute.units import VectorCalls
+
+_BatchCalls = ScalarCalls | VectorCalls | IsolatedCalls
+
+
+class UdfRunner:
+    """Runs one UDF over batches, under its error policy, in this process or isolated from it.
+
+    The UDF is loaded once per process. A context manager: `close` ends threads and child processes. One `run` at a time.
+    """
+
+    def __init__(
+        self,
+        udf: UDF,
+        *,
+        threads: int = 1,
+        isolate: bool = False,
+        sleep: Callable[[float], object] = time.sleep,
+        clock: Callable[[], float] = time.perf_counter,
+        rng: random.Random | None = None,
+        open_blobs: OpenBlobs | None = None,
+    ) -> None:
+        """Prepares a run; loads nothing, and starts no thread and no process.
+
+        Args:
+            udf: What runs.
+            threads: How many batches run at once, at most. UDFs with iterators run as one stream, unless they are isolated.
+            isolate: Whether the UDF runs in child processes, as many as `threads`, so that a crash costs a row and not this process.
+            sleep: Waits a number of seconds between two attempts. Children use their own.
+            clock: Seconds, for measuring. Children use their own.
+            rng: For waiting times; None: one that nobody seeded.
+            open_blobs: Opens the values of parameters that are lazily readable files, where the UDF runs (so it is pickled if isolated);
+                None: the column holds the bytes themselves.
+
+        Raises:
+            UdfDefinitionError: `threads` is less than 1.
+        """
+        if threads < 1:
+            raise UdfDefinitionError(
+                f"threads={threads} is not possible - in UdfRunner - give a number of threads from 1"
+            )
+        self._setting = Setting(
+            udf=udf,
+            sleep=sleep,
+            clock=clock,
+            rng=rng if rng is not None else random.Random(),  # noqa: S311 - waiting times are no secret
+            open_blobs=open_blobs if open_blobs is not None else open_in_memory,
+        )
+        self._threads = threads
+        self._isolate = isolate
+        self._calls: _BatchCalls | StreamCalls | None = None
+        self._closed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def load(self) -> None:
+        """Loads the UDF in this process now, and not with the first batch; isolated UDFs are loaded in their children only.
+
+        Raises:
+            UdfFailedError: The class of a stateful UDF raised while it was constructed or set up.
+        """
+        self._loaded()
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[BatchResult]:
+        """Yields one result per batch, in order.
+
+        Nothing is pulled before a result is asked for, and no more than `threads` + 1 batches are in hand. After an error nothing more is
+        pulled; batches that other threads are busy with are waited for and dropped.
+
+        Args:
+            batches: Each has exactly the UDF's inputs as columns, in parameter order; for a UDF of record batches, what the function is
+                to get. Batches without rows are answered without a call.
+
+        Raises:
+            UdfFailedError: The function raised, and the policy does not forgive it.
+            UdfOutputError: The function returned something that does not fit, and the policy does not forgive it.
+            UdfProcessDiedError: An isolated UDF died before it was loaded, or its policy names this error in a `Fail`.
+            UdfDefinitionError: A batch does not have the UDF's inputs.
+        """
+        if self._closed:
+            raise UdfDefinitionError("the runner is closed - in UdfRunner.run - make another one")
+        calls = self._loaded()
+        if isinstance(calls, StreamCalls):
+            return calls.run(batches)
+        if self._threads == 1:
+            return (self._one(calls, batch) for batch in batches)
+        return self._side_by_side(calls, iter(batches))
+
+    def close(self) -> None:
+        """Ends threads and child processes; closing twice is fine."""
+        self._closed = True
+        calls, self._calls = self._calls, None
+        if calls is not None:
+            calls.close()
+
+    def _loaded(self) -> _BatchCalls | StreamCalls:
+        if self._calls is None:
+            kind = self._setting.udf.kind
+            if self._isolate:
+                self._calls = IsolatedCalls(self._setting)
+            elif kind is Kind.SCALAR:
+                self._calls = ScalarCalls(self._setting)
+            else:
+                self._calls = StreamCalls(self._setting) if kind.iterates else VectorCalls(self._setting)
+        return self._calls
+
+    def _one(self, calls: _BatchCalls, batch: pa.RecordBatch) -> BatchResult:
+        check_inputs(self._setting.udf, batch)
+        if batch.num_rows == 0:
+            return BatchResult(values=nulls(0, self._setting.udf.data_type))
+        return calls.run(batch)
+
+    def _side_by_side(self, calls: _BatchCalls, batches: Iterator[pa.RecordBatch]) -> Iterator[BatchResult]:
+        pending: deque[Future[BatchResult]] = deque()
+        finished = False
+        executor = ThreadPoolExecutor(self._threads, thread_name_prefix=f"udf-{self._setting.udf.name}")
+        try:
+            for batch in batches:
+                pending.append(executor.submit(self._one, calls, batch))
+                if len(pending) > self._threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+            finished = True
+        finally:
+            for future in pending:
+                future.cancel()
+            if not finished and isinstance(calls, IsolatedCalls):
+                calls.stop()
+            executor.shutdown(wait=True, cancel_futures=True)
+            if isinstance(calls, IsolatedCalls) and not self._closed:
+                calls.resume()

@@ -1,0 +1,126 @@
+"""UDFs of single rows: one tight loop per batch, and retry and skip row by row."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+
+from udf_runtime.errors import UdfOutputError
+from udf_runtime.execute.inputs import scalar_columns
+from udf_runtime.execute.result import BatchResult, RowFailure, row_failure
+from udf_runtime.execute.setting import Setting, load_function, passes_through
+from udf_runtime.execute.time_limit import TimeLimit
+
+
+class ScalarCalls:
+    """Calls a function once per row; a row that fails is called again only by a `Retry`, and no other row because of it.
+
+    Safe for several threads if the user's function is.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        """Loads the UDF in this process."""
+        self.setting = setting
+        self.function = load_function(setting.udf)
+        self.output = setting.output()
+        self.time_limit = (
+            None if setting.udf.timeout is None else TimeLimit(setting.udf.name, self.function, setting.udf.timeout)
+        )
+
+    def run(self, batch: pa.RecordBatch) -> BatchResult:
+        """Returns the values of a batch.
+
+        Raises:
+            UdfFailedError: The function raised, and the policy does not forgive it.
+            UdfOutputError: The function returned a value that does not fit, and the policy does not forgive it.
+        """
+        return _Batch(self, batch).run()
+
+    def close(self) -> None:
+        """Ends the threads that calls with a time limit run in."""
+        if self.time_limit is not None:
+            self.time_limit.close()
+
+
+class _Batch:
+    """The state of one batch on its way."""
+
+    __slots__ = ("batch", "calls", "failures", "retries", "setting")
+
+    def __init__(self, calls: ScalarCalls, batch: pa.RecordBatch) -> None:
+        self.calls = calls
+        self.setting = calls.setting
+        self.batch = batch
+        self.failures: list[RowFailure] = []
+        self.retries = 0
+
+    def run(self) -> BatchResult:
+        start_s = self.setting.clock()
+        rows = self.batch.num_rows
+        results: list[object] = []
+        call_the_rest = self._caller(self.batch, results)
+        while len(results) < rows:
+            failed: BaseException | None = None
+            try:
+                call_the_rest()
+            except BaseException as error:  # whatever a UDF raises is its policy's business
+                if passes_through(error):
+                    raise
+                failed = error
+            if len(results) < rows:
+                # Without an exception the function raised StopIteration, which `extend` took for the end.
+                results.append(self._settled(len(results), failed or StopIteration("raised by the function")))
+        values = self.calls.output.from_rows(results, misfit=self._settled)
+        self.failures.sort(key=lambda failure: failure.row)
+        return BatchResult(
+            values=values, failures=tuple(self.failures), retries=self.retries, seconds=self.setting.clock() - start_s
+        )
+
+    def _caller(self, batch: pa.RecordBatch, results: list[object]) -> Callable[[], None]:
+        """Returns what calls the function for the rows not called yet, and goes on behind a row that raised if called again."""
+        columns = scalar_columns(batch, self.setting.udf.parameters, self.setting.open_blobs)
+        if self.calls.time_limit is not None:
+            limit, arguments = (
+                self.calls.time_limit,
+                zip(*columns, strict=True) if columns else iter([()] * batch.num_rows),
+            )
+            return lambda: limit.extend(results, arguments)
+        function = self.calls.function
+        # `map` has taken a row's arguments before the function raises, and `extend` keeps what came before: so the rows before are kept,
+        # the next call goes on with the row behind, and the loop itself runs in C.
+        made = map(function, *columns) if columns else map(lambda _: function(), range(batch.num_rows))  # noqa: C417 - a generator would end at an exception
+        return lambda: results.extend(made)
+
+    def _settled(self, row: int, error: BaseException) -> object:
+        """Returns the value of a row that failed: of a later attempt, or None if it is skipped."""
+        policy, attempt = self.setting.policy, 1
+        while True:
+            decision = policy.decide(error, attempt=attempt, rng=self.setting.rng)
+            if decision.action == "fail":
+                raise self.setting.failed(error, row=row, attempt=attempt) from _cause(error)
+            if decision.action == "skip":
+                most = policy.max_attempts(error)
+                self.failures.append(row_failure(error, row=row, attempt=attempt, max_attempts=most))
+                return None
+            self.setting.sleep(decision.delay_s)
+            self.retries += 1
+            attempt += 1
+            # The arguments are made anew: the attempt before may have changed a list or read a file to its end.
+            results: list[object] = []
+            try:
+                self._caller(self.batch.slice(row, 1), results)()
+                if results:
+                    self.calls.output.from_rows(list(results))
+                    return results[0]
+                error = StopIteration("raised by the function")
+            except UdfOutputError as again:
+                error = UdfOutputError(str(again).replace("row 0 of", f"row {row} of"), udf=again.udf, row=row)
+            except BaseException as again:  # as in run
+                if passes_through(again):
+                    raise
+                error = again
+
+
+def _cause(error: BaseException) -> BaseException | None:
+    return error.__cause__ if isinstance(error, UdfOutputError) else error

@@ -1,0 +1,219 @@
+"""UDFs that take an iterator of batches and give one of results: a model that is set up once and then fed."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import pyarrow as pa
+
+from udf_runtime.errors import UdfOutputError
+from udf_runtime.execute.casts import nulls
+from udf_runtime.execute.inputs import check_inputs, vector_arguments
+from udf_runtime.execute.result import BatchResult
+from udf_runtime.execute.setting import Setting, load_function, passes_through
+from udf_runtime.execute.units import Units
+
+MOST_READ_AHEAD = 4
+"""Batches that a function may take before it must have given a result; one that takes more sees the end of its input."""
+
+
+class StreamCalls:
+    """Feeds batches to a generator function and takes one result per batch, in order.
+
+    The generator lives from batch to batch. It may read a few batches ahead; when it wants more than that without giving a result (for
+    example because it makes a list of its input), its input ends, and it is started again for the rest: memory stays bounded.
+    A generator that raised is dead, so after an error it is started anew; the batches that it had taken and not answered are then given
+    to it one by one, each as a stream of its own, under the error policy (retry, or halving to the row). One stream, whatever the number
+    of threads. Not safe for several threads.
+    """
+
+    def __init__(self, setting: Setting) -> None:
+        """Loads the UDF in this process."""
+        self.setting = setting
+        self.function = load_function(setting.udf)
+        self.output = setting.output()
+
+    def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[BatchResult]:
+        """Yields one result per batch.
+
+        Raises:
+            UdfFailedError: The function raised, and the policy does not forgive it.
+            UdfOutputError: A result does not fit its batch, there were fewer or more results than batches, and the policy does not
+                forgive it.
+        """
+        feed = _Feed(self.setting, iter(batches))
+        while feed.prepare():
+            yield from self._stream(feed)
+        yield from self._empty(feed)
+
+    def close(self) -> None:
+        """Does nothing: a stream ends with its run."""
+
+    def _stream(self, feed: _Feed) -> Iterator[BatchResult]:
+        clock = self.setting.clock
+        results: Iterator[object] | None = None
+        answered = 0
+        try:
+            while True:
+                start_s, source_s = clock(), feed.source_s
+                error: BaseException | None = None
+                try:
+                    if results is None:
+                        results = iter(self._started(feed))
+                    result = next(results)
+                except StopIteration:
+                    break
+                except BaseException as raised:  # whatever a UDF raises is its policy's business
+                    if feed.broken is not None:
+                        raise feed.broken from None
+                    if passes_through(raised):
+                        raise
+                    error = raised
+                if error is not None:
+                    yield from self._each(feed, error)
+                    return
+                yield from self._empty(feed)
+                if not feed.taken:
+                    raise self._miscounted("gave more results than it had taken batches")
+                batch = feed.taken.popleft()
+                answered += 1
+                yield self._checked(result, batch, start_s, feed.source_s - source_s)
+            left = feed.unanswered()
+            # A function that ends early, all it took answered, has done nothing wrong: it is started again for the rest.
+            if left:
+                yield from self._each(
+                    feed, self._miscounted(f"ended after {answered} results for {answered + left} batches")
+                )
+        finally:
+            close = getattr(results, "close", None)
+            if callable(close):
+                close()
+
+    def _started(self, feed: Iterable[object]) -> Iterable[object]:
+        results = self.function(feed)
+        if not isinstance(results, Iterable):
+            raise UdfOutputError(
+                f"UDF {self.setting.udf.name!r} returned {type(results).__name__} instead of an iterator of results - in the batch - "
+                "yield one result per batch",
+                udf=self.setting.udf.name,
+            )
+        return results
+
+    def _checked(self, result: object, batch: pa.RecordBatch, start_s: float, source_s: float) -> BatchResult:
+        """Returns the result of a batch; one that does not fit is an error of that batch, while the generator lives on."""
+        units = Units(self.setting, self._alone)
+        try:
+            values = self.output.from_batch(result, batch.num_rows)
+        except UdfOutputError as error:
+            values = units.run(batch, error)
+        return units.result(values, self.setting.clock() - start_s - source_s)
+
+    def _each(self, feed: _Feed, error: BaseException) -> Iterator[BatchResult]:
+        """Yields the results of the batches that a dead generator left, each computed alone."""
+        yield from self._empty(feed)
+        left = feed.take_unanswered()
+        if not left:  # it raised behind its last result: no batch's error, and none to skip
+            raise self.setting.failed(error, row=None, attempt=1) from error
+        for batch in left:
+            start_s = self.setting.clock()
+            if batch.num_rows == 0:
+                yield self._nothing()
+                continue
+            units = Units(self.setting, self._alone)
+            if len(left) > 1 and self.setting.policy.decide(error, attempt=1, rng=self.setting.rng).action == "fail":
+                raise self.setting.failed(error, row=None, attempt=1) from error
+            # With several batches in its hands nobody knows which of them the generator died of: each starts without a mark.
+            values = units.run(batch, error if len(left) == 1 else None)
+            yield units.result(values, self.setting.clock() - start_s)
+
+    def _alone(self, batch: pa.RecordBatch) -> pa.Array[Any]:
+        """Returns the values of one batch from a generator of its own."""
+        results = iter(self._started(iter([element(self.setting, batch)])))
+        try:
+            for result in results:
+                return self.output.from_batch(result, batch.num_rows)
+        finally:
+            close = getattr(results, "close", None)
+            if callable(close):
+                close()
+        raise self._miscounted("ended after 0 results for 1 batches")
+
+    def _empty(self, feed: _Feed) -> Iterator[BatchResult]:
+        """Yields results for batches without rows that are next in order; the function never sees those."""
+        while feed.taken and feed.taken[0].num_rows == 0:
+            feed.taken.popleft()
+            yield self._nothing()
+
+    def _nothing(self) -> BatchResult:
+        return BatchResult(values=nulls(0, self.setting.udf.data_type))
+
+    def _miscounted(self, what: str) -> UdfOutputError:
+        return UdfOutputError(
+            f"UDF {self.setting.udf.name!r} {what} - in the stream of batches - yield exactly one result per batch",
+            udf=self.setting.udf.name,
+        )
+
+
+class _Feed:
+    """The iterator that the function reads, and what it has read and not answered."""
+
+    def __init__(self, setting: Setting, source: Iterator[pa.RecordBatch]) -> None:
+        self._setting = setting
+        self._source = source
+        self._next: pa.RecordBatch | None = None
+        self.taken: deque[pa.RecordBatch] = deque()
+        self.broken: BaseException | None = None
+        self.source_s = 0.0
+
+    def prepare(self) -> bool:
+        """Makes sure that there is a batch to start a stream with; False: there is none left."""
+        if self._next is None:
+            self._next = self._pull()
+        return self._next is not None
+
+    def unanswered(self) -> int:
+        return sum(batch.num_rows > 0 for batch in self.taken) + (self._next is not None)
+
+    def take_unanswered(self) -> list[pa.RecordBatch]:
+        left = [*self.taken, *([] if self._next is None else [self._next])]
+        self.taken.clear()
+        self._next = None
+        return left
+
+    def __iter__(self) -> _Feed:
+        return self
+
+    def __next__(self) -> object:
+        if sum(batch.num_rows > 0 for batch in self.taken) >= MOST_READ_AHEAD:
+            raise StopIteration
+        batch = self._next if self._next is not None else self._pull()
+        self._next = None
+        if batch is None:
+            raise StopIteration
+        self.taken.append(batch)
+        return element(self._setting, batch)
+
+    def _pull(self) -> pa.RecordBatch | None:
+        """Returns the next batch with rows; those without go straight to `taken`, where they keep their place."""
+        start_s = self._setting.clock()
+        try:
+            for batch in self._source:
+                check_inputs(self._setting.udf, batch)
+                if batch.num_rows:
+                    return batch
+                self.taken.append(batch)
+        except BaseException as error:
+            # It passes through the user's generator, which must not be blamed for it.
+            self.broken = error
+            raise
+        finally:
+            self.source_s += self._setting.clock() - start_s
+        return None
+
+
+def element(setting: Setting, batch: pa.RecordBatch) -> object:
+    """Returns what the function's iterator gives for a batch: its argument, or a tuple of them if it has several."""
+    arguments = vector_arguments(setting.udf.kind, batch)
+    return arguments[0] if len(arguments) == 1 else arguments

@@ -1,0 +1,175 @@
+"""A limit on the time of one call.
+
+Signals reach the main thread only, so a call with a limit runs in a thread of its own, which is left behind when the call is late: the
+caller goes on at once, also when the call waits in native code. The thread left behind is asked to end (an exception is raised in it at
+its next Python instruction), and whatever it returns is thrown away. Limits of this: a call that never gives the interpreter lock back
+cannot be noticed; one that waits in native code for ever keeps its thread and what it holds; and the function runs in another thread
+than the caller's, the same one from batch to batch until a call is late.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+
+from udf_runtime.execute.setting import HungCallsError
+
+MOST_HUNG_CALLS = 64
+"""A UDF that hangs this often without ending would fill the process with threads."""
+
+
+class TimeLimit:
+    """Calls a function with a limit per call; several threads may do so at once, each with a helper thread of its own."""
+
+    def __init__(self, udf: str, function: Callable[..., object], limit_s: float) -> None:
+        """Starts no thread yet.
+
+        Args:
+            udf: Name of the UDF, for messages.
+            function: What is called.
+            limit_s: Seconds for one call.
+        """
+        self._udf = udf
+        self._function = function
+        self._limit_s = limit_s
+        self._own = threading.local()
+        self._helpers: list[_Helper] = []
+        self._lock = threading.Lock()
+
+    def extend(self, results: list[object], arguments: Iterator[tuple[object, ...]]) -> None:
+        """Calls the function for each of the arguments and appends what it returns; after an exception it can go on behind that row.
+
+        Raises:
+            TimeoutError: A call took longer than the limit. Its result will not be appended.
+            BaseException: What the function raised.
+            HungCallsError: Too many calls never came back.
+        """
+        work = _Work(arguments)
+        helper = self._helper()
+        helper.queue.put(work)
+        late = False
+        wait_s = self._limit_s
+        try:
+            while not late and not work.done.wait(wait_s):
+                late, wait_s = work.give_up_if_late(self._limit_s)
+        except BaseException:  # the caller is interrupted: nobody waits for the rows that are left
+            work.give_up()
+            self._leave(helper)
+            raise
+        results.extend(work.results)
+        if late:
+            self._leave(helper)
+            raise TimeoutError(f"the call took longer than the timeout of {self._limit_s} s")
+        if work.error is not None:
+            raise work.error
+
+    def close(self) -> None:
+        """Ends the threads that are idle; one that is still in a late call ends with that call."""
+        with self._lock:
+            for helper in self._helpers:
+                helper.queue.put(None)
+            self._helpers = [helper for helper in self._helpers if helper.thread.is_alive()]
+
+    def _helper(self) -> _Helper:
+        helper: _Helper | None = getattr(self._own, "helper", None)
+        if helper is None or not helper.thread.is_alive():
+            with self._lock:
+                self._helpers = [other for other in self._helpers if other.thread.is_alive()]
+                hung = sum(other.left for other in self._helpers)
+                if hung >= MOST_HUNG_CALLS:
+                    raise HungCallsError(
+                        udf=self._udf,
+                        row=None,
+                        error_type="TimeoutError",
+                        error_message=f"{hung} calls took longer than the timeout of {self._limit_s} s and still have not ended",
+                        error_trace="",
+                    )
+                helper = _Helper(self._udf, self._function)
+                self._helpers.append(helper)
+            self._own.helper = helper
+        return helper
+
+    def _leave(self, helper: _Helper) -> None:
+        self._own.helper = None
+        helper.left = True
+        helper.queue.put(None)
+        if helper.thread.ident is not None:
+            ctypes.pythonapi.PyThreadState_SetAsyncExc(
+                ctypes.c_ulong(helper.thread.ident), ctypes.py_object(_GivenUpError)
+            )
+
+
+class _GivenUpError(SystemExit):
+    """Ends a thread that nobody waits for; a SystemExit, so that a thread that it surprises elsewhere ends without a report."""
+
+
+class _Work:
+    """Rows to call, and what came of them; shared by the caller and one helper thread."""
+
+    __slots__ = ("arguments", "done", "error", "given_up", "lock", "results", "started_s")
+
+    def __init__(self, arguments: Iterator[tuple[object, ...]]) -> None:
+        self.arguments = arguments
+        self.results: list[object] = []
+        self.error: BaseException | None = None
+        self.done = threading.Event()
+        self.lock = threading.Lock()
+        self.given_up = False
+        self.started_s: float | None = None
+
+    def give_up(self) -> None:
+        with self.lock:
+            self.given_up = True
+
+    def give_up_if_late(self, limit_s: float) -> tuple[bool, float]:
+        """Returns whether the call that runs now is late, else how many seconds it has left."""
+        with self.lock:
+            if self.started_s is None:  # between two rows, or all done
+                return False, limit_s
+            left_s = limit_s - (time.monotonic() - self.started_s)
+            if left_s > 0:
+                return False, left_s
+            self.given_up = True
+            return True, 0.0
+
+    def run(self, function: Callable[..., object]) -> None:
+        try:
+            for row in self.arguments:
+                self.started_s = time.monotonic()
+                value = function(*row)
+                with self.lock:
+                    # Under the lock a call is either in time and counted, or late and thrown away, never both.
+                    self.started_s = None
+                    if self.given_up:
+                        return
+                    self.results.append(value)
+        except BaseException as error:  # noqa: BLE001 - handed to the caller, whose policy decides
+            with self.lock:
+                self.started_s = None
+                if not self.given_up:
+                    self.error = error
+        finally:
+            self.done.set()
+
+
+class _Helper:
+    """A daemon thread, so that a call that never ends does not keep the process from ending."""
+
+    __slots__ = ("left", "queue", "thread")
+
+    def __init__(self, udf: str, function: Callable[..., object]) -> None:
+        self.left = False
+        self.queue: queue.SimpleQueue[_Work | None] = queue.SimpleQueue()
+        self.thread = threading.Thread(target=_serve, args=(self.queue, function), name=f"udf-{udf}-timed", daemon=True)
+        self.thread.start()
+
+
+def _serve(work: queue.SimpleQueue[_Work | None], function: Callable[..., object]) -> None:
+    while (item := work.get()) is not None:
+        item.run(function)
+        if item.given_up:
+            return
+        del item  # or an idle thread keeps the last batch alive

@@ -1,0 +1,386 @@
+"""A digest of what a piece of code does: the same definition has the same digest in every process, a changed one another.
+
+What counts for a function: its bytecode, names and constants (docstrings, comments and line numbers do not), defaults, closure, and
+each global that it reads, functions and classes among them recursively. For a class: its bases, methods and attributes. For an
+object: its class and the state that pickling would take. Order counts in sequences; it does not in sets and in dicts.
+
+Where the walk ends:
+
+* Installed libraries (the standard library, `site-packages`, this package) go by module and qualified name, except for the module
+  that a function itself lives in. Code of your own, a notebook's included, goes by content. A UDF that must follow the release of a
+  library says so with `version=`.
+* A global that the function itself assigns (`global model; model = load()`) is state of a process, and goes by its name.
+* A module that is imported inside a function goes by its source file if it is your own.
+
+The digest holds bytecode, so a new minor version of Python gives new digests; `version=` is there for tables that outlive one.
+Nothing here runs the code that is digested, and nothing is guessed: what cannot be digested is an error.
+"""
+
+from __future__ import annotations
+
+import copyreg
+import dataclasses
+import enum
+import functools
+import hashlib
+import math
+import struct
+import sys
+import types
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol, runtime_checkable
+
+from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.fingerprint_code import code_parts, globals_of, imports_of
+from udf_runtime.fingerprint_data import data_parts
+from udf_runtime.fingerprint_places import is_library, source_digest
+
+_CLASS_SURROUNDINGS = frozenset(
+    {
+        "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate__", "__annotate_func__",
+        "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl", "__parameters__",
+        "__conditional_annotations__", "__classdictcell__", "__dataclass_fields__", "__dataclass_params__",
+    }
+)  # fmt: skip
+"""What a class says about where it stands, what it is made from (hashed in another form), or what it keeps for itself."""
+
+_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
+                types.ClassMethodDescriptorType, types.MethodWrapperType)  # fmt: skip
+
+
+@runtime_checkable
+class Fingerprinted(Protocol):
+    """An object that says itself what its digest is made from."""
+
+    def fingerprint_parts(self) -> Iterable[object]:
+        """Returns values that determine what the object does."""
+
+
+def fingerprint(*parts: object, what: str = "this definition") -> str:
+    """Returns the digest of code and values as 32 hex digits; the same in every process of one minor version of Python.
+
+    Args:
+        parts: Functions, classes, objects and data, in their order.
+        what: What is digested, for the message of an error: "UDF 'f'".
+
+    Raises:
+        UdfDefinitionError: Something that the code uses (a lock, an open file, a connection) has no content to digest.
+    """
+    walk = _Walk(what)
+    try:
+        for part in parts:
+            walk.add(part)
+    except RecursionError as error:
+        raise walk.refusal("it is nested too deeply") from error
+    return walk.hexdigest()
+
+
+class _Walk:
+    """One walk over a graph of objects, written into one hash. Objects that were met before are written as their number.
+
+    Attributes:
+        outer: The walk whose set or dict a key is digested for, None for the first walk.
+        active: Ids of the objects that are being written.
+        path: How the walk came to where it is, in words, shared with the outer walk.
+        root: The first object that was met: what the digest is for.
+    """
+
+    def __init__(self, what: str, outer: _Walk | None = None) -> None:
+        self._what = what
+        self._hash = hashlib.blake2b(digest_size=16)
+        # The objects are kept, so that the id of one that was made on the way is not used again.
+        self._met: dict[int, tuple[int, object]] = {}
+        self.outer = outer
+        self.active: set[int] = set()
+        self.path: list[str] = [] if outer is None else outer.path
+        self.root: object = None if outer is None else outer.root
+
+    def hexdigest(self) -> str:
+        return self._hash.hexdigest()
+
+    def refusal(self, reason: str) -> UdfDefinitionError:
+        # The nearest steps tell the most; a long way is cut in its middle.
+        steps = self.path if len(self.path) <= 6 else [*self.path[:2], "...", *self.path[-3:]]
+        where = f"{self._what}: {' > '.join(steps)}" if steps else self._what
+        return UdfDefinitionError(
+            f"no version can be told that is the same in every process: {reason} - {where} - "
+            "give version='...', and change it whenever results change"
+        )
+
+    def _write(self, tag: str, content: bytes = b"") -> None:
+        name = tag.encode()
+        self._hash.update(struct.pack("<IQ", len(name), len(content)))
+        self._hash.update(name)
+        self._hash.update(content)
+
+    def _sequence(self, tag: str, items: Iterable[object]) -> None:
+        count = 0
+        self._write(tag + "[")
+        for item in items:
+            self.add(item)
+            count += 1
+        self._write("]", str(count).encode())
+
+    def _unordered(self, tag: str, items: Iterable[tuple[object, tuple[object, ...]]]) -> None:
+        """Writes pairs of a key and what belongs to it in the order of the keys' digests, which no hash seed decides."""
+        ordered = []
+        for key, rest in items:
+            alone = _Walk(self._what, outer=self)
+            alone.add(key)
+            ordered.append((alone.hexdigest(), rest))
+        self._write(tag + "{", str(len(ordered)).encode())
+        for digest, rest in sorted(ordered, key=lambda pair: pair[0]):
+            self._write("key", digest.encode())
+            for item in rest:
+                self.add(item)
+
+    def _named(self, tag: str, step: str, items: Mapping[str, object]) -> None:
+        self._write(tag, str(len(items)).encode())
+        for name in sorted(items):
+            self._write("name", name.encode())
+            self.path.append(step.format(name))
+            self.add(items[name])
+            self.path.pop()
+
+    def add(self, value: object) -> None:
+        """Writes one value."""
+        if self._atom(value):
+            return
+        if isinstance(value, tuple) and type(value) is tuple:
+            self._sequence(
+                "tuple", value
+            )  # not numbered: which equal tuples of constants are one object, the compiler decides
+        elif isinstance(value, types.CodeType):
+            self._sequence("code", code_parts(value))
+        elif isinstance(value, frozenset) and type(value) is frozenset:
+            self._unordered("frozenset", ((item, ()) for item in value))
+        elif isinstance(value, (types.BuiltinFunctionType, *_DESCRIPTORS)):
+            self._builtin(value)
+        elif isinstance(value, types.MethodType):
+            self._sequence("method", (value.__func__, value.__self__))
+        elif isinstance(value, types.ModuleType):
+            self._write("module", value.__name__.encode())
+        elif not self._was_met(value):
+            self.active.add(id(value))
+            self._object(value)
+            self.active.discard(id(value))
+
+    def _atom(self, value: object) -> bool:
+        kind = type(value)
+        if value is None or value is Ellipsis or value is NotImplemented:
+            self._write(repr(value))
+        elif isinstance(value, str) and kind is str:
+            self._write("str", value.encode("utf-8", "surrogatepass"))
+        elif isinstance(value, int) and kind in (bool, int):
+            self._write(kind.__name__, hex(value).encode())
+        elif isinstance(value, float) and kind is float:
+            self._write("float", struct.pack("<d", math.nan if math.isnan(value) else value))
+        elif isinstance(value, complex) and kind is complex:
+            self._write("complex", struct.pack("<dd", value.real, value.imag))
+        elif isinstance(value, (bytes, bytearray)) and kind in (bytes, bytearray):
+            self._write(kind.__name__, bytes(value))
+        else:
+            return False
+        return True
+
+    def _was_met(self, value: object) -> bool:
+        number = self._met.get(id(value))
+        if number is not None:
+            self._write("met", str(number[0]).encode())
+            return True
+        outer = self.outer
+        while outer is not None:
+            # A key of a dict or a member of a set that leads back to it: a number would depend on the order of the walk.
+            if id(value) in outer.active:
+                self._write("outer", type(value).__qualname__.encode())
+                return True
+            outer = outer.outer
+        self._met[id(value)] = (len(self._met), value)
+        if self.root is None:
+            self.root = value
+        return False
+
+    def _object(self, value: object) -> None:
+        if isinstance(value, types.FunctionType):
+            self._function(value)
+        elif isinstance(value, type):
+            self._class(value)
+        elif (data := data_parts(value)) is not None:
+            self._sequence("data", data)
+        elif isinstance(value, Fingerprinted):
+            self._sequence("own", value.fingerprint_parts())
+        elif not self._container(value) and not self._wrapper(value):
+            self._instance(value)
+
+    def _container(self, value: object) -> bool:
+        if isinstance(value, list) and type(value) is list:
+            self._sequence("list", value)
+        elif isinstance(value, (dict, types.MappingProxyType)) and type(value) in (dict, types.MappingProxyType):
+            self._unordered("dict", ((key, (item,)) for key, item in value.items()))
+        elif isinstance(value, set) and type(value) is set:
+            self._unordered("set", ((item, ()) for item in value))
+        else:
+            return False
+        return True
+
+    def _wrapper(self, value: object) -> bool:
+        """Writes an object around functions that pickling refuses, or that keeps what it computed (lru_cache)."""
+        inner = getattr(value, "__wrapped__", None)
+        if isinstance(value, (staticmethod, classmethod)):
+            self._sequence(type(value).__name__, (value.__func__,))
+        elif isinstance(value, property):
+            self._sequence("property", (value.fget, value.fset, value.fdel))
+        elif isinstance(value, functools.cached_property):
+            self._sequence("cached_property", (value.func,))
+        elif isinstance(value, functools.partial):
+            self._sequence("partial", (value.func, value.args, value.keywords))
+        elif isinstance(value, types.UnionType):
+            self._sequence("union", value.__args__)
+        elif isinstance(inner, types.FunctionType) and is_library(_module_of(type(value))):
+            self._sequence("wrapped", (type(value), inner))
+        else:
+            return False
+        return True
+
+    def _builtin(self, value: object) -> None:
+        owner = getattr(value, "__self__", None)
+        if owner is None or isinstance(owner, types.ModuleType):
+            owner = getattr(value, "__objclass__", None)
+        name = str(getattr(value, "__qualname__", None))
+        self._write("builtin", f"{getattr(value, '__module__', None)}.{name}".encode())
+        self.path.append(f"the object of {name}()")
+        self.add(owner)
+        self.path.pop()
+
+    def _function(self, function: types.FunctionType) -> None:
+        # The globals tell where the code is from; functools.wraps makes __module__ tell something else.
+        module = str(function.__globals__.get("__name__"))
+        self.path.append(f"function {function.__qualname__}")
+        if self._goes_by_name(module):
+            self._write("library function", f"{module}.{function.__qualname__}".encode())
+            if getattr(sys.modules.get(module), function.__name__, None) is not function:
+                # A library's decorator made it around something else, or it is a library's closure over values.
+                inner = getattr(function, "__wrapped__", None)
+                cells = map(_content_of, function.__closure__ or ())
+                self._sequence("made of", cells if inner is None else (inner, getattr(function, "registry", None)))
+        else:
+            self._write("function")
+            self.add(function.__code__)
+            self._sequence("defaults", function.__defaults__ or ())
+            self._named("keyword defaults", "default of {!r}", function.__kwdefaults__ or {})
+            closure = zip(function.__code__.co_freevars, map(_content_of, function.__closure__ or ()), strict=True)
+            self._named("closure", "closure variable {!r}", dict(closure))
+            self._globals(function)
+        self.path.pop()
+
+    def _goes_by_name(self, module: str) -> bool:
+        """Tells whether code of a module goes by its name: a library's, unless what is digested lives in that very module."""
+        return is_library(module) and getattr(self.root, "__module__", None) != module
+
+    def _globals(self, function: types.FunctionType) -> None:
+        reads = globals_of(function.__code__)
+        found: dict[str, object] = {}
+        for name in reads.names:
+            value = function.__globals__.get(name, _UNBOUND)
+            if value is _UNBOUND or name in reads.assigned or (name.startswith("__") and name.endswith("__")):
+                continue  # a builtin, not defined (yet), state of the process, or the module's own name: in the code by its name
+            if isinstance(value, types.ModuleType) and not is_library(value.__name__):
+                found |= _used_of(value, reads.attributes, prefix=name)
+            found[name] = value
+        self._named("globals", "global {!r}", found)
+        package = function.__globals__.get("__package__")
+        self._named(
+            "imports", "import of {!r}", {name: source_digest(name, package) for name in imports_of(function.__code__)}
+        )
+
+    def _class(self, cls: type) -> None:
+        module = _module_of(cls)
+        if self._goes_by_name(module):
+            self._write("library class", f"{module}.{cls.__qualname__}".encode())
+            return
+        self.path.append(f"class {cls.__qualname__}")
+        self._write("class", cls.__name__.encode())
+        self._sequence("bases", (type(cls), *cls.__bases__))
+        members = {name: item for name, item in vars(cls).items() if name not in _CLASS_SURROUNDINGS}
+        if issubclass(cls, enum.Enum):
+            names = set(cls.__members__)
+            # What the metaclass keeps beside the members differs between versions of Python and holds the members again.
+            members = {k: v for k, v in members.items() if k not in names and not k[:1] == "_" == k[-1:]}
+            self._sequence("members", ((name, item.value) for name, item in cls.__members__.items()))
+        if dataclasses.is_dataclass(cls):
+            self._sequence("fields", map(_field_parts, dataclasses.fields(cls)))
+        self._named("class members", "attribute {!r}", members)
+        self.path.pop()
+
+    def _instance(self, value: object) -> None:
+        cls = type(value)
+        self.path.append(f"object of class {_module_of(cls)}.{cls.__qualname__}")
+        try:
+            # 4 is a fixed protocol, not the newest one: what an object answers may depend on it.
+            special = copyreg.dispatch_table.get(cls)
+            reduced = value.__reduce_ex__(4) if special is None else special(value)
+        except Exception as error:
+            raise self.refusal(f"an object cannot be digested ({type(error).__name__}: {error})") from error
+        self._write("instance")
+        self.add(cls)
+        if isinstance(reduced, str):
+            self._write("global", reduced.encode())
+        else:
+            make, args, *rest = reduced
+            # __newobj__ and its like only name the class again, which is written already.
+            self.add(make if make not in _MAKERS else None)
+            self.add(args)
+            self.add(rest[0] if rest else None)
+            for items in rest[1:3]:
+                self._sequence("items", items if items is not None else ())
+        self.path.pop()
+
+
+class _Unbound(enum.Enum):
+    """Stands for a variable without a value."""
+
+    UNBOUND = "unbound"
+
+
+_UNBOUND = _Unbound.UNBOUND
+
+_MAKERS: tuple[Callable[..., object], ...] = (
+    copyreg.__newobj__,  # type: ignore[attr-defined]
+    copyreg.__newobj_ex__,  # type: ignore[attr-defined]
+)
+
+
+def _content_of(cell: types.CellType) -> object:
+    try:
+        return cell.cell_contents
+    except ValueError:
+        return _UNBOUND  # a function of an enclosing function that is not defined yet
+
+
+def _module_of(cls: type) -> str:
+    module: object = cls.__module__
+    return module if isinstance(module, str) else "builtins"  # some classes written in C have a descriptor there
+
+
+def _field_parts(field: dataclasses.Field[object]) -> tuple[object, ...]:
+    default = None if field.default is dataclasses.MISSING else (field.default,)
+    factory = None if field.default_factory is dataclasses.MISSING else (field.default_factory,)
+    return (field.name, default, factory, field.init, field.repr, field.hash, field.compare, field.kw_only)
+
+
+def _used_of(module: types.ModuleType, attributes: frozenset[str], prefix: str) -> dict[str, object]:
+    """Returns what code may use of a module of one's own: each attribute whose name occurs in the code as an attribute's."""
+    found: dict[str, object] = {}
+    modules: list[tuple[str, types.ModuleType]] = [(prefix, module)]
+    seen: set[int] = set()
+    while modules:
+        path, current = modules.pop()
+        if id(current) in seen:
+            continue
+        seen.add(id(current))
+        for name in sorted(attributes & vars(current).keys()):
+            value = vars(current)[name]
+            found[f"{path}.{name}"] = value
+            if isinstance(value, types.ModuleType) and not is_library(value.__name__):
+                modules.append((f"{path}.{name}", value))
+    return found

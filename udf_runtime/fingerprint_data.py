@@ -1,0 +1,115 @@
+"""Digests of data that code carries with it: NumPy, Arrow and pandas values, by their full content.
+
+Two values that compare equal have the same digest, however they are laid out in memory: offsets of slices, chunk borders, bytes
+under NULLs and validity bitmaps without NULLs do not count.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+
+def data_parts(value: object) -> Iterator[object] | None:
+    """Returns what a NumPy, Arrow or pandas value consists of, as plain values, bytes and NumPy arrays; None for other values."""
+    if isinstance(value, pa.Array):
+        return _array_parts(value)
+    if isinstance(value, pa.ChunkedArray):
+        return iter(("chunked", pa.concat_arrays(value.chunks) if value.num_chunks else pa.array([], value.type)))
+    if isinstance(value, (pa.RecordBatch, pa.Table)):
+        return iter((type(value).__name__, value.schema, list(value.columns)))
+    if isinstance(value, pa.Scalar):
+        return iter(("scalar", pa.array([value.as_py()], value.type) if value.is_valid else pa.nulls(1, value.type)))
+    if isinstance(value, pa.Schema):
+        return iter(("schema", list(value), value.metadata))
+    if isinstance(value, pa.Field):
+        return iter(("field", value.name, value.type, value.nullable, value.metadata))
+    if isinstance(value, pa.DataType):
+        return iter(("type", str(value), [value.field(i) for i in range(value.num_fields)]))
+    if isinstance(value, pa.Buffer):
+        return iter(("buffer", value.to_pybytes()))
+    if type(value) in (np.ndarray, np.memmap):
+        return _numpy_parts(np.asarray(value))
+    if isinstance(value, np.generic) and not isinstance(value, np.void):
+        return _numpy_parts(np.asarray(value))
+    if isinstance(value, np.dtype):
+        return iter(("dtype", value.str, value.descr if value.names else ()))
+    return _pandas_parts(value)
+
+
+def _numpy_parts(array: np.ndarray) -> Iterator[object]:
+    yield from ("ndarray", array.dtype, array.shape)
+    if array.dtype.hasobject:
+        yield array.tolist()
+    else:
+        yield np.ascontiguousarray(array).tobytes()
+
+
+def _pandas_parts(value: object) -> Iterator[object] | None:
+    pandas = sys.modules.get("pandas")  # a value of pandas' cannot be there before pandas is
+    if pandas is None:
+        return None
+    if isinstance(value, pandas.DataFrame):
+        columns = [value.iloc[:, i] for i in range(value.shape[1])]
+        return iter(("DataFrame", value.columns, value.index, columns))
+    if isinstance(value, pandas.Series):
+        return iter(("Series", value.name, str(value.dtype), value.index, value.to_numpy()))
+    if isinstance(value, pandas.Index):
+        return iter(("Index", list(value.names), str(value.dtype), value.to_numpy()))
+    return None
+
+
+def _array_parts(array: pa.Array) -> Iterator[object]:  # type: ignore[type-arg]  # of any element type
+    kind = array.type
+    yield from ("array", kind, len(array))
+    if isinstance(array, pa.ExtensionArray):
+        yield array.storage
+        return
+    if isinstance(array, pa.DictionaryArray):
+        array = array.dictionary_decode()
+    if _is_rare(array.type):
+        yield array.to_pylist()
+        return
+    if pa.types.is_string_view(array.type) or pa.types.is_binary_view(array.type):
+        array = array.cast(pa.large_binary())
+    yield np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False)).astype(np.int64).tobytes()
+    # take() lays the values out anew: no offset, nothing under NULLs.
+    yield from _value_parts(array.take(pc.indices_nonzero(array.is_valid())))
+
+
+def _value_parts(array: pa.Array) -> Iterator[object]:  # type: ignore[type-arg]
+    """Yields the content of an array without NULLs at its top."""
+    kind, types = array.type, pa.types
+    nested: Any = array  # which of the nested classes it is, the branches below know
+    if types.is_null(kind):
+        return
+    if isinstance(array, pa.StructArray):
+        yield array.flatten()
+    elif types.is_map(kind):
+        entries: Any = array.cast(pa.list_(pa.struct([kind.field(0).type.field(i) for i in range(2)])))
+        yield from (pc.list_value_length(entries), entries.flatten())
+    elif isinstance(array, pa.FixedSizeListArray):
+        yield array.flatten()
+    elif types.is_nested(kind):
+        yield from (pc.list_value_length(nested), nested.flatten())
+    elif types.is_boolean(kind):
+        yield array.cast(pa.uint8()).to_numpy().tobytes()
+    elif types.is_primitive(kind) or types.is_decimal(kind) or types.is_fixed_size_binary(kind):
+        width = kind.bit_width // 8
+        data = array.buffers()[1]
+        yield b"" if data is None else data.slice(array.offset * width, len(array) * width).to_pybytes()
+    else:
+        text: Any = array.cast(pa.large_binary())
+        yield from (pc.binary_length(text).to_numpy().tobytes(), b"".join(text.to_pylist()))
+
+
+def _is_rare(kind: pa.DataType) -> bool:
+    """Tells types that kernels do not take, or take wrongly: pyarrow 26 casts a slice of a list view to an invalid list."""
+    types = pa.types
+    views = types.is_list_view(kind) or types.is_large_list_view(kind)
+    return views or types.is_run_end_encoded(kind) or types.is_union(kind)

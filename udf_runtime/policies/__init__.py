@@ -1,0 +1,35 @@
+"""What happens when a UDF fails, and how large its batches are. Plain values: nothing here runs a UDF, waits or keeps a thread."""
+
+from __future__ import annotations
+
+from udf_runtime.policies.backoff import Backoff, BackoffKind
+from udf_runtime.policies.batch_size import AdaptiveSize, CheckpointSizes, checkpoint_bounds
+from udf_runtime.policies.error_policy import (
+    Decision,
+    ErrorPolicy,
+    OnError,
+    fail_fast,
+    retry_all,
+    retry_transient,
+    skip_on_error,
+)
+from udf_runtime.policies.matchers import Fail, Matcher, Retry, Skip
+
+__all__ = [
+    "AdaptiveSize",
+    "Backoff",
+    "BackoffKind",
+    "CheckpointSizes",
+    "Decision",
+    "ErrorPolicy",
+    "Fail",
+    "Matcher",
+    "OnError",
+    "Retry",
+    "Skip",
+    "checkpoint_bounds",
+    "fail_fast",
+    "retry_all",
+    "retry_transient",
+    "skip_on_error",
+]
