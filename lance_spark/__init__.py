@@ -5,6 +5,7 @@ planner hand columns, filters, limits and simple aggregates down to Lance. `conn
 are defined once with `udf_runtime.udf` and filled by resumable jobs.
 """
 
+from lance_spark.backfill.cleaning import cleanup
 from lance_spark.backfill.plan_view import BackfillPlan
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.history import last_commit
@@ -31,7 +32,6 @@ from lance_spark.jobs.handle import Job
 from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, UdfResult
 from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
 from lance_spark.table import Table
-from lance_spark.write.cleanup import cleanup
 
 __all__ = [
     "BackfillIncompleteError",

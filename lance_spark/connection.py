@@ -11,7 +11,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
-from lance_spark.errors import OptionError, TableExistsError, TableNotFoundError, UnsupportedOperationError
+from lance_spark.errors import (
+    OptionError,
+    TableExistsError,
+    TableNotFoundError,
+    TableUnreadableError,
+    UnsupportedOperationError,
+)
 from lance_spark.session import session_or_local
 from lance_spark.table import Table
 from lance_spark.tabular import Data
@@ -67,6 +73,35 @@ def connect(  # noqa: PLR0913 - the specification's parameters
     return Connection(normalize_uri(uri), spark, storage_options or {}, checkpoint=checkpoint, progress=progress)
 
 
+def open_table(
+    uri: str,
+    spark: SparkSession | None = None,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    checkpoint: str | None = None,
+    progress: bool | None = None,
+) -> Table:
+    """Opens one table by its own location. Runs on the driver.
+
+    Args:
+        uri: Location of the table.
+        spark: As in :func:`connect`.
+        storage_options: As there.
+        checkpoint: As there; the table's own checkpoints are in the folder there that has its name.
+        progress: As there.
+
+    Raises:
+        TableNotFoundError: There is no table.
+        TableUnreadableError: It cannot be opened.
+        UnsupportedOperationError: The URI means a remote service.
+        OptionError: The URI is empty.
+    """
+    place = connect(uri, spark, storage_options, checkpoint=checkpoint, progress=progress)
+    if not table_exists(place.uri, place.storage_options):
+        raise TableNotFoundError(place.uri)
+    return place._table_at(place.uri, place.uri.rpartition("/")[2].removesuffix(_SUFFIX))  # noqa: SLF001 - same module
+
+
 class Connection:
     """A folder of Lance tables. Each table is a folder `<name>.lance` in it.
 
@@ -98,8 +133,8 @@ class Connection:
         return self._spark
 
     def table_names(self) -> list[str]:
-        """Returns the names of all tables, sorted. One listing; a folder without a version is no table."""
-        return sorted(name for name in self._folders() if table_exists(self._uri_of(name), self.storage_options))
+        """Returns the names of all tables, sorted. A folder without a version is no table; a damaged table is one that cannot be opened."""
+        return sorted(name for name in self._folders() if self._is_there(name))
 
     def open_table(self, name: str) -> Table:
         """Opens a table.
@@ -202,7 +237,10 @@ class Connection:
         return f"Connection({self.uri!r})"
 
     def _table(self, name: str) -> Table:
-        ref = DatasetRef.at(self._uri_of(name), self.storage_options)
+        return self._table_at(self._uri_of(name), name)
+
+    def _table_at(self, uri: str, name: str) -> Table:
+        ref = DatasetRef.at(uri, self.storage_options)
         return Table(ref, name, lambda: self.spark, checkpoint=self._checkpoint_of(name), progress=self._progress)
 
     def _checkpoint_of(self, name: str) -> str | None:
@@ -223,9 +261,18 @@ class Connection:
             )
         return f"{self.uri}/{name}{_SUFFIX}"
 
+    def _is_there(self, name: str) -> bool:
+        try:
+            return table_exists(f"{self.uri}/{name}{_SUFFIX}", self.storage_options)
+        except TableUnreadableError:
+            return True
+
     def _folders(self) -> list[str]:
         if is_local(self.uri):
-            there = os.listdir(self.uri) if os.path.isdir(self.uri) else []
+            there = []
+            if os.path.isdir(self.uri):
+                with os.scandir(self.uri) as entries:
+                    there = [entry.name for entry in entries if entry.is_dir()]
         else:
             session = open_session(self.uri, tuple(sorted(self.storage_options.items())))
             there = sorted(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -16,25 +17,36 @@ _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 def session_or_local(spark: SparkSession | None) -> SparkSession:
     """Returns the session that was given, the active one, or a new local one on all cores, with pushdown on."""
-    session = spark or SparkSession.getActiveSession() or _make_local()
+    session = spark or SparkSession.getActiveSession() or make_session()
     enable_pushdown(session)
     return session
 
 
-def _make_local() -> SparkSession:
+def make_session(master: str = "local[*,4]") -> SparkSession:
+    """Makes a session, or returns the one that this process has.
+
+    Args:
+        master: A Spark master, or `sc://...` for a server of Spark Connect.
+    """
     import os
 
-    # Workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a virtual environment.
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
-    session: SparkSession = (
-        SparkSession.builder.master("local[*,4]")
-        .appName("lance-spark")
-        .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.python.unix.domain.socket.enabled", "true")
-        .config("spark.log.level", "ERROR")
-        .getOrCreate()
-    )
+    if master.startswith("sc://"):
+        return SparkSession.builder.appName("lance-spark").remote(master).getOrCreate()
+    if master.startswith("local"):
+        # Workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a virtual environment.
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    with warnings.catch_warnings():
+        # Starting the JVM forks this process, and execs at once: nothing of Lance's runs in between.
+        warnings.filterwarnings("ignore", message="lance is not fork-safe")
+        session: SparkSession = (
+            SparkSession.builder.master(master)
+            .appName("lance-spark")
+            .config("spark.ui.showConsoleProgress", "false")
+            .config("spark.python.unix.domain.socket.enabled", "true")
+            .config("spark.log.level", "ERROR")
+            .getOrCreate()
+        )
     return session
 
 

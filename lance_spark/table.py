@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import TYPE_CHECKING, Literal
+from typing import Literal, cast
 
+from lance_spark.backfill.addresses import carry_addresses
 from lance_spark.backfill.job import BackfillJob
 from lance_spark.backfill.plan_view import BackfillPlan, view_of
 from lance_spark.backfill.prepare import Prepared, prepare
@@ -15,13 +16,13 @@ from lance_spark.backfill.request import (
     ADMISSION_STRICT,
     DEFAULT_COMMIT_GRANULARITY,
     DEFAULT_CONCURRENCY,
-    DEFAULT_FLUSH_S,
     DEFAULT_REFRESH_S,
     BackfillRequest,
     blob_buffer_of,
     checkpoint_size_of,
     columns_of,
     flag_of,
+    flush_s_of,
     refuse_shuffle,
 )
 from lance_spark.catalog.adding import add_columns
@@ -32,9 +33,6 @@ from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
 from lance_spark.jobs.progress import Progress
 from lance_spark.table_rows import TableRows
 from udf_runtime import UDF, UnpackedUDF
-
-if TYPE_CHECKING:
-    pass
 
 _HEAD_ROWS = 5
 
@@ -180,33 +178,32 @@ class Table(TableRows):
             CommitImpossibleError: The column is gone, or has got another type or UDF meanwhile.
             TimeoutError: The job has not ended in time; it goes on.
         """
-        job = self._start(
-            BackfillRequest(
-                columns=columns_of(columns),
-                udf=udf,
-                where=where,
-                concurrency=concurrency,
-                threads=intra_applier_concurrency,
-                read_version=read_version,
-                num_frags=num_frags,
-                skip_frags=skip_frags,
-                commit_granularity=commit_granularity,
-                task_size=task_size,
-                checkpoint_size=checkpoint_size_of(checkpoint_size, batch_size),
-                min_checkpoint_size=min_checkpoint_size,
-                max_checkpoint_size=max_checkpoint_size,
-                flush_s=_flush_s(batch_checkpoint_flush_interval_seconds),
-                blob_strategy=blob_read_strategy,
-                blob_buffer_bytes=blob_buffer_of(blob_read_buffer_size),
-                job_id=job_id,
-                refresh_s=refresh_status_secs,
-                admission_check=flag_of(_admission_check, ADMISSION_CHECK),
-                admission_strict=flag_of(_admission_strict, ADMISSION_STRICT),
-                save_job=_enable_job_tracker_saves,
-            ),
-            task_shuffle_diversity,
+        job = self.backfill_async(
+            columns,
+            udf=udf,
+            where=where,
+            concurrency=concurrency,
+            intra_applier_concurrency=intra_applier_concurrency,
+            _admission_check=_admission_check,
+            _admission_strict=_admission_strict,
+            refresh_status_secs=refresh_status_secs,
+            min_checkpoint_size=min_checkpoint_size,
+            max_checkpoint_size=max_checkpoint_size,
+            batch_checkpoint_flush_interval_seconds=batch_checkpoint_flush_interval_seconds,
+            blob_read_strategy=blob_read_strategy,
+            blob_read_buffer_size=blob_read_buffer_size,
+            _enable_job_tracker_saves=_enable_job_tracker_saves,
+            job_id=job_id,
+            commit_granularity=commit_granularity,
+            read_version=read_version,
+            task_shuffle_diversity=task_shuffle_diversity,
+            batch_size=batch_size,
+            checkpoint_size=checkpoint_size,
+            task_size=task_size,
+            num_frags=num_frags,
+            skip_frags=skip_frags,
         )
-        return wait(job, timeout, job.cancel)
+        return wait(cast(Job, job), timeout)
 
     def backfill_async(  # noqa: PLR0913 - the specification's parameters, documented in backfill
         self,
@@ -218,6 +215,7 @@ class Table(TableRows):
         intra_applier_concurrency: int = 1,
         _admission_check: bool | None = None,
         _admission_strict: bool | None = None,
+        refresh_status_secs: float = DEFAULT_REFRESH_S,
         min_checkpoint_size: int | None = None,
         max_checkpoint_size: int | None = None,
         batch_checkpoint_flush_interval_seconds: float | None = None,
@@ -243,32 +241,36 @@ class Table(TableRows):
         Raises:
             LanceSparkError: As in :meth:`backfill`, where it is found before the job starts.
         """
-        job = self._start(
-            BackfillRequest(
-                columns=columns_of(columns),
-                udf=udf,
-                where=where,
-                concurrency=concurrency,
-                threads=intra_applier_concurrency,
-                read_version=read_version,
-                num_frags=num_frags,
-                skip_frags=skip_frags,
-                commit_granularity=commit_granularity,
-                task_size=task_size,
-                checkpoint_size=checkpoint_size_of(checkpoint_size, batch_size),
-                min_checkpoint_size=min_checkpoint_size,
-                max_checkpoint_size=max_checkpoint_size,
-                flush_s=_flush_s(batch_checkpoint_flush_interval_seconds),
-                blob_strategy=blob_read_strategy,
-                blob_buffer_bytes=blob_buffer_of(blob_read_buffer_size),
-                job_id=job_id,
-                admission_check=flag_of(_admission_check, ADMISSION_CHECK),
-                admission_strict=flag_of(_admission_strict, ADMISSION_STRICT),
-                save_job=_enable_job_tracker_saves,
-            ),
-            task_shuffle_diversity,
+        refuse_shuffle(task_shuffle_diversity)
+        request = BackfillRequest(
+            columns=columns_of(columns),
+            udf=udf,
+            where=where,
+            concurrency=concurrency,
+            threads=intra_applier_concurrency,
+            read_version=read_version,
+            num_frags=num_frags,
+            skip_frags=skip_frags,
+            commit_granularity=commit_granularity,
+            task_size=task_size,
+            checkpoint_size=checkpoint_size_of(checkpoint_size, batch_size),
+            min_checkpoint_size=min_checkpoint_size,
+            max_checkpoint_size=max_checkpoint_size,
+            flush_s=flush_s_of(batch_checkpoint_flush_interval_seconds),
+            blob_strategy=blob_read_strategy,
+            blob_buffer_bytes=blob_buffer_of(blob_read_buffer_size),
+            job_id=job_id,
+            refresh_s=refresh_status_secs,
+            admission_check=flag_of(_admission_check, ADMISSION_CHECK),
+            admission_strict=flag_of(_admission_strict, ADMISSION_STRICT),
+            save_job=_enable_job_tracker_saves,
         )
-        return job.future if _return_future else job
+        spark = self._spark()
+        prepared = prepare(self._ref, request, spark, checkpoints=self._checkpoint)
+        progress = Progress(title=f"{self.name}.{', '.join(prepared.columns)}", enabled=self._progress)
+        job = BackfillJob(spark, prepared, request, self.name, progress)
+        handle = Job(job, prepared.spec.job_id, self.name, prepared.columns).start()
+        return handle.future if _return_future else handle
 
     def plan_backfill(  # noqa: PLR0913 - the specification's parameters
         self,
@@ -323,14 +325,6 @@ class Table(TableRows):
             outside = prepare(self._ref, everything, None, checkpoints=self._checkpoint)
         return view_of(prepared, outside, self.name, exact=exact)
 
-    def _start(self, request: BackfillRequest, task_shuffle_diversity: int | None) -> Job:
-        refuse_shuffle(task_shuffle_diversity)
-        spark = self._spark()
-        prepared = prepare(self._ref, request, spark, checkpoints=self._checkpoint)
-        progress = Progress(title=f"{self.name}.{', '.join(prepared.columns)}", enabled=self._progress)
-        job = BackfillJob(spark, prepared, request, self.name, progress)
-        return Job(job, prepared.spec.job_id, self.name, prepared.columns).start()
-
     # Jobs
 
     def list_jobs(self) -> list[JobRecord]:
@@ -360,16 +354,16 @@ class Table(TableRows):
     def get_failed_row_addresses(self, job_id: str, column_name: str) -> list[int]:
         """Returns the addresses of the rows that failed in a job, ascending, each once.
 
-        They are of the version that the job read: give it along to compute just these rows again, as in
-        `backfill(column, where=f"_rowaddr IN ({...})", read_version=table.get_job(job_id).read_version)`.
+        They are of the latest version: a row that a compaction moved has its new address, so that
+        `backfill(column, where=f"_rowaddr IN ({...})")` computes just these rows again. A row that was deleted or updated since is left out.
 
         Args:
             job_id: The job.
             column_name: The column.
         """
-        found = self.get_errors(job_id, column_name)
-        return sorted({error.row_address for error in found if error.row_address is not None})
-
-
-def _flush_s(seconds: float | None) -> float:
-    return DEFAULT_FLUSH_S if seconds is None else seconds
+        by_version: dict[int, list[int]] = {}
+        for error in self.get_errors(job_id, column_name):
+            if error.row_address is not None:
+                by_version.setdefault(error.table_version, []).append(error.row_address)
+        carried = (carry_addresses(self._ref, version, found) for version, found in by_version.items())
+        return sorted({address for addresses in carried for address in addresses})

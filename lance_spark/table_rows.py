@@ -10,11 +10,12 @@ import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_spark.dataset import DatasetRef
-from lance_spark.errors import OptionError
-from lance_spark.read.filtering import check_filter
+from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.errors import ColumnNotFoundError, OptionError, SchemaMismatchError, panics_as_errors
+from lance_spark.read.filtering import check_filter, plain
 from lance_spark.table_view import describe, render_html
 from lance_spark.tabular import Data, is_spark, to_reader
+from lance_spark.types.storable import RESERVED
 
 if TYPE_CHECKING:
     import lance
@@ -81,6 +82,8 @@ class TableRows:
 
     def head(self, n: int = _HEAD_ROWS) -> pa.Table:
         """Returns the first rows in the order of the table; fewer where it has fewer."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise OptionError("n", repr(n), "a number of rows, 0 or more")
         return self.to_lance().scanner(limit=n).to_table()
 
     def to_spark(
@@ -112,11 +115,21 @@ class TableRows:
 
         Raises:
             FilterError: The filter is not valid.
+            ColumnNotFoundError: A column is not there.
         """
         dataset = self.to_lance()
+        names = None if columns is None else list(columns)
         if filter is not None:
             check_filter(dataset, filter, self.uri, "descriptor")
-        return dataset.to_table(columns=None if columns is None else list(columns), filter=filter)
+        try:
+            return dataset.to_table(columns=names, filter=filter)
+        except (ValueError, OSError):
+            for name in names or ():
+                if name.partition(".")[0] not in dataset.schema.names and name not in RESERVED:
+                    raise ColumnNotFoundError(
+                        name, self.uri, hint=f"its columns are {', '.join(dataset.schema.names)}"
+                    ) from None
+            raise
 
     def to_pandas(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pd.DataFrame:
         """Returns the table in this process's memory, as pandas; meant for what fits there."""
@@ -157,15 +170,24 @@ class TableRows:
             writer = data.write.format("lance").mode("overwrite" if overwrite else "append")  # type: ignore[union-attr]
             writer.options(**options).save(self.uri)
             return
-        reader = to_reader(data, schema)
-        lance.write_dataset(
-            reader,
-            self.uri,
-            mode="overwrite" if overwrite else "append",
-            storage_options=self._ref.storage or None,
-            enable_stable_row_ids=enable_stable_row_ids,
-            data_storage_version=data_storage_version,  # type: ignore[arg-type]
-        )
+        appends = schema is None and not overwrite and table_exists(self.uri, self._ref.storage)
+        reader = to_reader(data, schema, table=self.schema if appends else None)
+        try:
+            with panics_as_errors():
+                lance.write_dataset(
+                    reader,
+                    self.uri,
+                    mode="overwrite" if overwrite else "append",
+                    storage_options=self._ref.storage or None,
+                    enable_stable_row_ids=enable_stable_row_ids,
+                    data_storage_version=data_storage_version,  # type: ignore[arg-type]
+                )
+        except (ValueError, OSError, RuntimeError) as error:
+            if "different schema" not in str(error):
+                raise
+            raise SchemaMismatchError(
+                f"the data does not fit: {plain(error)} - nothing was written - give it the columns and types of the table: {self.schema}"
+            ) from error
 
     def __repr__(self) -> str:
         return describe(self.name, self.to_lance())

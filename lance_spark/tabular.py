@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, Union
 
 import pandas as pd
@@ -30,37 +30,67 @@ def is_spark(data: object) -> bool:
     return isinstance(data, DataFrame) or type(data).__module__.startswith("pyspark.sql.connect")
 
 
-def to_reader(data: object, schema: pa.Schema | None) -> pa.RecordBatchReader:
+def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None = None) -> pa.RecordBatchReader:
     """Returns data as a stream of Arrow batches.
 
     Args:
         data: Arrow, pandas, or a list of dicts.
         schema: Schema that it is to have; by default the data's own.
+        table: Schema of the table that it is added to: Python values get the types of its columns, some of which may be left out.
 
     Raises:
         SchemaMismatchError: It is none of these, or does not fit the schema.
     """
+    wanted = schema
     try:
+        if table is not None and (isinstance(data, pd.DataFrame) or _is_rows(data)):
+            names = _names(data)
+            wanted = pa.schema([field for field in table if field.name in names])
+        if wanted is not None:
+            _refuse_others(_names(data), wanted if table is None else table)
         if isinstance(data, pa.RecordBatchReader):
-            return data if schema is None or data.schema.equals(schema) else data.cast(schema)
+            return data if wanted is None or data.schema.equals(wanted) else data.cast(wanted)
         if isinstance(data, pd.DataFrame):
-            table = pa.Table.from_pandas(data, schema=schema, preserve_index=False)
-        elif isinstance(data, (list, tuple)) and all(isinstance(row, Mapping) for row in data):
-            table = pa.Table.from_pylist(list(data), schema=schema)
+            found = pa.Table.from_pandas(data, schema=wanted, preserve_index=False)
+        elif _is_rows(data):
+            found = pa.Table.from_pylist(list(data), schema=wanted)  # type: ignore[call-overload]
         elif isinstance(data, pa.RecordBatch):
-            table = pa.Table.from_batches([data])
+            found = pa.Table.from_batches([data])
         elif isinstance(data, pa.Table):
-            table = data
+            found = data
         else:
             raise SchemaMismatchError(
                 f"{type(data).__name__} is no data for a table - nothing was written - give a Spark or pandas DataFrame, Arrow, or a list of dicts"
             )
-        if schema is not None and not table.schema.equals(schema):
-            table = table.select(schema.names).cast(schema)
+        if wanted is not None and not found.schema.equals(wanted):
+            found = found.select(wanted.names).cast(wanted)
     except (pa.ArrowException, KeyError, ValueError) as error:
         if isinstance(error, SchemaMismatchError):
             raise
         raise SchemaMismatchError(
-            f"the data does not fit: {error} - nothing was written - give it the columns and types of {schema}"
+            f"the data does not fit: {error} - nothing was written - give it the columns and types of {wanted}"
         ) from error
-    return table.to_reader()
+    return found.to_reader()
+
+
+def _is_rows(data: object) -> bool:
+    return isinstance(data, (list, tuple)) and all(isinstance(row, Mapping) for row in data)
+
+
+def _names(data: object) -> list[str]:
+    """Returns the columns of data, as far as it is of a form that has any."""
+    if isinstance(data, pd.DataFrame):
+        return [str(name) for name in data.columns]
+    if isinstance(data, (list, tuple)):
+        return list(dict.fromkeys(str(name) for row in data if isinstance(row, Mapping) for name in row))
+    return list(getattr(getattr(data, "schema", None), "names", ()))
+
+
+def _refuse_others(names: Sequence[str], schema: pa.Schema) -> None:
+    """Refuses columns that the schema lacks: Arrow would leave them out without a word."""
+    others = [name for name in names if name not in schema.names]
+    if others:
+        raise SchemaMismatchError(
+            f"the data has columns that are not there: {', '.join(map(repr, others))} - nothing was written - its columns may be "
+            f"{', '.join(map(repr, schema.names))}"
+        )

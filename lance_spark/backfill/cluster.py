@@ -96,6 +96,8 @@ class Cluster:
                     running[pool.submit(self._submit, batch)] = batch
                 if self._stopped.is_set():
                     queue = []
+                    # Again: a Spark job may have been on its way when the job was stopped.
+                    cancel(self._spark, self._tag)
                 if not running:
                     break
                 done, _ = wait(running, timeout=refresh_s, return_when=FIRST_COMPLETED)

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from lance_spark.backfill.prepare import Prepared
 from lance_spark.backfill.records import FragmentRecord, RecordStore
+from lance_spark.backfill.rowsets import RowSet
 from lance_spark.backfill.serving import FOLDER, store_of
 from lance_spark.backfill.spec import RangeOutcome
 from lance_spark.catalog.binding import binding_of
@@ -144,9 +145,7 @@ class GroupCommits:
         landed = [outcome for outcome in group if outcome.fragment_id not in gone]
         self.done.fragments.update(outcome.fragment_id for outcome in group)
         self.done.files.update(outcome.file or "" for outcome in landed)
-        rows = {
-            fragment.fragment_id: fragment.metadata.physical_rows for fragment in self._prepared.dataset.get_fragments()
-        }
+        rows = {plan.fragment_id: plan.physical_rows for plan in self._prepared.plans}
         self._records.append(
             [
                 FragmentRecord(
@@ -169,18 +168,24 @@ class GroupCommits:
         self._drop_checkpoints(group)
 
     def _drop_checkpoints(self, group: Sequence[RangeOutcome]) -> None:
-        """Deletes checkpoints of committed fragments; the record and the column file have their values now."""
+        """Deletes checkpoints of committed rows; the record and the column file have their values now."""
         store = store_of(self._spec)
-        sources = [outcome.source for outcome in group if outcome.checkpoints]
 
-        def drop(source: str) -> None:
-            entries: list[CheckpointEntry] = store.find(self._spec.key, source)
-            for entry in entries:
-                store.delete(entry)
+        def is_covered(entry: CheckpointEntry, outcome: RangeOutcome) -> bool:
+            # Others may have left rows that this job did not select. Of values only the number is compared: names tell it, files are large.
+            if entry.kind == "values":
+                return outcome.rows.computed.count(entry.start, entry.stop) >= entry.rows
+            body = store.read_reference(entry, self._spec.key, outcome.source)
+            return body is None or RowSet.from_text(str(body["rows"]["computed"])) <= outcome.rows.computed
+
+        def drop(outcome: RangeOutcome) -> None:
+            for entry in store.find(self._spec.key, outcome.source):
+                if is_covered(entry, outcome):
+                    store.delete(entry)
 
         try:
             with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
-                list(pool.map(drop, sources))
+                list(pool.map(drop, [outcome for outcome in group if outcome.checkpoints]))
         except OSError as error:
             # The values are in the table; that they are elsewhere too must not make the job fail.
             _LOG.warning(

@@ -86,6 +86,7 @@ class BackfillJob:
         self._cancelled = threading.Event()
         self._cluster: Cluster | None = None
         self._commit_s = 0.0
+        self._expected_rows = 0
         self._last_beat = time.monotonic()
 
     def cancel(self) -> None:
@@ -110,6 +111,7 @@ class BackfillJob:
         if not work:
             return self._result("DONE")
         self._tally.fragments_total = len(work)
+        self._expected_rows = sum(plan.live_rows if plan.pending is None else plan.pending for plan in work)
         spec = self.prepared.spec
         spec.staging.open_job()
         self._save("RUNNING", None)
@@ -138,7 +140,7 @@ class BackfillJob:
         description = f"lance-spark: backfill of {', '.join(prepared.columns)} in {self._table_name}, fragments {fragments[0]} to {fragments[-1]}"
         cluster = Cluster(self._spark, spec, limit=limit, description=description)
         self._cluster = cluster
-        self._progress.start(self._expected_rows(), self._tally.fragments_total)
+        self._progress.start(self._expected_rows, self._tally.fragments_total)
         pending: list[RangeOutcome] = []
         for answers in cluster.run(tasks, self._request.refresh_s):
             for answer in answers:
@@ -285,9 +287,6 @@ class BackfillJob:
         if self._history is not None and time.monotonic() - self._last_beat >= HEARTBEAT_S:
             self._last_beat = time.monotonic()
             self._try(lambda: self._history.beat(self.prepared.spec.staging.job_id))  # type: ignore[union-attr]
-
-    def _expected_rows(self) -> int:
-        return sum(plan.live_rows if plan.pending is None else plan.pending for plan in self.prepared.work())
 
     def _show(self) -> None:
         done = self._commits.done

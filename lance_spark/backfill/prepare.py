@@ -85,10 +85,11 @@ class Prepared:
         return {**known, **(count_pending(self.spec, self.dataset, unknown) if unknown else {})}
 
     def work(self) -> tuple[FragmentPlan, ...]:
-        """Returns the fragments with something to do, as far as that is quick to tell."""
+        """Returns the fragments with something to do, with their rows counted as far as that is quick. Scans, so call it once."""
         unknown = [plan for plan in self.plans if plan.pending is None]
         counted = self.counted(unknown) if unknown and countable(unknown) else {}
-        return tuple(plan for plan in self.plans if (counted.get(plan.fragment_id, plan.pending)) != 0)
+        plans = [replace(plan, pending=counted.get(plan.fragment_id, plan.pending)) for plan in self.plans]
+        return tuple(plan for plan in plans if plan.pending != 0)
 
 
 def prepare(
@@ -111,6 +112,10 @@ def prepare(
     """
     snapshot = ref.pin(request.read_version)
     dataset = snapshot.open()
+    if dataset.data_storage_version in ("0.1", "legacy"):
+        raise UnsupportedOperationError(
+            f"files of format 0.1 cannot be filled column by column - {ref.uri} - write the table anew with format 2.1"
+        )
     binding = _binding(dataset, request)
     udf, inputs, outputs = _udf(ref, dataset, request, binding)
     if request.where is not None:
@@ -264,11 +269,12 @@ def _with_history(
     orphans = [entry for source, found in entries.items() if source not in sources for entry in found]
     jobs = {job.job_id: job for job in JobHistory(ref).jobs()} if orphans or spec.where is not None else {}
     after += [jobs[entry.job_id].read_version for entry in orphans if entry.job_id in jobs]
-    unfinished = {
-        job.job_id
-        for job in jobs.values()
-        if spec.where is not None and job.where == spec.where and job.key == spec.key.digest and job.status != "DONE"
-    }
+    alike = [
+        job for job in jobs.values() if spec.where is not None and (job.where, job.key) == (spec.where, spec.key.digest)
+    ]
+    # A job that died before another one completed the same has been resumed, and is over.
+    over = max((job.launched_at for job in alike if job.status == "DONE"), default=None)
+    unfinished = {job.job_id for job in alike if job.status != "DONE" and (over is None or job.launched_at > over)}
     return replace(spec, serving_jobs=spec.serving_jobs | unfinished, lineage_after=min(after) if after else None)
 
 

@@ -18,6 +18,9 @@ DEFAULT_CONCURRENCY = 8
 DEFAULT_REFRESH_S = 2.0
 DEFAULT_BLOB_BUFFER_BYTES = 512 << 20
 
+_JOB_ID_CHARS = 50
+"""Its name is part of file names, where a character may take three."""
+
 ADMISSION_CHECK = "LANCE_SPARK_ADMISSION__CHECK"
 ADMISSION_STRICT = "LANCE_SPARK_ADMISSION__STRICT"
 BLOB_BUFFER = "LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE"
@@ -99,8 +102,11 @@ class BackfillRequest:
                 repr(self.where),
                 "a filter in Lance SQL, such as lang = 'en'; None selects rows without a value",
             )
-        if self.job_id is not None and (not isinstance(self.job_id, str) or not self.job_id.strip()):
-            raise OptionError("job_id", repr(self.job_id), "a text that identifies the job")
+        usable = self.job_id is None or (isinstance(self.job_id, str) and 0 < len(self.job_id.strip()) <= _JOB_ID_CHARS)
+        if not usable:
+            raise OptionError(
+                "job_id", repr(self.job_id), f"a text that identifies the job, of at most {_JOB_ID_CHARS} characters"
+            )
         low, high = self.min_checkpoint_size, self.max_checkpoint_size
         if low is not None and high is not None and low > high:
             raise OptionError(
@@ -158,6 +164,11 @@ def flag_of(given: bool | None, variable: str) -> bool:
     if text not in ("true", "1", "yes", "false", "0", "no"):
         raise OptionError(variable, text, "true or false")
     return text in ("true", "1", "yes")
+
+
+def flush_s_of(given: float | None) -> float:
+    """Returns the seconds between flushes: as given, else 10."""
+    return DEFAULT_FLUSH_S if given is None else given
 
 
 def blob_buffer_of(given: int | None) -> int:

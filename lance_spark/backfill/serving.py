@@ -8,7 +8,7 @@ another filter, another range or a renamed table uses them too; where a compacti
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -37,11 +37,16 @@ def store_of(spec: BackfillSpec) -> CheckpointStore:
 
 
 def source_of(spec: BackfillSpec, fragment: FragmentMetadata) -> str:
-    """Returns the identity of a fragment's inputs: its files and overlays that hold them.
+    """Returns the identity of a fragment's inputs."""
+    return source_of_ids(fragment, spec.input_ids)
+
+
+def source_of_ids(fragment: FragmentMetadata, input_ids: Sequence[int]) -> str:
+    """Returns the identity of a fragment's inputs: its files and overlays that hold these fields.
 
     Where no file holds an input, because all of it is NULL, nothing but its id tells the fragment.
     """
-    files = files_of(fragment, spec.input_ids)
+    files = files_of(fragment, input_ids)
     return source_digest(files or (f"fragment {fragment.id} of {fragment.physical_rows} rows",))
 
 

@@ -19,6 +19,7 @@ from lance_spark.commit.identity import TOKEN_KEY, FieldIdentity, field_identiti
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError, UnsupportedTypeError
 from lance_spark.write.blobs import BLOB_KEY, is_logical_blob, prepares_blobs, row_field
 from udf_runtime import UDF, Kind
+from udf_runtime.checkpoint import CheckpointKey
 from udf_runtime.errors import UdfRuntimeError
 
 if TYPE_CHECKING:
@@ -59,6 +60,17 @@ class Binding:
     columns: tuple[tuple[str, str], ...]
     environment: str | None = None
     redefined: int = 0
+
+    @property
+    def key(self) -> CheckpointKey:
+        """What the column's values depend on, but for the rows."""
+        return CheckpointKey(
+            udf_name=self.udf_name,
+            udf_version=self.udf_version,
+            inputs=self.input_ids,
+            output_type=self.output_type,
+            environment=self.environment,
+        )
 
     @staticmethod
     def of(udf: UDF, inputs: Sequence[FieldIdentity], columns: Sequence[tuple[str, str]]) -> Binding:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Protocol
@@ -137,7 +136,7 @@ def _as_failed(result: BackfillJobResult) -> BackfillJobResult:
     return dataclasses.replace(result, status=status)
 
 
-def wait(job: Job, timeout: timedelta | None, cancel: Callable[[], None]) -> BackfillJobResult:
+def wait(job: Job, timeout: timedelta | None) -> BackfillJobResult:
     """Waits for a job as a blocking call does: Ctrl-C cancels it, and what is complete is committed before the interrupt goes on.
 
     Raises:
@@ -147,6 +146,6 @@ def wait(job: Job, timeout: timedelta | None, cancel: Callable[[], None]) -> Bac
     try:
         return job.result(timeout)
     except KeyboardInterrupt:
-        cancel()
+        job.cancel()
         job.done(None)
         raise
