@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import html
-import json
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lance_spark.catalog.binding import BINDING_KEY
+from lance_spark.catalog.binding import BINDING_KEY, Binding
+from lance_spark.errors import StoredUdfError
 
 if TYPE_CHECKING:
     import lance
@@ -39,7 +39,12 @@ def render_html(name: str, dataset: lance.LanceDataset) -> str:
 
 def _computed(field: pa.Field[Any]) -> str:
     text = (field.metadata or {}).get(BINDING_KEY.encode())
-    return "" if text is None else f" = {json.loads(text).get('udf_name', '?')}()"
+    if text is None:
+        return ""
+    try:
+        return f" = {Binding.from_json(text.decode(), field.name).udf_name}()"
+    except StoredUdfError:
+        return " = ?()"
 
 
 def _shown(value: object) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -36,6 +36,9 @@ _ANSWER = pa.schema(_FIELDS)
 _MOST_TASKS = 2000
 """Tasks of one Spark job: their descriptions travel to every executor."""
 
+_STOP_S = 0.5
+"""Seconds between attempts to stop Spark jobs when a job ends early."""
+
 MAX_ATTEMPTS = 4
 """How often a task that died with its process is submitted."""
 
@@ -54,14 +57,9 @@ class Lost:
 
 
 class Cluster:
-    """Submits the tasks of one job, and collects what they answer. Used by the job's thread; :meth:`stop` by any.
-
-    Attributes:
-        submitted: Spark jobs started so far.
-    """
+    """Submits the tasks of one job, and collects what they answer. Used by the job's thread; :meth:`stop` by any."""
 
     def __init__(self, spark: SparkSession, spec: BackfillSpec, *, limit: int | None, description: str) -> None:
-        self.submitted = 0
         self._spark = spark
         self._spec = spec
         self._description = description
@@ -78,10 +76,10 @@ class Cluster:
         self._stopped.set()
         cancel(self._spark, self._tag)
 
-    def run(self, tasks: Sequence[Task], refresh_s: float) -> Iterator[list[RangeOutcome | Lost]]:
+    def run(self, tasks: Sequence[Task], refresh_s: float) -> Generator[list[RangeOutcome | Lost], None, None]:
         """Runs tasks, and yields what they answer as it comes, at least every `refresh_s` seconds (then maybe nothing).
 
-        A task whose process died is submitted again, with the UDF in a process of its own. What is yielded for a range comes once.
+        Closing the generator waits until nothing of the job runs any more. A task whose process died is submitted again, with the UDF in a process of its own. What is yielded for a range comes once.
         """
         queue = list(tasks)
         attempts = dict.fromkeys((task.number for task in tasks), 0)
@@ -90,26 +88,28 @@ class Cluster:
         running: dict[Future[list[tuple[int, bytes]]], list[Task]] = {}
         parallel, size = self._waves()
         with ThreadPoolExecutor(parallel, thread_name_prefix="lance-spark-job") as pool:
-            while queue or running:
-                while queue and len(running) < parallel and not self._stopped.is_set():
-                    batch, queue = queue[:size], queue[size:]
-                    running[pool.submit(self._submit, batch)] = batch
-                if self._stopped.is_set():
-                    queue = []
-                    # Again: a Spark job may have been on its way when the job was stopped.
+            try:
+                while queue or running:
+                    while queue and len(running) < parallel and not self._stopped.is_set():
+                        batch, queue = queue[:size], queue[size:]
+                        running[pool.submit(self._submit, batch)] = batch
+                    if self._stopped.is_set():
+                        queue = []
+                        # Again: a Spark job may have been on its way when the job was stopped.
+                        cancel(self._spark, self._tag)
+                    if not running:
+                        break
+                    done, _ = wait(running, timeout=refresh_s, return_when=FIRST_COMPLETED)
+                    answers: list[RangeOutcome | Lost] = [] if done else [*_new(self._reports(), seen)]
+                    for future in done:
+                        batch = running.pop(future)
+                        more, again = self._ended(future, batch, attempts, seen)
+                        answers += more
+                        queue += [_rest(by_number[number], seen) for number in again]
+                    yield answers
+            finally:
+                while wait(running, timeout=0 if not running else _STOP_S).not_done:
                     cancel(self._spark, self._tag)
-                if not running:
-                    break
-                done, _ = wait(running, timeout=refresh_s, return_when=FIRST_COMPLETED)
-                answers: list[RangeOutcome | Lost] = []
-                if not done:
-                    answers += _new(self._reports(), seen)
-                for future in done:
-                    batch = running.pop(future)
-                    more, again = self._ended(future, batch, attempts, seen)
-                    answers += more
-                    queue += [_rest(by_number[number], seen) for number in again]
-                yield answers
 
     def _waves(self) -> tuple[int, int]:
         """Returns how many Spark jobs run at once, and how many tasks each has."""
@@ -120,7 +120,6 @@ class Cluster:
 
     def _submit(self, tasks: Sequence[Task]) -> list[tuple[int, bytes]]:
         """Runs one Spark job to its end."""
-        self.submitted += 1
         work = _Work(spec=self._spec, tasks=tuple(tasks))
         with tagged(self._spark, self._tag, self._description):
             frame = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, "task long, outcomes binary")
@@ -208,6 +207,9 @@ class _Work:
             if time.monotonic() - last >= self.spec.report_s:
                 self._report(task, outcomes[told:])
                 told, last = len(outcomes), time.monotonic()
+        if len(self.tasks) > 1 and told < len(outcomes):
+            # Spark hands over no answer before the last task of its job has ended, and that may be hours after a quick one.
+            self._report(task, outcomes[told:])
         return pa.RecordBatch.from_pylist([{"task": task.number, "outcomes": dump_outcomes(outcomes)}], schema=_ANSWER)
 
     def _report(self, task: Task, outcomes: list[RangeOutcome]) -> None:

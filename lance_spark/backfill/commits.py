@@ -18,7 +18,7 @@ from lance_spark.catalog.binding import binding_of
 from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.columns import commit_columns
-from lance_spark.commit.identity import field_identities
+from lance_spark.commit.identity import field_identities, files_of
 from lance_spark.errors import ColumnNotFoundError, CommitConflictError, CommitImpossibleError
 from lance_spark.write.staging import missing_data_files
 from lance_spark.write.untouched import UntouchedFiles
@@ -140,32 +140,47 @@ class GroupCommits:
 
     def _note(self, group: Sequence[RangeOutcome], result: CommitResult) -> None:
         """Records what was computed, and removes the checkpoints that it makes superfluous."""
-        spec, gone = self._spec, frozenset(result.fragments_gone)
+        gone = frozenset(result.fragments_gone)
         self.done.results.append(result)
         landed = [outcome for outcome in group if outcome.fragment_id not in gone]
         self.done.fragments.update(outcome.fragment_id for outcome in group)
         self.done.files.update(outcome.file or "" for outcome in landed)
-        rows = {plan.fragment_id: plan.physical_rows for plan in self._prepared.plans}
-        self._records.append(
-            [
-                FragmentRecord(
-                    column=spec.column,
-                    fragment_id=outcome.fragment_id,
-                    physical_rows=rows[outcome.fragment_id],
-                    table_version=result.version,
-                    job_id=spec.job_id,
-                    key=spec.key.digest,
-                    udf_version=spec.key.udf_version,
-                    source=outcome.source,
-                    target_file=outcome.file or "",
-                    computed=outcome.rows.computed,
-                    nulls=outcome.rows.nulls,
-                    failed=outcome.rows.failed,
-                )
-                for outcome in landed
-            ]
-        )
+        self._record([(outcome, outcome.file or "") for outcome in landed], result.version)
         self._drop_checkpoints(group)
+
+    def inherit(self, outcomes: Sequence[RangeOutcome]) -> None:
+        """Records of fragments that a compaction made what the records of the old ones say, so that nobody has to follow it again."""
+        found = []
+        for outcome in outcomes:
+            fragment = self._prepared.dataset.get_fragment(outcome.fragment_id)
+            files = [] if fragment is None else files_of(fragment.metadata, self._spec.target_ids)
+            if len(files) == 1:
+                found.append((outcome, files[0].partition(":")[0]))
+        self._record(found, self._spec.snapshot.version or 0)
+
+    def _record(self, outcomes: Sequence[tuple[RangeOutcome, str]], version: int) -> None:
+        """Records what is known of fragments and their column files."""
+        spec = self._spec
+        rows = {plan.fragment_id: plan.physical_rows for plan in self._prepared.plans}
+        records = [
+            FragmentRecord(
+                column=spec.column,
+                fragment_id=outcome.fragment_id,
+                physical_rows=rows[outcome.fragment_id],
+                table_version=version,
+                job_id=spec.job_id,
+                key=spec.key.digest,
+                udf_version=spec.key.udf_version,
+                source=outcome.source,
+                target_file=file,
+                computed=outcome.rows.computed,
+                nulls=outcome.rows.nulls,
+                failed=outcome.rows.failed,
+            )
+            for outcome, file in outcomes
+        ]
+        if records:
+            self._records.append(records)
 
     def _drop_checkpoints(self, group: Sequence[RangeOutcome]) -> None:
         """Deletes checkpoints of committed rows; the record and the column file have their values now."""

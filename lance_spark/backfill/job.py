@@ -25,7 +25,6 @@ from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process, this
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResult
 from lance_spark.jobs.progress import Progress
 from lance_spark.write.ending import finish
-from udf_runtime.errors import SkipThresholdExceededError
 
 _LOG = logging.getLogger(__name__)
 
@@ -46,6 +45,7 @@ class _Tally:
     fragments_total: int = 0
     clean: set[int] = field(default_factory=set)
     failed: dict[int, str] = field(default_factory=dict)
+    inherited: list[RangeOutcome] = field(default_factory=list)
 
     def add(self, outcome: RangeOutcome) -> None:
         """Adds what became of a range."""
@@ -61,6 +61,8 @@ class _Tally:
             self.failed[outcome.fragment_id] = outcome.error
         elif outcome.complete and outcome.file is None:
             self.clean.add(outcome.fragment_id)
+            if outcome.inherited:
+                self.inherited.append(outcome)
 
 
 class BackfillJob:
@@ -113,14 +115,14 @@ class BackfillJob:
         self._tally.fragments_total = len(work)
         self._expected_rows = sum(plan.live_rows if plan.pending is None else plan.pending for plan in work)
         spec = self.prepared.spec
-        spec.staging.open_job()
-        self._save("RUNNING", None)
         status: Status = "FAILED"
         message: str | None = None
+        spec.staging.open_job()
         try:
+            self._save("RUNNING", None)
             self._run_tasks(plan_tasks(work, self.prepared.task_rows))
             status = self._status()
-            message = self._what_failed() if status in ("PARTIAL", "FAILED") else None
+            message = None if status == "DONE" else self._what_failed()
         except BaseException as error:
             message = f"{type(error).__name__}: {error}"
             if self._commits.done.fragments:
@@ -142,21 +144,27 @@ class BackfillJob:
         self._cluster = cluster
         self._progress.start(self._expected_rows, self._tally.fragments_total)
         pending: list[RangeOutcome] = []
-        for answers in cluster.run(tasks, self._request.refresh_s):
-            for answer in answers:
-                pending += self._take(answer)
-            try:
+        if self._cancelled.is_set():
+            cluster.stop()
+        running = cluster.run(tasks, self._request.refresh_s)
+        try:
+            for answers in running:
+                for answer in answers:
+                    pending += self._take(answer)
                 self._check_skips(final=False)
-            except SkipThresholdExceededError:
-                cluster.stop()
-                raise
-            granularity = self._request.commit_granularity
-            if granularity is not None and len(pending) >= granularity:
-                pending = self._commit(pending)
-            self._show()
-            self._beat()
-        self._check_skips(final=True)
-        self._commit(pending)
+                granularity = self._request.commit_granularity
+                if granularity is not None and len(pending) >= granularity:
+                    pending = self._commit(pending)
+                self._show()
+                self._beat()
+            self._check_skips(final=True)
+            self._commit(pending)
+            self._commits.inherit(self._tally.inherited)
+        except BaseException:
+            cluster.stop()
+            raise
+        finally:
+            running.close()
         self._show()
 
     def _take(self, answer: RangeOutcome | Lost) -> list[RangeOutcome]:
@@ -201,6 +209,8 @@ class BackfillJob:
         failed = {**tally.failed, **blocked}
         total, done = tally.fragments_total, len(self._commits.done.fragments | tally.clean)
         parts = [f"{done} of {total} fragments are done"]
+        if self._cancelled.is_set():
+            parts.insert(0, "the job was cancelled")
         if tally.crashed:
             parts.append(f"{tally.crashed} rows killed the process that ran the UDF")
         for fragment, reason in sorted(failed.items())[:_SHOWN_FAILURES]:
@@ -235,8 +245,7 @@ class BackfillJob:
             time.monotonic() - self._began, spec.job_id, "" if message is None else f": {message}",
         )  # fmt: skip
         self._save(status, message)
-        if self._history is not None:
-            self._try(lambda: self._history.clear(spec.staging.job_id))  # type: ignore[union-attr]
+        self._try(lambda: JobHistory(spec.snapshot).clear(spec.staging.job_id))
 
     def _save(self, status: Status, message: str | None) -> None:
         if self._history is None:

@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from lance_spark.backfill.rowsets import RowSet
 from lance_spark.types.layout import aligned
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointStore
 
@@ -40,6 +41,10 @@ class Moved:
         inside = at < len(self.old)
         inside[inside] = self.old[at[inside]] == old[inside]
         return at[inside].astype(np.int64) + self.start, inside
+
+    def new_rows(self, old: RowSet) -> RowSet:
+        """Returns the new offsets of those of the old rows that are still there."""
+        return RowSet.of(self.new_offsets(old.to_numpy())[0]) if old else old
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

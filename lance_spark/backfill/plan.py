@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.backfill.records import FragmentRecord, Records
+from lance_spark.backfill.records import Records
 from lance_spark.backfill.rowsets import RowSet
 from lance_spark.backfill.selection import explained, has_values, null_filter
-from lance_spark.backfill.serving import source_of
-from lance_spark.backfill.spec import BackfillSpec, FragmentWork, Task
-from lance_spark.commit.identity import files_of
+from lance_spark.backfill.serving import done_rows, source_of
+from lance_spark.backfill.spec import BackfillSpec, DoneRows, FragmentWork, Task
 from lance_spark.errors import panics_as_errors
 from lance_spark.write.addresses import ROW_ADDRESS, Addresses, fragments_of, offsets_of, runs_of
 
@@ -42,7 +41,7 @@ class FragmentPlan:
         fragment_id: Its id.
         physical_rows: Its rows, deleted ones included.
         live_rows: Its rows that are not deleted.
-        skip: Rows that the filter may select and that are done nevertheless.
+        done: What is known of rows that were computed before.
         pending: Rows to compute or to take from checkpoints; None where nobody has counted.
         search: Whether there may be checkpoints.
         input_bytes: Estimated bytes of its inputs on storage.
@@ -51,7 +50,7 @@ class FragmentPlan:
     fragment_id: int
     physical_rows: int
     live_rows: int
-    skip: RowSet
+    done: DoneRows
     pending: int | None
     search: bool
     input_bytes: int
@@ -77,52 +76,28 @@ def plan_fragments(
         row_bytes: Estimated bytes of a row's inputs.
     """
     plans = []
+    recorded = records.fragment_ids
     handles = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)[window]
     for handle in handles:
         fragment = handle.metadata
         live = fragment.physical_rows - fragment.num_deletions
         if live <= 0:
             continue
-        source = source_of(spec, fragment)
-        known = [
-            record
-            for record in records.of(fragment.id)
-            if record.key == spec.key.digest
-            and record.source == source
-            and record.physical_rows == fragment.physical_rows
-        ]
-        skip = _done_rows(spec, fragment, known)
+        done = done_rows(spec, fragment, records)
         plans.append(
             FragmentPlan(
                 fragment_id=fragment.id,
                 physical_rows=fragment.physical_rows,
                 live_rows=live,
-                skip=skip,
-                pending=_pending(spec, fragment, live, skip),
-                search=bool(known) or source in sources or spec.lineage_after is not None,
+                done=done,
+                pending=_pending(spec, fragment, live, done.skip),
+                search=spec.lineage_after is not None
+                or fragment.id in recorded
+                or source_of(spec, fragment) in sources,
                 input_bytes=int(fragment.physical_rows * row_bytes),
             )
         )
     return plans
-
-
-def _done_rows(spec: BackfillSpec, fragment: FragmentMetadata, known: Sequence[FragmentRecord]) -> RowSet:
-    """Returns rows that need nothing although the filter selects them.
-
-    Without a filter of the user's these are rows computed as NULL, and where the column had another UDF before, all that this one has
-    computed. With one, rows that this job has computed before it was interrupted. Rows whose value in the table is not the one that was
-    committed then are none of these.
-    """
-    holds = files_of(fragment, spec.target_ids)
-    done = RowSet.empty()
-    for record in known:
-        if not any(file.partition(":")[0] == record.target_file for file in holds):
-            continue
-        if spec.where is None:
-            done |= record.computed if spec.redefined else record.nulls
-        elif record.job_id in spec.serving_jobs:
-            done |= record.computed
-    return done
 
 
 def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, skip: RowSet) -> int | None:
@@ -145,7 +120,7 @@ def count_pending(spec: BackfillSpec, dataset: lance.LanceDataset, plans: Sequen
         TableUnreadableError: A file is missing or damaged.
     """
     pending = dict.fromkeys((plan.fragment_id for plan in plans), 0)
-    skip = {plan.fragment_id: plan.skip for plan in plans}
+    skip = {plan.fragment_id: plan.done.skip for plan in plans}
     handles = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in pending]
     text = spec.where or (None if spec.redefined else null_filter([column for _, column in spec.outputs]))
     try:
@@ -214,7 +189,7 @@ def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
                     start=start,
                     stop=stop,
                     ranges=ranges,
-                    skip=plan.skip,
+                    done=plan.done,
                     search=plan.search,
                 )
             )

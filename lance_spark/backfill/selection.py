@@ -44,7 +44,7 @@ def select_rows(spec: BackfillSpec, work: FragmentWork, rows: SnapshotRows, frag
     else:
         text = spec.where or null_filter([column for _, column in spec.outputs])
         offsets = matching_rows(rows.dataset, fragment, work, text)
-    return without(offsets, work.skip.to_numpy()) if len(work.skip) else offsets
+    return without(offsets, work.done.skip.to_numpy()) if work.done.skip else offsets
 
 
 def rows_without_value(

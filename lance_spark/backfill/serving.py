@@ -7,6 +7,7 @@ another filter, another range or a renamed table uses them too; where a compacti
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -17,10 +18,10 @@ import numpy as np
 from lance_spark.backfill.pieces import Chunk, EntryPiece, FilePiece, Moved, Offsets, read_entry
 from lance_spark.backfill.records import Records, RecordStore
 from lance_spark.backfill.rowsets import RowSet
-from lance_spark.backfill.spec import BackfillSpec
+from lance_spark.backfill.spec import BackfillSpec, DoneRows
 from lance_spark.checkpoints import LanceObjects, checkpoint_store
 from lance_spark.commit.identity import files_of
-from lance_spark.commit.lineage import Lineage
+from lance_spark.commit.lineage import Lineage, Piece
 from lance_spark.write.staging import open_session
 from udf_runtime.checkpoint import CheckpointStore, source_digest
 
@@ -50,6 +51,27 @@ def source_of_ids(fragment: FragmentMetadata, input_ids: Sequence[int]) -> str:
     return source_digest(files or (f"fragment {fragment.id} of {fragment.physical_rows} rows",))
 
 
+def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> DoneRows:
+    """Returns what records say of a fragment's rows: those whose column file the fragment has.
+
+    Without a filter of the user's, rows that were computed as NULL are skipped, and where the column had another UDF before, all that this
+    one has computed. With a filter, rows are skipped that this job has computed before it was interrupted.
+    """
+    source, holds = source_of(spec, fragment), files_of(fragment, spec.target_ids)
+    done = DoneRows()
+    for record in records.of(fragment.id):
+        fits = (record.key, record.source, record.physical_rows) == (spec.key.digest, source, fragment.physical_rows)
+        if not fits or not any(file.partition(":")[0] == record.target_file for file in holds):
+            continue
+        skip = RowSet.empty()
+        if spec.where is None:
+            skip = record.computed if spec.redefined else record.nulls
+        elif record.job_id in spec.serving_jobs:
+            skip = record.computed
+        done |= DoneRows(computed=record.computed, nulls=record.nulls, skip=skip)
+    return done
+
+
 @dataclass(slots=True)
 class Served:
     """What was found for a range.
@@ -65,9 +87,22 @@ class Served:
     files: list[FilePiece]
 
     def streams(self, spec: BackfillSpec, store: CheckpointStore) -> list[Iterator[Chunk]]:
-        """Returns one stream of values per source."""
+        """Returns streams of values. Pieces that come one after the other make one stream, so that one of them is held at a time."""
         session = open_session(spec.snapshot.uri, spec.snapshot.storage_options)
-        return [piece.chunks(store) for piece in self.entries] + [piece.chunks(session) for piece in self.files]
+
+        def read(chain: list[EntryPiece | FilePiece]) -> Iterator[Chunk]:
+            for piece in chain:
+                yield from piece.chunks(store) if isinstance(piece, EntryPiece) else piece.chunks(session)
+
+        chains: list[list[EntryPiece | FilePiece]] = []
+        pieces: list[EntryPiece | FilePiece] = [*self.entries, *self.files]
+        for piece in sorted(pieces, key=lambda piece: int(piece.offsets[0])):
+            chain = next((c for c in chains if c[-1].offsets[-1] < piece.offsets[0]), None)
+            if chain is None:
+                chains.append([piece])
+            else:
+                chain.append(piece)
+        return [read(chain) for chain in chains]
 
 
 class Finder:
@@ -77,6 +112,15 @@ class Finder:
         self._spec = spec
         self._dataset = dataset
         self._store = store
+
+    def inherited(self, fragment_id: int) -> DoneRows:
+        """Returns what records say of the fragments from which a compaction made this one, for its own rows."""
+        done = DoneRows()
+        for piece in self._origins(fragment_id):
+            old = done_rows(self._spec, piece.fragment, _records(self._spec))
+            moved = Moved(old=piece.offsets, start=piece.start)
+            done |= DoneRows(**{f.name: moved.new_rows(getattr(old, f.name)) for f in dataclasses.fields(old)})
+        return done
 
     def find(self, fragment: FragmentMetadata, wanted: Offsets, without_value: Offsets) -> Served:
         """Finds values for rows of a fragment.
@@ -95,7 +139,7 @@ class Finder:
         served.offsets = np.setdiff1d(wanted, np.concatenate(list(missing.values())), assume_unique=True)
         return served
 
-    def _origins(self, fragment_id: int) -> list:  # type: ignore[type-arg]
+    def _origins(self, fragment_id: int) -> list[Piece]:
         if self._spec.lineage_after is None:
             return []
         return _lineage(self._spec, self._spec.lineage_after).origins(fragment_id) or []

@@ -86,6 +86,26 @@ class BackfillSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class DoneRows:
+    """What is known of a fragment's rows, and still true: this UDF computed them from these inputs, and the table has these values.
+
+    Attributes:
+        computed: Rows that have a value of this UDF version, NULL results included.
+        nulls: Those of them whose value is NULL.
+        skip: Rows that are not to be selected although the filter selects them.
+    """
+
+    computed: RowSet = field(default_factory=RowSet.empty)
+    nulls: RowSet = field(default_factory=RowSet.empty)
+    skip: RowSet = field(default_factory=RowSet.empty)
+
+    def __or__(self, other: DoneRows) -> DoneRows:
+        return DoneRows(
+            computed=self.computed | other.computed, nulls=self.nulls | other.nulls, skip=self.skip | other.skip
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentWork:
     """A range of one fragment's physical rows.
 
@@ -94,7 +114,7 @@ class FragmentWork:
         start: First row.
         stop: Row after the last.
         ranges: All ranges that the fragment is cut into, as pairs of start and stop.
-        skip: Rows that are not to be selected although the filter selects them: known to be computed already.
+        done: What is known of rows that were computed before.
         search: Whether there may be checkpoints of the fragment.
     """
 
@@ -102,7 +122,7 @@ class FragmentWork:
     start: int
     stop: int
     ranges: tuple[tuple[int, int], ...]
-    skip: RowSet
+    done: DoneRows
     search: bool
 
     @property
@@ -161,6 +181,7 @@ class RangeOutcome:
         source: Identity of the fragment's inputs.
         rows: The fragment's rows, where `file` is there.
         complete: Whether the whole fragment is done; without a file there was nothing to write.
+        inherited: Whether `rows` says what the records of fragments say from which a compaction made this one.
         checkpoints: Whether checkpoints were left that a commit makes superfluous.
         error: Why the range failed, or None.
         error_type: Qualified name of the exception.
@@ -181,6 +202,7 @@ class RangeOutcome:
     source: str = ""
     rows: FragmentRows = field(default_factory=FragmentRows)
     complete: bool = False
+    inherited: bool = False
     checkpoints: bool = False
     error: str | None = None
     error_type: str | None = None

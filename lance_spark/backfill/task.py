@@ -110,6 +110,8 @@ class _RangeRun:
         self._held: list[Chunk] = []
         self._held_bytes = 0
         self._flushed = False
+        self._inherited = False
+        self._finder = Finder(spec, self._rows.dataset, self._store)
         self._last_flush = clock()
         self._failures = FailureLog(spec, work.fragment_id)
         self._source = ""
@@ -132,6 +134,8 @@ class _RangeRun:
                 hint="open the table again",
             )
         self._source = source_of(spec, fragment.metadata)
+        self._inherit()
+        work = self._work
         selected = self._timed("read", lambda: select_rows(spec, work, self._rows, fragment))
         self._selected = len(selected)
         served = self._find(fragment, selected)
@@ -140,6 +144,15 @@ class _RangeRun:
         if work.is_whole:
             return self._whole(fragment, served, todo)
         return self._part(fragment, served, todo)
+
+    def _inherit(self) -> None:
+        """Adds what is known of the fragments that a compaction made this one from."""
+        if self._spec.lineage_after is None:
+            return
+        inherited = self._timed("read", lambda: self._finder.inherited(self._work.fragment_id))
+        if inherited.computed:
+            self._inherited = True
+            self._work = replace(self._work, done=self._work.done | inherited)
 
     def failed(self, error: Exception) -> RangeOutcome:
         """Returns the outcome of a range that raised; keeps what was computed before."""
@@ -167,14 +180,12 @@ class _RangeRun:
         if not self._work.search or not len(selected):
             return Served(np.empty(0, dtype=np.int64), [], [])
         empty = rows_without_value(self._spec, self._work, self._rows, fragment, selected)
-        return self._timed(
-            "read", lambda: Finder(self._spec, self._rows.dataset, self._store).find(fragment.metadata, selected, empty)
-        )
+        return self._timed("read", lambda: self._finder.find(fragment.metadata, selected, empty))
 
     def _whole(self, fragment: LanceFragment, served: Served, todo: Offsets) -> RangeOutcome:
         """Streams a fragment that is one range into its column file."""
         if not len(todo) and not len(served.offsets):
-            return replace(self._outcome(), complete=True)
+            return self._untouched()
         attempt = self._spec.staging.begin_attempt()
         file = ColumnFile(attempt, self._rows.dataset, fragment, self._targets(fragment))
         try:
@@ -190,8 +201,24 @@ class _RangeRun:
             self._flush()
         failed = RowSet.of(np.array(self._done.failed, dtype=np.int64))
         computed = RowSet.of(np.concatenate([served.offsets, todo])) - failed
-        rows = FragmentRows(computed=computed, nulls=RowSet.of(nulls) - failed, failed=failed)
+        rows = self._all_rows(computed, RowSet.of(nulls), failed)
         return self._finish(written.staged.name, written.staged.size_bytes, rows)
+
+    def _all_rows(self, computed: RowSet, nulls: RowSet, failed: RowSet) -> FragmentRows:
+        """Returns what is known of the fragment's rows from now on: what was done, and what is left of what was known before."""
+        before = self._work.done
+        touched = computed | failed
+        return FragmentRows(
+            computed=(before.computed - failed) | computed,
+            nulls=(before.nulls - touched) | (nulls - failed),
+            failed=failed,
+        )
+
+    def _untouched(self) -> RangeOutcome:
+        """Returns the outcome of a fragment in which there was nothing to do."""
+        before = self._work.done
+        rows = FragmentRows(computed=before.computed, nulls=before.nulls)
+        return replace(self._outcome(), complete=True, inherited=self._inherited, rows=rows)
 
     def _finish(self, file: str, file_bytes: int | None, rows: FragmentRows) -> RangeOutcome:
         """Leaves a note of the finished file, so that a later run finds its values even if nobody commits it."""
@@ -246,7 +273,7 @@ class _RangeRun:
         if found is None:
             return replace(self._outcome(), checkpoints=True)
         if not any(note["touched"] for note in found):
-            return replace(self._outcome(), complete=True)
+            return self._untouched()
         return self._assemble(fragment, found)
 
     def _copy(self, served: Served) -> None:
@@ -281,7 +308,7 @@ class _RangeRun:
         except BaseException:
             file.discard()
             raise
-        rows = FragmentRows(computed=computed, nulls=RowSet.of(np.concatenate(nulls)) - failed, failed=failed)
+        rows = self._all_rows(computed, RowSet.of(np.concatenate(nulls)), failed)
         return self._finish(written.staged.name, written.staged.size_bytes, rows)
 
     def _refuse_lost(self, rows: int) -> None:

@@ -16,6 +16,7 @@ from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.schema import change_schema
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import RegistrationError, panics_as_errors
+from lance_spark.read.filtering import plain
 from udf_runtime import UDF, UnpackedUDF
 
 if TYPE_CHECKING:
@@ -105,10 +106,9 @@ def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]
 
 def _single(name: str, value: object) -> UDF:
     """Returns the UDF of a column in a dict."""
-    inputs: Sequence[str] | None = None
-    given = value
-    if isinstance(value, tuple) and len(value) == 2:
-        given, inputs = value[0], cast(Sequence[str], value[1])
+    given, inputs, bound = value, cast(Sequence[str], ()), isinstance(value, tuple) and len(value) == 2
+    if bound:
+        given, inputs = cast("tuple[object, Sequence[str]]", value)
     udf = None if isinstance(given, UnpackedUDF) else to_udf(given)
     if udf is None:
         raise RegistrationError(f"{value!r} cannot compute a column - column {name!r} - give {_FORMS}")
@@ -117,9 +117,9 @@ def _single(name: str, value: object) -> UDF:
             f"UDF {udf.name!r} makes several columns, so it cannot be the value of one - column {name!r} - pass it by itself: "
             f"add_columns({udf.name}), or add_columns(UnpackedUDF({udf.name}, prefix='...'))"
         )
-    if inputs is None:
+    if not bound:
         return udf
-    if isinstance(inputs, str) or not all(isinstance(column, str) for column in inputs):
+    if not isinstance(inputs, (list, tuple)) or not all(isinstance(column, str) for column in inputs):
         raise RegistrationError(f"{inputs!r} is no list of columns - column {name!r} - give (udf, ['input', ...])")
     return udf.with_input_columns(list(inputs))
 
@@ -147,9 +147,11 @@ def _add_sql(ref: DatasetRef, sql: Mapping[str, str]) -> None:
         try:
             with panics_as_errors():
                 head.add_columns(dict(sql))
-        except (ValueError, RuntimeError) as error:
+        except (ValueError, OSError, RuntimeError) as error:
+            if isinstance(error, OSError) and "LanceError(Arrow)" not in str(error):
+                raise  # another writer came first, or the store refused
             raise RegistrationError(
-                f"an expression failed on the table's values: {error} - columns {', '.join(map(repr, sql))} of {ref.uri} - nothing was added"
+                f"an expression failed on the table's values: {plain(error)} - columns {', '.join(map(repr, sql))} of {ref.uri} - nothing was added"
             ) from error
 
     change_schema(ref, add)

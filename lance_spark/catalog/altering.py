@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from lance_spark.catalog.adding import add_columns
-from lance_spark.catalog.binding import BINDING_KEY, Binding, binding_of, store_udf, value_type
+from lance_spark.catalog.binding import BINDING_KEY, OUTPUT_KEY, Binding, binding_of, store_udf, value_type
 from lance_spark.catalog.checking import check_udf
 from lance_spark.catalog.foreign import to_udf
 from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.identity import TOKEN_KEY
 from lance_spark.commit.schema import change_schema
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import ColumnNotFoundError, RegistrationError
+from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError
 from udf_runtime import UDF
 
 if TYPE_CHECKING:
@@ -98,8 +98,7 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF
     inputs = alteration.get("input_columns")
     if inputs is not None:
         udf = udf.with_input_columns(list(inputs))  # type: ignore[call-overload]
-    binding = binding_of(dataset, path)
-    if udf.is_columns or (binding is not None and len(binding.columns) > 1):
+    if udf.is_columns or OUTPUT_KEY.encode() in (dataset.schema.field(path).metadata or {}):
         raise RegistrationError(
             f"columns of a UDF that returns Columns[T] cannot get another UDF one by one - column {path!r} - drop them and add them again"
         )
@@ -116,7 +115,10 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF
 def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> None:
     """Replaces the UDF of a column in this version."""
     _check(head, {"path": column, "udf": udf})
-    before = binding_of(head, column)
+    try:
+        before = binding_of(head, column)
+    except StoredUdfError:  # damaged: a new one is the remedy
+        before = None
     inputs = check_udf(head, udf, (("", column),))
     # Values that are there already, be they another UDF's or somebody's own, are out of date from now on.
     redefined = 1 if before is None else before.redefined + 1

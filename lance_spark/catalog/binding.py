@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -100,6 +101,8 @@ class Binding:
         try:
             known = {field.name for field in dataclasses.fields(Binding)}
             values = {key: value for key, value in json.loads(text).items() if key in known}
+            if not re.fullmatch("[0-9a-f]{64}", str(values["payload"])):
+                raise ValueError(f"{values['payload']!r} is no digest of a UDF")
             for key in ("inputs", "input_ids"):
                 values[key] = tuple(values[key])
             values["columns"] = tuple((str(field), str(name)) for field, name in values["columns"])
@@ -199,9 +202,10 @@ def load_udf(binding: Binding, objects: LanceObjects, column: str) -> UDF:
         StoredUdfError: It is missing, altered, not loadable here, or loading is forbidden.
     """
     where = f"UDF {binding.udf_name!r} of column {column!r}, {_UDFS}/{binding.payload}"
-    if os.environ.get(ALLOW_VARIABLE, "1").strip().lower() in ("0", "false", "no"):
+    allowed = os.environ.get(ALLOW_VARIABLE, "1")
+    if allowed.strip().lower() not in ("1", "true", "yes"):
         raise StoredUdfError(
-            f"loading stored UDFs is forbidden by {ALLOW_VARIABLE} - {where} - pass the UDF itself: backfill({column!r}, udf=...)"
+            f"loading stored UDFs is forbidden by {ALLOW_VARIABLE}={allowed!r} - {where} - pass the UDF itself: backfill({column!r}, udf=...)"
         )
     payload = objects.get(f"{_UDFS}/{binding.payload}")
     if payload is None:
