@@ -10,35 +10,32 @@ import dataclasses
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.table import Table as Grid
+from rich.text import Text
 
 from lance_spark.backfill.request import DEFAULT_COMMIT_GRANULARITY, DEFAULT_CONCURRENCY
-from lance_spark.commit.history import MESSAGE_KEY, events_between
+from lance_spark.commit.history import MESSAGE_KEY, Event, events_between
 from lance_spark.connection import open_table
 from lance_spark.errors import BackfillIncompleteError, FilterError, LanceSparkError, OptionError
 from lance_spark.jobs.model import BackfillJobResult, JobRecord
 from lance_spark.session import make_session
 from udf_runtime.errors import UdfRuntimeError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from lance_spark.table import Table
-
-FAILED = 1
-MISUSED = 2
+_FAILED = 1
+_MISUSED = 2
 
 _PIPE_COLUMNS = 200
-"""Width where output goes to no terminal: nothing is cut there that a terminal of usual width would show."""
-
-_EVERYTHING = "all"
+"""Width where output goes to no terminal."""
 
 app = typer.Typer(
-    help="Lance tables with computed columns: their jobs, errors, plans, versions, and backfills on Spark.",
+    help="Lance tables with computed columns: their jobs, errors, plans and versions, and backfills on Spark.",
     no_args_is_help=True,
     add_completion=False,
     # Local variables hold storage options, which may be secrets.
@@ -52,107 +49,372 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Args:
         arguments: What follows the program's name; None takes the process's own.
     """
-    # Lance logs each commit of column files as a warning. Read when Lance is first imported, which nothing has done yet.
+    # Lance logs each commit of a column file as a warning. It reads this when it is imported, which nothing has done yet.
     os.environ.setdefault("LANCE_LOG", "error")
     try:
-        app(arguments, prog_name="lance-spark")
-    except (OptionError, FilterError) as error:
-        _fail(error, MISUSED)
+        app(None if arguments is None else list(arguments), prog_name="lance-spark")
     except (LanceSparkError, UdfRuntimeError) as error:
-        _fail(error, FAILED)
+        print(f"lance-spark: {_one_line(error)}", file=sys.stderr)  # noqa: T201 - this is a program
+        sys.exit(_MISUSED if isinstance(error, (OptionError, FilterError)) else _FAILED)
     sys.exit(0)
 
 
-def _storage(texts: list[str] | None) -> dict[str, str]:
+def _count_or_all(text: str) -> int | None:
+    """Reads a number of 1 or more, or `all`."""
+    if str(text) == "all":
+        return None
+    if not str(text).isdecimal() or int(text) < 1:
+        raise typer.BadParameter(f"{text} is neither a whole number, 1 or more, nor 'all'")
+    return int(text)
+
+
+def _storage(texts: Sequence[str] | None) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts or ()]
-    wrong = next((key for key, sign, _ in pairs if not sign or not key), None)
-    if wrong is not None:
+    if not all(key and sign for key, sign, _ in pairs):
+        # Without what was given: it may be a secret.
         raise typer.BadParameter("give KEY=VALUE, as in region=eu-west-1", param_hint="--storage")
     return {key: value for key, _, value in pairs}
 
 
-def _count_or(word: str) -> type[str]:
-    """Returns a parser's class for a whole number or a word that stands for none."""
-
-    class Count(str):
-        def __new__(cls, text: object) -> Count:
-            if str(text) != word and not str(text).isdecimal():
-                raise typer.BadParameter(f"{text} is neither a whole number nor {word!r}")
-            return super().__new__(cls, text)
-
-    return Count
-
-
 Uri = Annotated[str, typer.Argument(metavar="URI", help="Location of the table, such as data/images.lance")]
-Column = Annotated[str, typer.Argument(metavar="COLUMN", help="The computed column; one of several siblings stands for all")]
+Column = Annotated[
+    str, typer.Argument(metavar="COLUMN", help="The computed column; one sibling stands for all of them")
+]
+JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="Id of the job, as `jobs` shows it")]
 StorageOptions = Annotated[
     list[str] | None, typer.Option("--storage", metavar="KEY=VALUE", help="Option of the object store; may be repeated")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document")]
-Where = Annotated[str | None, typer.Option(help="Rows to compute, in Lance SQL; by default those without a value")]
-ReadVersion = Annotated[int | None, typer.Option(help="Version to read; by default the latest")]
-NumFrags = Annotated[int | None, typer.Option(help="Fragments to process; by default all")]
-SkipFrags = Annotated[int, typer.Option(help="Fragments to leave out before the first")]
-TaskSize = Annotated[int | None, typer.Option(help="Rows per task")]
-Checkpoint = Annotated[
-    str | None, typer.Option(help="Where checkpoints are kept, as in connect(checkpoint=...); by default beside the table")
+Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Show so many, the newest")]
+Where = Annotated[
+    str | None, typer.Option(metavar="FILTER", help="Rows to compute, in Lance SQL (by default those without a value)")
+]
+ReadVersion = Annotated[int | None, typer.Option(metavar="N", help="Version to read (by default the latest)")]
+NumFrags = Annotated[int | None, typer.Option(metavar="N", help="Fragments to process (by default all)")]
+SkipFrags = Annotated[int, typer.Option(metavar="N", help="Fragments to leave out before the first")]
+TaskSize = Annotated[int | None, typer.Option(metavar="ROWS", help="Rows per task")]
+Concurrency = Annotated[int | None, typer.Option(parser=_count_or_all, metavar="N|all", help="Most tasks at once")]
+Checkpoints = Annotated[
+    str | None,
+    typer.Option(
+        "--checkpoint", metavar="LOCATION", help="What connect(checkpoint=...) had (by default beside the table)"
+    ),
 ]
 
 
 @app.command()
-def jobs(
-    uri: Uri,
-    limit: Annotated[int, typer.Option(help="Newest jobs to show")] = 20,
-    storage: StorageOptions = None,
-    as_json: AsJson = False,
-) -> None:
-    """Lists the table's jobs, newest first."""
+def jobs(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: AsJson = False) -> None:
+    """Lists the jobs of a table, newest first. One whose driver is gone is DEAD."""
     found = open_table(uri, storage_options=_storage(storage)).list_jobs()[:limit]
     if as_json:
         _print_json(found)
         return
-    _print_rows(
-        ["job", "status", "column", "rows", "fragments", "began", "took", "by"],
+    rows = [
         [
-            [
-                job.job_id,
-                job.status,
-                ", ".join(job.columns),
-                f"{_rows_done(job):,} of {job.rows_selected:,}",
-                f"{job.fragments_done:,} of {job.fragments_total:,}",
-                _moment(job.launched_at),
-                _took(job),
-                job.launched_by,
-            ]
-            for job in found
-        ],
-        nothing="no jobs",
-    )
+            record.job_id,
+            record.status,
+            ", ".join(record.columns),
+            f"{_rows_done(record):,} of {record.rows_selected:,}",
+            f"{record.fragments_done:,} of {record.fragments_total:,}",
+            _moment(record.launched_at),
+            _took(record),
+            record.launched_by,
+        ]
+        for record in found
+    ]
+    _print_rows(["job", "status", "column", "rows", "fragments", "began", "took", "by"], rows, nothing="no jobs")
 
 
 @app.command()
-def job(
-    uri: Uri,
-    job_id: Annotated[str, typer.Argument(metavar="JOB_ID", help="Id of the job, as `jobs` shows it")],
-    storage: StorageOptions = None,
-    as_json: AsJson = False,
-) -> None:
+def job(uri: Uri, job_id: JobId, storage: StorageOptions = None, as_json: AsJson = False) -> None:
     """Shows one job."""
     found = open_table(uri, storage_options=_storage(storage)).get_job(job_id)
     if as_json:
         _print_json(found)
         return
-    _print_facts(
-        {
-            "job": found.job_id,
-            "status": found.status,
-            "message": found.message,
-            "columns": ", ".join(found.columns),
-            "UDF": f"{found.udf_name}({', '.join(found.input_columns)}), version {found.udf_version}",
-            "rows": f"without a value, or {found.where}" if False else found.where or "without a value",
-            "read version": str(found.read_version),
-            "began": f"{_moment(found.launched_at)} by {found.launched_by}",
-            "took": _took(found),
-            **_counts(found, found.rows_selected, found.rows_failed),
-        }
+    about = {
+        "job": found.job_id,
+        "status": found.status,
+        "message": found.message,
+        "column": ", ".join(found.columns),
+        "UDF": f"{found.udf_name}({', '.join(found.input_columns)}), version {found.udf_version}",
+        "selection": found.where or "rows without a value",
+        "read version": str(found.read_version),
+        "began": f"{_moment(found.launched_at)}, by {found.launched_by}",
+        "took": _took(found),
+    }
+    _print_facts(about | _counts(found))
+
+
+@app.command()
+def errors(
+    uri: Uri,
+    job_id: Annotated[str | None, typer.Option("--job", metavar="JOB_ID", help="Only those of this job")] = None,
+    column: Annotated[str | None, typer.Option(metavar="COLUMN", help="Only those of this column")] = None,
+    error_type: Annotated[
+        str | None, typer.Option("--type", metavar="TYPE", help="Only those of this exception, such as ValueError")
+    ] = None,
+    limit: Limit = 100,
+    storage: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lists rows that a UDF failed on, and ranges of rows that failed, newest last. With --json, traces too."""
+    every = open_table(uri, storage_options=_storage(storage)).get_errors(job_id, column, error_type)
+    found = every[-limit:]
+    if as_json:
+        _print_json(found)
+        return
+    rows = [
+        [
+            _moment(error.timestamp),
+            error.job_id,
+            ", ".join(error.columns),
+            error.outcome,
+            "" if error.row_address is None else f"{error.row_address} @{error.table_version}",
+            error.error_type,
+            _one_line(error.error_message),
+        ]
+        for error in found
+    ]
+    heads = ["time", "job", "column", "outcome", "row address @version", "error", "message"]
+    _print_rows(heads, rows, nothing="no errors")
+    if len(every) > len(found):
+        _console().print(f"{len(every) - len(found):,} older ones; --limit shows more", highlight=False)
+
+
+@app.command()
+def plan(  # noqa: PLR0913, PLR0917 - one parameter per option
+    uri: Uri,
+    column: Column,
+    where: Where = None,
+    num_frags: NumFrags = None,
+    skip_frags: SkipFrags = 0,
+    task_size: TaskSize = None,
+    read_version: ReadVersion = None,
+    concurrency: Concurrency = DEFAULT_CONCURRENCY,
+    bounds: Annotated[bool, typer.Option("--bounds", help="Do not count rows: upper bounds, at once")] = False,
+    checkpoints: Checkpoints = None,
+    storage: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Says what a backfill would do. Starts no Spark."""
+    table = open_table(uri, storage_options=_storage(storage), checkpoint=checkpoints)
+    made = table.plan_backfill(
+        column,
+        where=where,
+        read_version=read_version,
+        num_frags=num_frags,
+        skip_frags=skip_frags,
+        task_size=task_size,
+        concurrency=concurrency,
+        exact=not bounds,
     )
+    if as_json:
+        computed = {"has_work": made.has_work, "rows_to_compute": made.rows_to_compute}
+        _print_json({**dataclasses.asdict(made), **computed})
+    else:
+        typer.echo(made.explain())
+
+
+@app.command()
+def backfill(  # noqa: PLR0913, PLR0917 - one parameter per option
+    uri: Uri,
+    column: Column,
+    where: Where = None,
+    num_frags: NumFrags = None,
+    skip_frags: SkipFrags = 0,
+    task_size: TaskSize = None,
+    read_version: ReadVersion = None,
+    concurrency: Concurrency = DEFAULT_CONCURRENCY,
+    threads: Annotated[int, typer.Option(metavar="N", help="Threads per task that call the UDF")] = 1,
+    checkpoint_size: Annotated[int | None, typer.Option(metavar="ROWS", help="Most rows of a checkpoint")] = None,
+    flush_interval: Annotated[
+        float | None, typer.Option(metavar="SECONDS", help="Persist results after so long (by default 10)")
+    ] = None,
+    commit_granularity: Annotated[
+        int | None, typer.Option(parser=_count_or_all, metavar="N|all", help="Finished fragments per commit")
+    ] = DEFAULT_COMMIT_GRANULARITY,
+    job_id: Annotated[str | None, typer.Option(metavar="ID", help="Id of the job (by default a new one)")] = None,
+    master: Annotated[
+        str | None,
+        typer.Option(metavar="MASTER", help="Spark master, or sc://... for Connect (by default this machine)"),
+    ] = None,
+    checkpoints: Checkpoints = None,
+    storage: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Fills a computed column with the UDF that is stored with it. Goes on where an interrupted run ended.
+
+    The UDF is unpickled, which runs code that whoever can write the table has put there.
+    """
+    options = _storage(storage)
+    table = open_table(uri, None, options, checkpoint=checkpoints)
+    # Before a JVM is started for it: most mistakes show in a plan without counts.
+    table.plan_backfill(
+        column, where=where, read_version=read_version, num_frags=num_frags, skip_frags=skip_frags, exact=False
+    )
+    if master is not None:
+        table = open_table(uri, make_session(master), options, checkpoint=checkpoints)
+    try:
+        result = table.backfill(
+            column,
+            where=where,
+            num_frags=num_frags,
+            skip_frags=skip_frags,
+            task_size=task_size,
+            read_version=read_version,
+            concurrency=concurrency,
+            intra_applier_concurrency=threads,
+            checkpoint_size=checkpoint_size,
+            batch_checkpoint_flush_interval_seconds=flush_interval,
+            commit_granularity=commit_granularity,
+            job_id=job_id,
+        )
+    except BackfillIncompleteError as error:
+        if isinstance(error.result, BackfillJobResult):
+            _print_result(error.result, as_json=as_json)
+        raise
+    _print_result(result, as_json=as_json)
+    if result.status != "DONE":
+        raise typer.Exit(_FAILED)
+
+
+@app.command()
+def versions(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: AsJson = False) -> None:
+    """Lists the versions of a table, newest last, and what made them."""
+    table = open_table(uri, storage_options=_storage(storage))
+    dataset = table.to_lance()
+    kept = dataset.versions()[-limit:]
+    events = {event.version: event for event in events_between(dataset, kept[0]["version"] - 1, dataset.version)}
+    found = [_Version.of(version, events[version["version"]]) for version in kept]
+    if as_json:
+        _print_json(found)
+        return
+    heads = ["version", "time", "rows", "fragments", "MB", "operation", "message"]
+    rows = [
+        [
+            str(one.version),
+            _moment(one.timestamp),
+            f"{one.rows:,}",
+            f"{one.fragments:,}",
+            f"{one.bytes / 1e6:,.1f}",
+            one.operation,
+            one.message or "",
+        ]
+        for one in found
+    ]
+    _print_rows(heads, rows, nothing="no versions")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class _Version:
+    """A version, as it is shown."""
+
+    version: int
+    timestamp: datetime
+    rows: int
+    fragments: int
+    bytes: int
+    operation: str
+    message: str | None
+
+    @staticmethod
+    def of(version: Mapping[str, Any], event: Event) -> _Version:
+        """Puts together what Lance tells of a version, and what its transaction did."""
+        numbers = version["metadata"]
+        return _Version(
+            version=version["version"],
+            timestamp=version["timestamp"].astimezone(),
+            rows=int(numbers["total_rows"]),
+            fragments=int(numbers["total_fragments"]),
+            bytes=int(numbers["total_files_size"]),
+            operation=event.name,
+            message=event.properties.get(MESSAGE_KEY),
+        )
+
+
+def _print_result(result: BackfillJobResult, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(result)
+        return
+    _print_facts({"job": result.job_id, "status": result.status} | _counts(result))
+
+
+def _counts(found: JobRecord | BackfillJobResult) -> dict[str, str | None]:
+    stages = ", ".join(f"{stage} {seconds:,.1f}" for stage, seconds in found.seconds.items())
+    return {
+        "rows": (
+            f"{found.rows_selected:,} selected: {found.rows_computed:,} computed, {found.rows_from_checkpoint:,} from checkpoints, "
+            f"{found.rows_skipped:,} skipped, {found.rows_failed:,} failed"
+        ),
+        "fragments": f"{found.fragments_done:,} of {found.fragments_total:,}",
+        "versions": ", ".join(map(str, found.versions)) or "none",
+        "retries": f"{found.retries:,}" if found.retries else None,
+        "seconds": stages or None,
+    }
+
+
+def _rows_done(record: JobRecord) -> int:
+    return record.rows_computed + record.rows_from_checkpoint
+
+
+def _took(record: JobRecord) -> str:
+    if record.completed_at is None:
+        return ""
+    return f"{(record.completed_at - record.launched_at).total_seconds():,.1f} s"
+
+
+def _moment(moment: datetime) -> str:
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())
+
+
+def _console() -> Console:
+    """Returns where output goes now; text that goes to no terminal is not cut to the width of one."""
+    return Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS, highlight=False)
+
+
+def _print_rows(heads: Sequence[str], rows: Sequence[Sequence[str]], *, nothing: str) -> None:
+    if not rows:
+        typer.echo(nothing)
+        return
+    grid = Grid(box=SIMPLE_HEAD, pad_edge=False)
+    for head in heads:
+        # Folded, never cut: ids are there to be copied.
+        grid.add_column(head, overflow="fold")
+    for row in rows:
+        grid.add_row(*[Text(cell) for cell in row])
+    _console().print(grid)
+
+
+def _print_facts(facts: Mapping[str, str | None]) -> None:
+    grid = Grid(box=None, show_header=False, pad_edge=False)
+    grid.add_column(no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts.items():
+        if value is not None:
+            grid.add_row(Text(name), Text(value))
+    _console().print(grid)
+
+
+def _print_json(value: object) -> None:
+    typer.echo(json.dumps(_plain(value), indent=2, default=_as_text))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return dataclasses.asdict(value)
+    return value
+
+
+def _as_text(value: object) -> str:
+    return value.isoformat() if isinstance(value, datetime) else str(value)
+
+
+if __name__ == "__main__":
+    main()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -22,12 +23,15 @@ from lance_spark.backfill.spec import BackfillSpec, DoneRows
 from lance_spark.checkpoints import LanceObjects, checkpoint_store
 from lance_spark.commit.identity import files_of
 from lance_spark.commit.lineage import Lineage, Piece
+from lance_spark.errors import panics_as_errors
 from lance_spark.write.staging import open_session
 from udf_runtime.checkpoint import CheckpointStore, source_digest
 
 if TYPE_CHECKING:
     import lance
     from lance.fragment import FragmentMetadata
+
+_LOG = logging.getLogger(__name__)
 
 FOLDER = "_lance_spark"
 
@@ -199,9 +203,17 @@ class Finder:
         return missing[True]
 
     def _is_there(self, file: str) -> bool:
-        """Tells whether a column file can be read: Lance's cleanup deletes files that no version names."""
+        """Tells whether a column file can be opened: Lance's cleanup deletes files that no version names, and a store may damage one."""
         session = open_session(self._spec.snapshot.uri, self._spec.snapshot.storage_options)
-        return session.contains(f"data/{file}")
+        if not session.contains(f"data/{file}"):
+            return False
+        try:
+            with panics_as_errors():
+                session.open_reader(f"data/{file}", columns=[column for _, column in self._spec.outputs])
+        except (OSError, ValueError, RuntimeError) as error:
+            _LOG.warning("the column file %s is not used, and its rows are computed again: %s", file, error)
+            return False
+        return True
 
 
 def _strike(missing: dict[bool, Offsets], found: Offsets) -> None:

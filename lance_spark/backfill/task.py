@@ -161,17 +161,19 @@ class _RangeRun:
         except OSError:
             _LOG.exception("what was computed before the error is lost")
         row = getattr(error, "row", None)
-        self._failures.add_error(error, None if row is None else self._address_of(row))
+        offset = None if row is None else self._offset_of(row)
+        self._failures.add_error(error, offset)
         self._failures.write()
+        where = "" if offset is None else f" (row address {self._work.fragment_id << 32 | offset})"
         kind = getattr(error, "error_type", None) or f"{type(error).__module__}.{type(error).__qualname__}"
         return replace(
             self._outcome(),
-            error="".join(traceback.format_exception_only(error)).strip(),
+            error="".join(traceback.format_exception_only(error)).strip() + where,
             error_type=kind,
             checkpoints=True,
         )
 
-    def _address_of(self, row: int) -> int | None:
+    def _offset_of(self, row: int) -> int | None:
         """Returns the physical position of a row of the batch that failed."""
         # Results come in the order of the batches, so the first one without a result is the one that failed.
         return int(self._taken[0][row]) if self._taken and row < len(self._taken[0]) else None
@@ -187,7 +189,7 @@ class _RangeRun:
         if not len(todo) and not len(served.offsets):
             return self._untouched()
         attempt = self._spec.staging.begin_attempt()
-        file = ColumnFile(attempt, self._rows.dataset, fragment, self._targets(fragment))
+        file = ColumnFile(attempt, self._rows, fragment, self._targets(fragment))
         try:
             streams = [self._compute(fragment, todo), *served.streams(self._spec, self._store)]
             nulls = self._fill(file, merge(streams))
@@ -292,7 +294,7 @@ class _RangeRun:
             failed |= RowSet.from_text(note["failed"])
         whole = replace(spec, serving_jobs=spec.serving_jobs | {spec.job_id}, lineage_after=None)
         finder = Finder(whole, self._rows.dataset, self._store)
-        file = ColumnFile(spec.staging.begin_attempt(), self._rows.dataset, fragment, self._targets(fragment))
+        file = ColumnFile(spec.staging.begin_attempt(), self._rows, fragment, self._targets(fragment))
         nulls = [np.empty(0, dtype=np.int64)]
         try:
             for start, stop in self._work.ranges:

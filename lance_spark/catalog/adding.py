@@ -133,7 +133,8 @@ def _check(dataset: lance.LanceDataset, sql: Mapping[str, str], computed: Sequen
     for name, expression in sql.items():
         try:
             with panics_as_errors():
-                dataset.scanner(columns={name: expression}).explain_plan()
+                # Lance plans no scan of constants alone, and so not of `cast(null as string)`, unless there is some column with them.
+                dataset.scanner(columns={name: expression}, with_row_address=True).explain_plan()
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
             raise RegistrationError(
                 f"the expression {expression!r} is not valid: {error} - column {name!r} of {dataset.uri} - expressions are Lance SQL over the "
@@ -161,7 +162,7 @@ def _add_null(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Se
     """Adds all-NULL columns to this version; looks at it anew, since others may have changed the table meanwhile."""
     fields = []
     for one, token in zip(computed, tokens, strict=True):
-        inputs = check_udf(head, one.udf, one.columns)
+        inputs = check_udf(head, one.udf, one.columns, warn=False)
         binding = Binding.of(one.udf, inputs, one.columns)
         for (output, _), field in zip(one.columns, new_fields(head, one.udf, one.columns), strict=True):
             metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())

@@ -114,12 +114,11 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF
 
 def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> None:
     """Replaces the UDF of a column in this version."""
-    _check(head, {"path": column, "udf": udf})
     try:
         before = binding_of(head, column)
     except StoredUdfError:  # damaged: a new one is the remedy
         before = None
-    inputs = check_udf(head, udf, (("", column),))
+    inputs = check_udf(head, udf, (("", column),), warn=False)
     # Values that are there already, be they another UDF's or somebody's own, are out of date from now on.
     redefined = 1 if before is None else before.redefined + 1
     binding = dataclasses.replace(Binding.of(udf, inputs, (("", column),)), redefined=redefined)

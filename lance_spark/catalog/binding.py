@@ -101,8 +101,7 @@ class Binding:
         try:
             known = {field.name for field in dataclasses.fields(Binding)}
             values = {key: value for key, value in json.loads(text).items() if key in known}
-            if not re.fullmatch("[0-9a-f]{64}", str(values["payload"])):
-                raise ValueError(f"{values['payload']!r} is no digest of a UDF")
+            values["payload"] = _digest(values["payload"])
             for key in ("inputs", "input_ids"):
                 values[key] = tuple(values[key])
             values["columns"] = tuple((str(field), str(name)) for field, name in values["columns"])
@@ -111,6 +110,13 @@ class Binding:
             raise StoredUdfError(
                 f"what is stored of the UDF is damaged: {error} - column {column!r} - give the column a UDF again with alter_columns"
             ) from error
+
+
+def _digest(text: object) -> str:
+    """Returns the digest of a payload, which is the name of a file."""
+    if not isinstance(text, str) or not re.fullmatch("[0-9a-f]{64}", text):
+        raise ValueError(f"{text!r} is no digest of a UDF")
+    return text
 
 
 def binding_of(dataset: lance.LanceDataset, column: str) -> Binding | None:

@@ -19,13 +19,16 @@ if TYPE_CHECKING:
     import lance
 
 
-def check_udf(dataset: lance.LanceDataset, udf: UDF, columns: Sequence[tuple[str, str]]) -> tuple[FieldIdentity, ...]:
+def check_udf(
+    dataset: lance.LanceDataset, udf: UDF, columns: Sequence[tuple[str, str]], *, warn: bool = True
+) -> tuple[FieldIdentity, ...]:
     """Checks that a UDF can compute columns of a table, and returns its inputs in the order of its parameters.
 
     Args:
         dataset: The table.
         udf: The UDF.
         columns: Pairs of output field and column.
+        warn: Whether to warn of what cannot be checked.
 
     Raises:
         RegistrationError: An input is missing or of another type, or an output is among the inputs.
@@ -53,11 +56,18 @@ def check_udf(dataset: lance.LanceDataset, udf: UDF, columns: Sequence[tuple[str
         raise RegistrationError(
             f"output column {own[0]!r} is among the inputs of UDF {udf.name!r} - in {dataset.uri} - compute it into another column"
         )
-    _check_types(dataset, udf, names)
+    unchecked = _check_types(dataset, udf, names)
+    if unchecked and warn:
+        warnings.warn(
+            f"the types of {', '.join(map(repr, unchecked))} of UDF {udf.name!r} are not checked: these parameters have no annotations",
+            UserWarning,
+            stacklevel=5,
+        )
     return tuple(known[name] for name in names)
 
 
-def _check_types(dataset: lance.LanceDataset, udf: UDF, names: Sequence[str]) -> None:
+def _check_types(dataset: lance.LanceDataset, udf: UDF, names: Sequence[str]) -> list[str]:
+    """Compares annotations with columns, and returns the parameters without one."""
     unchecked = []
     for parameter, name in zip(udf.parameters, names, strict=False):
         field = dataset.schema.field(name)
@@ -75,12 +85,7 @@ def _check_types(dataset: lance.LanceDataset, udf: UDF, names: Sequence[str]) ->
             continue
         if not _fits(parameter.type, field):
             raise _mismatch(udf, parameter.name, str(parameter.type), field, dataset)
-    if unchecked:
-        warnings.warn(
-            f"the types of {', '.join(map(repr, unchecked))} of UDF {udf.name!r} are not checked: these parameters have no annotations",
-            UserWarning,
-            stacklevel=6,
-        )
+    return unchecked
 
 
 def _mismatch(

@@ -28,7 +28,6 @@ from lance_spark.write.addresses import (
 from lance_spark.write.blobs import BlobEncoder, file_field, is_logical_blob
 
 if TYPE_CHECKING:
-    import lance
     from lance.fragment import LanceFragment
 
     from lance_spark.write.staging import Attempt, StagedFile
@@ -74,11 +73,9 @@ class ColumnFile:
         rows: Rows that were given so far.
     """
 
-    def __init__(
-        self, attempt: Attempt, dataset: lance.LanceDataset, fragment: LanceFragment, targets: Targets
-    ) -> None:
+    def __init__(self, attempt: Attempt, rows: SnapshotRows, fragment: LanceFragment, targets: Targets) -> None:
         self.rows = 0
-        self._dataset = dataset
+        self._snapshot = rows
         self._fragment = fragment
         self._targets = targets
         self._physical_rows: int = fragment.metadata.physical_rows
@@ -218,8 +215,9 @@ class ColumnFile:
     def _read_blobs(self, column: str, start: int, rows: int) -> pa.Array[Any]:
         """Reads the bytes of a window's blobs; a deleted row has none."""
         first = self._fragment.fragment_id << 32 | start
-        pairs = self._dataset.read_blobs(column, addresses=list(range(first, first + rows)), preserve_order=True)
-        found = dict(pairs)
+        deleted = self._snapshot.deleted(self._fragment.fragment_id)
+        live = [first + row for row in range(rows) if deleted is None or not deleted[start + row]]
+        found = dict(self._snapshot.dataset.read_blobs(column, addresses=live, preserve_order=True) if live else [])
         blobs: pa.Array[Any] = pa.array([found.get(first + row) for row in range(rows)], type=pa.large_binary())
         return blobs
 
@@ -294,7 +292,7 @@ class ColumnFiles:
             raise self._disorder(fragment_id)
         self._seen.add(fragment_id)
         self._last = -1
-        file = ColumnFile(self._attempt, self._rows.dataset, fragment, self._targets)
+        file = ColumnFile(self._attempt, self._rows, fragment, self._targets)
         self._current = (fragment_id, file)
         return file
 

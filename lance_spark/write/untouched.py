@@ -39,8 +39,8 @@ class UntouchedFiles:
         return staged
 
     def _write(self, fragment_id: int, targets: Targets) -> StagedColumns:
-        dataset = open_snapshot(self._snapshot)
-        fragment = SnapshotRows(dataset).fragment(fragment_id)
+        rows = SnapshotRows(open_snapshot(self._snapshot))
+        fragment = rows.fragment(fragment_id)
         if fragment is None:
             raise KeyError(fragment_id)
-        return ColumnFile(self._staging.begin_attempt(), dataset, fragment, targets).close().staged
+        return ColumnFile(self._staging.begin_attempt(), rows, fragment, targets).close().staged
