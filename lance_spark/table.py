@@ -10,7 +10,7 @@ from typing import Literal, cast
 from lance_spark.backfill.addresses import carry_addresses
 from lance_spark.backfill.job import BackfillJob
 from lance_spark.backfill.plan_view import BackfillPlan, view_of
-from lance_spark.backfill.prepare import Prepared, prepare
+from lance_spark.backfill.prepare import Prepared, check_resources, prepare
 from lance_spark.backfill.request import (
     ADMISSION_CHECK,
     ADMISSION_STRICT,
@@ -265,8 +265,10 @@ class Table(TableRows):
             admission_strict=flag_of(_admission_strict, ADMISSION_STRICT),
             save_job=_enable_job_tracker_saves,
         )
+        prepared = prepare(self._ref, request, checkpoints=self._checkpoint)
         spark = self._spark()
-        prepared = prepare(self._ref, request, spark, checkpoints=self._checkpoint)
+        if request.admission_check:
+            check_resources(spark, prepared.udf, strict=request.admission_strict)
         progress = Progress(title=f"{self.name}.{', '.join(prepared.columns)}", enabled=self._progress)
         job = BackfillJob(spark, prepared, request, self.name, progress)
         handle = Job(job, prepared.spec.job_id, self.name, prepared.columns).start()
@@ -312,7 +314,7 @@ class Table(TableRows):
             skip_frags=skip_frags,
             task_size=task_size,
         )
-        prepared = prepare(self._ref, request, None, checkpoints=self._checkpoint)
+        prepared = prepare(self._ref, request, checkpoints=self._checkpoint)
         outside: Prepared | None = None
         if num_frags is not None or skip_frags:
             everything = BackfillRequest(
@@ -322,7 +324,7 @@ class Table(TableRows):
                 concurrency=concurrency,
                 read_version=prepared.spec.snapshot.version,
             )
-            outside = prepare(self._ref, everything, None, checkpoints=self._checkpoint)
+            outside = prepare(self._ref, everything, checkpoints=self._checkpoint)
         return view_of(prepared, outside, self.name, exact=exact)
 
     # Jobs

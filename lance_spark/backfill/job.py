@@ -120,7 +120,7 @@ class BackfillJob:
         spec.staging.open_job()
         try:
             self._save("RUNNING", None)
-            self._run_tasks(plan_tasks(work, self.prepared.task_rows))
+            self._run_tasks(plan_tasks(work, self.prepared.task_rows(self._spark)))
             status = self._status()
             message = None if status == "DONE" else self._what_failed()
         except BaseException as error:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from lance_spark.backfill.plan import plan_tasks
+from pyspark.sql import SparkSession
+
+from lance_spark.backfill.plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.prepare import Prepared
+from lance_spark.backfill.rowsets import RowSet
+from lance_spark.backfill.serving import source_of, store_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -128,9 +133,9 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
         total_fragments=len(everything.plans),
         total_rows=dataset.count_rows(),
         fragments=len(work),
-        total_tasks=len(plan_tasks(work, prepared.task_rows)),
+        total_tasks=len(plan_tasks(work, prepared.task_rows(SparkSession.getActiveSession()))),
         total_rows_pending=pending,
-        rows_from_checkpoint=min(pending, sum(e.rows for entries in prepared.entries.values() for e in entries)),
+        rows_from_checkpoint=min(pending, _checkpointed(prepared, work)),
         skipped_rows=sum(plan.live_rows for plan in prepared.plans) - pending,
         skipped_fragments=len(prepared.plans) - len(work),
         rows_outside=sum(count for fragment, count in all_counts.items() if fragment not in inside),
@@ -138,6 +143,18 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
         stable_row_ids=dataset.has_stable_row_ids,
         udf_mismatch=spec.redefined,
     )
+
+
+def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
+    """Returns how many rows the checkpoints of the fragments with work have, those that are finished column files included."""
+    spec, store, rows = prepared.spec, store_of(prepared.spec), 0
+    for plan in work:
+        fragment = prepared.dataset.get_fragment(plan.fragment_id)
+        source = "" if fragment is None else source_of(spec, fragment.metadata)
+        for entry in prepared.entries.get(source, ()):
+            body = store.read_reference(entry, spec.key, source) if entry.kind == "reference" else None
+            rows += entry.rows if body is None else len(RowSet.from_text(str(body["rows"]["computed"])))
+    return rows
 
 
 def _counts(prepared: Prepared, *, exact: bool) -> dict[int, int]:

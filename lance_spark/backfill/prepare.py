@@ -58,7 +58,7 @@ class Prepared:
         records: What was computed before.
         entries: Checkpoints of the key, by source.
         plans: The fragments of the window.
-        task_rows: Rows of a task.
+        request: What was asked for.
         window: The fragments by position.
     """
 
@@ -70,7 +70,7 @@ class Prepared:
     records: Records
     entries: Mapping[str, Sequence[CheckpointEntry]]
     plans: tuple[FragmentPlan, ...]
-    task_rows: int
+    request: BackfillRequest
     window: slice
 
     @property
@@ -84,6 +84,15 @@ class Prepared:
         unknown = [plan for plan in plans if plan.pending is None]
         return {**known, **(count_pending(self.spec, self.dataset, unknown) if unknown else {})}
 
+    def task_rows(self, spark: SparkSession | None) -> int:
+        """Returns the rows of a task on a cluster; without one, on as many slots as may be used."""
+        request = self.request
+        known = None if spark is None else known_slots(spark)
+        slots = known or request.concurrency or os.cpu_count() or 1
+        if request.concurrency is not None:
+            slots = min(slots, request.concurrency)
+        return request.task_size or self.udf.task_size or default_task_rows(self.dataset.count_rows(), slots)
+
     def work(self) -> tuple[FragmentPlan, ...]:
         """Returns the fragments with something to do, with their rows counted as far as that is quick. Scans, so call it once."""
         unknown = [plan for plan in self.plans if plan.pending is None]
@@ -92,22 +101,18 @@ class Prepared:
         return tuple(plan for plan in plans if plan.pending != 0)
 
 
-def prepare(
-    ref: DatasetRef, request: BackfillRequest, spark: SparkSession | None, *, checkpoints: str | None
-) -> Prepared:
+def prepare(ref: DatasetRef, request: BackfillRequest, *, checkpoints: str | None) -> Prepared:
     """Checks a request against the table, and puts a job together.
 
     Args:
         ref: The table.
         request: What was asked for.
-        spark: The session, or None where only a plan is wanted.
         checkpoints: Where checkpoints are kept; None is beside the table.
 
     Raises:
         ColumnNotFoundError, RegistrationError, UnsupportedOperationError: A column cannot be filled.
         StoredUdfError: The stored UDF cannot be used.
         FilterError: `where` is not valid.
-        ResourcesUnavailableError: The UDF asks for what the cluster cannot give.
         VersionNotFoundError: There is no such version.
     """
     snapshot = ref.pin(request.read_version)
@@ -120,8 +125,6 @@ def prepare(
     udf, inputs, outputs = _udf(ref, dataset, request, binding)
     if request.where is not None:
         check_filter(dataset, request.where, ref.uri, "descriptor")
-    if spark is not None and request.admission_check:
-        _check_resources(spark, udf, strict=request.admission_strict)
     spec = _spec(ref, snapshot, dataset, request, (udf, inputs, outputs, binding), checkpoints)
     records = RecordStore(LanceObjects(f"{ref.uri}/{FOLDER}", ref.storage_options)).load(spec.column)
     entries = store_of(spec).find_all(spec.key)
@@ -129,8 +132,6 @@ def prepare(
     window = slice(request.skip_frags, None if request.num_frags is None else request.skip_frags + request.num_frags)
     sizes = measure(dataset, [column.name for column in inputs], None, blob_bytes=False, storage=ref.storage_options)
     plans = plan_fragments(spec, dataset, records, frozenset(entries), window=window, row_bytes=sizes.row_bytes)
-    slots = _slots(spark, request)
-    rows = request.task_size or udf.task_size or default_task_rows(dataset.count_rows(), slots)
     return Prepared(
         spec=spec,
         udf=udf,
@@ -140,7 +141,7 @@ def prepare(
         records=records,
         entries=entries,
         plans=tuple(plans),
-        task_rows=rows,
+        request=request,
         window=window,
     )
 
@@ -278,12 +279,6 @@ def _with_history(
     return replace(spec, serving_jobs=spec.serving_jobs | unfinished, lineage_after=min(after) if after else None)
 
 
-def _slots(spark: SparkSession | None, request: BackfillRequest) -> int:
-    known = None if spark is None else known_slots(spark)
-    slots = known or request.concurrency or os.cpu_count() or 1
-    return min(slots, request.concurrency) if request.concurrency is not None else slots
-
-
 def concurrency_of(spark: SparkSession, udf: UDF, concurrency: int | None) -> int | None:
     """Returns the most tasks that may run at once: as asked for, and no more than the CPUs that the UDF wants allow."""
     cpus = math.ceil(udf.num_cpus or 1)
@@ -294,7 +289,7 @@ def concurrency_of(spark: SparkSession, udf: UDF, concurrency: int | None) -> in
     return fitting if concurrency is None else min(concurrency, fitting)
 
 
-def _check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
+def check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
     """Compares what a UDF asks for with what the cluster can ever give.
 
     Raises:

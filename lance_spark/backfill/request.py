@@ -12,6 +12,9 @@ from lance_spark.backfill.spec import BlobReadStrategy
 from lance_spark.errors import OptionError
 
 DEFAULT_CHECKPOINT_ROWS = 10240
+WHOLE_FRAGMENT_ROWS = 1 << 32
+"""More rows than any fragment has: what `batch_size=0` of the specification means."""
+
 DEFAULT_FLUSH_S = 10.0
 DEFAULT_COMMIT_GRANULARITY = 64
 DEFAULT_CONCURRENCY = 8
@@ -138,7 +141,7 @@ def checkpoint_size_of(checkpoint_size: int | None, batch_size: int | None) -> i
             problem="is the old name of checkpoint_size, given too",
         )
     warnings.warn("batch_size is deprecated, say checkpoint_size", DeprecationWarning, stacklevel=4)
-    return batch_size
+    return WHOLE_FRAGMENT_ROWS if batch_size == 0 and not isinstance(batch_size, bool) else batch_size
 
 
 def refuse_shuffle(diversity: int | None) -> None:

@@ -118,6 +118,11 @@ def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> None:
         before = binding_of(head, column)
     except StoredUdfError:  # damaged: a new one is the remedy
         before = None
+    has = value_type(head.schema.field(column))
+    if has != udf.data_type:
+        raise RegistrationError(
+            f"UDF {udf.name!r} returns {udf.data_type}, and somebody made column {column!r} {has} meanwhile - in {head.uri} - nothing was changed"
+        )
     inputs = check_udf(head, udf, (("", column),), warn=False)
     # Values that are there already, be they another UDF's or somebody's own, are out of date from now on.
     redefined = 1 if before is None else before.redefined + 1
