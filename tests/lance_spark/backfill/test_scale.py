@@ -1,0 +1,66 @@
+"""A backfill of 100,000 fragments is planned in seconds and within a gigabyte."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from lance.fragment import FragmentMetadata
+
+FRAGMENTS = 100_000
+
+PLAN = """
+import resource, sys, time
+from lance_spark.backfill.plan import plan_tasks
+from lance_spark.backfill.prepare import prepare
+from lance_spark.backfill.request import BackfillRequest
+from lance_spark.dataset import DatasetRef
+ref = DatasetRef.at(sys.argv[1])
+began = time.process_time()
+prepared = prepare(ref, BackfillRequest(columns=("v",)), checkpoints=None)
+tasks = plan_tasks(prepared.work(), prepared.task_rows(None))
+print(time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, len(tasks), sum(len(t.work) for t in tasks))
+"""
+
+
+@pytest.fixture(scope="module")
+def huge_table(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Fragments that all name one small data file: the manifest is that of a huge table, the data is not."""
+    import lance_spark
+    from udf_runtime import udf
+
+    home = tmp_path_factory.mktemp("huge")
+    path = str(home / "t.lance")
+    dataset = lance.write_dataset(pa.table({"id": pa.array(range(10), pa.int64())}), path)
+    file = dataset.get_fragments()[0].metadata.files
+    one = FragmentMetadata(id=0, files=file, physical_rows=10, deletion_file=None, row_id_meta=None)
+    append = lance.LanceOperation.Append([one] * (FRAGMENTS - 1))
+    lance.LanceDataset.commit(path, append, read_version=dataset.version)
+
+    def f(id: int) -> int:
+        return id
+
+    lance_spark.connect(str(home)).open_table("t").add_columns({"v": udf(f)})
+    return path
+
+
+@pytest.mark.slow
+def test_planning_is_quick_and_small(huge_table: str):
+    # A process of its own, so that its memory is only what planning took; processor time, so that other load does not count.
+    done = subprocess.run(
+        [sys.executable, "-c", PLAN, huge_table],
+        cwd=Path(__file__).parents[3],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    seconds, mib, tasks, fragments = map(float, done.stdout.split())
+    assert seconds < 30
+    assert mib < 1024
+    assert fragments == FRAGMENTS
+    assert tasks <= 200, "small fragments share tasks"
