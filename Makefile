@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 XDIST ?= -n 2
 PYTEST_ARGS ?=
+TABLE_API_TESTS := tests/lance_spark/table tests/lance_spark/backfill tests/promises
 
 # Another Spark, or another environment's packages, would be mixed into this one.
 unexport SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE SPARK_CONNECT_MODE_ENABLED PYTHONPATH PYTHONHOME VIRTUAL_ENV
@@ -24,6 +25,7 @@ test: require-java $(VENV)/.ready-dev lint ## the whole test suite, linters incl
 
 test-long: require-java $(VENV)/.ready-dev ## thousands of random cases; hours
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
+	LANCE_SPARK_TEST_CONNECT=1 $(BIN)/python -m pytest -m "not long and not cluster and not classic" $(TABLE_API_TESTS) $(PYTEST_ARGS)
 
 bench: require-java $(VENV)/.ready-dev ## benchmarks beside Parquet and pylance: benchmarks/results
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)

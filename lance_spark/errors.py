@@ -282,6 +282,18 @@ class ResourcesUnavailableError(LanceSparkError, RuntimeError):
     """A UDF asks for more than the cluster can ever give. No job was started."""
 
 
+class JobTimeoutError(LanceSparkError, TimeoutError):
+    """A job has not ended in time. It goes on.
+
+    Attributes:
+        job: Its handle: `job.result()` waits again, `job.cancel()` ends it.
+    """
+
+    def __init__(self, message: str, *, job: object) -> None:
+        super().__init__(message)
+        self.job = job
+
+
 class BackfillIncompleteError(LanceSparkError, RuntimeError):
     """A backfill ended, and some of the selected rows have neither a value nor were skipped by a policy.
 

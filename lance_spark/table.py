@@ -176,7 +176,7 @@ class Table(TableRows):
                 are committed.
             SkipThresholdExceededError: More rows were skipped than the UDF's policy allows.
             CommitImpossibleError: The column is gone, or has got another type or UDF meanwhile.
-            TimeoutError: The job has not ended in time; it goes on.
+            JobTimeoutError: The job has not ended in time; it goes on, and the error has its handle as `.job`.
         """
         job = self.backfill_async(
             columns,

@@ -16,6 +16,9 @@ import lance_spark
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
 
+OVER_CONNECT = "LANCE_SPARK_TEST_CONNECT"
+"""Environment variable: runs the tests of the table API over Spark Connect."""
+
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Marks every test that asks for a session, so that `-m "not spark"` is the quick suite."""
@@ -26,7 +29,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """A session on two local cores, with the planner rule."""
+    """A session on two local cores, with the planner rule; over Connect, without it, where `make test-long` asks for that."""
+    if os.environ.get(OVER_CONNECT):
+        remote = SparkSession.builder.remote("local[2]").config("spark.sql.session.timeZone", "UTC").getOrCreate()
+        yield remote
+        remote.stop()
+        return
     home = tmp_path_factory.mktemp("spark")
     session = (
         SparkSession.builder.master("local[2]")

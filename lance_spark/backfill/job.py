@@ -87,6 +87,7 @@ class BackfillJob:
         self._began = time.monotonic()
         self._cancelled = threading.Event()
         self._cluster: Cluster | None = None
+        self._filed: set[int] = set()
         self._commit_s = 0.0
         self._expected_rows = 0
         self._last_beat = time.monotonic()
@@ -176,7 +177,10 @@ class BackfillJob:
                     self._tally.failed.setdefault(work.fragment_id, f"its task died again and again: {answer.error}")
             return []
         self._tally.add(answer)
-        return [answer] if answer.file is not None else []
+        if answer.file is None or answer.fragment_id in self._filed:
+            return []  # two tasks that ended a fragment at the same moment have both written its file: the first one serves
+        self._filed.add(answer.fragment_id)
+        return [answer]
 
     def _check_skips(self, *, final: bool) -> None:
         tally = self._tally

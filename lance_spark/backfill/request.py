@@ -123,7 +123,7 @@ def columns_of(columns: str | Sequence[str]) -> tuple[str, ...]:
     Raises:
         OptionError: There is none, or one is no name.
     """
-    names = (columns,) if isinstance(columns, str) else tuple(columns)
+    names = tuple(columns) if isinstance(columns, (list, tuple)) else (columns,)
     if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
         raise OptionError("columns", repr(columns), "the name of a column, or a list of sibling columns")
     return names

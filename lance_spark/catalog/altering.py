@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+
 from lance_spark.catalog.adding import add_columns
-from lance_spark.catalog.binding import BINDING_KEY, OUTPUT_KEY, Binding, binding_of, store_udf, value_type
+from lance_spark.catalog.binding import (
+    BINDING_KEY,
+    OUTPUT_KEY,
+    Binding,
+    binding_of,
+    output_fields,
+    store_udf,
+    value_type,
+)
 from lance_spark.catalog.checking import check_udf
 from lance_spark.catalog.foreign import to_udf
 from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.identity import TOKEN_KEY
 from lance_spark.commit.schema import change_schema
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError
+from lance_spark.errors import (
+    ColumnExistsError,
+    ColumnNotFoundError,
+    RegistrationError,
+    StoredUdfError,
+    panics_as_errors,
+)
+from lance_spark.read.filtering import plain
+from lance_spark.types import check_storable
 from udf_runtime import UDF
 
 if TYPE_CHECKING:
@@ -34,13 +53,18 @@ def alter_columns(ref: DatasetRef, alterations: Sequence[Mapping[str, object]]) 
         CommitConflictError: Other writers kept changing the table first.
     """
     dataset = ref.open_latest()
-    udfs = {index: _check(dataset, alteration) for index, alteration in enumerate(alterations)}
-    if not alterations:
+    checked = [(alteration, _check(dataset, alteration)) for alteration in alterations]
+    if not checked:
         raise RegistrationError("there is nothing to alter - in alter_columns - give {'path': column, 'udf': udf}, ...")
-    for index, alteration in enumerate(alterations):
-        udf = udfs[index]
+    paths = [str(alteration["path"]) for alteration in alterations]
+    if len(set(paths)) < len(paths):
+        raise RegistrationError(
+            "a column is named twice - in alter_columns - alter it in two calls; nothing was changed"
+        )
+    # What may fail on a value comes first, and what changes names that the others say comes last.
+    for alteration, udf in sorted(checked, key=lambda one: (one[1] is not None) + 2 * _only_renames(one[0])):
         if udf is None:
-            change_schema(ref, lambda head, a=alteration: head.alter_columns(dict(a)))  # type: ignore[misc]
+            change_schema(ref, lambda head, a=alteration: _alter(head, a))  # type: ignore[misc]
         elif alteration.get("recreate"):
             column = str(alteration["path"])
             change_schema(ref, lambda head, c=column: head.drop_columns([c]))  # type: ignore[misc]
@@ -87,6 +111,7 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF
             "path with name, nullable, data_type"
         )
     if "udf" not in alteration:
+        _check_plain(dataset, path, alteration)
         return None
     if path not in dataset.schema.names:
         raise ColumnNotFoundError(path, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
@@ -109,7 +134,43 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF
             "'recreate': True to drop the column with all its values and add it anew"
         )
     check_udf(dataset, udf, (("", path),))
+    if alteration.get("recreate"):
+        made = output_fields(udf, (("", path),), dataset.data_storage_version)
+        check_storable(pa.schema(made), dataset.data_storage_version)
     return udf
+
+
+def _only_renames(alteration: Mapping[str, object]) -> bool:
+    return "udf" not in alteration and "data_type" not in alteration
+
+
+def _check_plain(dataset: lance.LanceDataset, path: str, alteration: Mapping[str, object]) -> None:
+    """Checks what is passed on to Lance, as far as that can be told without looking at values."""
+    names = dataset.schema.names
+    if path.partition(".")[0] not in names:
+        raise ColumnNotFoundError(path, dataset.uri, hint=f"its columns are {', '.join(names)}; nothing was changed")
+    name, kind = alteration.get("name"), alteration.get("data_type")
+    if name is None and kind is None and alteration.get("nullable") is None:
+        raise RegistrationError(f"nothing is to change - column {path!r} - give udf, name, nullable or data_type")
+    if name is not None and "." not in path:
+        others = [other.lower() for other in names if other != path]
+        if str(name).lower() in others:
+            raise ColumnExistsError([str(name)], dataset.uri, hint="choose another name; nothing was changed")
+        check_storable(pa.schema([dataset.schema.field(path).with_name(str(name))]), dataset.data_storage_version)
+    if kind is not None and not isinstance(kind, pa.DataType):
+        raise RegistrationError(f"data_type={kind!r} is no Arrow type - column {path!r} - give one, such as pa.int32()")
+
+
+def _alter(head: lance.LanceDataset, alteration: Mapping[str, object]) -> None:
+    try:
+        with panics_as_errors():
+            head.alter_columns(dict(alteration))  # type: ignore[arg-type]
+    except (ValueError, OSError, RuntimeError) as error:
+        if isinstance(error, OSError) and not re.search(r"LanceError\(Arrow\)|Invalid user input", str(error)):
+            raise  # another writer came first, or the store refused
+        raise RegistrationError(
+            f"Lance cannot do that: {plain(error)} - column {alteration['path']!r} of {head.uri} - it was not changed"
+        ) from error
 
 
 def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> None:

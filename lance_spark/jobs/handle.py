@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import Protocol
 
-from lance_spark.errors import BackfillIncompleteError
+from lance_spark.errors import BackfillIncompleteError, JobTimeoutError
 from lance_spark.jobs.model import BackfillJobResult, Status
 
 
@@ -99,7 +99,7 @@ class Job:
             timeout: Longest wait, in seconds or as a `timedelta`; None waits for the end.
 
         Raises:
-            TimeoutError: The job has not ended in time. It goes on.
+            JobTimeoutError: The job has not ended in time. It goes on; the error has the job.
             BackfillIncompleteError: Selected rows have neither a value nor were skipped by a policy.
             LanceSparkError, UdfRuntimeError: The job could not go on.
         """
@@ -109,9 +109,10 @@ class Job:
         except TimeoutError:
             if self._future.done():
                 raise
-        raise TimeoutError(
+        raise JobTimeoutError(
             f"job {self._job_id} did not end within {seconds:g} s - backfill of {', '.join(self._columns)} in {self._table_name} - it goes on; "
-            "result() waits again, and job.cancel() ends it"
+            "job.result() waits again, and job.cancel() ends it (this error has the job as .job)",
+            job=self,
         )
 
     def __repr__(self) -> str:
@@ -140,7 +141,7 @@ def wait(job: Job, timeout: timedelta | None) -> BackfillJobResult:
     """Waits for a job as a blocking call does: Ctrl-C cancels it, and what is complete is committed before the interrupt goes on.
 
     Raises:
-        TimeoutError, BackfillIncompleteError: As :meth:`Job.result` says.
+        JobTimeoutError, BackfillIncompleteError: As :meth:`Job.result` says.
         KeyboardInterrupt: The user interrupted.
     """
     try:
