@@ -3,7 +3,8 @@
     python examples/stdlib_features.py [--limit N] [--keep DIRECTORY]
 
 Reads every `.py` file of the running interpreter's standard library into a Spark DataFrame, writes it as a Lance table, asks it
-questions, and backfills features that are computed with Python's `ast` - while rows are appended and deleted by others.
+questions, and backfills features that are computed with Python's `ast` - while rows are appended and deleted by others. Then the table
+itself computes two more, with a UDF that is stored with it and jobs that go on where the one before ended.
 """
 
 from __future__ import annotations
@@ -20,10 +21,15 @@ import textwrap
 import time
 import tokenize
 import warnings
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
+
+# Lance reads this when it is imported; it logs each commit of a column file as a warning.
+os.environ.setdefault("LANCE_LOG", "error")
 
 import lance
 import pandas as pd
@@ -34,6 +40,7 @@ from pyspark.sql.functions import arrow_udf, pandas_udf
 from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StringType, StructType
 
 import lance_spark
+from udf_runtime import Columns, Skip, udf
 
 LATE = 20
 """One file in so many is held back and arrives while the backfill runs."""
@@ -111,6 +118,25 @@ def outline_udf(text: pd.Series) -> pd.DataFrame:
 def imports_udf(text: pa.Array) -> pa.Array:
     """Lists the imports of a batch of files, Arrow in and out."""
     return pa.array([imported(one) for one in text.to_pylist()], pa.list_(pa.string()))
+
+
+class Flow(NamedTuple):
+    """How the control flow of a file looks; one column per field."""
+
+    branches: int
+    loops: int
+
+
+@udf(on_error=Skip(SyntaxError, ValueError, RecursionError))
+def flow(text: str | None) -> Columns[Flow] | None:
+    """Counts branches and loops, row by row; a file that is no Python of this version raises, and the policy skips it."""
+    if text is None:
+        return None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        nodes = list(ast.walk(ast.parse(text)))
+    branches = sum(isinstance(node, ast.If | ast.IfExp | ast.Match) for node in nodes)
+    return Flow(branches, sum(isinstance(node, ast.For | ast.AsyncFor | ast.While) for node in nodes))
 
 
 # --- where it comes from ----------------------------------------------------------------------------------------------------
@@ -330,8 +356,35 @@ def read_back(spark: SparkSession, path: str, report: Report) -> None:
         report.say(f"\n{right} of {len(sample)} rows, picked by a hash, hold exactly what ast gives in this process")
 
 
-def travel_back(spark: SparkSession, path: str, report: Report, version: int) -> None:
+def let_the_table_compute(spark: SparkSession, path: str, report: Report) -> None:
     """Step 6."""
+    with report.step("Let the table compute: a stored UDF, jobs that go on"):
+        folder, name = os.path.split(path)
+        table = lance_spark.connect(folder, spark, progress=False).open_table(name.removesuffix(".lance"))
+        table.add_columns(flow)  # two columns, all NULL; the UDF is stored with them
+        report.say(table.plan_backfill("branches").explain())
+        report.say("")
+        for title, fragments in (("two fragments, to have a look", 2), ("the rest", None)):
+            done = table.backfill("branches", num_frags=fragments)
+            report.say(
+                f"{title}: {done.rows_computed:,} rows computed, {done.rows_skipped} skipped, version {done.versions[-1]}"
+            )
+        failed = table.get_errors(column_name="branches")
+        kinds = Counter(error.error_type for error in failed).most_common()
+        report.say(f"recorded: {', '.join(f'{kind} of {count} files' for kind, count in kinds)}")
+        addresses = [error.row_address for error in failed]
+        rows = read(spark, path, with_row_address=True).filter(F.col("_rowaddr").isin(addresses))
+        for row in rows.orderBy("path").limit(2).collect():
+            report.say(f"  such as {row.path}, which is no Python {sys.version_info.major}.{sys.version_info.minor}")
+        report.say("\nthe most branches per line of the larger modules")
+        lines = "size(split(text, '\\n'))"
+        read(spark, path).createOrReplaceTempView("files")
+        query = f"SELECT path, branches, loops, branches / {lines} AS share FROM files WHERE size > 20000"
+        report.table(spark.sql(f"{query} ORDER BY share DESC, path LIMIT 3").collect())
+
+
+def travel_back(spark: SparkSession, path: str, report: Report, version: int) -> None:
+    """Step 7."""
     with report.step("Travel back"):
         for title, number in (("before", version), ("now", lance.dataset(path).version)):
             then = read(spark, path, version=number)
@@ -348,6 +401,7 @@ def tour(spark: SparkSession, path: str, limit: int | None) -> None:
     version = backfill_while_others_write(spark, path, report, late)
     fill_the_rest(spark, path, report)
     read_back(spark, path, report)
+    let_the_table_compute(spark, path, report)
     travel_back(spark, path, report, version)
     report.close()
 
@@ -357,7 +411,6 @@ def start_spark(scratch: str) -> SparkSession:
     # Spark's workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a virtual environment.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-    os.environ.setdefault("LANCE_LOG", "error")
     # Starting the JVM forks this process, once and before Lance does anything in it.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
     quiet = Path(scratch, "log4j2.properties")

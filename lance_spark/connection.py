@@ -232,6 +232,10 @@ class Connection:
         if os.path.exists(new):
             raise TableExistsError(new, hint="drop it first, or choose another name")
         os.rename(old, new)
+        checkpoints, kept = self._checkpoint_of(name), self._checkpoint_of(new_name)
+        movable = checkpoints is not None and is_local(checkpoints) and os.path.isdir(checkpoints)
+        if checkpoints is not None and kept is not None and movable and not os.path.exists(kept):
+            os.rename(checkpoints, kept)
 
     def __repr__(self) -> str:
         return f"Connection({self.uri!r})"

@@ -11,8 +11,15 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.dataset import DatasetRef, table_exists
-from lance_spark.errors import ColumnNotFoundError, OptionError, SchemaMismatchError, panics_as_errors
+from lance_spark.errors import (
+    ColumnNotFoundError,
+    OptionError,
+    SchemaMismatchError,
+    TableExistsError,
+    panics_as_errors,
+)
 from lance_spark.read.filtering import check_filter, plain
+from lance_spark.session import is_classic
 from lance_spark.table_view import describe, render_html
 from lance_spark.tabular import Data, is_spark, to_reader
 from lance_spark.types.storable import RESERVED
@@ -102,6 +109,8 @@ class TableRows:
             options["columns"] = json.dumps(list(columns))
         if filter is not None:
             options["filter"] = filter
+        if version is None and not is_classic(self._spark()):
+            version = self.version  # over Connect a DataFrame is made where it is first used
         if version is not None:
             options["version"] = str(version)
         return reader.options(**options).load(self.uri)
@@ -170,19 +179,23 @@ class TableRows:
             writer = data.write.format("lance").mode("overwrite" if overwrite else "append")  # type: ignore[union-attr]
             writer.options(**options).save(self.uri)
             return
-        appends = schema is None and not overwrite and table_exists(self.uri, self._ref.storage)
+        exists = table_exists(self.uri, self._ref.storage)
+        appends = schema is None and not overwrite and exists
         reader = to_reader(data, schema, table=self.schema if appends else None)
         try:
             with panics_as_errors():
                 lance.write_dataset(
                     reader,
                     self.uri,
-                    mode="overwrite" if overwrite else "append",
+                    # A table that somebody else makes at this moment is not appended to.
+                    mode="overwrite" if overwrite else "append" if exists else "create",
                     storage_options=self._ref.storage or None,
                     enable_stable_row_ids=enable_stable_row_ids,
                     data_storage_version=data_storage_version,  # type: ignore[arg-type]
                 )
         except (ValueError, OSError, RuntimeError) as error:
+            if not exists and "already exists" in str(error):
+                raise TableExistsError(self.uri, hint="somebody else has made it at this moment") from error
             if "different schema" not in str(error):
                 raise
             raise SchemaMismatchError(

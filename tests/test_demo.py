@@ -30,6 +30,9 @@ class Facts:
     functions: list[ast.FunctionDef | ast.AsyncFunctionDef] | None
     classes: int
     imports: frozenset[str]
+    is_text: bool = True
+    branches: int | None = None
+    loops: int | None = None
 
 
 def sampled_paths() -> list[Path]:
@@ -43,12 +46,15 @@ def sampled_paths() -> list[Path]:
 
 def facts_of(path: Path) -> Facts:
     size = path.stat().st_size
+    is_text = False
     try:
         with warnings.catch_warnings(), tokenize.open(path) as stream:
             warnings.simplefilter("ignore")
-            tree = ast.parse(stream.read())
+            text = stream.read()
+            is_text = True
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError):
-        return Facts(size=size, functions=None, classes=0, imports=frozenset())
+        return Facts(size=size, functions=None, classes=0, imports=frozenset(), is_text=is_text)
     nodes = list(ast.walk(tree))
     plain = {alias.name.partition(".")[0] for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     froms = {
@@ -59,6 +65,8 @@ def facts_of(path: Path) -> Facts:
         functions=[node for node in nodes if isinstance(node, DEFINITIONS)],
         classes=sum(isinstance(node, ast.ClassDef) for node in nodes),
         imports=frozenset(plain | froms),
+        branches=sum(isinstance(node, (ast.If, ast.IfExp, ast.Match)) for node in nodes),
+        loops=sum(isinstance(node, (ast.For, ast.AsyncFor, ast.While)) for node in nodes),
     )
 
 
@@ -112,14 +120,23 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
     ]
 
     assert numbers(r"(\d+) of (\d+) rows, picked by a hash") == [50, 50]
+    no_python = sum(fact.is_text and fact.branches is None for fact in kept)
+    first, first_skipped = numbers(r"two fragments, to have a look: ([\d,]+) rows computed, (\d+) skipped")
+    rest, rest_skipped = numbers(r"the rest: ([\d,]+) rows computed, (\d+) skipped")
+    assert numbers(r"to do +([\d,]+) of ([\d,]+) rows") == [len(kept), len(kept)]
+    assert (first + rest, first_skipped + rest_skipped) == (len(kept) - no_python, no_python)
+    assert 0 < first < len(kept)
+    assert sum(int(count) for count in re.findall(r"\w+ of (\d+) files", printed)) == no_python
+
     assert numbers(r"before: version 1, ([\d,]+) rows, path, package, size, text\n") == [len(early)]
-    assert numbers(r"now: version \d+, ([\d,]+) rows, path, package, size, text, .*imports") == [len(kept)]
+    assert numbers(r"now: version \d+, ([\d,]+) rows, path, package, size, text, .*imports, branches, loops\n") == [len(kept)]
     assert "explain: BatchScan lance" in printed
     plan = " ".join(printed.split("explain:")[1].split("\n\n")[0].split())
     assert "pushed: `size` > 50000" in plan, "the plan shows the filter that the scan got"
     assert "Traceback" not in done.stderr
 
-    table = lance.dataset(str(tmp_path / "stdlib.lance")).to_table(columns=["path", "functions"]).to_pylist()
+    columns = ["path", "functions", "branches", "loops"]
+    table = lance.dataset(str(tmp_path / "stdlib.lance")).to_table(columns=columns).to_pylist()
     by_path = {
         str(path.relative_to(sysconfig.get_paths()["stdlib"])): fact for path, fact in zip(paths, facts, strict=True)
     }
@@ -127,3 +144,5 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
         row for row in table if row["functions"] != (None if (f := by_path[row["path"]].functions) is None else len(f))
     ]
     assert wrong == []
+    flow = [(row["branches"], row["loops"]) for row in table]
+    assert flow == [(by_path[row["path"]].branches, by_path[row["path"]].loops) for row in table]

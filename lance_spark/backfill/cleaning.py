@@ -24,10 +24,10 @@ def cleanup(
 ) -> int:
     """Deletes what no job needs any more: files of jobs whose driver died, and checkpoints that nothing can use.
 
-    A data file that any version of any branch references stays. Checkpoints stay where a column's present UDF can use them for a fragment
-    that is there, and where a job that did not end well was started within `older_than`. Safe beside running jobs as long as `older_than`
-    is more than the longest of them takes; a job that loses a file to an early cleanup computes it again, or fails and commits nothing. Runs
-    on the driver, without Spark.
+    A data file that any version of any branch references stays. Checkpoints, and column files that were finished and not committed, stay
+    where a column's present UDF can use them for a fragment that is there, and where a job that did not end well was started within
+    `older_than`. Safe beside running jobs as long as `older_than` is more than the longest of them takes; a job that loses a file to an
+    early cleanup computes it again, or fails and commits nothing. Runs on the driver, without Spark.
 
     Args:
         uri: Location of the table.
@@ -41,14 +41,16 @@ def cleanup(
     Raises:
         TableUnreadableError: The table or a version of it cannot be read. Nothing of the job in question was deleted.
     """
-    deleted = cleanup_staging(uri, storage_options, older_than=older_than)
     ref = DatasetRef.at(uri, storage_options or {})
+    needed: set[str] = set()
     if table_exists(ref.uri, ref.storage):
-        _clean_checkpoints(ref, older_than, checkpoint)
-    return deleted
+        # Checkpoints first: those that stay may point to finished column files that nobody has committed yet.
+        needed = _clean_checkpoints(ref, older_than, checkpoint)
+    return cleanup_staging(uri, storage_options, older_than=older_than, needed=needed)
 
 
-def _clean_checkpoints(ref: DatasetRef, older_than: timedelta, location: str | None) -> None:
+def _clean_checkpoints(ref: DatasetRef, older_than: timedelta, location: str | None) -> set[str]:
+    """Deletes checkpoints that nothing can use, and returns the names of the column files that the others point to."""
     since = datetime.now(UTC) - older_than
     history = JobHistory(ref)
     jobs = history.jobs()
@@ -59,6 +61,7 @@ def _clean_checkpoints(ref: DatasetRef, older_than: timedelta, location: str | N
     for job in jobs:
         if job.status == "DEAD" and job.updated_at < since:
             history.clear(job.staging_id)
+    return store.column_files()
 
 
 def _usable(ref: DatasetRef) -> set[tuple[str, str]]:

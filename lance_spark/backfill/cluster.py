@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import logging
 import threading
-import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -91,7 +92,8 @@ class Cluster:
             try:
                 while queue or running:
                     while queue and len(running) < parallel and not self._stopped.is_set():
-                        batch, queue = queue[:size], queue[size:]
+                        count = _company(queue, attempts, size)
+                        batch, queue = queue[:count], queue[count:]
                         running[pool.submit(self._submit, batch)] = batch
                     if self._stopped.is_set():
                         queue = []
@@ -163,7 +165,21 @@ class Cluster:
             payload = self._objects.get(path)
             if payload is not None:
                 found += load_outcomes(payload)
+                # Nobody else reads it, and each listing of what is left takes longer.
+                with suppress(OSError):
+                    self._objects.delete(path)
         return found
+
+
+def _company(queue: Sequence[Task], attempts: Mapping[int, int], size: int) -> int:
+    """Returns how many of the next tasks to submit together.
+
+    Where a Spark job failed, nobody knows which of its tasks did it: they are tried again in ever smaller groups, the last time one by
+    one, so that a bad task takes no other one with it.
+    """
+    tried = attempts[queue[0].number]
+    size = min(size, max(1, _MOST_TASKS >> 4 * tried)) if tried < MAX_ATTEMPTS - 1 else 1
+    return sum(1 for _ in takewhile(lambda task: attempts[task.number] == tried, queue[:size]))
 
 
 def _rest(task: Task, seen: set[tuple[int, int]]) -> Task:
@@ -201,18 +217,46 @@ class _Work:
             # Spark runs it again where its process died: who killed it may be the UDF.
             task = _rest(task, set())
         outcomes: list[RangeOutcome] = []
-        told, last = 0, time.monotonic()
-        for outcome in run_task(self.spec, task):
-            outcomes.append(outcome)
-            if time.monotonic() - last >= self.spec.report_s:
-                self._report(task, outcomes[told:])
-                told, last = len(outcomes), time.monotonic()
-        if len(self.tasks) > 1 and told < len(outcomes):
+        told: list[RangeOutcome] = []
+
+        def tell() -> None:
+            fresh = outcomes[len(told) :]
+            if fresh:
+                self._report(task, fresh)
+                told.extend(fresh)
+
+        # A thread, because the range after those that are done may take hours.
+        with _every(self.spec.report_s, tell):
+            for outcome in run_task(self.spec, task):
+                outcomes.append(outcome)  # noqa: PERF402 - the thread sees each as it comes
+        if len(self.tasks) > 1:
             # Spark hands over no answer before the last task of its job has ended, and that may be hours after a quick one.
-            self._report(task, outcomes[told:])
+            tell()
         return pa.RecordBatch.from_pylist([{"task": task.number, "outcomes": dump_outcomes(outcomes)}], schema=_ANSWER)
 
     def _report(self, task: Task, outcomes: list[RangeOutcome]) -> None:
         spec = self.spec
         objects = LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options)
-        objects.put(f"jobs/{spec.staging.job_id}/reports/{task.number}-{new_id()}", dump_outcomes(outcomes))
+        try:
+            objects.put(f"jobs/{spec.staging.job_id}/reports/{task.number}-{new_id()}", dump_outcomes(outcomes))
+        except OSError as error:
+            # Spark hands over the same answer when its job ends.
+            _LOG.warning("what a task of the backfill of %s has done is not told yet: %s", spec.snapshot.uri, error)
+
+
+@contextmanager
+def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Does something again and again in a thread meanwhile."""
+    over = threading.Event()
+
+    def loop() -> None:
+        while not over.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=loop, name="lance-spark-reports", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

@@ -17,7 +17,7 @@ from lance_spark.backfill.spec import RangeOutcome
 from lance_spark.catalog.binding import binding_of
 from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
-from lance_spark.commit.columns import commit_columns
+from lance_spark.commit.columns import SeenHistory, commit_columns
 from lance_spark.commit.identity import field_identities, files_of
 from lance_spark.errors import ColumnNotFoundError, CommitConflictError, CommitImpossibleError
 from lance_spark.write.staging import missing_data_files
@@ -61,13 +61,14 @@ class GroupCommits:
         self._untouched = UntouchedFiles(spec.staging, spec.snapshot, spec.targets)
         self._records = RecordStore(LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options))
         self._groups = 0
+        self._history = SeenHistory()
         known = {column.name: column for column in field_identities(prepared.dataset.lance_schema)}
         self._targets = tuple(known[column] for column in prepared.columns)
 
     @property
-    def blanks(self) -> list[str]:
-        """Names of files of NULLs that were staged beside the tasks' files."""
-        return self._untouched.blanks
+    def staged_here(self) -> list[str]:
+        """Names of files that were staged beside the tasks' files: of NULLs, and of the old values where a commit was taken back."""
+        return self._untouched.names
 
     def commit(self, outcomes: Sequence[RangeOutcome]) -> None:
         """Commits the column files of finished fragments as one version; one that does not fit any more is left out, and reported.
@@ -80,7 +81,7 @@ class GroupCommits:
         group = self._without_missing([outcome for outcome in outcomes if outcome.file is not None])
         while group:
             self._groups += 1
-            self._refuse_other_udf()
+            self.refuse_other_udf()
             try:
                 result = self._commit(group)
             except CommitConflictError as error:
@@ -91,7 +92,7 @@ class GroupCommits:
                 group = [outcome for outcome in group if outcome.fragment_id not in lost]
                 continue
             self._note(group, result)
-            self._refuse_other_udf()
+            self.refuse_other_udf()
             return
 
     def leaves_files(self) -> bool:
@@ -136,6 +137,7 @@ class GroupCommits:
             job_id=f"{spec.staging.job_id}-{self._groups}",
             restore_file=self._untouched.restore,
             blank_file=self._untouched.blank,
+            history=self._history,
         )
 
     def _note(self, group: Sequence[RangeOutcome], result: CommitResult) -> None:
@@ -168,28 +170,46 @@ class GroupCommits:
                 fragment_id=outcome.fragment_id,
                 physical_rows=rows[outcome.fragment_id],
                 table_version=version,
-                job_id=spec.job_id,
+                job_id=job_id,
                 key=spec.key.digest,
                 udf_version=spec.key.udf_version,
                 source=outcome.source,
                 target_file=file,
-                computed=outcome.rows.computed,
-                nulls=outcome.rows.nulls,
-                failed=outcome.rows.failed,
+                computed=computed,
+                nulls=outcome.rows.nulls & computed,
+                failed=outcome.rows.failed if job_id == spec.job_id else RowSet.empty(),
             )
             for outcome, file in outcomes
+            for job_id, computed in self._by_job(outcome).items()
         ]
         if records:
             self._records.append(records)
+
+    def _by_job(self, outcome: RangeOutcome) -> dict[str, RowSet]:
+        """Returns the rows of a fragment that have a value, by the job that computed them: those of this job and what others left.
+
+        A later run of a job with a filter leaves out what that job has done, and nothing else. No job is the empty text.
+        """
+        jobs, left = {self._spec.job_id: outcome.rows.own}, outcome.rows.computed - outcome.rows.own
+        for record in self._prepared.records.of(outcome.fragment_id) if left else ():
+            part = record.computed & left if record.key == self._spec.key.digest else RowSet.empty()
+            if part:
+                jobs[record.job_id] = jobs.get(record.job_id, RowSet.empty()) | part
+                left -= part
+        return {**jobs, "": left} if left else jobs
 
     def _drop_checkpoints(self, group: Sequence[RangeOutcome]) -> None:
         """Deletes checkpoints of committed rows; the record and the column file have their values now."""
         store = store_of(self._spec)
 
         def is_covered(entry: CheckpointEntry, outcome: RangeOutcome) -> bool:
-            # Others may have left rows that this job did not select. Of values only the number is compared: names tell it, files are large.
+            # Others may have left rows that this job did not select. Names tell most of it; files are large.
             if entry.kind == "values":
-                return outcome.rows.computed.count(entry.start, entry.stop) >= entry.rows
+                count = outcome.rows.computed.count(entry.start, entry.stop)
+                if count < entry.rows or count == entry.stop - entry.start or entry.job_id == self._spec.job_id:
+                    return count >= entry.rows
+                found = store.read(entry, self._spec.key, outcome.source)
+                return found is None or RowSet.of(found[0].to_numpy()) <= outcome.rows.computed
             body = store.read_reference(entry, self._spec.key, outcome.source)
             return body is None or RowSet.from_text(str(body["rows"]["computed"])) <= outcome.rows.computed
 
@@ -207,8 +227,8 @@ class GroupCommits:
                 "checkpoints of committed fragments of %s could not be deleted: %s", self._spec.snapshot.uri, error
             )
 
-    def _refuse_other_udf(self) -> None:
-        """Ends the job where the column has got another UDF meanwhile: its values would be old ones under a new definition.
+    def refuse_other_udf(self, when: str = "while the job ran") -> None:
+        """Ends the job where the column has got another UDF since its snapshot: its values would be old ones under a new definition.
 
         Raises:
             CommitImpossibleError: It has.
@@ -224,7 +244,7 @@ class GroupCommits:
         before = prepared.binding
         if now is not None and (now.payload, now.redefined) != (before.payload, before.redefined):
             raise CommitImpossibleError(
-                f"the column has got another UDF while the job ran: {now.udf_name!r} version {now.udf_version} instead of "
+                f"the column has got another UDF {when}: {now.udf_name!r} version {now.udf_version} instead of "
                 f"{before.udf_name!r} version {before.udf_version} - column {column!r} of {prepared.spec.snapshot.uri} - nothing more is "
                 "committed; run the backfill again: it computes all rows with the new one",
                 uri=prepared.spec.snapshot.uri,

@@ -20,6 +20,9 @@ _LOG = logging.getLogger(__name__)
 _FULL_TRACES = 100
 """Failures of one range whose traces are kept; of the others only type and message are."""
 
+_HELD_RECORDS = 10_000
+"""Records that are held before they are appended: every row of a large range may fail."""
+
 _TRACE_CHARS = 8192
 
 
@@ -30,6 +33,7 @@ class FailureLog:
         self._spec = spec
         self._fragment_id = fragment_id
         self._records: list[dict[str, Any]] = []
+        self._count = 0
 
     def add(self, failure: RowFailure, offset: int) -> None:
         """Adds a row that failed; `offset` is its physical position."""
@@ -76,11 +80,14 @@ class FailureLog:
                 "row_address": address,
                 "error_type": error_type,
                 "error_message": message[:_TRACE_CHARS],
-                "error_trace": trace[-_TRACE_CHARS:] if len(self._records) < _FULL_TRACES else None,
+                "error_trace": trace[-_TRACE_CHARS:] if self._count < _FULL_TRACES else None,
                 "timestamp": datetime.now(UTC),
                 **more,
             }
         )
+        self._count += 1
+        if len(self._records) >= _HELD_RECORDS:
+            self.write()
 
     def write(self) -> None:
         """Appends what was collected. That it cannot be written must not fail the rows that were computed."""

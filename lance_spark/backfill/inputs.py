@@ -25,7 +25,9 @@ from udf_runtime.execute import Rebatcher
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
-_SCAN_ROWS = 8192
+_SCAN_ROWS = 1 << 15
+"""Several batches of the UDF's default size: joining smaller ones into one costs as much as reading narrow columns."""
+_TAKE_ROWS = 8192
 _SCAN_BYTES = 32 << 20
 _BATCH_BYTES = 128 << 20
 """Bytes at which a batch for the UDF ends before it has its rows: rows may be much wider than expected."""
@@ -53,7 +55,9 @@ class InputReader:
         self._rows = rows
         self._fragment = fragment
         self._columns = columns
-        self._blobs = [name for name in columns if is_blob(self._dataset.schema.field(name))]
+        # Two parameters may read one column.
+        self._scanned = list(dict.fromkeys(columns))
+        self._blobs = [name for name in self._scanned if is_blob(self._dataset.schema.field(name))]
         self._strategy = blob_strategy
         self._blob_bytes = blob_buffer_bytes
         self._clock = clock
@@ -88,14 +92,17 @@ class InputReader:
 
     def _scan(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
         """Yields the rows with their addresses; blobs as descriptors."""
-        mask = rows_mask(self._dataset, self._fragment, offsets)
+        file = self._fragment.metadata
+        # All live rows need no mask: making one costs more than the scan of a narrow column, and 60 bytes a row.
+        everything = len(offsets) == file.physical_rows - file.num_deletions
+        mask = None if everything else rows_mask(self._dataset, self._fragment, offsets)
         try:
             with panics_as_errors():
-                if mask is None:
+                if mask is None and not everything:
                     yield from self._take(offsets)
                     return
                 scanner = self._dataset.scanner(
-                    columns=list(self._columns),
+                    columns=self._scanned,
                     fragments=[self._fragment],
                     row_addr_allowlist=mask,
                     with_row_address=True,
@@ -111,10 +118,10 @@ class InputReader:
     def _take(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
         """Does what a mask does where none can be made: row ids are kept in a file of their own."""
         deleted = self._rows.deleted(self._fragment.fragment_id)
-        for first in range(0, len(offsets), _SCAN_ROWS):
-            part = offsets[first : first + _SCAN_ROWS]
+        for first in range(0, len(offsets), _TAKE_ROWS):
+            part = offsets[first : first + _TAKE_ROWS]
             live = part if deleted is None else part - np.cumsum(deleted)[part]
-            table = self._fragment.take(live, columns=list(self._columns)).combine_chunks()
+            table = self._fragment.take(live, columns=self._scanned).combine_chunks()
             address = part.astype(np.uint64) | np.uint64(self._fragment.fragment_id << 32)
             yield from table.append_column(ROW_ADDRESS, pa.array(address)).to_batches()
 

@@ -19,6 +19,7 @@ from lance_spark.backfill.commits import GroupCommits
 from lance_spark.backfill.plan import plan_tasks
 from lance_spark.backfill.prepare import Prepared, concurrency_of
 from lance_spark.backfill.request import BackfillRequest
+from lance_spark.backfill.serving import store_of
 from lance_spark.backfill.spec import RangeOutcome, Task
 from lance_spark.errors import BackfillIncompleteError, LanceSparkError
 from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process, this_user
@@ -29,6 +30,9 @@ from lance_spark.write.ending import finish
 _LOG = logging.getLogger(__name__)
 
 _SHOWN_FAILURES = 3
+
+_LOOK_S = 2.0
+"""Seconds between looks at the checkpoints of ranges that are still worked on, at least."""
 
 
 @dataclass(slots=True)
@@ -46,9 +50,11 @@ class _Tally:
     clean: set[int] = field(default_factory=set)
     failed: dict[int, str] = field(default_factory=dict)
     inherited: list[RangeOutcome] = field(default_factory=list)
+    sources: set[str] = field(default_factory=set)
 
     def add(self, outcome: RangeOutcome) -> None:
         """Adds what became of a range."""
+        self.sources.add(outcome.source)
         self.selected += outcome.selected
         self.computed += outcome.computed
         self.reused += outcome.reused
@@ -90,6 +96,8 @@ class BackfillJob:
         self._filed: set[int] = set()
         self._commit_s = 0.0
         self._expected_rows = 0
+        self._underway = 0
+        self._next_look = self._began + _LOOK_S
         self._last_beat = time.monotonic()
 
     def cancel(self) -> None:
@@ -112,7 +120,12 @@ class BackfillJob:
         """
         work = self.prepared.work()
         if not work:
+            if len(self.prepared.spec.serving_jobs) > 1:
+                self._save(
+                    "DONE", None
+                )  # another job of this filter died after its last commit: it is resumed, and over
             return self._result("DONE")
+        self._commits.refuse_other_udf(f"since version {self.prepared.spec.snapshot.version}, which the job is to read")
         self._tally.fragments_total = len(work)
         self._expected_rows = sum(plan.live_rows if plan.pending is None else plan.pending for plan in work)
         spec = self.prepared.spec
@@ -147,7 +160,7 @@ class BackfillJob:
         pending: list[RangeOutcome] = []
         if self._cancelled.is_set():
             cluster.stop()
-        running = cluster.run(tasks, self._request.refresh_s)
+        running = cluster.run(tasks, min(self._request.refresh_s, HEARTBEAT_S))
         try:
             for answers in running:
                 for answer in answers:
@@ -156,6 +169,7 @@ class BackfillJob:
                 granularity = self._request.commit_granularity
                 if granularity is not None and len(pending) >= granularity:
                     pending = self._commit(pending)
+                self._look()
                 self._show()
                 self._beat()
             self._check_skips(final=True)
@@ -166,6 +180,7 @@ class BackfillJob:
             raise
         finally:
             running.close()
+        self._underway = 0
         self._show()
 
     def _take(self, answer: RangeOutcome | Lost) -> list[RangeOutcome]:
@@ -207,10 +222,17 @@ class BackfillJob:
     def _is_complete(self) -> bool:
         return len(self._commits.done.fragments | self._tally.clean) >= self._tally.fragments_total
 
+    def _failed(self) -> dict[int, str]:
+        """Returns why fragments are not done. One whose task was lost may be: another range of it made the file."""
+        tally, committed = self._tally, self._commits.done
+        done = committed.fragments | tally.clean
+        return {
+            fragment: why for fragment, why in {**tally.failed, **committed.blocked}.items() if fragment not in done
+        }
+
     def _what_failed(self) -> str:
         """Returns the message of a job that did not compute everything."""
-        tally, blocked = self._tally, self._commits.done.blocked
-        failed = {**tally.failed, **blocked}
+        tally, failed = self._tally, self._failed()
         total, done = tally.fragments_total, len(self._commits.done.fragments | tally.clean)
         parts = [f"{done} of {total} fragments are done"]
         if self._cancelled.is_set():
@@ -237,7 +259,7 @@ class BackfillJob:
                 # Files that were finished and not committed serve the next run; lance_spark.cleanup removes them one day.
                 spec.staging.close_job()
             else:
-                finish(spec.staging, spec.snapshot, sorted(done.files), unless_named=self._commits.blanks)
+                finish(spec.staging, spec.snapshot, sorted(done.files), unless_named=self._commits.staged_here)
         except OSError as error:
             _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
         result = self._result(status)
@@ -301,10 +323,30 @@ class BackfillJob:
             self._last_beat = time.monotonic()
             self._try(lambda: self._history.beat(self.prepared.spec.staging.job_id))  # type: ignore[union-attr]
 
+    def _look(self) -> None:
+        """Counts what ranges that are still worked on have left in checkpoints, so that a long range shows how far it is."""
+        began = time.monotonic()
+        if began < self._next_look:
+            return
+        try:
+            entries = store_of(self.prepared.spec).find_all(self.prepared.spec.key)
+        except OSError as error:
+            _LOG.debug("checkpoints of %s cannot be listed: %s", self.prepared.spec.snapshot.uri, error)
+            return
+        self._underway = sum(
+            entry.rows
+            for source, found in entries.items()
+            if source not in self._tally.sources
+            for entry in found
+            if entry.job_id == self.prepared.spec.job_id
+        )
+        # A listing of many checkpoints takes its time, and must not be what the driver does.
+        self._next_look = time.monotonic() + max(_LOOK_S, 20 * (time.monotonic() - began))
+
     def _show(self) -> None:
         done = self._commits.done
         self._progress.update(
-            rows=self._tally.computed + self._tally.reused + self._tally.skipped,
+            rows=self._tally.computed + self._tally.reused + self._tally.skipped + self._underway,
             written=len(done.fragments | self._tally.clean),
             committed=len(done.fragments),
         )
@@ -332,7 +374,7 @@ class BackfillJob:
             read_version=spec.snapshot.version,
             versions=tuple(result.version for result in done.results),
             rows_selected=tally.selected,
-            rows_computed=tally.computed,
+            rows_computed=tally.computed + (0 if ended else self._underway),
             rows_from_checkpoint=tally.reused,
             rows_skipped=tally.skipped,
             rows_failed=max(0, tally.selected - processed - tally.skipped) if ended else tally.crashed,
@@ -340,7 +382,7 @@ class BackfillJob:
             new_rows=done.results[-1].new_rows if done.results else 0,
             fragments_total=tally.fragments_total,
             fragments_done=len(done.fragments | tally.clean),
-            fragments_failed={**tally.failed, **done.blocked},
+            fragments_failed=self._failed(),
             retries=tally.retries + sum(result.retries for result in done.results),
             seconds={**tally.seconds, "commit": self._commit_s, "total": time.monotonic() - self._began},
         )

@@ -148,19 +148,34 @@ def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
     for stream in streams:
         _advance(heads, stream)
     while len(heads) > 1:
-        heads.sort(key=lambda head: int(head[0][0][0]))
-        (offsets, values), stream = heads.pop(0)
-        limit = int(heads[0][0][0][0])
-        upto = int(np.searchsorted(offsets, limit))
-        yield offsets[:upto], values.slice(0, upto)
-        if upto < len(offsets):
-            heads.append(((offsets[upto:], values.slice(upto)), stream))
-        else:
-            _advance(heads, stream)
+        # Up to the first end of a chunk, so that rows that alternate between streams are not taken one by one.
+        limit = min(int(offsets[-1]) for (offsets, _), _ in heads)
+        parts: list[Chunk] = []
+        left: list[tuple[Chunk, Iterator[Chunk]]] = []
+        for (offsets, values), stream in heads:
+            upto = int(np.searchsorted(offsets, limit, "right"))
+            if upto:
+                parts.append((offsets[:upto], values.slice(0, upto)))
+            if upto < len(offsets):
+                left.append(((offsets[upto:], values.slice(upto)), stream))
+            else:
+                _advance(left, stream)
+        heads = left
+        yield _in_order(parts)
     if heads:
-        chunk, stream = heads[0]
+        chunk, stream = heads.pop()
         yield chunk
+        del chunk  # a checkpoint's values are large, and this frame lives as long as the stream
         yield from (more for more in stream if len(more[0]))
+
+
+def _in_order(parts: Sequence[Chunk]) -> Chunk:
+    """Returns the rows of several chunks in one."""
+    if len(parts) == 1:
+        return parts[0]
+    offsets = np.concatenate([part[0] for part in parts])
+    order = np.argsort(offsets, kind="stable")
+    return offsets[order], pa.concat_arrays([part[1] for part in parts]).take(order)
 
 
 def _advance(heads: list[tuple[Chunk, Iterator[Chunk]]], stream: Iterator[Chunk]) -> None:

@@ -268,11 +268,10 @@ def _with_history(
     ]
     sources = {source_of(spec, fragment) for fragment in present.values()} if entries else set()
     orphans = [entry for source, found in entries.items() if source not in sources for entry in found]
-    jobs = {job.job_id: job for job in JobHistory(ref).jobs()} if orphans or spec.where is not None else {}
-    after += [jobs[entry.job_id].read_version for entry in orphans if entry.job_id in jobs]
-    alike = [
-        job for job in jobs.values() if spec.where is not None and (job.where, job.key) == (spec.where, spec.key.digest)
-    ]
+    first = JobHistory(ref).first_versions() if orphans else {}
+    after += [first[entry.job_id] for entry in orphans if entry.job_id in first]
+    jobs = [] if spec.where is None else JobHistory(ref).jobs()
+    alike = [job for job in jobs if (job.where, job.key) == (spec.where, spec.key.digest)]
     # A job that died before another one completed the same has been resumed, and is over.
     over = max((job.launched_at for job in alike if job.status == "DONE"), default=None)
     unfinished = {job.job_id for job in alike if job.status != "DONE" and (over is None or job.launched_at > over)}

@@ -108,7 +108,7 @@ def explained(
 
 def without(offsets: Offsets, others: Offsets) -> Offsets:
     """Returns the offsets that are not among the others."""
-    return offsets[~np.isin(offsets, others, assume_unique=True)]
+    return offsets[~np.isin(offsets, others, assume_unique=True)] if len(others) else offsets
 
 
 def as_mask(offsets: Offsets, chosen: Offsets) -> pa.BooleanArray:

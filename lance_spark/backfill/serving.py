@@ -12,20 +12,22 @@ import functools
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 
 from lance_spark.backfill.pieces import Chunk, EntryPiece, FilePiece, Moved, Offsets, read_entry
 from lance_spark.backfill.records import Records, RecordStore
 from lance_spark.backfill.rowsets import RowSet
 from lance_spark.backfill.spec import BackfillSpec, DoneRows
+from lance_spark.catalog.binding import OUTPUT_KEY
 from lance_spark.checkpoints import LanceObjects, checkpoint_store
-from lance_spark.commit.identity import files_of
+from lance_spark.commit.identity import TOKEN_KEY, files_of
 from lance_spark.commit.lineage import Lineage, Piece
 from lance_spark.errors import panics_as_errors
 from lance_spark.write.staging import open_session
-from udf_runtime.checkpoint import CheckpointStore, source_digest
+from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore, source_digest
 
 if TYPE_CHECKING:
     import lance
@@ -117,10 +119,13 @@ class Finder:
         self._dataset = dataset
         self._store = store
 
-    def inherited(self, fragment_id: int) -> DoneRows:
-        """Returns what records say of the fragments from which a compaction made this one, for its own rows."""
+    def inherited(self, fragment: FragmentMetadata) -> DoneRows:
+        """Returns what records say of the fragments from which a compaction made this one, for its own rows.
+
+        Only where nothing rewrote inputs or values since in place: what the records say would not be of these.
+        """
         done = DoneRows()
-        for piece in self._origins(fragment_id):
+        for piece in self._origins(fragment, (*self._spec.input_ids, *self._spec.target_ids)):
             old = done_rows(self._spec, piece.fragment, _records(self._spec))
             moved = Moved(old=piece.offsets, start=piece.start)
             done |= DoneRows(**{f.name: moved.new_rows(getattr(old, f.name)) for f in dataclasses.fields(old)})
@@ -138,15 +143,31 @@ class Finder:
         served = Served(np.empty(0, dtype=np.int64), [], [])
         missing = {True: without_value, False: np.setdiff1d(wanted, without_value, assume_unique=True)}
         self._from(served, fragment, None, missing)
-        for piece in self._origins(fragment.id):
+        for piece in self._origins(fragment, self._spec.input_ids):
             self._from(served, piece.fragment, Moved(old=piece.offsets, start=piece.start), missing)
         served.offsets = np.setdiff1d(wanted, np.concatenate(list(missing.values())), assume_unique=True)
         return served
 
-    def _origins(self, fragment_id: int) -> list[Piece]:
+    def find_checkpointed(self, fragment: FragmentMetadata, wanted: Offsets) -> Served:
+        """Finds values that tasks of this job have left in checkpoints of the fragment, or have found there.
+
+        Nowhere else, and this job's own first: where it computed rows anew, the column file and other checkpoints have older values.
+        """
+        source = source_of(self._spec, fragment)
+        served = Served(np.empty(0, dtype=np.int64), [], [])
+        missing = {True: wanted, False: np.empty(0, dtype=np.int64)}
+        entries = self._store.find(self._spec.key, source)
+        own_first = sorted(entries, key=lambda entry: entry.job_id != self._spec.job_id)
+        self._from_entries(served, own_first, source, None, missing)
+        served.offsets = np.setdiff1d(wanted, missing[True], assume_unique=True)
+        return served
+
+    def _origins(self, fragment: FragmentMetadata, field_ids: Sequence[int]) -> list[Piece]:
+        """Returns where the rows of a compacted fragment were before, as far as fields have not been rewritten in place since."""
         if self._spec.lineage_after is None:
             return []
-        return _lineage(self._spec, self._spec.lineage_after).origins(fragment_id) or []
+        pieces = _lineage(self._spec, self._spec.lineage_after).origins(fragment.id) or []
+        return [piece for piece in pieces if piece.is_unchanged(fragment, field_ids)]
 
     def _from(
         self, served: Served, fragment: FragmentMetadata, moved: Moved | None, missing: dict[bool, Offsets]
@@ -166,16 +187,33 @@ class Finder:
         for entry in (e for e in entries if e.kind == "reference"):
             body = self._store.read_reference(entry, spec.key, source)
             if body is not None:
-                rows = RowSet.from_text(str(body["rows"]["computed"]))
-                self._take_file(served, body["data_file"], rows, entry.job_id, moved, missing)
+                for rows, job_id in (("own", entry.job_id), ("computed", "")):
+                    found = RowSet.from_text(str(body["rows"][rows]))
+                    self._take_file(served, body["data_file"], found, job_id, moved, missing)
+        self._from_entries(served, entries, source, moved, missing)
+
+    def _from_entries(
+        self,
+        served: Served,
+        entries: Sequence[CheckpointEntry],
+        source: str,
+        moved: Moved | None,
+        missing: dict[bool, Offsets],
+    ) -> None:
+        """Takes what checkpoints of single batches have."""
+        key = self._spec.key
         for entry in (e for e in entries if e.kind == "values"):
             usable = self._usable(entry.job_id, missing)
-            found = read_entry(self._store, entry, spec.key, source, moved) if len(usable) else None
+            span: Any = [entry.start, entry.stop]
+            if moved is not None:
+                span = np.searchsorted(moved.old, span) + moved.start
+            usable = usable[slice(*np.searchsorted(usable, span))]
+            found = read_entry(self._store, entry, key, source, moved) if len(usable) else None
             if found is None:
                 continue
             chosen = np.intersect1d(found[0], usable, assume_unique=True)
             if len(chosen):
-                served.entries.append(EntryPiece(offsets=chosen, entry=entry, key=spec.key, source=source, moved=moved))
+                served.entries.append(EntryPiece(offsets=chosen, entry=entry, key=key, source=source, moved=moved))
                 _strike(missing, chosen)
 
     def _take_file(
@@ -191,9 +229,10 @@ class Finder:
             now, inside = moved.new_offsets(at)
             at = at[inside]
         chosen = np.isin(now, usable, assume_unique=True)
-        if not chosen.any() or not self._is_there(file):
+        outputs = self._outputs_in(file) if chosen.any() else None
+        if outputs is None:
             return
-        served.files.append(FilePiece(offsets=now[chosen], at=at[chosen], file=file, outputs=self._spec.outputs))
+        served.files.append(FilePiece(offsets=now[chosen], at=at[chosen], file=file, outputs=outputs))
         _strike(missing, now[chosen])
 
     def _usable(self, job_id: str, missing: dict[bool, Offsets]) -> Offsets:
@@ -202,18 +241,32 @@ class Finder:
             return np.union1d(missing[True], missing[False])
         return missing[True]
 
-    def _is_there(self, file: str) -> bool:
-        """Tells whether a column file can be opened: Lance's cleanup deletes files that no version names, and a store may damage one."""
-        session = open_session(self._spec.snapshot.uri, self._spec.snapshot.storage_options)
+    def _outputs_in(self, file: str) -> tuple[tuple[str, str], ...] | None:
+        """Returns the pairs of output field and column that a column file has, under the names that the columns had then.
+
+        None where it cannot be used: Lance's cleanup deletes files that no version names, a store may damage one, and it may be of another
+        column. Names alone do not serve: siblings may have swapped theirs since.
+        """
+        spec = self._spec
+        session = open_session(spec.snapshot.uri, spec.snapshot.storage_options)
         if not session.contains(f"data/{file}"):
-            return False
+            return None
         try:
             with panics_as_errors():
-                session.open_reader(f"data/{file}", columns=[column for _, column in self._spec.outputs])
+                fields = list(session.open_reader(f"data/{file}").metadata().schema)
         except (OSError, ValueError, RuntimeError) as error:
             _LOG.warning("the column file %s is not used, and its rows are computed again: %s", file, error)
-            return False
-        return True
+            return None
+        there = {_identity(one): one.name for one in fields}
+        pairs = zip(spec.outputs, spec.targets.schema, strict=True)
+        outputs = tuple((output, there.get(_identity(target), "")) for (output, _), target in pairs)
+        return outputs if all(column for _, column in outputs) else None
+
+
+def _identity(field: pa.Field[Any]) -> object:
+    """Returns what tells a column in a file, whatever it is called: its token and its output field; its name if it is somebody else's."""
+    metadata = field.metadata or {}
+    return (metadata[TOKEN_KEY], metadata.get(OUTPUT_KEY.encode())) if TOKEN_KEY in metadata else field.name
 
 
 def _strike(missing: dict[bool, Offsets], found: Offsets) -> None:

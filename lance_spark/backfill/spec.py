@@ -154,11 +154,13 @@ class FragmentRows:
         computed: Rows with a value of this UDF version, NULL results included.
         nulls: Those of them whose value is NULL.
         failed: Rows that were skipped by a policy, or that killed their process.
+        own: Those of `computed` that this job computed or took over; the others had their value before.
     """
 
     computed: RowSet = field(default_factory=RowSet.empty)
     nulls: RowSet = field(default_factory=RowSet.empty)
     failed: RowSet = field(default_factory=RowSet.empty)
+    own: RowSet = field(default_factory=RowSet.empty)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,6 +10,7 @@ moment may both do so, which costs time and nothing else: the driver takes one o
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import logging
 import time
@@ -30,6 +31,7 @@ from lance_spark.backfill.selection import has_values, rows_without_value, selec
 from lance_spark.backfill.serving import FOLDER, Finder, Served, source_of, store_of
 from lance_spark.backfill.spec import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, Task
 from lance_spark.checkpoints import LanceObjects
+from lance_spark.commit.changes import FragmentColumns
 from lance_spark.errors import TableUnreadableError
 from lance_spark.write.addresses import SnapshotRows
 from lance_spark.write.column_file import ColumnFile, Targets
@@ -38,14 +40,15 @@ from udf_runtime.execute import RowFailure, UdfRunner
 from udf_runtime.policies import AdaptiveSize
 
 if TYPE_CHECKING:
-    from lance.fragment import LanceFragment
+    from lance.fragment import FragmentMetadata, LanceFragment
 
 _LOG = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-FLUSH_BYTES = 128 << 20
-"""Bytes of computed values after which they are persisted before the interval is over."""
+FLUSH_BYTES = 32 << 20
+"""Bytes of computed values after which they are persisted before the interval is over. A checkpoint takes about six times its size in memory
+while it is encoded: its batches, the values as one array, compressed buffers, the stream, and the payload."""
 
 _CUT_ROWS = 1 << 15
 """Rows of one checkpoint that copies values from elsewhere."""
@@ -134,7 +137,7 @@ class _RangeRun:
                 hint="open the table again",
             )
         self._source = source_of(spec, fragment.metadata)
-        self._inherit()
+        self._inherit(fragment.metadata)
         work = self._work
         selected = self._timed("read", lambda: select_rows(spec, work, self._rows, fragment))
         self._selected = len(selected)
@@ -145,11 +148,11 @@ class _RangeRun:
             return self._whole(fragment, served, todo)
         return self._part(fragment, served, todo)
 
-    def _inherit(self) -> None:
+    def _inherit(self, fragment: FragmentMetadata) -> None:
         """Adds what is known of the fragments that a compaction made this one from."""
         if self._spec.lineage_after is None:
             return
-        inherited = self._timed("read", lambda: self._finder.inherited(self._work.fragment_id))
+        inherited = self._timed("read", lambda: self._finder.inherited(fragment))
         if inherited.computed:
             self._inherited = True
             self._work = replace(self._work, done=self._work.done | inherited)
@@ -193,18 +196,37 @@ class _RangeRun:
         try:
             streams = [self._compute(fragment, todo), *served.streams(self._spec, self._store)]
             nulls = self._fill(file, merge(streams))
-            began = self._clock()
-            written = file.close()
-            self._done.seconds["write"] += self._clock() - began
+            self._refuse_lost(len(todo) + len(served.offsets) - file.rows)
         except BaseException:
             file.discard()
             raise
+        if self._changes_nothing(self._done.rows + len(served.offsets)):
+            file.discard()
+            return self._only_failed()
+        written = self._closed(file)
         if self._spec.targets.blobs:
             self._flush()
         failed = RowSet.of(np.array(self._done.failed, dtype=np.int64))
         computed = RowSet.of(np.concatenate([served.offsets, todo])) - failed
         rows = self._all_rows(computed, RowSet.of(nulls), failed)
         return self._finish(written.staged.name, written.staged.size_bytes, rows)
+
+    def _closed(self, file: ColumnFile) -> FragmentColumns:
+        """Finishes a column file."""
+        try:
+            return self._timed("write", file.close)
+        except BaseException:
+            file.discard()
+            raise
+
+    def _changes_nothing(self, rows: int) -> bool:
+        """Tells whether a file would say what the table says anyway: no row got a value, and those that failed have none."""
+        return rows == 0 and self._spec.where is None and not self._spec.redefined
+
+    def _only_failed(self) -> RangeOutcome:
+        """Returns the outcome of a fragment in which all selected rows failed again."""
+        self._failures.write()
+        return self._untouched()
 
     def _all_rows(self, computed: RowSet, nulls: RowSet, failed: RowSet) -> FragmentRows:
         """Returns what is known of the fragment's rows from now on: what was done, and what is left of what was known before."""
@@ -214,6 +236,8 @@ class _RangeRun:
             computed=(before.computed - failed) | computed,
             nulls=(before.nulls - touched) | (nulls - failed),
             failed=failed,
+            # Rows that a filter selects and that are done are those of the jobs that this one goes on with.
+            own=computed if self._spec.where is None else computed | before.skip,
         )
 
     def _untouched(self) -> RangeOutcome:
@@ -233,7 +257,7 @@ class _RangeRun:
             job_id=spec.job_id,
             data_file=file,
             size_bytes=file_bytes,
-            rows={"computed": rows.computed.to_text(), "nulls": rows.nulls.to_text(), "failed": rows.failed.to_text()},
+            rows={f.name: getattr(rows, f.name).to_text() for f in dataclasses.fields(rows)},
             context={"fragment": self._work.fragment_id, "version": spec.snapshot.version},
         )
         self._done.seconds["checkpoint"] += self._clock() - began
@@ -292,20 +316,21 @@ class _RangeRun:
         for note in notes:
             computed |= RowSet.from_text(note["computed"])
             failed |= RowSet.from_text(note["failed"])
-        whole = replace(spec, serving_jobs=spec.serving_jobs | {spec.job_id}, lineage_after=None)
-        finder = Finder(whole, self._rows.dataset, self._store)
+        if self._changes_nothing(len(computed)):
+            return self._only_failed()
         file = ColumnFile(spec.staging.begin_attempt(), self._rows, fragment, self._targets(fragment))
         nulls = [np.empty(0, dtype=np.int64)]
         try:
             for start, stop in self._work.ranges:
                 part = computed & RowSet.span(start, stop)
                 wanted = part.to_numpy()
-                served = finder.find(fragment.metadata, wanted, wanted)
+                served = self._finder.find_checkpointed(fragment.metadata, wanted)
                 self._refuse_lost(len(wanted) - len(served.offsets))
                 lost = (failed & RowSet.span(start, stop)).to_numpy()
                 kind: Any = self._udf.data_type
                 empty: Iterator[Chunk] = iter([(lost, pa.nulls(len(lost), kind))])
-                nulls.append(self._fill(file, merge([*served.streams(whole, self._store), empty])))
+                nulls.append(self._fill(file, merge([*served.streams(spec, self._store), empty])))
+            self._refuse_lost(len(computed) + len(failed) - file.rows)
             written = file.close()
         except BaseException:
             file.discard()
@@ -378,7 +403,9 @@ class _RangeRun:
         held, self._held, self._held_bytes = self._held, [], 0
         if held:
             offsets = np.concatenate([part[0] for part in held])
-            self._write_checkpoint(offsets, pa.concat_arrays([part[1] for part in held]))
+            values = pa.concat_arrays([part[1] for part in held])
+            held.clear()
+            self._write_checkpoint(offsets, values)
         self._last_flush = self._clock()
         self._done.seconds["checkpoint"] += self._last_flush - began
 

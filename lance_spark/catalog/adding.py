@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -163,7 +164,7 @@ def _add_null(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Se
     fields = []
     for one, token in zip(computed, tokens, strict=True):
         inputs = check_udf(head, one.udf, one.columns, warn=False)
-        binding = Binding.of(one.udf, inputs, one.columns)
+        binding = dataclasses.replace(Binding.of(one.udf, inputs, one.columns), bound_at=head.version)
         for (output, _), field in zip(one.columns, new_fields(head, one.udf, one.columns), strict=True):
             metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
             metadata.update(metadata_of(binding, output, token).items())

@@ -187,7 +187,8 @@ def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> None:
     inputs = check_udf(head, udf, (("", column),), warn=False)
     # Values that are there already, be they another UDF's or somebody's own, are out of date from now on.
     redefined = 1 if before is None else before.redefined + 1
-    binding = dataclasses.replace(Binding.of(udf, inputs, (("", column),)), redefined=redefined)
+    bound = Binding.of(udf, inputs, (("", column),))
+    binding = dataclasses.replace(bound, redefined=redefined, bound_at=head.version)
     updates: dict[str, str | None] = {BINDING_KEY: binding.to_json()}
     if TOKEN_KEY not in (head.schema.field(column).metadata or {}):
         updates[TOKEN_KEY.decode()] = uuid.uuid4().hex

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_spark.checkpoints import LanceObjects
+from lance_spark.commit.history import events_between
 from lance_spark.commit.identity import TOKEN_KEY, FieldIdentity, field_identities
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError, UnsupportedTypeError
 from lance_spark.write.blobs import BLOB_KEY, is_logical_blob, prepares_blobs, row_field
@@ -49,6 +50,7 @@ class Binding:
         columns: Pairs of output field and column for a UDF of several columns; one pair with an empty field otherwise.
         environment: Checksum of the environment that it runs in; None is the executors' own Python.
         redefined: How often the column's UDF was replaced; values computed by earlier ones are out of date.
+        bound_at: Version of the table that it was bound to.
     """
 
     udf_name: str
@@ -61,6 +63,7 @@ class Binding:
     columns: tuple[tuple[str, str], ...]
     environment: str | None = None
     redefined: int = 0
+    bound_at: int = 0
 
     @property
     def key(self) -> CheckpointKey:
@@ -182,13 +185,29 @@ def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tu
         RegistrationError: One was dropped.
     """
     known = {identity.id: identity for identity in field_identities(dataset.lance_schema)}
-    gone = [name for name, number in zip(binding.inputs, binding.input_ids, strict=True) if number not in known]
+    inputs = list(zip(binding.inputs, binding.input_ids, strict=True))
+    if binding.bound_at and any(number in known and known[number].name != name for name, number in inputs):
+        # Renamed, or another one: Lance gives the id of a dropped column to the next one.
+        for number in _dropped_since(dataset, binding.bound_at, binding.input_ids):
+            known.pop(number, None)
+    gone = [name for name, number in inputs if number not in known]
     if gone:
         raise RegistrationError(
             f"input columns are gone: {', '.join(map(repr, gone))} - of UDF {binding.udf_name!r}, which computes {column!r} in {dataset.uri} - "
             "give the column a UDF of other inputs with alter_columns"
         )
     return tuple(known[number] for number in binding.input_ids)
+
+
+def _dropped_since(dataset: lance.LanceDataset, version: int, ids: Sequence[int]) -> set[int]:
+    """Returns the field ids that a known transaction since a version has dropped; one small read per version."""
+    from lance import LanceOperation
+
+    dropped: set[int] = set()
+    for event in events_between(dataset, version, dataset.version):
+        if isinstance(event.operation, LanceOperation.Project):
+            dropped |= set(ids) - {column.id for column in field_identities(event.operation.schema)}
+    return dropped
 
 
 def store_udf(udf: UDF, objects: LanceObjects) -> str:
@@ -245,15 +264,26 @@ def output_fields(udf: UDF, columns: Sequence[tuple[str, str]], data_storage_ver
         data_storage_version: File format of the table: blobs are another type from 2.2 on.
 
     Raises:
-        UnsupportedTypeError: A blob in format 2.0, where nobody can tell which blobs are NULL.
+        UnsupportedTypeError: A type that Lance does not have, or a blob in format 2.0, where nobody can tell which blobs are NULL.
     """
+    from lance.schema import LanceSchema
+
     whole: Any = udf.data_type
     kinds = [whole.field(field).type if field else whole for field, _ in columns]
     metadata: dict[bytes | str, bytes | str] = dict(udf.field_metadata.items())
-    return [
+    fields = [
         _stored(pa.field(name, kind, True, metadata), data_storage_version)
         for (_, name), kind in zip(columns, kinds, strict=True)
     ]
+    for field in fields:
+        try:
+            LanceSchema.from_pyarrow(pa.schema([field]))
+        except ValueError as error:
+            hint = "let the UDF return another type"
+            raise UnsupportedTypeError(
+                field.name, str(field.type), reason="Lance has no such type", hint=hint
+            ) from error
+    return fields
 
 
 def _stored(field: pa.Field[Any], version: str) -> pa.Field[Any]:

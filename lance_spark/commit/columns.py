@@ -63,6 +63,19 @@ BlankFile = Callable[[int, Sequence[str]], StagedColumns]
 """Stages a file of a fragment in which the named target columns are NULL."""
 
 
+@dataclass(slots=True)
+class SeenHistory:
+    """What the earlier commits of one job have read of the table's history, so that its later ones need not read it again.
+
+    Attributes:
+        upto: Version up to which; 0 before the first commit.
+        changes: Every event from the job's snapshot to there.
+    """
+
+    upto: int = 0
+    changes: list[Change] = field(default_factory=list)
+
+
 def commit_columns(
     snapshot: DatasetRef,
     change: ColumnsToCommit,
@@ -71,6 +84,7 @@ def commit_columns(
     restore_file: RestoreFile,
     blank_file: BlankFile,
     policy: CommitPolicy | None = None,
+    history: SeenHistory | None = None,
 ) -> CommitResult:
     """Commits column files as one version. Runs in Spark's commit process, without a session.
 
@@ -84,6 +98,7 @@ def commit_columns(
         restore_file: Stages a fragment's previous values; called only if a commit has to be taken back.
         blank_file: Stages NULLs; called where a fragment has files of some of the target columns and not of others.
         policy: Bounds of the retries; by default as the environment says.
+        history: What earlier commits have read, where a job of one snapshot makes several, each under an id of its own; is added to.
 
     Returns:
         What was committed.
@@ -95,10 +110,21 @@ def commit_columns(
         CommitOutcomeUnknownError: Whether the commit happened cannot be told. The files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
+    history = history or SeenHistory()
+    since = max(change.read_version, history.upto)
     job = _ColumnCommit(
-        snapshot=snapshot, change=change, job_id=job_id, restore_file=restore_file, blank_file=blank_file
+        snapshot=snapshot,
+        change=change,
+        job_id=job_id,
+        restore_file=restore_file,
+        blank_file=blank_file,
+        changes=history.changes,
+        seen=since,
     )
-    result = run_rounds(snapshot, job_id, change.read_version, job.run_round, policy or CommitPolicy.of(None))
+    try:
+        result = run_rounds(snapshot, job_id, since, job.run_round, policy or CommitPolicy.of(None))
+    finally:
+        history.upto = job.seen
     _logger.info(
         "backfill of %s committed to %s as version %d: %d rows in %d fragments, read at version %d, inputs %s (from %s), "
         "%d fragments and %d rows gone meanwhile, %d new rows without a value, %d retries (job %s)",
@@ -132,8 +158,8 @@ class _ColumnCommit:
     job_id: str
     restore_file: RestoreFile
     blank_file: BlankFile
-    changes: list[Change] = field(default_factory=list)
-    seen: int = 0
+    changes: list[Change]
+    seen: int
     token: str | None = None
     then: dict[int, FragmentMetadata] = field(default_factory=dict)
     blanks: set[str] = field(default_factory=set)
@@ -148,7 +174,7 @@ class _ColumnCommit:
             raise CommitImpossibleError(f"the table was deleted - at {self.uri} - nothing was committed", uri=self.uri)
         snapshot = open_snapshot(self.snapshot)
         if not self.then:
-            self.then, self.seen = _Head.of(snapshot).fragments, self.change.read_version
+            self.then = _Head.of(snapshot).fragments
         head = _Head.of(dataset)
         self._look_back(head.dataset)
         decision = self._judge(head)

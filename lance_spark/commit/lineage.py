@@ -8,13 +8,14 @@ of compactions, and need not be computed again. This holds with stable row ids a
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lance_spark.commit.history import events_between
+from lance_spark.commit.identity import files_of
 
 if TYPE_CHECKING:
     import lance
@@ -34,16 +35,25 @@ class Piece:
         fragment: That fragment as it was when it was compacted: its files and overlays tell whether a result of it still fits.
         offsets: Physical offsets of the rows in it, int64, ascending.
         start: Row of the compacted fragment that the first of them became; the others follow it.
+        way: The fragments that the rows went through since: what the first compaction made, how the second one found it, what that made, and
+            so on. Values may have been rewritten in place between one and the next.
     """
 
     fragment: FragmentMetadata
     offsets: npt.NDArray[np.int64]
     start: int
+    way: tuple[FragmentMetadata, ...] = ()
 
     @property
     def stop(self) -> int:
         """Row of the compacted fragment after the last one of this piece."""
         return self.start + len(self.offsets)
+
+    def is_unchanged(self, now: FragmentMetadata, field_ids: Sequence[int]) -> bool:
+        """Tells whether fields hold in the fragment of today what the rows had in the old one: nothing rewrote them since in place."""
+        steps = (*self.way, now)
+        pairs = zip(steps[::2], steps[1::2], strict=True)
+        return all(files_of(made, field_ids) == files_of(found, field_ids) for made, found in pairs)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +71,7 @@ class _Made:
     """How a fragment came out of a compaction; `parts` is None where the transaction's numbers contradict each other."""
 
     version: int
+    new: FragmentMetadata
     parts: tuple[_Part, ...] | None
 
 
@@ -179,7 +190,7 @@ class Lineage:
             older = self.origins(part.old.id)
             if live is None or older is None:
                 return None
-            pieces += _through(older, part, live[part.first : part.last])
+            pieces += _through(older, part, live[part.first : part.last], made.new)
         return pieces
 
     def _may_be_lost(self, fragment_id: int) -> bool:
@@ -224,10 +235,13 @@ class Lineage:
 
 
 def _made_by(rewrite: lance.LanceOperation.Rewrite, version: int) -> dict[int, _Made]:
-    return {new: _Made(version=version, parts=parts) for group in rewrite.groups for new, parts in _parts(group)}
+    made = (_Made(version=version, new=new, parts=parts) for group in rewrite.groups for new, parts in _parts(group))
+    return {one.new.id: one for one in made}
 
 
-def _parts(group: lance.LanceOperation.RewriteGroup) -> Iterator[tuple[int, tuple[_Part, ...] | None]]:
+def _parts(
+    group: lance.LanceOperation.RewriteGroup,
+) -> Iterator[tuple[FragmentMetadata, tuple[_Part, ...] | None]]:
     """Yields for each new fragment of a compaction which live rows of which old ones are in it."""
     olds, news = list(group.old_fragments), list(group.new_fragments)
     agree = sum(old.num_rows for old in olds) == sum(new.physical_rows for new in news)
@@ -240,14 +254,14 @@ def _parts(group: lance.LanceOperation.RewriteGroup) -> Iterator[tuple[int, tupl
             if first < last:
                 parts.append(_Part(old=old, first=first, last=last, start=at + first - begin))
             at += old.num_rows
-        yield new.id, tuple(parts) if agree else None
+        yield new, tuple(parts) if agree else None
         begin = end
 
 
-def _through(older: list[Piece], part: _Part, live: npt.NDArray[np.int64]) -> Iterator[Piece]:
-    """Yields where live rows of an old fragment were before; `older` is where all of its rows were."""
+def _through(older: list[Piece], part: _Part, live: npt.NDArray[np.int64], new: FragmentMetadata) -> Iterator[Piece]:
+    """Yields where live rows of an old fragment were before; `older` is where all of its rows were, `new` what they are in now."""
     if not older:
-        yield Piece(fragment=part.old, offsets=live, start=part.start)
+        yield Piece(fragment=part.old, offsets=live, start=part.start, way=(new,))
     for piece in older:
         first, last = np.searchsorted(live, [piece.start, piece.stop])
         if first < last:
@@ -255,6 +269,7 @@ def _through(older: list[Piece], part: _Part, live: npt.NDArray[np.int64]) -> It
                 fragment=piece.fragment,
                 offsets=piece.offsets[live[first:last] - piece.start],
                 start=part.start + int(first),
+                way=(*piece.way, part.old, new),
             )
 
 

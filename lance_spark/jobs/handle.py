@@ -108,7 +108,7 @@ class Job:
             return self._future.result(seconds)
         except TimeoutError:
             if self._future.done():
-                raise
+                return self._future.result()  # it has ended at the last moment, or the error is its own
         raise JobTimeoutError(
             f"job {self._job_id} did not end within {seconds:g} s - backfill of {', '.join(self._columns)} in {self._table_name} - it goes on; "
             "job.result() waits again, and job.cancel() ends it (this error has the job as .job)",
@@ -123,7 +123,8 @@ class Job:
         )
 
     def _run(self) -> None:
-        self._future.set_running_or_notify_cancel()
+        if not self._future.set_running_or_notify_cancel():
+            return  # whoever has the future has cancelled it already
         try:
             self._future.set_result(self._job.run())
         except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it

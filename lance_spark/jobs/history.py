@@ -72,6 +72,14 @@ class JobHistory:
         found = [self._with_life(record) for record in latest.values()]
         return sorted(found, key=lambda record: record.launched_at, reverse=True)
 
+    def first_versions(self) -> dict[str, int]:
+        """Returns for each job the earliest version that any run of it has read: a job that is resumed under its id has several."""
+        first: dict[str, int] = {}
+        rows = read_rows(self.ref, JOBS).select(["job_id", "read_version"])
+        for job_id, version in zip(*(column.to_pylist() for column in rows.columns), strict=True):
+            first[job_id] = min(version, first.get(job_id, version))
+        return first
+
     def job(self, job_id: str) -> JobRecord:
         """Returns one job.
 
@@ -97,6 +105,7 @@ class JobHistory:
         if job_id is not None:
             filters.append(f"job_id = {quoted(job_id)}")
         if error_type is not None:
+            error_type = error_type.removeprefix("builtins.")  # their records have none
             filters.append(f"(error_type = {quoted(error_type)} OR ends_with(error_type, {quoted('.' + error_type)}))")
         if column is not None:
             filters.append(f"array_has(columns, {quoted(column)})")

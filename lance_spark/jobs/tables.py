@@ -13,8 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lance_spark.commit.attempt import attempt_commit
 from lance_spark.commit.backoff import CommitPolicy, Rounds
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import TableNotFoundError
 
 if TYPE_CHECKING:
@@ -120,7 +121,8 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table, *, retry_s:
     while True:
         rounds.begin()
         try:
-            # Two writers that make the table at once: one of them is refused, and appends then.
+            if not table_exists(at.uri, at.storage):
+                _make(at, table)
             written = lance.write_dataset(rows, at.uri, mode="append", storage_options=at.storage or None)
         except OSError:
             if time.monotonic() > until or not rounds.again(race=True):
@@ -128,6 +130,18 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table, *, retry_s:
         else:
             _forget_old_versions(written)
             return
+
+
+def _make(at: DatasetRef, table: SystemTable) -> None:
+    """Makes the empty table, unless somebody else has.
+
+    Not by the first append, nor by `mode="create"`: of two that come at once pylance makes one an overwrite, which drops the rows that the
+    other has appended since (measured). A creation at read version 0 is refused then.
+    """
+    import lance
+
+    nothing = lance.LanceOperation.Overwrite(table.schema, [])
+    attempt_commit(at.uri, nothing, read_version=0, properties={}, storage_options=at.storage)
 
 
 def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None) -> pa.Table:

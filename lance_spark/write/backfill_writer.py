@@ -180,7 +180,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         fragments, result = commit_or_give_up(self.staging, snapshot, lambda: self._commit(messages))
         gone = frozenset(result.fragments_gone)
         keep = [part.staged.name for part in fragments if part.fragment_id not in gone]
-        finish(self.staging, snapshot, keep, unless_named=self._untouched.blanks)
+        finish(self.staging, snapshot, keep, unless_named=self._untouched.names)
         return result
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,13 @@ if TYPE_CHECKING:
     import lance
 
 
-def cleanup(uri: str, storage_options: Mapping[str, str] | None = None, *, older_than: timedelta) -> int:
+def cleanup(
+    uri: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    older_than: timedelta,
+    needed: Collection[str] = (),
+) -> int:
     """Deletes what jobs left behind whose driver died: markers, unfinished files, and data files that no version references.
 
     A file that any version of any branch references stays. Safe beside running jobs as long as `older_than` is more than the longest
@@ -23,6 +29,7 @@ def cleanup(uri: str, storage_options: Mapping[str, str] | None = None, *, older
         uri: Location of the table.
         storage_options: Options of the object store.
         older_than: Least age of a job, by the clock of the driver that started it.
+        needed: Names of data files that no version references and that are needed all the same; jobs that wrote any of them are left alone.
 
     Returns:
         The number of data files that were deleted.
@@ -40,6 +47,8 @@ def cleanup(uri: str, storage_options: Mapping[str, str] | None = None, *, older
         # Before anything is looked at: a job that lives longer than expected must not begin its commit now.
         staging.close_job()
         candidates = set(staging.find_data_files())
+        if not candidates.isdisjoint(needed):
+            continue  # its markers tell a later cleanup which files it wrote
         deleted += staging.sweep(keep=_referenced(ref, candidates))
     return deleted
 

@@ -18,11 +18,11 @@ class UntouchedFiles:
     """Stages files of old values, or of NULLs, for :func:`~lance_spark.commit.columns.commit_columns`.
 
     Attributes:
-        blanks: Names of the files of NULLs that were staged.
+        names: Names of the files that were staged. Versions may name them, also where the job as a whole committed nothing.
     """
 
     def __init__(self, staging: Staging, snapshot: DatasetRef, targets: Targets) -> None:
-        self.blanks: list[str] = []
+        self.names: list[str] = []
         self._staging = staging
         self._snapshot = snapshot
         self._targets = targets
@@ -34,13 +34,13 @@ class UntouchedFiles:
     def blank(self, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
         """Writes a file in which some of the target columns are NULL."""
         schema = pa.schema([self._targets.schema.field(name) for name in columns])
-        staged = self._write(fragment_id, Targets(schema=schema, existing=(), format=self._targets.format))
-        self.blanks.append(staged.name)
-        return staged
+        return self._write(fragment_id, Targets(schema=schema, existing=(), format=self._targets.format))
 
     def _write(self, fragment_id: int, targets: Targets) -> StagedColumns:
         rows = SnapshotRows(open_snapshot(self._snapshot))
         fragment = rows.fragment(fragment_id)
         if fragment is None:
             raise KeyError(fragment_id)
-        return ColumnFile(self._staging.begin_attempt(), rows, fragment, targets).close().staged
+        staged = ColumnFile(self._staging.begin_attempt(), rows, fragment, targets).close().staged
+        self.names.append(staged.name)
+        return staged

@@ -127,7 +127,7 @@ class CheckpointStore:
         columns = {"value": values}
         if stop - start != len(positions):
             columns["offset"] = pa.array(positions, pa.uint32() if stop <= 1 << 32 else pa.int64())
-        header = _header("values", key, source, job_id) | {"start": start, "stop": stop, "rows": len(positions)}
+        header = _header("values", key.digest, source, job_id) | {"start": start, "stop": stop, "rows": len(positions)}
         path = f"{self._folder(key, source)}/{start}-{stop}.{len(positions)}.{quote(job_id)}.{_random()}.rows"
         self._put(path, encode(header, pa.table(columns)))
         return CheckpointEntry(kind="values", start=start, stop=stop, rows=len(positions), job_id=job_id, path=path)
@@ -158,7 +158,7 @@ class CheckpointStore:
             CheckpointError: The store refused.
             ValueError: The job id is too long for a file name.
         """
-        header = _header("reference", key, source, job_id) | {
+        header = _header("reference", key.digest, source, job_id) | {
             "data_file": data_file,
             "size_bytes": size_bytes,
             "rows": rows,
@@ -202,7 +202,7 @@ class CheckpointStore:
         Raises:
             CheckpointError: The store refused; whether the entry is there is not known.
         """
-        content = self._open(entry, key, source)
+        content = self._open(entry, key.digest, source)
         if content is None:
             return None
         header, table = content
@@ -226,7 +226,7 @@ class CheckpointStore:
         Raises:
             CheckpointError: The store refused; whether the entry is there is not known.
         """
-        content = self._open(entry, key, source)
+        content = self._open(entry, key.digest, source)
         if content is None:
             return None
         fields = ("data_file", "size_bytes", "rows", "context")
@@ -234,6 +234,23 @@ class CheckpointStore:
             _warn(entry, "it does not hold what its name says")
             return None
         return cast("ColumnFileReference", {field: content[0][field] for field in fields})
+
+    def column_files(self) -> set[str]:
+        """Returns the names of all column files that references point to, whatever their key. Opens each reference.
+
+        Raises:
+            CheckpointError: The store refused.
+        """
+
+        def name_in(path: str) -> str | None:
+            _, key, source, _ = path.rsplit("/", 3)
+            entry = _entry(path)
+            content = None if entry is None else self._open(entry, key, source)
+            return None if content is None else str(content[0].get("data_file"))
+
+        paths = [path for path in self._list(self.root) if _REFERENCE_NAME.fullmatch(path.rpartition("/")[2])]
+        with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
+            return {name for name in pool.map(name_in, paths) if name is not None}
 
     def delete(self, entry: CheckpointEntry) -> None:
         """Deletes an entry if it is there.
@@ -274,9 +291,7 @@ class CheckpointStore:
     def _folder(self, key: CheckpointKey, source: str) -> str:
         return f"{self.root}/{key.digest}/{source}"
 
-    def _open(
-        self, entry: CheckpointEntry, key: CheckpointKey, source: str
-    ) -> tuple[dict[str, JsonValue], pa.Table] | None:
+    def _open(self, entry: CheckpointEntry, key: str, source: str) -> tuple[dict[str, JsonValue], pa.Table] | None:
         try:
             payload = self.objects.get(entry.path)
         except OSError as error:
@@ -321,8 +336,8 @@ class CheckpointStore:
             ) from error
 
 
-def _header(kind: Literal["values", "reference"], key: CheckpointKey, source: str, job_id: str) -> dict[str, JsonValue]:
-    return {"kind": kind, "key": key.digest, "source": source, "job": job_id}
+def _header(kind: Literal["values", "reference"], key: str, source: str, job_id: str) -> dict[str, JsonValue]:
+    return {"kind": kind, "key": key, "source": source, "job": job_id}
 
 
 def _checked(offsets: Array, values: Array) -> np.ndarray[tuple[int], np.dtype[np.int64]]:

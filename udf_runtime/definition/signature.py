@@ -243,8 +243,9 @@ class _Reader:
         inner = returns
         if kind.iterates and _shape_of(returns) == "iterator" and typing.get_args(returns):
             inner = typing.get_args(returns)[0]
-        if inner is Columns or typing.get_origin(inner) is Columns:
-            return self._columns_type(inner, data_type), True
+        columns = strip_optional(inner)
+        if columns is Columns or typing.get_origin(columns) is Columns:
+            return self._columns_type(columns, data_type), True
         if self._request.kind is None:
             self._check_result(kind, returns, inner)
         if data_type is not None:

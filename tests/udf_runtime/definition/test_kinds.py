@@ -124,6 +124,12 @@ def test_columns_of_a_record_are_the_fields_of_a_struct(record: type):
     assert (udf(g).data_type, udf(g).is_columns) == (SIZE, False)
 
 
+def test_columns_may_be_optional():
+    def f(a: int) -> Columns[Size] | None: ...
+
+    assert (udf(f).data_type, udf(f).is_columns) == (SIZE, True)
+
+
 def test_columns_work_with_vector_kinds_and_take_a_type_of_the_same_fields():
     def vector(a: pa.Array) -> Columns[Size]: ...
 

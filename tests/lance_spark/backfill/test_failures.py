@@ -1,0 +1,28 @@
+"""Rows that fail again and again cost calls, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+import lance_spark
+from udf_runtime import Skip, udf
+
+
+@pytest.mark.parametrize("task_size", [1000, 3], ids=["whole", "ranges"])
+def test_a_run_in_which_every_row_is_skipped_makes_no_version(task_size: int, db: lance_spark.Connection):
+    table = db.create_table("t", [{"id": i} for i in range(10)])
+
+    def f(id: int) -> int:
+        if id in (3, 7):
+            raise ValueError("no")
+        return id
+
+    table.add_columns({"v": udf(f, on_error=[Skip(ValueError)])})
+    first = table.backfill("v", task_size=task_size)
+    assert (first.status, first.rows_computed, first.rows_skipped, len(first.versions)) == ("DONE", 8, 2, 1)
+    again = table.backfill("v", task_size=task_size)
+    assert (again.status, again.rows_computed, again.rows_skipped, again.versions) == ("DONE", 0, 2, ())
+    assert len(table.get_errors(again.job_id)) == 2
+    assert table.to_arrow(["v"]).column(0).to_pylist() == [i if i not in (3, 7) else None for i in range(10)]
+    forced = table.backfill("v", where="id = 7", task_size=task_size)
+    assert (forced.status, forced.rows_skipped) == ("DONE", 1)

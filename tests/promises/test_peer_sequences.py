@@ -1,0 +1,135 @@
+"""What was measured in another implementation between backfills, for scalar UDFs and for UDFs over record batches."""
+
+# ruff: noqa: N802 - a sequence's id is part of its tests' names
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from lance_spark import Connection, Table
+from tests.promises.logs import Log, doubled, held, make, values
+from udf_runtime import Skip
+
+kinds = pytest.mark.parametrize("kind", ["scalar", "record batch"])
+
+
+def prepared(db: Connection, log: Log, kind: str) -> Table:
+    """Makes a table of forty rows in four fragments, with a computed column of either kind."""
+    table = make(db)
+    table.add_columns({"y": log.doubling() if kind == "scalar" else log.batch_doubling()})
+    return table
+
+
+@kinds
+def test_S01_a_compaction_after_a_backfill_causes_no_calls(db: Connection, log: Log, kind: str) -> None:
+    table = prepared(db, log, kind)
+    table.backfill("y")
+    assert log.take() == list(range(40))
+    assert table.to_lance().optimize.compact_files().fragments_removed == 4
+    assert table.backfill("y").versions == ()
+    assert log.take() == []
+    assert values(table) == doubled(range(40))
+
+
+@kinds
+def test_S02_a_compaction_amid_a_partial_backfill_causes_calls_for_the_rest(
+    db: Connection, log: Log, kind: str
+) -> None:
+    table = prepared(db, log, kind)
+    table.backfill("y", num_frags=2)
+    assert log.take() == list(range(20))
+    assert table.to_lance().optimize.compact_files().fragments_added == 1
+    table.backfill("y")
+    assert log.take() == list(range(20, 40))
+    assert values(table) == doubled(range(40))
+
+
+@kinds
+def test_S03_appended_rows_alone_are_computed(db: Connection, log: Log, kind: str) -> None:
+    table = prepared(db, log, kind)
+    table.backfill("y")
+    log.take()
+    table.add(pa.table({"x": list(range(40, 45))}))
+    table.backfill("y")
+    assert log.take() == list(range(40, 45))
+    assert values(table) == doubled(range(45))
+
+
+@kinds
+def test_S04_another_column_amid_a_partial_backfill_causes_calls_for_the_rest(
+    db: Connection, log: Log, kind: str
+) -> None:
+    table = prepared(db, log, kind)
+    table.backfill("y", num_frags=2)
+    log.take()
+    table.add_columns({"other": "x + 1"})
+    table.backfill("y")
+    assert log.take() == list(range(20, 40))
+    assert values(table) == doubled(range(40))
+
+
+@kinds
+def test_S05_another_udf_computes_all_rows_once(db: Connection, log: Log, kind: str) -> None:
+    table = prepared(db, log, kind)
+    table.backfill("y")
+    log.take()
+    other = log.doubling(version="2") if kind == "scalar" else log.batch_doubling(version="2")
+    table.alter_columns({"path": "y", "udf": other})
+    counts = []
+    for _ in range(3):
+        table.backfill("y")
+        counts.append(len(log.take()))
+    assert counts == [40, 0, 0]
+
+
+@kinds
+def test_S06_an_updated_input_is_left_to_a_filter(db: Connection, log: Log, kind: str) -> None:
+    """The default selection is rows without a value, and an update keeps the row's old one. Finding such rows by themselves belongs to a
+    later release; until then a filter computes them anew."""
+    table = prepared(db, log, kind)
+    table.backfill("y")
+    log.take()
+    table.to_lance().update({"x": "1007"}, where="x = 7")
+    table.backfill("y")
+    assert log.take() == []
+    table.backfill("y", where="x = 1007")
+    assert log.take() == [1007]
+    assert values(table)[1007] == 2014
+
+
+def test_S07_skipped_rows_are_computed_when_the_cause_is_gone(db: Connection, log: Log, flag: str) -> None:
+    table = make(db)
+    table.add_columns({"y": log.breaking(13, flag, on_error=[Skip(ValueError)])})
+    with held(flag):
+        assert table.backfill("y").rows_skipped == 1
+    assert values(table)[13] is None
+    log.take()
+    table.backfill("y")
+    assert log.take() == [13]
+    assert values(table) == doubled(range(40))
+
+
+def test_S07_so_are_rows_of_batches_that_were_halved(db: Connection, log: Log, flag: str) -> None:
+    path = log.path
+
+    def double(batch: pa.RecordBatch) -> pa.Array:
+        import os
+
+        rows = batch.column("x").to_pylist()
+        with open(path, "a", encoding="utf-8") as file:
+            file.write("".join(f"{x}\n" for x in rows))
+        if 13 in rows and os.path.exists(flag):
+            raise ValueError("13")
+        return pa.array([2 * x for x in rows], pa.int64())
+
+    from udf_runtime import udf
+
+    table = make(db)
+    table.add_columns({"y": udf(double, data_type=pa.int64(), on_error=[Skip(ValueError)], min_checkpoint_size=10)})
+    with held(flag):
+        assert table.backfill("y").rows_skipped == 1
+    log.take()
+    table.backfill("y")
+    assert log.take() == [13]
+    assert values(table) == doubled(range(40))

@@ -1,0 +1,63 @@
+"""The page of environment variables is complete and says the true defaults."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lance_spark.backfill.request import ADMISSION_CHECK, ADMISSION_STRICT, BLOB_BUFFER, blob_buffer_of, flag_of
+from lance_spark.catalog.binding import ALLOW_VARIABLE
+from lance_spark.commit.backoff import RETRIES_VARIABLE, CommitPolicy
+from lance_spark.errors import OptionError
+
+ROOT = Path(__file__).parents[1]
+PAGE = ROOT / "docs" / "environment-variables.md"
+NAME = re.compile(r"LANCE_SPARK_[A-Z0-9_]+")
+ROW = re.compile(r"^\| `(LANCE_SPARK_\w+)` \| `([^`]*)` \| .{20,} \|$", re.MULTILINE)
+
+READERS: dict[str, Callable[[], object]] = {
+    ADMISSION_CHECK: lambda: flag_of(None, ADMISSION_CHECK),
+    ADMISSION_STRICT: lambda: flag_of(None, ADMISSION_STRICT),
+    BLOB_BUFFER: lambda: blob_buffer_of(None),
+    RETRIES_VARIABLE: lambda: CommitPolicy.of(None),
+}
+"""How the variables are read that have more than two values, or an effect that is a value."""
+
+
+def documented() -> dict[str, str]:
+    return dict(ROW.findall(PAGE.read_text(encoding="utf-8")))
+
+
+def test_every_variable_in_the_code_is_in_the_table():
+    files = [
+        path
+        for package in ("lance_spark", "udf_runtime")
+        for path in (ROOT / package).rglob("*")
+        if path.suffix in (".py", ".java")
+    ]
+    named = {name for path in [*files, ROOT / "pyspark_lance.py"] for name in NAME.findall(path.read_text("utf-8"))}
+    assert named == set(documented())
+
+
+def test_every_variable_has_one_row():
+    rows = [name for name, _ in ROW.findall(PAGE.read_text(encoding="utf-8"))]
+    assert len(rows) == len(set(rows)) > 0
+    assert set(READERS) | {ALLOW_VARIABLE} == set(rows)
+
+
+@pytest.mark.parametrize("name", sorted(READERS))
+def test_a_documented_default_is_the_default(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.delenv(name, raising=False)
+    unset = READERS[name]()
+    monkeypatch.setenv(name, documented()[name])
+    assert READERS[name]() == unset
+
+
+@pytest.mark.parametrize("name", sorted(READERS))
+def test_a_value_that_cannot_be_read_is_an_error_that_names_the_variable(name: str, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv(name, "perhaps")
+    with pytest.raises(OptionError, match=name):
+        READERS[name]()
