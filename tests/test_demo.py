@@ -129,7 +129,9 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
     assert sum(int(count) for count in re.findall(r"\w+ of (\d+) files", printed)) == no_python
 
     assert numbers(r"before: version 1, ([\d,]+) rows, path, package, size, text\n") == [len(early)]
-    assert numbers(r"now: version \d+, ([\d,]+) rows, path, package, size, text, .*imports, branches, loops\n") == [len(kept)]
+    assert numbers(r"now: version \d+, ([\d,]+) rows, path, package, size, text, .*imports, branches, loops\n") == [
+        len(kept)
+    ]
     assert "explain: BatchScan lance" in printed
     plan = " ".join(printed.split("explain:")[1].split("\n\n")[0].split())
     assert "pushed: `size` > 50000" in plan, "the plan shows the filter that the scan got"
