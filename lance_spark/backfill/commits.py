@@ -17,8 +17,9 @@ from lance_spark.backfill.spec import RangeOutcome
 from lance_spark.catalog.binding import binding_of
 from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
-from lance_spark.commit.columns import SeenHistory, commit_columns
+from lance_spark.commit.columns import commit_columns
 from lance_spark.commit.identity import field_identities, files_of
+from lance_spark.commit.rebase import SeenHistory
 from lance_spark.errors import ColumnNotFoundError, CommitConflictError, CommitImpossibleError
 from lance_spark.write.staging import missing_data_files
 from lance_spark.write.untouched import UntouchedFiles

@@ -32,6 +32,7 @@ from lance_spark.commit.rebase import (
     Change,
     Decision,
     Judgement,
+    SeenHistory,
     Verdict,
     decide,
     judge_column,
@@ -61,19 +62,6 @@ RestoreFile = Callable[[int], StagedColumns]
 
 BlankFile = Callable[[int, Sequence[str]], StagedColumns]
 """Stages a file of a fragment in which the named target columns are NULL."""
-
-
-@dataclass(slots=True)
-class SeenHistory:
-    """What the earlier commits of one job have read of the table's history, so that its later ones need not read it again.
-
-    Attributes:
-        upto: Version up to which; 0 before the first commit.
-        changes: Every event from the job's snapshot to there.
-    """
-
-    upto: int = 0
-    changes: list[Change] = field(default_factory=list)
 
 
 def commit_columns(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from lance_spark.commit.identity import FieldIdentity, FragmentIdentity
 
@@ -63,6 +63,19 @@ class Change:
             self.operation, self.operation
         )
         return f"{name} at version {self.version}"
+
+
+@dataclass(slots=True)
+class SeenHistory:
+    """What the earlier commits of one job have read of the table's history, so that its later ones need not read it again.
+
+    Attributes:
+        upto: Version up to which; 0 before the first commit.
+        changes: Every event from the job's snapshot to there.
+    """
+
+    upto: int = 0
+    changes: list[Change] = field(default_factory=list)
 
 
 def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change]) -> Judgement:

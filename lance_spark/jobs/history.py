@@ -60,6 +60,7 @@ class JobHistory:
         """Deletes what a running job keeps beside its record."""
         for path in self._objects.list(f"jobs/{staging_id}"):
             self._objects.delete(path)
+        self._objects.remove_leftovers(f"jobs/{staging_id}", older_than_s=0)
 
     def jobs(self, job_id: str | None = None) -> list[JobRecord]:
         """Returns jobs, newest first, each as it stands now."""

@@ -47,9 +47,10 @@ def cleanup(
         # Before anything is looked at: a job that lives longer than expected must not begin its commit now.
         staging.close_job()
         candidates = set(staging.find_data_files())
-        if not candidates.isdisjoint(needed):
+        keep = _referenced(ref, candidates)
+        if not (candidates - keep).isdisjoint(needed):
             continue  # its markers tell a later cleanup which files it wrote
-        deleted += staging.sweep(keep=_referenced(ref, candidates))
+        deleted += staging.sweep(keep=keep)
     return deleted
 
 

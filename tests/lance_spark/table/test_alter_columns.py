@@ -1,0 +1,356 @@
+"""`alter_columns` and `drop_columns`: another UDF, another name or type, and what a backfill makes of it."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import lance
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql.functions import pandas_udf
+
+from lance_spark import ColumnNotFoundError, CommitImpossibleError, RegistrationError, Table
+from lance_spark.errors import LanceSparkError
+from tests.lance_spark.table.seen import Seen
+from tests.waiting import eventually
+from udf_runtime import UDF, Columns, UdfDefinitionError, UdfRuntimeError, udf
+
+ALL = list(range(30))
+
+
+class Pair(NamedTuple):
+    a: int
+    b: int
+
+
+def pair() -> UDF:
+    @udf
+    def pair(id: int) -> Columns[Pair]:
+        return Pair(id, -id)
+
+    return pair
+
+
+@pytest.fixture
+def filled(table: Table, seen: Seen) -> Table:
+    """The table with a computed column of all rows."""
+    table.add_columns({"double": seen.times(2), "triple": seen.times(3)})
+    table.backfill("double")
+    assert seen.take() == ALL
+    return table
+
+
+def of_type(kind: pa.DataType, function: Callable[[int], object] = str) -> UDF:
+    @udf(data_type=kind)
+    def other(id: int) -> object:
+        return function(id)
+
+    return other
+
+
+WRONG: dict[str, tuple[Callable[[Seen], object], type[Exception], str]] = {
+    "no dict": (lambda seen: "double", RegistrationError, "'double' is no alteration"),
+    "no path": (lambda seen: {"udf": seen.times(3)}, RegistrationError, "path is required"),
+    "an empty path": (lambda seen: {"path": "", "udf": seen.times(3)}, RegistrationError, "path is required"),
+    "the old keyword": (lambda seen: {"path": "double", "virtual_column": 1}, RegistrationError, "virtual_column"),
+    "an unknown keyword": (lambda seen: {"path": "double", "udf": seen.times(3), "x": 1}, RegistrationError, "'x'"),
+    "a UDF with a name": (
+        lambda seen: {"path": "double", "udf": seen.times(3), "name": "n"},
+        RegistrationError,
+        "'name' cannot be altered here",
+    ),
+    "inputs without a UDF": (
+        lambda seen: {"path": "double", "input_columns": ["id"]},
+        RegistrationError,
+        "input_columns",
+    ),
+    "nothing to change": (lambda seen: {"path": "double"}, RegistrationError, "double"),
+    "no UDF": (lambda seen: {"path": "double", "udf": 42}, RegistrationError, "udf must be a UDF"),
+    "None as a UDF": (lambda seen: {"path": "double", "udf": None}, RegistrationError, "udf must be a UDF"),
+    "a plain function": (lambda seen: {"path": "double", "udf": len}, RegistrationError, "udf must be a UDF"),
+    "a column that is not there": (lambda seen: {"path": "nope", "udf": seen.times(3)}, ColumnNotFoundError, "'nope'"),
+    "a rename of what is not there": (lambda seen: {"path": "nope", "name": "n"}, LanceSparkError, "nope"),
+    "a name that is taken": (lambda seen: {"path": "double", "name": "text"}, LanceSparkError, "text"),
+    "a cast that cannot be": (
+        lambda seen: {"path": "text", "data_type": pa.list_(pa.int64())},
+        LanceSparkError,
+        "text",
+    ),
+    "another type": (lambda seen: {"path": "double", "udf": of_type(pa.string())}, RegistrationError, "recreate"),
+    "a UDF of several columns": (lambda seen: {"path": "double", "udf": pair()}, RegistrationError, "drop them"),
+    "too many inputs": (
+        lambda seen: {"path": "double", "udf": seen.times(3), "input_columns": ["id", "text"]},
+        UdfDefinitionError,
+        "2 input columns",
+    ),
+    "an input that is not there": (
+        lambda seen: {"path": "double", "udf": seen.times(3), "input_columns": ["nope"]},
+        RegistrationError,
+        "'nope'",
+    ),
+    "an input of another type": (
+        lambda seen: {"path": "double", "udf": seen.times(3), "input_columns": ["text"]},
+        RegistrationError,
+        "type mismatch",
+    ),
+    "itself as its input": (
+        lambda seen: {"path": "double", "udf": seen.times(3), "input_columns": ["double"]},
+        RegistrationError,
+        "among the inputs",
+    ),
+    "the same column": (lambda seen: {"path": "triple", "nullable": True}, RegistrationError, "twice"),
+    "a name that Lance keeps": (lambda seen: {"path": "text", "name": "_rowid"}, LanceSparkError, "_rowid"),
+    "a name with a dot": (lambda seen: {"path": "text", "name": "a.b"}, LanceSparkError, "dot"),
+    "no type": (lambda seen: {"path": "text", "data_type": "int"}, LanceSparkError, "'text'"),
+    "recreation as what cannot be": (
+        lambda seen: {"path": "double", "udf": of_type(pa.list_(pa.string(), 2)), "recreate": True},
+        LanceSparkError,
+        "fixed width",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_what_is_wrong_is_said_and_nothing_changes(filled: Table, seen: Seen, case: str):
+    make, expected, message = WRONG[case]
+    before, version = filled.to_arrow(), filled.version
+    stored = os.listdir(Path(filled.uri, "_lance_spark", "udfs"))
+    with pytest.raises(expected, match=message) as error:
+        filled.alter_columns({"path": "triple", "udf": seen.times(5)}, make(seen))  # type: ignore[arg-type]
+    assert isinstance(error.value, (LanceSparkError, UdfRuntimeError))
+    assert filled.version == version and filled.to_arrow() == before
+    assert os.listdir(Path(filled.uri, "_lance_spark", "udfs")) == stored
+
+
+def test_an_alteration_of_nothing_is_refused(filled: Table):
+    with pytest.raises(RegistrationError, match="nothing to alter"):
+        filled.alter_columns()
+
+
+def test_after_a_new_udf_the_next_backfill_computes_all_rows_exactly_once(filled: Table, seen: Seen):
+    filled.alter_columns({"path": "double", "udf": seen.times(3)})
+    assert filled.count_rows("double = id * 2") == 30, "values stay until the next backfill"
+    plan = filled.plan_backfill("double")
+    assert plan.total_rows_pending == 30 and plan.udf_mismatch
+    assert filled.backfill("double").rows_computed == 30 and seen.take() == ALL
+    assert filled.count_rows("double = id * 3") == 30
+    assert filled.backfill("double").rows_computed == 0 and not filled.plan_backfill("double").has_work
+    assert seen.take() == []
+
+
+def test_it_is_not_computed_again_after_a_compaction(filled: Table, seen: Seen):
+    filled.alter_columns({"path": "double", "udf": seen.times(3)})
+    filled.backfill("double")
+    seen.take()
+    filled.to_lance().optimize.compact_files()
+    assert len(filled.to_lance().get_fragments()) == 1
+    result = filled.backfill("double")
+    assert seen.take() == [] and result.rows_computed == 0
+    assert filled.count_rows("double = id * 3") == 30
+
+
+def test_only_what_was_added_is_computed_after_an_append(filled: Table, seen: Seen):
+    filled.alter_columns({"path": "double", "udf": seen.times(3)})
+    filled.backfill("double")
+    seen.take()
+    filled.add([{"id": 30, "text": "x"}, {"id": 31, "text": "y"}])
+    filled.backfill("double")
+    assert seen.take() == [30, 31] and filled.count_rows("double = id * 3") == 32
+
+
+def test_a_partly_recomputed_column_goes_on_where_it_was(filled: Table, seen: Seen):
+    filled.alter_columns({"path": "double", "udf": seen.times(3)})
+    assert filled.backfill("double", num_frags=1).rows_computed == 10 and seen.take() == ALL[:10]
+    assert filled.count_rows("double = id * 2 AND id > 0") == 20
+    assert filled.backfill("double").rows_computed == 20 and seen.take() == ALL[10:]
+    assert filled.count_rows("double = id * 3") == 30
+
+
+def test_values_of_an_earlier_udf_are_not_served_to_a_later_one_but_its_own_are(filled: Table, seen: Seen):
+    filled.alter_columns({"path": "double", "udf": seen.times(3)})
+    filled.backfill("double")
+    seen.take()
+    filled.alter_columns({"path": "double", "udf": seen.times(2)})
+    filled.backfill("double")
+    assert filled.count_rows("double = id * 2") == 30
+    # Back to a UDF that computed all of it before: whether it is called again is a matter of cost; the values are what matters.
+    assert set(seen.take()) <= set(ALL)
+    assert filled.backfill("double").rows_computed == 0 and seen.take() == []
+
+
+def test_two_changes_between_backfills_are_one(filled: Table, seen: Seen):
+    filled.alter_columns({"path": "double", "udf": seen.times(3)})
+    filled.alter_columns({"path": "double", "udf": seen.times(4)})
+    assert filled.backfill("double").rows_computed == 30 and seen.take() == ALL
+    assert filled.count_rows("double = id * 4") == 30
+
+
+def test_a_plain_column_can_get_a_udf_and_its_values_count_as_out_of_date(table: Table, seen: Seen):
+    table.to_lance().add_columns({"mine": "cast(-1 AS bigint)"})
+    with pytest.raises(RegistrationError, match="no UDF is registered"):
+        table.backfill("mine")
+    table.alter_columns({"path": "mine", "udf": seen.times(2)})
+    assert table.backfill("mine").rows_computed == 30 and seen.take() == ALL
+    assert table.count_rows("mine = id * 2") == 30
+    assert table.backfill("mine").rows_computed == 0
+
+
+def test_several_columns_are_altered_in_one_call(table: Table, seen: Seen):
+    table.add_columns({"a": seen.times(2), "b": seen.times(2)})
+    table.alter_columns(
+        {"path": "a", "udf": seen.times(3)}, {"path": "b", "udf": seen.times(4)}, {"path": "text", "name": "t"}
+    )
+    table.backfill("a")
+    table.backfill("b")
+    assert table.count_rows("a = id * 3 AND b = id * 4") == 30 and "t" in table.schema.names
+
+
+def test_a_pyspark_udf_with_bound_inputs_can_be_the_new_one(filled: Table):
+    @pandas_udf("bigint")
+    def fourfold(value: pd.Series) -> pd.Series:
+        return value * 4
+
+    filled.alter_columns({"path": "double", "udf": fourfold, "input_columns": ["id"]})
+    assert filled.backfill("double").rows_computed == 30 and filled.count_rows("double = id * 4") == 30
+
+
+def test_a_udf_of_another_type_needs_the_column_to_be_made_anew(filled: Table):
+    filled.alter_columns({"path": "double", "udf": of_type(pa.string()), "recreate": True})
+    assert filled.schema.field("double").type == pa.string() and filled.count_rows("double IS NULL") == 30
+    assert filled.backfill("double").rows_computed == 30
+    assert filled.to_arrow(["double"], "id = 7").to_pylist() == [{"double": "7"}]
+    assert filled.backfill("double").rows_computed == 0
+
+
+def test_a_recreated_column_of_the_same_udf_is_computed_or_served_and_right(filled: Table, seen: Seen):
+    filled.alter_columns({"path": "double", "udf": seen.times(2), "recreate": True})
+    assert filled.count_rows("double IS NULL") == 30
+    filled.backfill("double")
+    assert filled.count_rows("double = id * 2") == 30
+
+
+def test_siblings_do_not_get_another_udf_one_by_one(table: Table, seen: Seen):
+    table.add_columns(pair())
+    with pytest.raises(RegistrationError, match="one by one"):
+        table.alter_columns({"path": "a", "udf": seen.times(3)})
+
+
+def test_a_renamed_column_is_filled_under_its_new_name(table: Table, seen: Seen):
+    table.add_columns({"double": seen.times(2)})
+    table.backfill("double", num_frags=1)
+    table.alter_columns({"path": "double", "name": "twofold"})
+    with pytest.raises(ColumnNotFoundError, match="'double'"):
+        table.backfill("double")
+    assert table.backfill("twofold").rows_computed == 20 and seen.take() == ALL
+    assert table.count_rows("twofold = id * 2") == 30
+
+
+def test_a_renamed_input_is_still_the_input(table: Table, seen: Seen):
+    table.add_columns({"double": seen.times(2)})
+    table.backfill("double", num_frags=1)
+    table.alter_columns({"path": "id", "name": "number"})
+    result = table.backfill("double")
+    assert result.rows_computed == 20 and seen.take() == ALL and table.count_rows("double = number * 2") == 30
+    assert result.columns["double"].input_columns == ("number",)
+
+
+def test_an_input_that_was_dropped_is_missed_and_another_of_its_name_does_not_replace_it(table: Table, seen: Seen):
+    table.add_columns({"double": seen.times(2)})
+    table.drop_columns(["id"])
+    with pytest.raises(RegistrationError, match=r"input columns are gone: 'id'.*alter_columns"):
+        table.backfill("double")
+    table.to_lance().add_columns({"id": "cast(7 AS bigint)"})
+    # Lance gives the new column the old one's field id, or not; its values are other ones, and so is what is computed of them.
+    table.alter_columns({"path": "double", "udf": seen.times(2)})
+    table.backfill("double")
+    assert table.count_rows("double = 14") == 30 and seen.take() == [7] * 30
+
+
+def test_casts_and_nullability_are_passed_on_to_lance(filled: Table, seen: Seen):
+    filled.alter_columns({"path": "text", "data_type": pa.large_string()}, {"path": "id", "nullable": True})
+    assert filled.schema.field("text").type == pa.large_string()
+    filled.add([{"id": 30, "text": "x"}])
+    assert filled.backfill("double").rows_computed == 1 and seen.take() == [30]
+
+
+def test_a_computed_column_that_was_cast_has_no_udf_any_more_and_says_so(filled: Table, seen: Seen):
+    filled.alter_columns({"path": "double", "data_type": pa.int32()})
+    assert filled.count_rows("double = id * 2") == 30
+    filled.add([{"id": 30, "text": "x"}])
+    with pytest.raises(RegistrationError, match="no UDF is registered"):
+        filled.backfill("double")
+    filled.alter_columns({"path": "double", "udf": of_type(pa.int32(), lambda value: value * 2)})
+    assert filled.backfill("double").rows_computed == 31 and filled.count_rows("double = id * 2") == 31
+
+
+@pytest.mark.parametrize(("cast", "kind"), [("text", pa.int64()), ("large", pa.int8())])
+def test_a_cast_that_cannot_be_changes_nothing_of_the_whole_call(
+    filled: Table, seen: Seen, cast: str, kind: pa.DataType
+):
+    filled.to_lance().add_columns({"large": "id * 1000"})
+    before, version = filled.to_arrow(), filled.version
+    with pytest.raises(RegistrationError, match=f"'{cast}'"):
+        filled.alter_columns(
+            {"path": "double", "udf": seen.times(3)},
+            {"path": "id", "name": "number"},
+            {"path": cast, "data_type": kind},
+        )
+    assert filled.version == version and filled.to_arrow() == before
+    assert filled.backfill("double").rows_computed == 0
+
+
+def test_one_call_gives_a_column_another_udf_and_its_input_another_name(filled: Table, seen: Seen):
+    filled.alter_columns({"path": "id", "name": "number"}, {"path": "double", "udf": seen.times(3)})
+    assert filled.backfill("double").rows_computed == 30 and seen.take() == ALL
+    assert filled.count_rows("double = number * 3") == 30
+
+
+def test_a_running_job_whose_column_gets_another_udf_ends_without_old_values_under_it(
+    table: Table, seen: Seen, tmp_path: Path
+):
+    gate, note = str(tmp_path / "gate"), seen.noter()
+
+    @udf(data_type=pa.int64())
+    def slow(id: int) -> int:
+        import os
+        import time
+
+        note(id)
+        while not os.path.exists(gate):
+            time.sleep(0.01)
+        return id * 2
+
+    table.add_columns({"double": slow})
+    job = table.backfill_async("double")
+    eventually(lambda: os.path.exists(seen.path))
+    table.alter_columns({"path": "double", "udf": seen.times(3)})
+    Path(gate).touch()
+    with pytest.raises(CommitImpossibleError, match="another UDF"):
+        job.result(60)
+    assert table.count_rows("double IS NULL") == 30 and job.status == "FAILED"
+    assert table.get_job(job.job_id).status == "FAILED" and "another UDF" in str(table.get_job(job.job_id).message)
+    seen.take()
+    assert table.backfill("double").rows_computed == 30 and seen.take() == ALL
+    assert table.count_rows("double = id * 3") == 30
+
+
+def test_dropping_takes_one_or_several_columns_or_none(filled: Table, seen: Seen):
+    with pytest.raises(ColumnNotFoundError, match=r"'nope'.*nothing was dropped"):
+        filled.drop_columns(["double", "nope"])
+    assert "double" in filled.schema.names
+    filled.add_columns({"other": seen.times(2)})
+    filled.drop_columns("double")
+    filled.drop_columns(["other", "text"])
+    assert filled.schema.names == ["id", "triple"]
+
+
+def test_a_column_that_was_dropped_and_added_again_starts_empty(filled: Table, seen: Seen):
+    filled.drop_columns("double")
+    filled.add_columns({"double": seen.times(3)})
+    assert filled.count_rows("double IS NULL") == 30
+    assert filled.backfill("double").rows_computed == 30 and seen.take() == ALL
+    assert lance.dataset(filled.uri).count_rows("double = id * 3") == 30

@@ -1,0 +1,309 @@
+"""Connections: what `connect` takes and refuses, and making, opening, dropping and renaming tables."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import lance
+import pandas as pd
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import lance_spark
+from lance_spark import (
+    Connection,
+    OptionError,
+    TableExistsError,
+    TableNotFoundError,
+    UnsupportedOperationError,
+)
+from lance_spark.errors import SchemaMismatchError, TableUnreadableError
+from tests.lance_spark.table.conftest import make_table
+
+ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "text": ["a", "b", None]})
+
+
+def test_a_remote_database_is_refused_by_name_and_the_message_says_what_serves_instead():
+    with pytest.raises(UnsupportedOperationError, match="db://company") as error:
+        lance_spark.connect("db://company")
+    assert "connect('s3://bucket/path'" in str(error.value)
+
+
+@pytest.mark.parametrize("name", ["api_key", "region", "host_override"])
+def test_parameters_of_a_remote_service_are_refused_by_name(tmp_path: Path, name: str):
+    with pytest.raises(UnsupportedOperationError, match=name):
+        lance_spark.connect(str(tmp_path), **{name: "x"})
+
+
+def test_a_default_environment_is_refused_until_there_are_environments(tmp_path: Path):
+    with pytest.raises(UnsupportedOperationError, match="default_manifest"):
+        lance_spark.connect(str(tmp_path), default_manifest=object())
+
+
+@pytest.mark.parametrize("uri", ["", "  ", None, 3, b"path"])
+def test_a_location_that_is_none_is_refused(uri: object):
+    with pytest.raises(OptionError, match="uri"):
+        lance_spark.connect(uri)  # type: ignore[arg-type]
+
+
+def test_an_unknown_keyword_is_an_error_and_not_ignored(tmp_path: Path):
+    with pytest.raises(TypeError, match="colour"):
+        lance_spark.connect(str(tmp_path), colour="blue")  # type: ignore[call-arg]
+
+
+def test_connecting_touches_neither_storage_nor_spark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("lance_spark.connection.session_or_local", lambda given: pytest.fail("a session was made"))
+    db = lance_spark.connect(str(tmp_path / "nowhere"))
+    assert db.table_names() == [] and not (tmp_path / "nowhere").exists()
+    assert repr(db) == f"Connection({str(tmp_path / 'nowhere')!r})"
+
+
+def test_without_a_session_the_active_one_is_taken_and_asked_for_once(
+    spark: SparkSession, folder: str, monkeypatch: pytest.MonkeyPatch
+):
+    asked = []
+    monkeypatch.setattr("lance_spark.connection.session_or_local", lambda given: asked.append(given) or spark)
+    db = lance_spark.connect(folder)
+    db.create_table("t", ROWS).to_spark().count()
+    db.open_table("t").to_spark().count()
+    assert db.spark is spark and asked == [None]
+
+
+def test_the_session_that_was_given_is_the_one_that_works(folder: str, spark: SparkSession, db: Connection):
+    assert db.spark is spark and db.create_table("t", ROWS).to_spark().sparkSession is spark
+
+
+def test_a_relative_folder_is_where_it_was_when_it_was_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.chdir(tmp_path)
+    db = lance_spark.connect("here")
+    (tmp_path / "elsewhere").mkdir()
+    os.chdir(tmp_path / "elsewhere")
+    db.create_table("t", ROWS)
+    assert lance.dataset(str(tmp_path / "here" / "t.lance")).count_rows() == 3
+
+
+def forms_of_data(spark: SparkSession) -> dict[str, object]:
+    return {
+        "spark": spark.createDataFrame(ROWS.to_pylist(), "id bigint, text string"),
+        "table": ROWS,
+        "batch": ROWS.to_batches()[0],
+        "reader": ROWS.to_reader(),
+        "pandas": pd.DataFrame({"id": [1, 2, 3], "text": ["a", "b", None]}),
+        "dicts": ROWS.to_pylist(),
+    }
+
+
+@pytest.mark.parametrize("form", ["spark", "table", "batch", "reader", "pandas", "dicts"])
+def test_a_table_is_made_from_data_of_every_form(db: Connection, spark: SparkSession, form: str):
+    table = db.create_table(form, forms_of_data(spark)[form])  # type: ignore[arg-type]
+    assert sorted(table.to_arrow().to_pylist(), key=lambda row: row["id"]) == ROWS.to_pylist()
+    assert table.to_lance().has_stable_row_ids and db.table_names() == [form]
+
+
+@pytest.mark.parametrize("form", ["spark", "table"])
+def test_stable_row_ids_can_be_turned_off(db: Connection, spark: SparkSession, form: str):
+    table = db.create_table("t", forms_of_data(spark)[form], enable_stable_row_ids=False)  # type: ignore[arg-type]
+    assert not table.to_lance().has_stable_row_ids
+    table.add(ROWS)
+    assert not table.to_lance().has_stable_row_ids and table.count_rows() == 6
+
+
+@pytest.mark.parametrize("form", ["spark", "table"])
+def test_the_file_format_can_be_chosen(db: Connection, spark: SparkSession, form: str):
+    table = db.create_table("t", forms_of_data(spark)[form], data_storage_version="2.2")  # type: ignore[arg-type]
+    assert table.to_lance().data_storage_version == "2.2"
+
+
+def test_a_schema_alone_makes_an_empty_table(db: Connection):
+    table = db.create_table("t", schema=ROWS.schema)
+    assert table.count_rows() == 0 and table.schema == ROWS.schema
+
+
+def test_a_schema_gives_data_its_types(db: Connection):
+    schema = pa.schema([("id", pa.int16()), ("text", pa.large_string())])
+    for name, data in (("dicts", ROWS.to_pylist()), ("pandas", ROWS.to_pandas()), ("table", ROWS)):
+        assert db.create_table(name, data, schema=schema).schema.types == schema.types
+
+
+def test_data_that_does_not_fit_the_schema_makes_no_table(db: Connection):
+    for data in ([{"id": "many"}], pa.table({"other": [1]}), [{"id": 1, "more": 2}], pd.DataFrame({"id": ["x"]})):
+        with pytest.raises(SchemaMismatchError, match="nothing was written"):
+            db.create_table("t", data, schema=pa.schema([("id", pa.int64())]))
+    assert db.table_names() == []
+
+
+@pytest.mark.parametrize("data", [42, "text", [1, 2], object(), {"id": [1]}])
+def test_what_is_no_data_is_refused_with_what_would_be(db: Connection, data: object):
+    with pytest.raises(SchemaMismatchError, match="list of dicts"):
+        db.create_table("t", data)  # type: ignore[arg-type]
+    assert db.table_names() == []
+
+
+def test_a_table_needs_data_or_a_schema(db: Connection):
+    with pytest.raises(OptionError, match="data"):
+        db.create_table("t")
+
+
+def test_a_table_that_is_there_is_not_made_again_unless_asked(db: Connection):
+    db.create_table("t", ROWS)
+    with pytest.raises(TableExistsError, match="overwrite") as error:
+        db.create_table("t", ROWS.slice(0, 1))
+    assert isinstance(error.value, FileExistsError)
+    assert db.create_table("t", ROWS.slice(0, 1), mode="exist_ok").count_rows() == 3
+    overwritten = db.create_table("t", pa.table({"other": [1.5]}), mode="overwrite")
+    assert overwritten.schema.names == ["other"] and overwritten.count_rows() == 1 and overwritten.version == 2
+
+
+@pytest.mark.parametrize("mode", ["overwrite", "exist_ok"])
+def test_every_mode_makes_a_table_that_is_not_there(db: Connection, mode: str):
+    assert db.create_table("t", ROWS, mode=mode).count_rows() == 3  # type: ignore[arg-type]
+
+
+def test_an_unknown_mode_is_refused(db: Connection):
+    with pytest.raises(OptionError, match="exist_ok"):
+        db.create_table("t", ROWS, mode="replace")  # type: ignore[arg-type]
+
+
+def test_a_table_that_is_not_there_is_not_opened_and_the_error_names_those_that_are(db: Connection):
+    with pytest.raises(TableNotFoundError, match="no table here yet"):
+        db.open_table("t")
+    db.create_table("words", ROWS)
+    with pytest.raises(TableNotFoundError, match="'words'"):
+        db.open_table("t")
+
+
+def test_names_are_sorted_and_folders_without_a_version_are_no_tables(db: Connection, folder: str):
+    for name in ("b", "a", "ü"):
+        db.create_table(name, ROWS)
+    os.makedirs(f"{folder}/half.lance/data")
+    os.makedirs(f"{folder}/plain")
+    os.makedirs(f"{folder}/.hidden.lance")
+    Path(folder, "file.lance").write_text("no folder")
+    assert db.table_names() == ["a", "b", "ü"]
+
+
+def test_a_damaged_table_does_not_hide_the_others(db: Connection, folder: str):
+    for name in ("bad", "good"):
+        db.create_table(name, ROWS)
+    for manifest in Path(folder, "bad.lance", "_versions").glob("*.manifest"):
+        manifest.write_bytes(b"no manifest")
+    assert db.table_names() == ["bad", "good"]
+    with pytest.raises(TableUnreadableError, match="bad"):
+        db.open_table("bad")
+
+
+@pytest.mark.parametrize(
+    "name", ["with space", "dotted.name", "wörter", "a'b", 'say "x"', "x%20y", "a#b?c", "per cent %", "t.lance", "日本"]
+)
+def test_unusual_names_work_all_the_way(db: Connection, spark: SparkSession, name: str):
+    table = db.create_table(name, spark.createDataFrame(ROWS.to_pylist(), "id bigint, text string"))
+    table.add(ROWS)
+    assert db.table_names() == [name] and db.open_table(name).count_rows() == 6
+    assert table.to_spark(filter="id = 2").count() == 2
+    db.rename_table(name, "plain")
+    db.rename_table("plain", name)
+    db.drop_table(name)
+    assert db.table_names() == []
+
+
+@pytest.mark.parametrize(
+    "name", ["", " ", " a", "a ", "a/b", "../a", "..", ".", ".hidden", "_private", "a\\b", "a\0b", None, 3]
+)
+def test_names_that_leave_the_folder_or_are_none_are_refused(db: Connection, name: str):
+    for act in (db.open_table, db.drop_table, lambda n: db.create_table(n, ROWS), lambda n: db.rename_table("t", n)):
+        with pytest.raises(OptionError, match="name"):
+            act(name)
+
+
+def test_dropping_deletes_the_table_and_its_history(db: Connection, folder: str):
+    db.create_table("t", ROWS)
+    db.drop_table("t")
+    assert not Path(folder, "t.lance").exists() and db.table_names() == []
+    with pytest.raises(TableNotFoundError):
+        db.drop_table("t")
+    db.drop_table("t", ignore_missing=True)
+
+
+def test_a_dropped_table_can_be_made_again(db: Connection):
+    table = make_table(db, "t")
+    assert table.version == 3
+    db.drop_table("t")
+    again = db.create_table("t", ROWS)
+    assert again.version == 1 and table.count_rows() == 3
+
+
+def test_renaming_keeps_versions_and_refuses_to_replace_another_table(db: Connection, folder: str):
+    make_table(db, "old")
+    db.create_table("taken", ROWS)
+    with pytest.raises(TableExistsError):
+        db.rename_table("old", "taken")
+    with pytest.raises(TableNotFoundError):
+        db.rename_table("missing", "new")
+    db.rename_table("old", "new")
+    assert db.table_names() == ["new", "taken"]
+    assert db.open_table("new").version == 3 and db.open_table("taken").count_rows() == 3
+
+
+def test_tables_on_an_object_store_work_but_for_renaming(tmp_path: Path, spark: SparkSession):
+    root = tmp_path / "store"
+    root.mkdir()
+    db = lance_spark.connect(f"file-object-store://{root}", spark, progress=False)
+    assert db.table_names() == []
+    table = db.create_table("t", ROWS)
+    table.add(spark.createDataFrame([(4, "d")], "id bigint, text string"))
+    assert db.table_names() == ["t"] and db.open_table("t").to_spark().count() == 4
+    with pytest.raises(UnsupportedOperationError, match="cannot rename"):
+        db.rename_table("t", "u")
+    db.drop_table("t")
+    assert db.table_names() == []
+    with pytest.raises(TableNotFoundError):
+        db.drop_table("t")
+    shutil.rmtree(root)
+
+
+_WITHOUT_A_SESSION = """
+import json, sys, os
+import pyarrow as pa
+import lance_spark
+from pyspark.sql import SparkSession
+from udf_runtime import udf
+
+@udf
+def double(id: int) -> int:
+    return id * 2
+
+db = lance_spark.connect(sys.argv[1])
+assert SparkSession.getActiveSession() is None, "connecting made a session"
+table = db.create_table("t", [{"id": i} for i in range(10)])
+table.add_columns({"double": double})
+try:
+    table.backfill("nope")
+except lance_spark.ColumnNotFoundError:
+    pass
+assert SparkSession.getActiveSession() is None, "a mistake in what was asked for made a session"
+rows = table.backfill("double").rows_computed
+spark = SparkSession.getActiveSession()
+pushed = "BatchScan" in table.to_spark().filter("id > 7")._jdf.queryExecution().executedPlan().toString()
+print(json.dumps([rows, spark is db.spark, spark.conf.get("spark.master").startswith("local[*"), pushed, spark.sparkContext.defaultParallelism == os.cpu_count()]))
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.classic
+def test_without_any_session_a_local_one_on_all_cores_is_made_when_it_is_first_needed(tmp_path: Path):
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK_", "SPARK_"))}
+    done = subprocess.run(
+        [sys.executable, "-c", _WITHOUT_A_SESSION, str(tmp_path / "db")],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env=environment | {"SPARK_LOCAL_IP": "127.0.0.1"},
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.splitlines()[-1] == "[10, true, true, true, true]"
