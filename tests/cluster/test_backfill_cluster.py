@@ -1,0 +1,194 @@
+"""Backfills of the table API on a real standalone cluster whose parts die, with more slots than they may use, and over Spark Connect."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections import Counter
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from pyspark.sql import SparkSession
+
+import lance_spark
+from tests.cluster.conftest import Cluster
+from tests.connect.conftest import connect_url as connect_url  # noqa: PLC0414 - a fixture
+from tests.lance_spark.backfill.faults.drivers import driver
+from tests.lance_spark.backfill.faults.lab import (
+    BATCH,
+    SLOTS,
+    Lab,
+    checkpoint_files,
+    is_running,
+    run,
+    unused_files,
+    wrong_rows,
+)
+from tests.waiting import eventually
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+ROWS, FRAGMENT_ROWS = 240, 80
+SMALL = {"checkpoint_size": 4, "min_checkpoint_size": 4}
+
+Loss = Callable[[Cluster, psutil.Process], None]
+
+
+@pytest.fixture
+def lab(spark: SparkSession, tmp_path: Path) -> Lab:
+    return Lab(home=tmp_path, spark=spark)
+
+
+def settings(**more: Any) -> dict[str, Any]:
+    return {"task_size": 40, "commit_granularity": 1, **more}
+
+
+def lose_executor(cluster: Cluster, worker: psutil.Process) -> None:
+    os.kill(cluster.executor_of(worker).pid, signal.SIGKILL)
+
+
+def lose_python_worker(cluster: Cluster, worker: psutil.Process) -> None:
+    os.kill(worker.pid, signal.SIGKILL)
+
+
+def lose_machine(cluster: Cluster, worker: psutil.Process) -> None:
+    cluster.lose_machine_of(worker)
+
+
+@pytest.mark.parametrize("lose", [lose_executor, lose_python_worker, lose_machine], ids=lambda lose: lose.__name__)
+def test_a_backfill_ends_well_after_the_loss_of(lose: Loss, cluster: Cluster, lab: Lab):
+    table = lab.table(ROWS, FRAGMENT_ROWS)
+    lab.order({115: "wait"})
+    with driver({"job": (lab.home, settings())}, master=cluster.url) as started:
+        started.wait_for(lambda: lab.waits_at(115))
+        worker = psutil.Process(lab.pid_at(115))
+        lose(cluster, worker)
+        # Another attempt may wait at the row by now.
+        eventually(lambda: not is_running(worker.pid), 60)
+        lab.pardon()
+        answer = started.answer()["job"]
+    assert (answer["complete"], answer["status"], answer["processed"], answer["failed"]) == (True, "DONE", ROWS, 0)
+    assert wrong_rows(table) == []
+    calls = lab.new_calls()
+    assert set(calls) == set(range(ROWS))
+    assert max(calls.values()) <= 2
+    assert sum(calls.values()) - ROWS <= BATCH * SLOTS
+    assert table.get_errors("job") == []
+    assert table.get_job("job").status == "DONE"
+    assert unused_files(table.uri) == set()
+    assert checkpoint_files(table) == []
+
+
+def test_a_killed_driver_of_a_cluster_is_resumed(cluster: Cluster, lab: Lab):
+    table = lab.table(ROWS, FRAGMENT_ROWS)
+    lab.order({115: "wait"})
+    with driver({"job": (lab.home, settings())}, master=cluster.url) as started:
+        started.wait_for(lambda: lab.waits_at(115))
+        started.kill()
+    # The executors notice that their driver is gone, and end.
+    lab.wait_for_death_at(115)
+    lab.pardon()
+    assert table.get_job("job").status == "DEAD"
+    calls = lab.new_calls()
+    with driver({"again": (lab.home, settings())}, master=cluster.url) as started:
+        assert started.answer()["again"]["status"] == "DONE"
+    calls += lab.new_calls()
+    assert wrong_rows(table) == []
+    assert sum(calls.values()) - ROWS <= BATCH * SLOTS
+    lance_spark.cleanup(table.uri, older_than=timedelta(seconds=-5))
+    assert unused_files(table.uri) == set()
+
+
+def test_rows_that_kill_their_worker_are_found_on_a_cluster(cluster: Cluster, lab: Lab):
+    table = lab.table(ROWS, FRAGMENT_ROWS)
+    lab.order({13: "exit", 200: "segfault"})
+    with driver({"job": (lab.home, settings(**SMALL))}, master=cluster.url) as started:
+        answer = started.answer()["job"]
+    assert answer == {"complete": False, "status": "PARTIAL", "processed": ROWS - 2, "skipped": 0, "failed": 2}
+    assert wrong_rows(table) == [13, 200]
+    assert table.get_failed_row_addresses("job", "v") == [13, 2 << 32 | 40]
+    assert {e.outcome for e in table.get_errors("job")} == {"crashed"}
+    assert set(lab.new_calls()) == set(range(ROWS))
+
+
+def labs_of(home: Path, spark: SparkSession, limits: dict[str, int | None], *, rows: int) -> dict[str, Lab]:
+    made = {}
+    for name in limits:
+        (home / name).mkdir()
+        made[name] = Lab(home=home / name, spark=spark)
+        made[name].table(rows, 20)
+        made[name].slow_down()
+    return made
+
+
+def test_no_more_tasks_than_allowed_run_at_once_on_a_cluster(cluster: Cluster, tmp_path: Path, spark: SparkSession):
+    labs = labs_of(tmp_path, spark, {"one": 1}, rows=ROWS)
+    with driver({"one": (labs["one"].home, settings(task_size=20, concurrency=1))}, master=cluster.url) as started:
+        assert started.answer()["one"]["status"] == "DONE"
+    assert labs["one"].most_at_once() == 1
+    assert labs["one"].new_calls() == Counter(range(ROWS))
+
+
+def test_no_more_tasks_than_allowed_run_at_once_where_there_are_more_slots(tmp_path: Path, spark: SparkSession):
+    limits = {"one": 1, "two": 2, "three": 3, "all": None}
+    labs = labs_of(tmp_path, spark, limits, rows=400)
+    jobs = {name: (labs[name].home, settings(task_size=20, concurrency=limit)) for name, limit in limits.items()}
+    with driver(jobs, master="local[10]") as started:
+        answers = started.answer()
+    assert {answer["status"] for answer in answers.values()} == {"DONE"}
+    for name, limit in limits.items():
+        assert labs[name].new_calls() == Counter(range(400))
+        most = labs[name].most_at_once()
+        assert most <= (limit or 10)
+        assert most >= min(limit or 3, 2), "and those that may run do"
+
+
+def test_a_backfill_over_connect_computes_resumes_and_finds_killers(
+    connect_url: str, tmp_path: Path, spark: SparkSession
+):
+    labs = {}
+    for name in ("plain", "failing", "killing"):
+        (tmp_path / name).mkdir()
+        labs[name] = Lab(home=tmp_path / name, spark=spark)
+        labs[name].table()
+    labs["failing"].order({65: "raise"})
+    labs["killing"].order({13: "exit"})
+    jobs = {name: (lab.home, settings(concurrency=2, **SMALL)) for name, lab in labs.items()}
+    with driver(jobs, master=connect_url) as started:
+        answers = started.answer()
+    tables = {name: lab.connection.open_table("t") for name, lab in labs.items()}
+    assert answers["plain"] == {"complete": True, "status": "DONE", "processed": 120, "skipped": 0, "failed": 0}
+    assert labs["plain"].new_calls() == Counter(range(120))
+    assert wrong_rows(tables["plain"]) == []
+
+    assert (answers["failing"]["complete"], answers["failing"]["status"]) == (False, "PARTIAL")
+    assert labs["failing"].new_calls() == Counter(x for x in range(120) if not 65 < x < 80)
+    labs["failing"].pardon()
+    with driver({"again": (labs["failing"].home, settings())}, master=connect_url) as started:
+        assert started.answer()["again"]["status"] == "DONE"
+    assert labs["failing"].new_calls() == Counter(range(64, 80))
+    assert wrong_rows(tables["failing"]) == []
+
+    assert answers["killing"] == {"complete": False, "status": "PARTIAL", "processed": 119, "skipped": 0, "failed": 1}
+    assert tables["killing"].get_failed_row_addresses("killing", "v") == [13]
+    assert wrong_rows(tables["killing"]) == [13]
+
+
+def test_ctrl_c_over_connect_ends_the_tasks_on_the_server(connect_url: str, lab: Lab):
+    table = lab.table()
+    lab.order({95: "wait"})
+    with driver({"job": (lab.home, settings(commit_granularity=None))}, master=connect_url) as started:
+        started.wait_for(lambda: lab.waits_at(95))
+        started.interrupt()
+        assert started.answer() == {"interrupted": True}
+    lab.wait_for_death_at(95)
+    assert table.get_job("job").status == "CANCELLED"
+    assert lab.new_calls() == Counter(range(96))
+    lab.pardon()
+    run(table)
+    assert lab.new_calls() == Counter(range(90, 120))
+    assert wrong_rows(table) == []

@@ -1,0 +1,88 @@
+"""Starts drivers, and kills them with everything that they have started."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.lance_spark.backfill.faults.lab import SETTINGS, is_running
+from tests.waiting import eventually
+
+ROOT = Path(__file__).parents[4]
+WAIT_S = 240
+
+Jobs = dict[str, tuple[Path, dict[str, Any]]]
+"""Folder and settings of each job, by its id."""
+
+
+class Driver:
+    """A running driver."""
+
+    def __init__(self, master: str, jobs: Jobs) -> None:
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
+        self.process = subprocess.Popen(
+            [
+                sys.executable,
+                *("-m", "tests.lance_spark.backfill.faults.driver", master),
+                json.dumps({name: (str(home), {**SETTINGS, **settings}) for name, (home, settings) in jobs.items()}),
+            ],
+            cwd=ROOT,
+            env={
+                **environment,
+                "PYTHONPATH": str(ROOT),
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
+    def wait_for(self, holds: Callable[[], bool]) -> None:
+        """Waits for something that the driver does."""
+        deadline = time.monotonic() + WAIT_S
+        while not holds():
+            assert self.process.poll() is None, self.process.communicate()
+            assert time.monotonic() < deadline, "the driver did not get there"
+            time.sleep(0.01)
+
+    def kill(self) -> None:
+        """Kills it with all below it, as if the machine were switched off."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            top = psutil.Process(self.process.pid)
+            family = [top, *top.children(recursive=True)]
+            # The driver first: nothing of what it could still do is done.
+            for member in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.kill()
+            eventually(lambda: not any(is_running(member.pid) for member in family), 60)
+        self.process.communicate()
+
+    def interrupt(self) -> None:
+        self.process.send_signal(signal.SIGINT)
+
+    def answer(self) -> dict[str, Any]:
+        """Waits for its end, and returns what it says."""
+        out, err = self.process.communicate(timeout=WAIT_S)
+        assert self.process.returncode == 0, err[-4000:]
+        told: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return told
+
+
+@contextlib.contextmanager
+def driver(jobs: Jobs, *, master: str = "local[2]") -> Iterator[Driver]:
+    started = Driver(master, jobs)
+    try:
+        yield started
+    finally:
+        started.kill()

@@ -1,0 +1,150 @@
+"""Holds a backfill at points that no UDF can reach, in its tasks and in its driver, until the file `go` is there or somebody kills it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from lance_spark.backfill import cluster, task
+from lance_spark.backfill.cluster import _Work
+from lance_spark.backfill.commits import GroupCommits
+from lance_spark.backfill.inputs import InputReader
+from lance_spark.backfill.job import BackfillJob
+from lance_spark.backfill.records import RecordStore
+from lance_spark.backfill.spec import BackfillSpec, Task
+from lance_spark.write.column_file import ColumnFile
+from udf_runtime.checkpoint import local
+
+
+def hold(folder: str) -> None:
+    """Waits; only the first process that comes here does."""
+    try:
+        with open(f"{folder}/held", "x", encoding="ascii") as file:
+            file.write(str(os.getpid()))
+    except FileExistsError:
+        return
+    while not os.path.exists(f"{folder}/go"):
+        time.sleep(0.02)
+
+
+def _before(owner: type, name: str, act: Callable[[], None]) -> Any:
+    """Patches a method so that something happens before it."""
+    real = getattr(owner, name)
+
+    def acting(*arguments: Any, **more: Any) -> Any:
+        act()
+        return real(*arguments, **more)
+
+    return patch.object(owner, name, acting)
+
+
+def in_read(folder: str) -> Any:
+    """In a task, between two reads of inputs."""
+    real = InputReader.batches
+
+    def batches(self: InputReader, *arguments: Any) -> Iterator[pa.RecordBatch]:
+        for number, batch in enumerate(real(self, *arguments)):
+            if number == 2:
+                hold(folder)
+            yield batch
+
+    return patch.object(InputReader, "batches", batches)
+
+
+def in_checkpoint(folder: str) -> Any:
+    """In a task, where a checkpoint is written and has not got its name yet."""
+    real, seen = os.replace, []
+
+    def replace(source: str, target: str) -> None:
+        if target.endswith(".rows"):
+            seen.append(target)
+            if len(seen) == 3:
+                hold(folder)
+        real(source, target)
+
+    return patch.object(local.os, "replace", replace)
+
+
+def in_column_file(folder: str) -> Any:
+    """In a task, where a fragment's file has all rows and no footer yet: after its ranges, if it has several."""
+    return _before(ColumnFile, "close", lambda: hold(folder))
+
+
+def after_column_file(folder: str) -> Any:
+    """In a task, where the file is written and nobody knows of it yet."""
+    return _before(task._RangeRun, "_finish", lambda: hold(folder))
+
+
+def until_all_ranges_are_done(folder: str) -> Any:
+    """In tasks: each range that ends waits for the other one."""
+    real = task._Notes.leave
+
+    def leave(self: Any, *arguments: Any, **more: Any) -> None:
+        real(self, *arguments, **more)
+        deadline = time.monotonic() + 20
+        while self.all() is None and time.monotonic() < deadline:
+            time.sleep(0.02)
+
+    return patch.object(task._Notes, "leave", leave)
+
+
+IN_DRIVER: dict[str, tuple[type, str]] = {
+    "before_commit": (GroupCommits, "_commit"),
+    "before_record": (RecordStore, "append"),
+    "before_checkpoints_go": (GroupCommits, "_drop_checkpoints"),
+    "after_commit": (BackfillJob, "_close"),
+}
+
+
+def in_driver(point: str, folders: dict[str, str]) -> Any:
+    """In the driver's thread of the job whose id is the point's name, before something."""
+    owner, name = IN_DRIVER[point]
+    return _before(owner, name, lambda: hold(folders[point]) if _is_thread_of(point) else None)
+
+
+def _is_thread_of(job_id: str) -> bool:
+    return threading.current_thread().name == f"lance-spark-{job_id}"
+
+
+IN_TASKS = {
+    hook.__name__: hook
+    for hook in (in_read, in_checkpoint, in_column_file, after_column_file, until_all_ranges_are_done)
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HookedWork:
+    """What Spark runs instead of the product's own, with a hook; worker processes are used again, so the hook goes with the task."""
+
+    spec: BackfillSpec
+    tasks: tuple[Task, ...]
+    point: str
+    folder: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with IN_TASKS[self.point](self.folder):
+            yield from _Work(spec=self.spec, tasks=self.tasks)(batches)
+
+
+@contextlib.contextmanager
+def hooked(folders: dict[str, str]) -> Iterator[None]:
+    """Holds backfills of this process at points, in whatever process that is: a job of the id of a point at that point, in its folder."""
+
+    def work(*, spec: BackfillSpec, tasks: tuple[Task, ...]) -> _Work | HookedWork:
+        if spec.job_id not in IN_TASKS:
+            return _Work(spec=spec, tasks=tasks)
+        return HookedWork(spec=spec, tasks=tasks, point=spec.job_id, folder=folders[spec.job_id])
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(patch.object(cluster, "_Work", work))
+        for point in IN_DRIVER.keys() & folders.keys():
+            stack.enter_context(in_driver(point, folders))
+        yield

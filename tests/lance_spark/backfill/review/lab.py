@@ -1,0 +1,114 @@
+"""Backfills without Spark: tasks run one after the other in this process, by the code that executors run."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Generator, Sequence
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance.file import LanceFileWriter
+
+from lance_spark import Table
+from lance_spark.backfill.spec import BackfillSpec, RangeOutcome, Task
+from lance_spark.backfill.task import run_task
+from lance_spark.dataset import DatasetRef
+from udf_runtime import UDF, udf
+
+
+class Death(BaseException):
+    """Stands for the end of the driver's process."""
+
+
+class InlineCluster:
+    """Takes the place of Spark."""
+
+    def __init__(self, _spark: object, spec: BackfillSpec, **_: object) -> None:
+        self._spec = spec
+
+    def stop(self) -> None:
+        """Nothing runs."""
+
+    def run(self, tasks: Sequence[Task], _refresh_s: float) -> Generator[list[RangeOutcome], None, None]:
+        for task in tasks:
+            for outcome in run_task(self._spec, task):
+                yield [outcome]
+
+
+class _Conf:
+    def get(self, key: str, default: str | None = None) -> str | None:
+        return {"spark.master": "local[2]"}.get(key, default)
+
+
+class NoSpark:
+    """As much of a session as a job looks at."""
+
+    conf = _Conf()
+
+
+class Lab:
+    """A folder with one table and the log of a UDF."""
+
+    def __init__(self, folder: Path) -> None:
+        self.uri = str(folder / "t.lance")
+        self.log = folder / "log"
+        self.switch = folder / "switch"
+
+    def make(self, data: pa.Table, *, rows_per_file: int = 1000) -> Table:
+        lance.write_dataset(data, self.uri, max_rows_per_file=rows_per_file, enable_stable_row_ids=True)
+        return self.table()
+
+    def table(self) -> Table:
+        session: Any = NoSpark()
+        return Table(DatasetRef.at(self.uri), "t", lambda: session, progress=False)
+
+    def udf(self, *, bad: frozenset[int] = frozenset()) -> UDF:
+        """A UDF that logs the rows it sees, fails for some as long as the switch is off, and adds what the switch says."""
+        log, switch = str(self.log), self.switch
+
+        def f(id: int) -> int:
+            with open(log, "a") as file:
+                file.write(f"{id}\n")
+            on = switch.exists()
+            if id in bad and not on:
+                raise ValueError(f"row {id}")
+            return id + (int(switch.read_text()) if on else 0)
+
+        return udf(f, data_type=pa.int64(), version="1", name="f")
+
+    def calls(self) -> list[int]:
+        """The rows that the UDF was called for since the last look, ascending."""
+        found = sorted(map(int, self.log.read_text().split())) if self.log.exists() else []
+        self.log.unlink(missing_ok=True)
+        return found
+
+    def rewrite(self, column: str, values: pa.Array[Any]) -> None:
+        """Rewrites a column of the first fragment in place, as another writer may."""
+        logging.getLogger("lance").setLevel(logging.ERROR)
+        dataset = lance.dataset(self.uri)
+        schema = pa.schema([dataset.schema.field(column)])
+        name = f"other-{column}-{dataset.version}.lance"
+        writer = LanceFileWriter(f"{self.uri}/data/{name}", schema=schema, version=dataset.data_storage_version)
+        writer.write_batch(pa.record_batch([values], schema=schema))
+        writer.close()
+        file = lance.fragment.DataFile.create(dataset, name)
+        group = lance.LanceOperation.DataReplacementGroup(dataset.get_fragments()[0].fragment_id, file)
+        operation = lance.LanceOperation.DataReplacement([group])
+        lance.LanceDataset.commit(dataset, operation, read_version=dataset.version)
+
+
+def opposite(kind: pa.DataType) -> UDF:
+    """Another UDF of `id`, which pretends to return values of some type."""
+
+    def g(id: int) -> int:
+        return -id
+
+    return udf(g, data_type=kind, version="2", name="g")
+
+
+def values(table: Table, *columns: str) -> dict[int, tuple[object, ...]]:
+    """The values of columns by id."""
+    rows = table.to_arrow(["id", *columns]).to_pylist()
+    return {row["id"]: tuple(row[column] for column in columns) for row in rows}
