@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 MAX_TASK_BYTES = 512 << 20
 """Bytes of input that a task reads at most."""
 
+MAX_RANGE_ROWS = 8_000_000
+"""Rows of a range at most: a task keeps the positions of its rows, some tens of bytes each."""
+
 COUNTED_FRAGMENTS = 1000
 COUNTED_ROWS = 20_000_000
 """Up to so many fragments and rows, rows are counted before a job is started; beyond that the tasks find out."""
@@ -199,6 +202,7 @@ def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
 
 
 def _ranges(plan: FragmentPlan, task_rows: int) -> tuple[tuple[int, int], ...]:
+    task_rows = min(task_rows, MAX_RANGE_ROWS)
     pieces = max(math.ceil(plan.physical_rows / task_rows), math.ceil(plan.input_bytes / MAX_TASK_BYTES), 1)
     length = math.ceil(plan.physical_rows / pieces)
     if length > _ALIGNMENT:

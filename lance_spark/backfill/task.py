@@ -50,6 +50,9 @@ FLUSH_BYTES = 32 << 20
 """Bytes of computed values after which they are persisted before the interval is over. A checkpoint takes about six times its size in memory
 while it is encoded: its batches, the values as one array, compressed buffers, the stream, and the payload."""
 
+_NULL_ROWS = 4096
+"""Rows that failed and are written as NULL at once: those of a vector take as much as any other."""
+
 _CUT_ROWS = 1 << 15
 """Rows of one checkpoint that copies values from elsewhere."""
 
@@ -327,9 +330,7 @@ class _RangeRun:
                 served = self._finder.find_checkpointed(fragment.metadata, wanted)
                 self._refuse_lost(len(wanted) - len(served.offsets))
                 lost = (failed & RowSet.span(start, stop)).to_numpy()
-                kind: Any = self._udf.data_type
-                empty: Iterator[Chunk] = iter([(lost, pa.nulls(len(lost), kind))])
-                nulls.append(self._fill(file, merge([*served.streams(spec, self._store), empty])))
+                nulls.append(self._fill(file, merge([*served.streams(spec, self._store), self._nulls(lost)])))
             self._refuse_lost(len(computed) + len(failed) - file.rows)
             written = file.close()
         except BaseException:
@@ -337,6 +338,13 @@ class _RangeRun:
             raise
         rows = self._all_rows(computed, RowSet.of(np.concatenate(nulls)), failed)
         return self._finish(written.staged.name, written.staged.size_bytes, rows)
+
+    def _nulls(self, offsets: Offsets) -> Iterator[Chunk]:
+        """Yields NULLs for rows that failed."""
+        kind: Any = self._udf.data_type
+        for first in range(0, len(offsets), _NULL_ROWS):
+            part = offsets[first : first + _NULL_ROWS]
+            yield part, pa.nulls(len(part), kind)
 
     def _refuse_lost(self, rows: int) -> None:
         """Ends the range where values that were checkpointed cannot be found again."""
