@@ -28,6 +28,7 @@ from lance_spark.errors import (
     TableExistsError,
     TableNotFoundError,
     UnsupportedOperationError,
+    UnsupportedTypeError,
 )
 from lance_spark.jobs.handle import Job
 from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, UdfResult
@@ -61,6 +62,7 @@ __all__ = [
     "TableNotFoundError",
     "UdfResult",
     "UnsupportedOperationError",
+    "UnsupportedTypeError",
     "cleanup",
     "connect",
     "disable_pushdown",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -248,7 +249,10 @@ class Connection:
         return Table(ref, name, lambda: self.spark, checkpoint=self._checkpoint_of(name), progress=self._progress)
 
     def _checkpoint_of(self, name: str) -> str | None:
-        return None if self._checkpoint is None else f"{normalize_uri(self._checkpoint)}/{name}"
+        """Returns where a table's checkpoints are kept; tables of one name in two folders do not share a place."""
+        if self._checkpoint is None:
+            return None
+        return f"{normalize_uri(self._checkpoint)}/{hashlib.sha256(self.uri.encode()).hexdigest()[:16]}/{name}"
 
     def _uri_of(self, name: str) -> str:
         if (

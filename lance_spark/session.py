@@ -12,6 +12,14 @@ from pyspark.sql import SparkSession
 
 from lance_spark.pushdown.rule import enable_pushdown
 
+_SIZES = (
+    "spark.master",
+    "spark.dynamicAllocation.enabled",
+    "spark.cores.max",
+    "spark.executor.instances",
+    "spark.executor.cores",
+    "spark.task.cpus",
+)
 _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 
@@ -56,24 +64,23 @@ def is_classic(spark: SparkSession) -> bool:
 
 
 def known_slots(spark: SparkSession) -> int | None:
-    """Returns how many tasks the cluster runs at once, or None where that is not known or changes.
+    """Returns how many tasks the cluster runs at once at most, or None where that is not known or changes.
 
-    A local master tells it. A cluster of a fixed size tells it through its default parallelism; with dynamic allocation, and over Connect
-    to a cluster, nobody knows.
+    A local master tells it. A cluster tells it where the session fixes its size: by `spark.cores.max`, or by the number of executors and their
+    cores. What is running now is no bound: executors may still be on their way.
     """
-    master = spark.conf.get("spark.master", None) or ""
-    local = _LOCAL.fullmatch(master)
-    if local is not None and local[1] != "*":
-        return int(local[1] or 1)
-    if not is_classic(spark):
+    conf = {key: spark.conf.get(key, None) for key in _SIZES}
+    local = _LOCAL.fullmatch(conf["spark.master"] or "")
+    if local is not None:
+        if local[1] != "*":
+            return int(local[1] or 1)
+        return spark.sparkContext.defaultParallelism if is_classic(spark) else None
+    if (conf["spark.dynamicAllocation.enabled"] or "false").lower() == "true":
         return None
-    context = spark.sparkContext
-    conf = context.getConf()
-    if local is None and (
-        conf.get("spark.dynamicAllocation.enabled", "false") == "true" or conf.contains("spark.default.parallelism")
-    ):
-        return None
-    return max(1, context.defaultParallelism // int(conf.get("spark.task.cpus", "1") or 1))
+    cores = conf["spark.cores.max"]
+    if cores is None and conf["spark.executor.instances"] and conf["spark.executor.cores"]:
+        cores = str(int(conf["spark.executor.instances"]) * int(conf["spark.executor.cores"]))
+    return None if cores is None else max(1, int(cores) // int(conf["spark.task.cpus"] or 1))
 
 
 @contextmanager

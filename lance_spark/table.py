@@ -287,7 +287,7 @@ class Table(TableRows):
         concurrency: int | None = DEFAULT_CONCURRENCY,
         exact: bool = True,
     ) -> BackfillPlan:
-        """Says what a backfill would do. Starts no Spark job.
+        """Says what a backfill would do. Starts no Spark job, and does not load a stored UDF.
 
         Args:
             col_name: The column, as in :meth:`backfill`.
@@ -313,6 +313,7 @@ class Table(TableRows):
             num_frags=num_frags,
             skip_frags=skip_frags,
             task_size=task_size,
+            plan_only=True,
         )
         prepared = prepare(self._ref, request, checkpoints=self._checkpoint)
         outside: Prepared | None = None
@@ -323,6 +324,7 @@ class Table(TableRows):
                 where=where,
                 concurrency=concurrency,
                 read_version=prepared.spec.snapshot.version,
+                plan_only=True,
             )
             outside = prepare(self._ref, everything, checkpoints=self._checkpoint)
         return view_of(prepared, outside, self.name, exact=exact)

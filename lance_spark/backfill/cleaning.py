@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
-from lance_spark.backfill.serving import source_of_ids
+from lance_spark.backfill.records import RecordStore
+from lance_spark.backfill.serving import FOLDER, source_of_ids
 from lance_spark.catalog.binding import BINDING_KEY, Binding
-from lance_spark.checkpoints import checkpoint_store
+from lance_spark.checkpoints import LanceObjects, checkpoint_store
 from lance_spark.commit.identity import field_identities
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import StoredUdfError
@@ -58,10 +59,24 @@ def _clean_checkpoints(ref: DatasetRef, older_than: timedelta, location: str | N
     usable = _usable(ref)
     store = checkpoint_store(ref.uri, ref.storage_options, location)
     store.cleanup(keep=lambda key, source: key in busy or (key, source) in usable)
+    _compact_records(ref)
     for job in jobs:
         if job.status == "DEAD" and job.updated_at < since:
             history.clear(job.staging_id)
     return store.column_files()
+
+
+def _compact_records(ref: DatasetRef) -> None:
+    """Drops records of fragments that are gone, where no kept version tells into what they were compacted."""
+    head = ref.open_latest()
+    present = {fragment.fragment_id for fragment in head.get_fragments()}
+    oldest = min(version["version"] for version in head.version_refs())
+    records = RecordStore(LanceObjects(f"{ref.uri}/{FOLDER}", ref.storage_options))
+    for column in field_identities(head.lance_schema):
+        if column.token is not None:
+            records.compact(
+                column.token, keep=lambda record: record.fragment_id in present or record.table_version >= oldest
+            )
 
 
 def _usable(ref: DatasetRef) -> set[tuple[str, str]]:

@@ -10,6 +10,7 @@ reads from time to time; so this works over Spark Connect as well, where there a
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -36,6 +37,9 @@ _FIELDS: list[pa.Field[Any]] = [pa.field("task", pa.int64()), pa.field("outcomes
 _ANSWER = pa.schema(_FIELDS)
 _MOST_TASKS = 2000
 """Tasks of one Spark job: their descriptions travel to every executor."""
+
+_PARALLEL_JOBS = 16
+"""Spark jobs of one backfill at once, at most."""
 
 _STOP_S = 0.5
 """Seconds between attempts to stop Spark jobs when a job ends early."""
@@ -87,12 +91,11 @@ class Cluster:
         by_number = {task.number: task for task in tasks}
         seen: set[tuple[int, int]] = set()
         running: dict[Future[list[tuple[int, bytes]]], list[Task]] = {}
-        parallel, size = self._waves()
-        with ThreadPoolExecutor(parallel, thread_name_prefix="lance-spark-job") as pool:
+        with ThreadPoolExecutor(_PARALLEL_JOBS, thread_name_prefix="lance-spark-job") as pool:
             try:
                 while queue or running:
-                    while queue and len(running) < parallel and not self._stopped.is_set():
-                        count = _company(queue, attempts, size)
+                    while queue and (room := self._room(running)) and not self._stopped.is_set():
+                        count = _company(queue, attempts, room)
                         batch, queue = queue[:count], queue[count:]
                         running[pool.submit(self._submit, batch)] = batch
                     if self._stopped.is_set():
@@ -113,12 +116,12 @@ class Cluster:
                 while wait(running, timeout=0 if not running else _STOP_S).not_done:
                     cancel(self._spark, self._tag)
 
-    def _waves(self) -> tuple[int, int]:
-        """Returns how many Spark jobs run at once, and how many tasks each has."""
+    def _room(self, running: Mapping[Future[list[tuple[int, bytes]]], list[Task]]) -> int:
+        """Returns how many tasks another Spark job may have now; 0 if none may be started."""
         if self._limit is None:
-            return 2, _MOST_TASKS
-        parallel = min(self._limit, 2)
-        return parallel, max(1, self._limit // parallel)
+            return _MOST_TASKS if len(running) < 2 else 0
+        busy = sum(len(batch) for batch in running.values())
+        return min(math.ceil(self._limit / 2), self._limit - busy) if len(running) < _PARALLEL_JOBS else 0
 
     def _submit(self, tasks: Sequence[Task]) -> list[tuple[int, bytes]]:
         """Runs one Spark job to its end."""

@@ -28,6 +28,7 @@ from lance_spark.errors import (
     ColumnNotFoundError,
     RegistrationError,
     ResourcesUnavailableError,
+    StoredUdfError,
     UnsupportedOperationError,
 )
 from lance_spark.jobs.history import JobHistory
@@ -39,7 +40,7 @@ from lance_spark.write.column_file import Targets
 from lance_spark.write.staging import Staging, new_id
 from udf_runtime import UDF
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey
-from udf_runtime.policies.batch_size import checkpoint_bounds
+from udf_runtime.policies import CheckpointSizes, checkpoint_bounds
 
 if TYPE_CHECKING:
     import lance
@@ -51,7 +52,7 @@ class Prepared:
 
     Attributes:
         spec: What its tasks share.
-        udf: The UDF.
+        definition: The UDF; None in a plan of a stored one, which is not loaded for that.
         binding: What is stored with the column, or None.
         stored: Whether the UDF is the stored one.
         dataset: The snapshot.
@@ -63,7 +64,7 @@ class Prepared:
     """
 
     spec: BackfillSpec
-    udf: UDF
+    definition: UDF | None
     binding: Binding | None
     stored: bool
     dataset: lance.LanceDataset
@@ -84,6 +85,17 @@ class Prepared:
         unknown = [plan for plan in plans if plan.pending is None]
         return {**known, **(count_pending(self.spec, self.dataset, unknown) if unknown else {})}
 
+    @property
+    def udf(self) -> UDF:
+        """The UDF of a job.
+
+        Raises:
+            StoredUdfError: This is only a plan.
+        """
+        if self.definition is None:
+            raise StoredUdfError("a plan has no UDF to call - in prepare - prepare a job")
+        return self.definition
+
     def task_rows(self, spark: SparkSession | None) -> int:
         """Returns the rows of a task on a cluster; without one, on as many slots as may be used."""
         request = self.request
@@ -91,7 +103,9 @@ class Prepared:
         slots = known or request.concurrency or os.cpu_count() or 1
         if request.concurrency is not None:
             slots = min(slots, request.concurrency)
-        return request.task_size or self.udf.task_size or default_task_rows(self.dataset.count_rows(), slots)
+        stored = None if self.binding is None else self.binding.task_size
+        own = stored if self.definition is None else self.definition.task_size
+        return request.task_size or own or default_task_rows(self.dataset.count_rows(), slots)
 
     def work(self) -> tuple[FragmentPlan, ...]:
         """Returns the fragments with something to do, with their rows counted as far as that is quick. Scans, so call it once."""
@@ -134,7 +148,7 @@ def prepare(ref: DatasetRef, request: BackfillRequest, *, checkpoints: str | Non
     plans = plan_fragments(spec, dataset, records, frozenset(entries), window=window, row_bytes=sizes.row_bytes)
     return Prepared(
         spec=spec,
-        udf=udf,
+        definition=udf,
         binding=binding,
         stored=request.udf is None,
         dataset=dataset,
@@ -176,11 +190,13 @@ def _binding(dataset: lance.LanceDataset, request: BackfillRequest) -> Binding |
 
 def _udf(
     ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillRequest, binding: Binding | None
-) -> tuple[UDF, tuple[FieldIdentity, ...], tuple[tuple[str, str], ...]]:
-    """Returns the UDF, its inputs, and the pairs of output field and column."""
+) -> tuple[UDF | None, tuple[FieldIdentity, ...], tuple[tuple[str, str], ...]]:
+    """Returns the UDF (None where only a plan of a stored one is wanted), its inputs, and the pairs of output field and column."""
     column = request.columns[0]
     if request.udf is None and binding is not None:
-        udf = load_udf(binding, LanceObjects(ref.uri, ref.storage_options), column)
+        udf = None
+        if not request.plan_only:
+            udf = load_udf(binding, LanceObjects(ref.uri, ref.storage_options), column)
         return udf, inputs_now(dataset, binding, column), binding.columns
     given = to_udf(request.udf)
     if given is None:
@@ -210,7 +226,7 @@ def _spec(
     snapshot: DatasetRef,
     dataset: lance.LanceDataset,
     request: BackfillRequest,
-    found: tuple[UDF, tuple[FieldIdentity, ...], tuple[tuple[str, str], ...], Binding | None],
+    found: tuple[UDF | None, tuple[FieldIdentity, ...], tuple[tuple[str, str], ...], Binding | None],
     checkpoints: str | None,
 ) -> BackfillSpec:
     udf, inputs, outputs, binding = found
@@ -221,14 +237,8 @@ def _spec(
         snapshot=snapshot,
         staging=Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id()),
         job_id=job_id,
-        udf=udf.dumps(),
-        key=CheckpointKey(
-            udf_name=udf.name,
-            udf_version=udf.version,
-            inputs=tuple(column.id for column in inputs),
-            output_type=str(udf.data_type),
-            environment=None if binding is None else binding.environment,
-        ),
+        udf=b"" if udf is None else udf.dumps(),
+        key=_key(request, udf, inputs, binding),
         inputs=inputs,
         outputs=outputs,
         targets=Targets(
@@ -243,12 +253,29 @@ def _spec(
         serving_jobs=frozenset({job_id}),
         checkpoints=checkpoints,
         lineage_after=None,
-        sizes=checkpoint_bounds(call=request, udf=udf),
+        sizes=checkpoint_bounds(call=request, udf=udf or CheckpointSizes()),
         flush_s=request.flush_s,
         threads=request.threads,
         blob_strategy=request.blob_strategy,
         blob_buffer_bytes=request.blob_buffer_bytes,
         report_s=min(request.refresh_s / 2, 1.0),
+    )
+
+
+def _key(
+    request: BackfillRequest, udf: UDF | None, inputs: Sequence[FieldIdentity], binding: Binding | None
+) -> CheckpointKey:
+    """Returns what the values depend on: as stored with the column, or as the UDF that was passed says."""
+    if udf is None or request.udf is None:
+        if binding is None:
+            raise RegistrationError("there is neither a UDF nor a stored one - in prepare - pass one with udf=")
+        return binding.key
+    return CheckpointKey(
+        udf_name=udf.name,
+        udf_version=udf.version,
+        inputs=tuple(column.id for column in inputs),
+        output_type=str(udf.data_type),
+        environment=None if binding is None else binding.environment,
     )
 
 

@@ -55,6 +55,7 @@ class BackfillRequest:
         admission_check: Whether resources are checked first.
         admission_strict: Whether insufficient resources are an error.
         save_job: Whether the job appears in the history.
+        plan_only: Whether only a plan is wanted: then a stored UDF is not loaded, which would run code.
     """
 
     columns: tuple[str, ...]
@@ -78,6 +79,7 @@ class BackfillRequest:
     admission_check: bool = True
     admission_strict: bool = True
     save_job: bool = True
+    plan_only: bool = False
 
     def __post_init__(self) -> None:
         for name, value in (

@@ -49,6 +49,7 @@ class Binding:
         payload: Digest of the pickled UDF.
         columns: Pairs of output field and column for a UDF of several columns; one pair with an empty field otherwise.
         environment: Checksum of the environment that it runs in; None is the executors' own Python.
+        task_size: Rows per task that the UDF asks for, or None.
         redefined: How often the column's UDF was replaced; values computed by earlier ones are out of date.
         bound_at: Version of the table that it was bound to.
     """
@@ -62,6 +63,7 @@ class Binding:
     payload: str
     columns: tuple[tuple[str, str], ...]
     environment: str | None = None
+    task_size: int | None = None
     redefined: int = 0
     bound_at: int = 0
 
@@ -88,6 +90,7 @@ class Binding:
             output_type=str(udf.data_type),
             payload=UDF.payload_digest(udf.dumps()),
             columns=tuple(columns),
+            task_size=udf.task_size,
         )
 
     def to_json(self) -> str:

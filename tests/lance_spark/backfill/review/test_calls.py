@@ -145,10 +145,13 @@ def test_failures_of_many_rows_are_not_held_until_the_range_ends(monkeypatch: py
 def test_a_renamed_table_finds_its_checkpoints_elsewhere(tmp_path: Path):
     db = lance_spark.connect(str(tmp_path / "db"), checkpoint=str(tmp_path / "kept"))
     db.create_table("one", IDS)
-    (tmp_path / "kept" / "one").mkdir(parents=True)
-    (tmp_path / "kept" / "one" / "checkpoint").write_text("")
+    other = lance_spark.connect(str(tmp_path / "other"), checkpoint=str(tmp_path / "kept"))
+    place = db._checkpoint_of("one")
+    assert place is not None and place != other._checkpoint_of("one"), "tables of one name in two folders share nothing"
+    Path(place).mkdir(parents=True)
+    (Path(place) / "checkpoint").write_text("")
     db.rename_table("one", "two")
-    assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("checkpoint")] == ["kept/two/checkpoint"]
+    assert [str(path.parent) for path in tmp_path.rglob("checkpoint")] == [db._checkpoint_of("two")]
 
 
 def test_a_table_that_somebody_makes_at_the_same_moment_is_not_appended_to(
@@ -177,3 +180,21 @@ def test_a_column_is_not_dropped_for_a_udf_whose_type_lance_does_not_have(kind: 
     with pytest.raises(UnsupportedTypeError):
         table.alter_columns({"path": "v", "udf": opposite(kind), "recreate": True})
     assert values(table, "v") == {i: (i,) for i in range(ROWS)}
+
+
+def test_the_history_is_read_once_however_many_commits_a_job_makes(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    from lance_spark.commit import history
+
+    reads: list[int] = []
+    read = history._event
+
+    def counting(dataset: lance.LanceDataset, version: int) -> history.Event:
+        reads.append(version)
+        return read(dataset, version)
+
+    monkeypatch.setattr(history, "_event", counting)
+    table = lab.make(IDS, rows_per_file=2)
+    table.add_columns({"v": lab.udf()})
+    reads.clear()
+    assert len(table.backfill("v", commit_granularity=1, task_size=2).versions) == ROWS // 2
+    assert len(reads) <= 2 * ROWS // 2, "two per commit, and not two per pair of commits"
