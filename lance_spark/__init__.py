@@ -5,11 +5,11 @@ planner hand columns, filters, limits and simple aggregates down to Lance. `conn
 are defined once with `udf_runtime.udf` and filled by resumable jobs.
 """
 
-from lance_spark.backfill.cleaning import cleanup
-from lance_spark.backfill.plan_view import BackfillPlan
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.history import last_commit
-from lance_spark.connection import Connection, connect
 from lance_spark.errors import (
     BackfillIncompleteError,
     ColumnExistsError,
@@ -30,10 +30,42 @@ from lance_spark.errors import (
     UnsupportedOperationError,
     UnsupportedTypeError,
 )
-from lance_spark.jobs.handle import Job
-from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, UdfResult
 from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
-from lance_spark.table import Table
+
+if TYPE_CHECKING:
+    from lance_spark.backfill.cleaning import cleanup
+    from lance_spark.backfill.plan_view import BackfillPlan
+    from lance_spark.connection import Connection, connect
+    from lance_spark.jobs.handle import Job
+    from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, UdfResult
+    from lance_spark.table import Table
+
+_LATER = {
+    "BackfillJobResult": "jobs.model",
+    "BackfillPlan": "backfill.plan_view",
+    "Connection": "connection",
+    "ErrorRecord": "jobs.model",
+    "Job": "jobs.handle",
+    "JobRecord": "jobs.model",
+    "Table": "table",
+    "UdfResult": "jobs.model",
+    "cleanup": "backfill.cleaning",
+    "connect": "connection",
+}
+"""The table API is imported when it is first asked for: Spark's worker processes import this package to read and write, and need none of it."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _LATER:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})
+
 
 __all__ = [
     "BackfillIncompleteError",

@@ -7,6 +7,7 @@ Lance ignores the folder, its `cleanup_old_versions` leaves it alone, and no rea
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from dataclasses import dataclass
@@ -111,6 +112,17 @@ class LanceObjects:
     @property
     def _session(self) -> LanceFileSession:
         return open_session(self.uri, self.storage_options)
+
+
+def checkpoint_place(folder: str, uri: str) -> str:
+    """Returns where a table's checkpoints are in a folder that many tables share; those of one name in two places do not share theirs.
+
+    Args:
+        folder: The shared folder, as `connect(checkpoint=...)` was given it.
+        uri: Normalised location of the table.
+    """
+    parent, _, name = uri.rpartition("/")
+    return f"{normalize_uri(folder)}/{hashlib.sha256(parent.encode()).hexdigest()[:16]}/{name.removesuffix('.lance')}"
 
 
 def checkpoint_store(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 from collections.abc import Mapping
@@ -11,6 +10,7 @@ from typing import Literal
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lance_spark.checkpoints import checkpoint_place
 from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
 from lance_spark.errors import (
     OptionError,
@@ -233,7 +233,7 @@ class Connection:
         if os.path.exists(new):
             raise TableExistsError(new, hint="drop it first, or choose another name")
         os.rename(old, new)
-        checkpoints, kept = self._checkpoint_of(name), self._checkpoint_of(new_name)
+        checkpoints, kept = self._checkpoint_of(old), self._checkpoint_of(new)
         movable = checkpoints is not None and is_local(checkpoints) and os.path.isdir(checkpoints)
         if checkpoints is not None and kept is not None and movable and not os.path.exists(kept):
             os.rename(checkpoints, kept)
@@ -246,13 +246,10 @@ class Connection:
 
     def _table_at(self, uri: str, name: str) -> Table:
         ref = DatasetRef.at(uri, self.storage_options)
-        return Table(ref, name, lambda: self.spark, checkpoint=self._checkpoint_of(name), progress=self._progress)
+        return Table(ref, name, lambda: self.spark, checkpoint=self._checkpoint_of(ref.uri), progress=self._progress)
 
-    def _checkpoint_of(self, name: str) -> str | None:
-        """Returns where a table's checkpoints are kept; tables of one name in two folders do not share a place."""
-        if self._checkpoint is None:
-            return None
-        return f"{normalize_uri(self._checkpoint)}/{hashlib.sha256(self.uri.encode()).hexdigest()[:16]}/{name}"
+    def _checkpoint_of(self, uri: str) -> str | None:
+        return None if self._checkpoint is None else checkpoint_place(self._checkpoint, uri)
 
     def _uri_of(self, name: str) -> str:
         if (

@@ -6,7 +6,6 @@ import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Literal
 
-import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
@@ -26,6 +25,7 @@ from lance_spark.types.storable import RESERVED
 
 if TYPE_CHECKING:
     import lance
+    import pandas as pd
 
 _HEAD_ROWS = 5
 

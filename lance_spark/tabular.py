@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, Union
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard, Union
 
-import pandas as pd
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
 from lance_spark.errors import SchemaMismatchError
 
 if TYPE_CHECKING:
+    import pandas as pd
     from pyspark.sql.connect.dataframe import DataFrame as ConnectDataFrame
 
 Data: TypeAlias = Union[
@@ -20,7 +21,7 @@ Data: TypeAlias = Union[
     pa.Table,
     pa.RecordBatch,
     pa.RecordBatchReader,
-    pd.DataFrame,
+    "pd.DataFrame",
     "list[dict[str, object]]",
 ]
 
@@ -43,14 +44,14 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
     """
     wanted = schema
     try:
-        if table is not None and (isinstance(data, pd.DataFrame) or _is_rows(data)):
+        if table is not None and (_is_pandas(data) or _is_rows(data)):
             names = _names(data)
             wanted = pa.schema([field for field in table if field.name in names])
         if wanted is not None:
             _refuse_others(_names(data), wanted if table is None else table)
         if isinstance(data, pa.RecordBatchReader):
             return data if wanted is None or data.schema.equals(wanted) else data.cast(wanted)
-        if isinstance(data, pd.DataFrame):
+        if _is_pandas(data):
             found = pa.Table.from_pandas(data, schema=wanted, preserve_index=False)
         elif _is_rows(data):
             found = pa.Table.from_pylist(list(data), schema=wanted)  # type: ignore[call-overload]
@@ -73,13 +74,19 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
     return found.to_reader()
 
 
+def _is_pandas(data: object) -> TypeGuard[pd.DataFrame]:
+    # Whoever has such data has imported pandas; nobody else should wait for it.
+    pandas = sys.modules.get("pandas")
+    return pandas is not None and isinstance(data, pandas.DataFrame)
+
+
 def _is_rows(data: object) -> bool:
     return isinstance(data, (list, tuple)) and all(isinstance(row, Mapping) for row in data)
 
 
 def _names(data: object) -> list[str]:
     """Returns the columns of data, as far as it is of a form that has any."""
-    if isinstance(data, pd.DataFrame):
+    if _is_pandas(data):
         return [str(name) for name in data.columns]
     if isinstance(data, (list, tuple)):
         return list(dict.fromkeys(str(name) for row in data if isinstance(row, Mapping) for name in row))

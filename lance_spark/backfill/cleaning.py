@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from lance_spark.backfill.records import RecordStore
 from lance_spark.backfill.serving import FOLDER, source_of_ids
 from lance_spark.catalog.binding import BINDING_KEY, Binding
-from lance_spark.checkpoints import LanceObjects, checkpoint_store
+from lance_spark.checkpoints import LanceObjects, checkpoint_place, checkpoint_store
 from lance_spark.commit.identity import field_identities
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import StoredUdfError
@@ -34,7 +34,7 @@ def cleanup(
         uri: Location of the table.
         storage_options: Options of the object store.
         older_than: Least age of a job, by the clock of the driver that started it.
-        checkpoint: Where the table's checkpoints are kept, if not beside it.
+        checkpoint: What `connect(checkpoint=...)` was given, if checkpoints are not kept beside the table.
 
     Returns:
         The number of data files that were deleted.
@@ -57,7 +57,8 @@ def _clean_checkpoints(ref: DatasetRef, older_than: timedelta, location: str | N
     jobs = history.jobs()
     busy = {job.key for job in jobs if job.status != "DONE" and job.updated_at >= since}
     usable = _usable(ref)
-    store = checkpoint_store(ref.uri, ref.storage_options, location)
+    place = None if location is None else checkpoint_place(location, ref.uri)
+    store = checkpoint_store(ref.uri, ref.storage_options, place)
     store.cleanup(keep=lambda key, source: key in busy or (key, source) in usable)
     _compact_records(ref)
     for job in jobs:

@@ -81,8 +81,10 @@ def plan_fragments(
     plans = []
     recorded = records.fragment_ids
     handles = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)[window]
-    for handle in handles:
-        fragment = handle.metadata
+    # From the end, dropping each: pylance's objects of one fragment take kilobytes once they are looked at.
+    handles.reverse()
+    while handles:
+        fragment = handles.pop().metadata
         live = fragment.physical_rows - fragment.num_deletions
         if live <= 0:
             continue

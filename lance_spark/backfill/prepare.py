@@ -287,13 +287,16 @@ def _with_history(
     entries: Mapping[str, Sequence[CheckpointEntry]],
 ) -> BackfillSpec:
     """Adds what earlier jobs mean for this one: whose checkpoints may serve, and from where on compactions are followed."""
-    present = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+    present, sources = set(), set()
+    for handle in dataset.get_fragments():
+        present.add(handle.fragment_id)
+        if entries:
+            sources.add(source_of(spec, handle.metadata))
     after = [
         record.table_version
         for record in records
         if record.key == spec.key.digest and record.fragment_id not in present
     ]
-    sources = {source_of(spec, fragment) for fragment in present.values()} if entries else set()
     orphans = [entry for source, found in entries.items() if source not in sources for entry in found]
     first = JobHistory(ref).first_versions() if orphans else {}
     after += [first[entry.job_id] for entry in orphans if entry.job_id in first]

@@ -52,7 +52,8 @@ class LocalObjects:
                 return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             except FileNotFoundError:
                 # Another process may take the folder away again, because it deleted the last file in it.
-                with contextlib.suppress(FileNotFoundError):
+                # The second error: the folder was there, and was gone when `makedirs` looked whether it is one.
+                with contextlib.suppress(FileNotFoundError, FileExistsError):
                     os.makedirs(folder, exist_ok=True)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
 

@@ -146,12 +146,13 @@ def test_a_renamed_table_finds_its_checkpoints_elsewhere(tmp_path: Path):
     db = lance_spark.connect(str(tmp_path / "db"), checkpoint=str(tmp_path / "kept"))
     db.create_table("one", IDS)
     other = lance_spark.connect(str(tmp_path / "other"), checkpoint=str(tmp_path / "kept"))
-    place = db._checkpoint_of("one")
-    assert place is not None and place != other._checkpoint_of("one"), "tables of one name in two folders share nothing"
+    place = db._checkpoint_of(db._uri_of("one"))
+    assert place is not None
+    assert place != other._checkpoint_of(other._uri_of("one")), "tables of one name in two folders share nothing"
     Path(place).mkdir(parents=True)
     (Path(place) / "checkpoint").write_text("")
     db.rename_table("one", "two")
-    assert [str(path.parent) for path in tmp_path.rglob("checkpoint")] == [db._checkpoint_of("two")]
+    assert [str(path.parent) for path in tmp_path.rglob("checkpoint")] == [db._checkpoint_of(db._uri_of("two"))]
 
 
 def test_a_table_that_somebody_makes_at_the_same_moment_is_not_appended_to(
