@@ -19,6 +19,7 @@ from lance_spark.errors import (
     TableUnreadableError,
     UnsupportedOperationError,
 )
+from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.session import session_or_local
 from lance_spark.table import Table
 from lance_spark.tabular import Data
@@ -123,12 +124,21 @@ class Connection:
         self.uri = uri
         self.storage_options = dict(storage_options)
         self._spark = spark
+        self._pushes_down = spark is not None  # whoever gives a session has decided that
         self._checkpoint = checkpoint
         self._progress = progress
 
     @property
     def spark(self) -> SparkSession:
-        """The session that jobs run on; made now if there is none."""
+        """The session; made now if there is none, with the planner rule."""
+        session = self._session()
+        if not self._pushes_down:
+            enable_pushdown(session)
+            self._pushes_down = True
+        return session
+
+    def _session(self) -> SparkSession:
+        """Returns the session without the planner rule, which jobs do not need and which takes a second to compile."""
         if self._spark is None:
             self._spark = session_or_local(None)
         return self._spark
@@ -246,7 +256,14 @@ class Connection:
 
     def _table_at(self, uri: str, name: str) -> Table:
         ref = DatasetRef.at(uri, self.storage_options)
-        return Table(ref, name, lambda: self.spark, checkpoint=self._checkpoint_of(ref.uri), progress=self._progress)
+        return Table(
+            ref,
+            name,
+            self._session,
+            query_spark=lambda: self.spark,
+            checkpoint=self._checkpoint_of(ref.uri),
+            progress=self._progress,
+        )
 
     def _checkpoint_of(self, uri: str) -> str | None:
         return None if self._checkpoint is None else checkpoint_place(self._checkpoint, uri)

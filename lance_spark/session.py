@@ -10,8 +10,6 @@ from contextlib import contextmanager
 
 from pyspark.sql import SparkSession
 
-from lance_spark.pushdown.rule import enable_pushdown
-
 _SIZES = (
     "spark.master",
     "spark.dynamicAllocation.enabled",
@@ -24,10 +22,8 @@ _LOCAL = re.compile(r"local(?:\[(\d+|\*)(?:,\s*\d+)?\])?")
 
 
 def session_or_local(spark: SparkSession | None) -> SparkSession:
-    """Returns the session that was given, the active one, or a new local one on all cores, with pushdown on."""
-    session = spark or SparkSession.getActiveSession() or make_session()
-    enable_pushdown(session)
-    return session
+    """Returns the session that was given, the active one, or a new local one on all cores."""
+    return spark or SparkSession.getActiveSession() or make_session()
 
 
 def make_session(master: str = "local[*,4]") -> SparkSession:

@@ -44,6 +44,7 @@ class TableRows:
         name: str,
         spark: Callable[[], SparkSession],
         *,
+        query_spark: Callable[[], SparkSession],
         checkpoint: str | None = None,
         progress: bool | None = None,
     ) -> None:
@@ -51,6 +52,7 @@ class TableRows:
         self.uri = ref.uri
         self._ref = ref
         self._spark = spark
+        self._query_spark = query_spark
         self._checkpoint = checkpoint
         self._progress = progress
 
@@ -103,13 +105,13 @@ class TableRows:
             filter: Filter in Lance SQL, or None for all rows.
             version: Version number, tag, or `branch:number`; None is the latest.
         """
-        reader = self._spark().read.format("lance")
+        reader = self._query_spark().read.format("lance")
         options = {f"storage.{key}": value for key, value in self._ref.storage.items()}
         if columns is not None:
             options["columns"] = json.dumps(list(columns))
         if filter is not None:
             options["filter"] = filter
-        if version is None and not is_classic(self._spark()):
+        if version is None and not is_classic(self._query_spark()):
             version = self.version  # over Connect a DataFrame is made where it is first used
         if version is not None:
             options["version"] = str(version)
