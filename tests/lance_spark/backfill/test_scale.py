@@ -14,7 +14,7 @@ from lance.fragment import FragmentMetadata
 FRAGMENTS = 100_000
 
 PLAN = """
-import resource, sys, time
+import sys, time
 from lance_spark.backfill.plan import plan_tasks
 from lance_spark.backfill.prepare import prepare
 from lance_spark.backfill.request import BackfillRequest
@@ -23,7 +23,9 @@ ref = DatasetRef.at(sys.argv[1])
 began = time.process_time()
 prepared = prepare(ref, BackfillRequest(columns=("v",)), checkpoints=None)
 tasks = plan_tasks(prepared.work(), prepared.task_rows(None))
-print(time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10, len(tasks), sum(len(t.work) for t in tasks))
+# Not ru_maxrss, which a process inherits from the one that started it.
+peak_mib = next(int(line.split()[1]) for line in open('/proc/self/status') if line.startswith('VmHWM')) >> 10
+print(time.process_time() - began, peak_mib, len(tasks), sum(len(t.work) for t in tasks))
 """
 
 
