@@ -70,7 +70,7 @@ def test_fragments_are_visible_while_a_later_one_is_still_computed(lab: Lab, tas
     try:
         eventually(lambda: filled(table) == {0, 1}, 10)
         progress = job.progress()
-        assert (progress.status, progress.fragments_done, progress.rows_computed) == ("RUNNING", 2, 80)
+        assert (progress.status, progress.fragments_done, progress.rows_selected) == ("RUNNING", 2, 80)
         assert not job.done()
     finally:
         lab.pardon()
@@ -86,7 +86,7 @@ def test_cancel_ends_tasks_commits_what_is_complete_and_keeps_checkpoints(lab: L
     job = start(table, task_size=task_size, commit_granularity=None)
     eventually(lambda: lab.waits_at(95))
     # Tasks tell what they have done ten times a second here.
-    eventually(lambda: job.progress().rows_computed == 80)
+    eventually(lambda: job.progress().rows_selected == 80)
     began = time.monotonic()
     job.cancel()
     assert time.monotonic() - began < 5, "it returns at once"
