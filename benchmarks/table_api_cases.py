@@ -8,6 +8,7 @@ import os
 import shutil
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
@@ -41,7 +42,7 @@ _FIXED_S = 0.5
 """What a backfill may take beside its parts: a Spark job, two commits of the history, the checks before it starts."""
 
 
-class Contestant:
+class Contestant(ABC):
     """Somebody who fills a column of a table of their own.
 
     Attributes:
@@ -74,9 +75,9 @@ class Contestant:
         """Drops a column, and deletes its files as far as nobody sees them any more."""
         lance.dataset(self.path).drop_columns([column])
 
+    @abstractmethod
     def run(self) -> object:
         """Fills the column; this is timed."""
-        raise NotImplementedError
 
     def roots(self) -> list[int]:
         """Returns the processes that compute, or whose descendants do; none where they are not known beforehand."""

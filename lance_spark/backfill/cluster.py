@@ -84,7 +84,8 @@ class Cluster:
     def run(self, tasks: Sequence[Task], refresh_s: float) -> Generator[list[RangeOutcome | Lost], None, None]:
         """Runs tasks, and yields what they answer as it comes, at least every `refresh_s` seconds (then maybe nothing).
 
-        Closing the generator waits until nothing of the job runs any more. A task whose process died is submitted again, with the UDF in a process of its own. What is yielded for a range comes once.
+        Closing the generator waits until nothing of the job runs any more. A task whose process died is submitted again, with the UDF in
+        a process of its own. What is yielded for a range comes once.
         """
         queue = list(tasks)
         attempts = dict.fromkeys((task.number for task in tasks), 0)
@@ -146,7 +147,8 @@ class Cluster:
         if self._stopped.is_set():
             return answers, []
         again = []
-        text = str(error).strip().splitlines()[0] if str(error).strip() else repr(error)
+        # The first line may only say which call of Py4J it was.
+        text = " ".join(str(error).strip().splitlines()[:2]) or repr(error)
         _LOG.warning("a Spark job of the backfill of %s failed: %s", self._spec.snapshot.uri, text)
         for task in batch:
             if all((work.fragment_id, work.start) in seen for work in task.work):

@@ -96,7 +96,7 @@ class BackfillJob:
         self._filed: set[int] = set()
         self._commit_s = 0.0
         self._expected_rows = 0
-        self._underway = 0
+        self._checkpointed: dict[str, int] = {}
         self._next_look = self._began + _LOOK_S
         self._last_beat = time.monotonic()
 
@@ -180,7 +180,7 @@ class BackfillJob:
             raise
         finally:
             running.close()
-        self._underway = 0
+        self._checkpointed = {}
         self._show()
 
     def _take(self, answer: RangeOutcome | Lost) -> list[RangeOutcome]:
@@ -333,20 +333,21 @@ class BackfillJob:
         except OSError as error:
             _LOG.debug("checkpoints of %s cannot be listed: %s", self.prepared.spec.snapshot.uri, error)
             return
-        self._underway = sum(
-            entry.rows
-            for source, found in entries.items()
-            if source not in self._tally.sources
-            for entry in found
-            if entry.job_id == self.prepared.spec.job_id
-        )
+        mine = self.prepared.spec.job_id
+        self._checkpointed = {
+            source: sum(entry.rows for entry in found if entry.job_id == mine) for source, found in entries.items()
+        }
         # A listing of many checkpoints takes its time, and must not be what the driver does.
         self._next_look = time.monotonic() + max(_LOOK_S, 20 * (time.monotonic() - began))
+
+    def _underway(self) -> int:
+        """Returns the rows in checkpoints of fragments of which no range has ended; the others are counted by their outcomes."""
+        return sum(rows for source, rows in self._checkpointed.items() if source not in self._tally.sources)
 
     def _show(self) -> None:
         done = self._commits.done
         self._progress.update(
-            rows=self._tally.computed + self._tally.reused + self._tally.skipped + self._underway,
+            rows=self._tally.computed + self._tally.reused + self._tally.skipped + self._underway(),
             written=len(done.fragments | self._tally.clean),
             committed=len(done.fragments),
         )
@@ -374,7 +375,7 @@ class BackfillJob:
             read_version=spec.snapshot.version,
             versions=tuple(result.version for result in done.results),
             rows_selected=tally.selected,
-            rows_computed=tally.computed + (0 if ended else self._underway),
+            rows_computed=tally.computed + (0 if ended else self._underway()),
             rows_from_checkpoint=tally.reused,
             rows_skipped=tally.skipped,
             rows_failed=max(0, tally.selected - processed - tally.skipped) if ended else tally.crashed,

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
 
 from lance_spark.backfill.pieces import Offsets
 from lance_spark.backfill.spec import BackfillSpec, FragmentWork
@@ -109,8 +108,3 @@ def explained(
 def without(offsets: Offsets, others: Offsets) -> Offsets:
     """Returns the offsets that are not among the others."""
     return offsets[~np.isin(offsets, others, assume_unique=True)] if len(others) else offsets
-
-
-def as_mask(offsets: Offsets, chosen: Offsets) -> pa.BooleanArray:
-    """Tells for each offset whether it is among the chosen."""
-    return pa.array(np.isin(offsets, chosen, assume_unique=True))

@@ -35,7 +35,7 @@ from lance_spark.commit.changes import FragmentColumns
 from lance_spark.errors import TableUnreadableError
 from lance_spark.write.addresses import SnapshotRows
 from lance_spark.write.column_file import ColumnFile, Targets
-from udf_runtime import UDF
+from udf_runtime import UDF, UdfRuntimeError
 from udf_runtime.execute import RowFailure, UdfRunner
 from udf_runtime.policies import AdaptiveSize
 
@@ -65,7 +65,19 @@ def run_task(
     Yields:
         What became of each range.
     """
-    udf = UDF.loads(spec.udf)
+    try:
+        udf = UDF.loads(spec.udf)
+    except UdfRuntimeError as error:
+        # Said once per range, and not tried again: another attempt in this environment ends the same way.
+        for work in task.work:
+            yield RangeOutcome(
+                fragment_id=work.fragment_id,
+                start=work.start,
+                stop=work.stop,
+                error=f"the UDF cannot be loaded on an executor: {error}",
+                error_type=type(error).__qualname__,
+            )
+        return
     with UdfRunner(udf, threads=spec.threads, isolate=task.isolate) as runner:
         for work in task.work:
             run = _RangeRun(spec, udf, runner, work, clock)

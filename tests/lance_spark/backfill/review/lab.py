@@ -62,7 +62,7 @@ class Lab:
 
     def table(self) -> Table:
         session: Any = NoSpark()
-        return Table(DatasetRef.at(self.uri), "t", lambda: session, progress=False)
+        return Table(DatasetRef.at(self.uri), "t", lambda: session, query_spark=lambda: session, progress=False)
 
     def udf(self, *, bad: frozenset[int] = frozenset()) -> UDF:
         """A UDF that logs the rows it sees, fails for some as long as the switch is off, and adds what the switch says."""

@@ -20,6 +20,7 @@ from lance_spark.backfill.failures import FailureLog
 from lance_spark.backfill.spec import DoneRows, FragmentWork, RangeOutcome, Task, dump_outcomes
 from lance_spark.errors import UnsupportedTypeError
 from tests.lance_spark.backfill.review.lab import Death, InlineCluster, Lab, opposite, values
+from udf_runtime import UDF, UdfDefinitionError
 
 ROWS = 40
 IDS = pa.table({"id": range(ROWS)})
@@ -199,3 +200,23 @@ def test_the_history_is_read_once_however_many_commits_a_job_makes(lab: Lab, mon
     reads.clear()
     assert len(table.backfill("v", commit_granularity=1, task_size=2).versions) == ROWS // 2
     assert len(reads) <= 2 * ROWS // 2, "two per commit, and not two per pair of commits"
+
+
+def test_a_udf_that_cannot_be_loaded_is_said_for_every_range_and_tried_once(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    table = lab.make(IDS, rows_per_file=10)
+    table.add_columns({"v": lab.udf()})
+    loads = UDF.loads
+    tries: list[bytes] = []
+
+    def elsewhere(payload: bytes) -> UDF:
+        tries.append(payload)
+        if len(tries) == 1:
+            return loads(payload)  # the driver has the module that executors lack
+        raise UdfDefinitionError("No module named 'mine'")
+
+    monkeypatch.setattr(UDF, "loads", staticmethod(elsewhere))
+    with pytest.raises(
+        lance_spark.BackfillIncompleteError, match=r"cannot be loaded on an executor: No module named 'mine'"
+    ):
+        table.backfill("v")
+    assert lab.calls() == []
