@@ -12,6 +12,7 @@ from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.history import last_commit
 from lance_spark.errors import (
     BackfillIncompleteError,
+    CarryOverTooLargeError,
     ColumnExistsError,
     ColumnNotFoundError,
     CommitConflictError,
@@ -27,6 +28,7 @@ from lance_spark.errors import (
     StoredUdfError,
     TableExistsError,
     TableNotFoundError,
+    UnsafeStoreError,
     UnsupportedOperationError,
     UnsupportedTypeError,
 )
@@ -34,7 +36,9 @@ from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
 
 if TYPE_CHECKING:
     from lance_spark.backfill.cleaning import cleanup
+    from lance_spark.backfill.finishing import finish_backfill
     from lance_spark.backfill.plan_view import BackfillPlan
+    from lance_spark.backfill.watching import Watch
     from lance_spark.connection import Connection, connect
     from lance_spark.jobs.handle import Job
     from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, UdfResult
@@ -49,8 +53,10 @@ _LATER = {
     "JobRecord": "jobs.model",
     "Table": "table",
     "UdfResult": "jobs.model",
+    "Watch": "backfill.watching",
     "cleanup": "backfill.cleaning",
     "connect": "connection",
+    "finish_backfill": "backfill.finishing",
 }
 """The table API is imported when it is first asked for: Spark's worker processes import this package to read and write, and need none of it."""
 
@@ -71,6 +77,7 @@ __all__ = [
     "BackfillIncompleteError",
     "BackfillJobResult",
     "BackfillPlan",
+    "CarryOverTooLargeError",
     "ColumnExistsError",
     "ColumnNotFoundError",
     "CommitConflictError",
@@ -93,11 +100,14 @@ __all__ = [
     "TableExistsError",
     "TableNotFoundError",
     "UdfResult",
+    "UnsafeStoreError",
     "UnsupportedOperationError",
     "UnsupportedTypeError",
+    "Watch",
     "cleanup",
     "connect",
     "disable_pushdown",
     "enable_pushdown",
+    "finish_backfill",
     "last_commit",
 ]

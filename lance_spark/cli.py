@@ -89,6 +89,7 @@ Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Show so many, the 
 Where = Annotated[
     str | None, typer.Option(metavar="FILTER", help="Rows to compute, in Lance SQL (by default those without a value)")
 ]
+Stale = Annotated[bool, typer.Option("--stale", help="Rows whose value is out of date, and rows without one")]
 ReadVersion = Annotated[int | None, typer.Option(metavar="N", help="Version to read (by default the latest)")]
 NumFrags = Annotated[int | None, typer.Option(metavar="N", help="Fragments to process (by default all)")]
 SkipFrags = Annotated[int, typer.Option(metavar="N", help="Fragments to leave out before the first")]
@@ -191,6 +192,7 @@ def plan(  # noqa: PLR0913, PLR0917 - one parameter per option
     skip_frags: SkipFrags = 0,
     task_size: TaskSize = None,
     read_version: ReadVersion = None,
+    stale: Stale = False,
     concurrency: Concurrency = DEFAULT_CONCURRENCY,
     bounds: Annotated[bool, typer.Option("--bounds", help="Do not count rows: upper bounds, at once")] = False,
     checkpoints: Checkpoints = None,
@@ -208,6 +210,7 @@ def plan(  # noqa: PLR0913, PLR0917 - one parameter per option
         task_size=task_size,
         concurrency=concurrency,
         exact=not bounds,
+        stale=stale,
     )
     if as_json:
         computed = {"has_work": made.has_work, "rows_to_compute": made.rows_to_compute}
@@ -225,6 +228,7 @@ def backfill(  # noqa: PLR0913, PLR0917 - one parameter per option
     skip_frags: SkipFrags = 0,
     task_size: TaskSize = None,
     read_version: ReadVersion = None,
+    stale: Stale = False,
     concurrency: Concurrency = DEFAULT_CONCURRENCY,
     threads: Annotated[int, typer.Option(metavar="N", help="Threads per task that call the UDF")] = 1,
     checkpoint_size: Annotated[int | None, typer.Option(metavar="ROWS", help="Most rows of a checkpoint")] = None,
@@ -259,6 +263,7 @@ def backfill(  # noqa: PLR0913, PLR0917 - one parameter per option
         result = table.backfill(
             column,
             where=where,
+            stale=stale,
             num_frags=num_frags,
             skip_frags=skip_frags,
             task_size=task_size,

@@ -12,7 +12,7 @@ import gc
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -246,3 +246,12 @@ def _version_at(ref: DatasetRef, moment: datetime) -> int:
         first = min(_moment_of(v) for v in versions).isoformat()
         raise VersionNotFoundError(ref.uri, f"at {moment.isoformat()}", available=f"the oldest version is of {first}")
     return int(max(earlier))
+
+
+def moments_of(dataset: lance.LanceDataset, versions: Collection[int]) -> str:
+    """Returns when versions were made, as text for a message; empty where nobody knows any more."""
+    if not versions:
+        return ""
+    found = {v["version"]: _moment_of(v) for v in dataset._ds.versions()}  # noqa: SLF001 - see _moment_of
+    known = [f"version {v} is of {found[v].isoformat(timespec='seconds')}" for v in versions if v in found]
+    return f"; {', '.join(known)}" if known else ""

@@ -240,6 +240,29 @@ class WriteOptions:
         "a number, 0 or more",
         "Rounds without progress after which a commit gives up. Default: the environment variable LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES, else 10.",
     )
+    commit_timeout: int | None = _option(
+        _positive, "seconds, 1 or more", "Seconds after which a commit that keeps losing races gives up. Default: 1800."
+    )
+    on_stale: Literal["null", "error"] = _option(
+        _one_of("null", "error"),
+        "null or error",
+        "Backfill: what becomes of a row whose input columns somebody changed between the read and the commit: it gets no value, or nothing "
+        "is committed.",
+        default="null",
+    )
+    carry_over_max_bytes: int = _option(
+        _byte_size,
+        "a size in bytes, such as 1g",
+        "Backfill: most bytes of values that the commit itself carries over to where their rows have moved. With more it fails, keeps what was "
+        "written, and names the call that goes on.",
+        default=1 << 30,
+    )
+    allow_unsafe_commits: bool | None = _option(
+        _boolean,
+        "true or false",
+        "Commit to an object store that ignores conditional puts, where writers at once lose each other's rows. Default: the environment "
+        "variable LANCE_SPARK_ALLOW_UNSAFE_COMMITS, else false.",
+    )
     column_options: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = dataclasses.field(default=(), metadata={})
     storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})
 

@@ -25,8 +25,10 @@ from lance_spark.backfill.request import (
     flush_s_of,
     refuse_shuffle,
 )
+from lance_spark.backfill.watching import Watch
 from lance_spark.catalog.adding import add_columns
 from lance_spark.catalog.altering import alter_columns, drop_columns
+from lance_spark.errors import OptionError
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
@@ -132,6 +134,11 @@ class Table(TableRows):
         task_size: int | None = None,
         num_frags: int | None = None,
         skip_frags: int = 0,
+        stale: bool = False,
+        on_stale: Literal["recompute", "null"] = "recompute",
+        commit_max_retries: int | None = None,
+        commit_timeout: timedelta | None = None,
+        protect_snapshot: bool = False,
     ) -> BackfillJobResult:
         """Fills a computed column, and returns when the job has ended.
 
@@ -166,6 +173,14 @@ class Table(TableRows):
             task_size: Rows per task; by default a half of the rows per slot, at most a fragment and 512 MiB of input.
             num_frags: Fragments to process, by position; by default all.
             skip_frags: Fragments to leave out before the first.
+            stale: Whether to select the rows that are out of date: their inputs changed after their value was computed, another version of
+                the UDF computed it, or nothing says that this UDF ever did; with `where`, those of them that it selects.
+            on_stale: What becomes of a row whose inputs somebody changes while the job runs: it is computed again, or is NULL and counted.
+            commit_max_retries: Rounds without progress after which a commit gives up, by default as
+                `LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES` says, else 10. Races that others win do not count.
+            commit_timeout: Time after which a commit gives up that keeps losing races, by default 30 minutes.
+            protect_snapshot: Whether to tag the version that is read while the job runs, so that `cleanup_old_versions` keeps it; that call
+                then raises, or leaves the version out if it is told to.
 
         Raises:
             ColumnNotFoundError, RegistrationError, UnsupportedOperationError, OptionError, FilterError: Something that was asked for is
@@ -202,6 +217,11 @@ class Table(TableRows):
             task_size=task_size,
             num_frags=num_frags,
             skip_frags=skip_frags,
+            stale=stale,
+            on_stale=on_stale,
+            commit_max_retries=commit_max_retries,
+            commit_timeout=commit_timeout,
+            protect_snapshot=protect_snapshot,
         )
         return wait(cast(Job, job), timeout)
 
@@ -232,6 +252,11 @@ class Table(TableRows):
         task_size: int | None = None,
         num_frags: int | None = None,
         skip_frags: int = 0,
+        stale: bool = False,
+        on_stale: Literal["recompute", "null"] = "recompute",
+        commit_max_retries: int | None = None,
+        commit_timeout: timedelta | None = None,
+        protect_snapshot: bool = False,
     ) -> Job | Future[BackfillJobResult]:
         """Starts a backfill, and returns its handle at once. Mistakes in what was asked for are raised here.
 
@@ -251,6 +276,11 @@ class Table(TableRows):
             read_version=read_version,
             num_frags=num_frags,
             skip_frags=skip_frags,
+            stale=stale,
+            on_stale=on_stale,
+            commit_max_retries=commit_max_retries,
+            commit_timeout_s=None if commit_timeout is None else commit_timeout.total_seconds(),
+            protect_snapshot=protect_snapshot,
             commit_granularity=commit_granularity,
             task_size=task_size,
             checkpoint_size=checkpoint_size_of(checkpoint_size, batch_size),
@@ -286,6 +316,7 @@ class Table(TableRows):
         task_size: int | None = None,
         concurrency: int | None = DEFAULT_CONCURRENCY,
         exact: bool = True,
+        stale: bool = False,
     ) -> BackfillPlan:
         """Says what a backfill would do. Starts no Spark job, and does not load a stored UDF.
 
@@ -300,6 +331,7 @@ class Table(TableRows):
             concurrency: As there; tasks are sized for so many slots.
             exact: Whether to count rows. That scans the filter's columns in this process, and may take long for a large table; otherwise
                 the plan has upper bounds.
+            stale: As there.
 
         Raises:
             LanceSparkError: As in :meth:`backfill`, where it is found before a job starts.
@@ -313,6 +345,7 @@ class Table(TableRows):
             num_frags=num_frags,
             skip_frags=skip_frags,
             task_size=task_size,
+            stale=stale,
             plan_only=True,
         )
         prepared = prepare(self._ref, request, checkpoints=self._checkpoint)
@@ -324,10 +357,37 @@ class Table(TableRows):
                 where=where,
                 concurrency=concurrency,
                 read_version=prepared.spec.snapshot.version,
+                stale=stale,
                 plan_only=True,
             )
             outside = prepare(self._ref, everything, checkpoints=self._checkpoint)
         return view_of(prepared, outside, self.name, exact=exact)
+
+    def watch(
+        self,
+        column: str | list[str],
+        *,
+        trigger: timedelta = timedelta(minutes=1),
+        concurrency: int | None = DEFAULT_CONCURRENCY,
+    ) -> Watch:
+        """Keeps a computed column up to date: looks for new versions of the table, and runs `backfill(column, stale=True)` when there is one.
+
+        Runs in a thread of this process until `stop()` is called on what is returned, or a `with` block over it ends. A table without new
+        versions costs one small request per look.
+
+        Args:
+            column: The column, as in :meth:`backfill`.
+            trigger: Time between looks.
+            concurrency: As in :meth:`backfill`.
+
+        Raises:
+            OptionError: `trigger` is not above 0.
+            LanceSparkError: As in :meth:`plan_backfill`, for mistakes in what was asked for.
+        """
+        if trigger.total_seconds() <= 0:
+            raise OptionError("trigger", repr(trigger), "a timedelta above 0")
+        self.plan_backfill(column, exact=False, stale=True)
+        return Watch(self._ref, trigger, lambda: self.backfill(column, stale=True, concurrency=concurrency))
 
     # Jobs
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from lance_spark.commit.store_probe import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import (
     ColumnNotFoundError,
@@ -181,6 +182,7 @@ class TableRows:
             writer = data.write.format("lance").mode("overwrite" if overwrite else "append")  # type: ignore[union-attr]
             writer.options(**options).save(self.uri)
             return
+        refuse_unsafe_store(self.uri, self._ref.storage, allow=allowed_by_environment())
         exists = table_exists(self.uri, self._ref.storage)
         appends = schema is None and not overwrite and exists
         reader = to_reader(data, schema, table=self.schema if appends else None)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from lance_spark import Table
-from lance_spark.backfill import cluster, failures, inputs, plan, request, task
+from lance_spark.backfill import cluster, failures, plan, request, task
 from lance_spark.jobs import history
+from lance_spark.write import inputs
 from udf_runtime.execute import stream, time_limit
 from udf_runtime.policies import AdaptiveSize, Backoff, Retry, batch_size
 

@@ -11,6 +11,8 @@ import pytest
 from lance_spark.backfill.request import ADMISSION_CHECK, ADMISSION_STRICT, BLOB_BUFFER, blob_buffer_of, flag_of
 from lance_spark.catalog.binding import ALLOW_VARIABLE
 from lance_spark.commit.backoff import RETRIES_VARIABLE, CommitPolicy
+from lance_spark.commit.store_probe import ALLOW_VARIABLE as UNSAFE_VARIABLE
+from lance_spark.commit.store_probe import allowed_by_environment
 from lance_spark.errors import OptionError
 
 ROOT = Path(__file__).parents[1]
@@ -23,6 +25,7 @@ READERS: dict[str, Callable[[], object]] = {
     ADMISSION_STRICT: lambda: flag_of(None, ADMISSION_STRICT),
     BLOB_BUFFER: lambda: blob_buffer_of(None),
     RETRIES_VARIABLE: lambda: CommitPolicy.of(None),
+    UNSAFE_VARIABLE: allowed_by_environment,
 }
 """How the variables are read that have more than two values, or an effect that is a value."""
 

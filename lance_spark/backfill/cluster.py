@@ -163,7 +163,7 @@ class Cluster:
     def _reports(self) -> list[RangeOutcome]:
         """Returns what running tasks have left in the store since the last look."""
         found = []
-        for path in self._objects.list(f"jobs/{self._spec.staging.job_id}/reports"):
+        for path in self._objects.list(_reports_of(self._spec)):
             if path in self._read:
                 continue
             self._read.add(path)
@@ -174,6 +174,11 @@ class Cluster:
                 with suppress(OSError):
                     self._objects.delete(path)
         return found
+
+
+def _reports_of(spec: BackfillSpec) -> str:
+    """Returns the folder of one round's reports: what an earlier round left is about another version."""
+    return f"jobs/{spec.staging.job_id}/reports/{spec.snapshot.version}"
 
 
 def _company(queue: Sequence[Task], attempts: Mapping[int, int], size: int) -> int:
@@ -242,8 +247,12 @@ class _Work:
     def _report(self, task: Task, outcomes: list[RangeOutcome]) -> None:
         spec = self.spec
         objects = LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options)
+        path = f"{_reports_of(spec)}/{task.number}-{new_id()}"
         try:
-            objects.put(f"jobs/{spec.staging.job_id}/reports/{task.number}-{new_id()}", dump_outcomes(outcomes))
+            objects.put(path, dump_outcomes(outcomes))
+            if not spec.staging.is_open():
+                # The job is over, and has removed its folder already.
+                objects.delete(path)
         except OSError as error:
             # Spark hands over the same answer when its job ends.
             _LOG.warning("what a task of the backfill of %s has done is not told yet: %s", spec.snapshot.uri, error)

@@ -11,16 +11,19 @@ import pyarrow as pa
 
 from lance_spark.backfill.prepare import Prepared
 from lance_spark.backfill.records import FragmentRecord, RecordStore
-from lance_spark.backfill.rowsets import RowSet
 from lance_spark.backfill.serving import FOLDER, store_of
 from lance_spark.backfill.spec import RangeOutcome
 from lance_spark.catalog.binding import binding_of
 from lance_spark.checkpoints import LanceObjects
+from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.columns import commit_columns
+from lance_spark.commit.doors import Outcome
+from lance_spark.commit.heads import SeenHistory
 from lance_spark.commit.identity import field_identities, files_of
-from lance_spark.commit.rebase import SeenHistory
+from lance_spark.commit.rowsets import RowSet
 from lance_spark.errors import ColumnNotFoundError, CommitConflictError, CommitImpossibleError
+from lance_spark.jobs.history import JobHistory
 from lance_spark.write.staging import missing_data_files
 from lance_spark.write.untouched import UntouchedFiles
 from udf_runtime.checkpoint import CheckpointEntry
@@ -32,39 +35,46 @@ _PARALLEL_DELETES = 8
 
 @dataclass(slots=True, kw_only=True)
 class Committed:
-    """What was committed so far.
+    """What a job committed so far, over its rounds.
 
     Attributes:
         results: One result per version.
         fragments: Fragments that are done.
         files: Names of the files that versions name.
-        blocked: Why other fragments could not be committed.
+        blocked: Why other fragments could not be committed, or are not right any more although they were.
+        landed: Fragments whose values were committed, right or not.
+        groups: Commits so far.
+        history: What they have read of the table's history.
     """
 
     results: list[CommitResult] = field(default_factory=list)
     fragments: set[int] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
     blocked: dict[int, str] = field(default_factory=dict)
+    landed: set[int] = field(default_factory=set)
+    groups: int = 0
+    history: SeenHistory = field(default_factory=SeenHistory)
 
 
 class GroupCommits:
-    """Commits groups of finished fragments.
+    """Commits groups of finished fragments of one round of a job.
 
     Attributes:
-        done: What was committed so far.
+        done: What the job committed so far.
     """
 
-    def __init__(self, prepared: Prepared) -> None:
-        self.done = Committed()
+    def __init__(self, prepared: Prepared, done: Committed, policy: CommitPolicy) -> None:
+        self.done = done
         spec = prepared.spec
         self._prepared = prepared
         self._spec = spec
-        self._untouched = UntouchedFiles(spec.staging, spec.snapshot, spec.targets)
+        self._policy = policy
+        self._untouched = UntouchedFiles(spec.staging, spec.targets.format)
         self._records = RecordStore(LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options))
-        self._groups = 0
-        self._history = SeenHistory()
         known = {column.name: column for column in field_identities(prepared.dataset.lance_schema)}
         self._targets = tuple(known[column] for column in prepared.columns)
+        self._left_over = _left_over(prepared)
+        self._there = frozenset(fragment.fragment_id for fragment in prepared.dataset.get_fragments())
 
     @property
     def staged_here(self) -> list[str]:
@@ -80,21 +90,31 @@ class GroupCommits:
             CommitError: It did not happen, for another reason.
         """
         group = self._without_missing([outcome for outcome in outcomes if outcome.file is not None])
-        while group:
-            self._groups += 1
-            self.refuse_other_udf()
-            try:
-                result = self._commit(group)
-            except CommitConflictError as error:
-                lost = set(error.fragments)
-                if not lost:
-                    raise
-                self.done.blocked.update(dict.fromkeys(lost, str(error)))
-                group = [outcome for outcome in group if outcome.fragment_id not in lost]
-                continue
-            self._note(group, result)
-            self.refuse_other_udf()
+        if not group:
             return
+        self.done.groups += 1
+        self.refuse_other_udf()
+        try:
+            outcome = self._commit(group)
+        except CommitConflictError as error:
+            # Others came first again and again; what they did is looked at when the tasks have ended.
+            self.done.blocked.update(dict.fromkeys((one.fragment_id for one in group), str(error)))
+            return
+        self.done.blocked.update(outcome.left)
+        self.done.landed.update(one.fragment_id for one in group if (one.file or "") in (outcome.files or ()))
+        self.done.files.update(outcome.files or ())
+        if not self.done.results or outcome.result.version != self.done.results[-1].version:
+            self.done.results.append(outcome.result)
+        self._note([one for one in group if one.fragment_id not in outcome.left], outcome.result)
+        self.refuse_other_udf()
+
+    def drop_own_checkpoints(self) -> None:
+        """Deletes what is left of this job when it is done: of fragments that were deleted, or moved as a whole."""
+        store = store_of(self._spec)
+        for entries in store.find_all(self._spec.key).values():
+            for entry in entries:
+                if entry.job_id == self._spec.job_id:
+                    store.delete(entry)
 
     def leaves_files(self) -> bool:
         """Tells whether there are column files of this job that are finished and not committed."""
@@ -112,18 +132,17 @@ class GroupCommits:
                 )
         return [outcome for outcome in group if outcome.file not in missing]
 
-    def _commit(self, group: Sequence[RangeOutcome]) -> CommitResult:
+    def _commit(self, group: Sequence[RangeOutcome]) -> Outcome:
         spec = self._spec
-        if self._groups == 1:
+        if self.done.groups == 1:
             spec.staging.begin_commit()
-        parts = tuple(
-            FragmentColumns(
-                fragment_id=outcome.fragment_id,
-                staged=StagedColumns(name=outcome.file or "", size_bytes=outcome.file_bytes),
-                rows=len(outcome.rows.computed),
-            )
-            for outcome in sorted(group, key=lambda outcome: outcome.fragment_id)
-        )
+        parts = []
+        for outcome in sorted(group, key=lambda outcome: outcome.fragment_id):
+            fragment = self._prepared.dataset.get_fragment(outcome.fragment_id)
+            if fragment is None:
+                raise KeyError(outcome.fragment_id)
+            staged = StagedColumns(name=outcome.file or "", size_bytes=outcome.file_bytes)
+            parts.append(FragmentColumns(fragment=fragment.metadata, staged=staged, given=outcome.rows.computed))
         return commit_columns(
             spec.snapshot,
             ColumnsToCommit(
@@ -132,24 +151,25 @@ class GroupCommits:
                 new_columns=pa.schema([]),
                 inputs=spec.inputs,
                 inputs_from="option",
-                fragments=parts,
+                fragments=tuple(parts),
                 commit_message=f"backfill of {', '.join(self._prepared.columns)} by UDF {spec.key.udf_name} (job {spec.job_id})",
             ),
-            job_id=f"{spec.staging.job_id}-{self._groups}",
-            restore_file=self._untouched.restore,
-            blank_file=self._untouched.blank,
-            history=self._history,
+            job_id=f"{spec.staging.job_id}-{self.done.groups}",
+            stage=self._untouched,
+            others=self._there,
+            policy=self._policy,
+            history=self.done.history,
         )
 
     def _note(self, group: Sequence[RangeOutcome], result: CommitResult) -> None:
         """Records what was computed, and removes the checkpoints that it makes superfluous."""
         gone = frozenset(result.fragments_gone)
-        self.done.results.append(result)
         landed = [outcome for outcome in group if outcome.fragment_id not in gone]
-        self.done.fragments.update(outcome.fragment_id for outcome in group)
-        self.done.files.update(outcome.file or "" for outcome in landed)
+        self.done.fragments.update(outcome.fragment_id for outcome in landed)
+        for outcome in landed:
+            self.done.blocked.pop(outcome.fragment_id, None)
         self._record([(outcome, outcome.file or "") for outcome in landed], result.version)
-        self._drop_checkpoints(group)
+        self._drop_checkpoints(landed)
 
     def inherit(self, outcomes: Sequence[RangeOutcome]) -> None:
         """Records of fragments that a compaction made what the records of the old ones say, so that nobody has to follow it again."""
@@ -216,7 +236,8 @@ class GroupCommits:
 
         def drop(outcome: RangeOutcome) -> None:
             for entry in store.find(self._spec.key, outcome.source):
-                if is_covered(entry, outcome):
+                # What another job leaves meanwhile is that job's, which may be about to look for it.
+                if (entry.job_id == self._spec.job_id or entry.path in self._left_over) and is_covered(entry, outcome):
                     store.delete(entry)
 
         try:
@@ -250,3 +271,12 @@ class GroupCommits:
                 "committed; run the backfill again: it computes all rows with the new one",
                 uri=prepared.spec.snapshot.uri,
             )
+
+
+def _left_over(prepared: Prepared) -> frozenset[str]:
+    """Returns the paths of checkpoints that earlier jobs have left; those of jobs that run are not among them."""
+    others = [e for found in prepared.entries.values() for e in found if e.job_id != prepared.spec.job_id]
+    if not others:
+        return frozenset()
+    running = {job.job_id for job in JobHistory(prepared.spec.snapshot).jobs() if job.status == "RUNNING"}
+    return frozenset(entry.path for entry in others if entry.job_id not in running)

@@ -5,23 +5,34 @@ One thread runs a job from its start to its end. :class:`~lance_spark.jobs.handl
 
 from __future__ import annotations
 
+import functools
 import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
 from lance_spark.backfill.cluster import Cluster, Lost
-from lance_spark.backfill.commits import GroupCommits
+from lance_spark.backfill.commits import Committed, GroupCommits
+from lance_spark.backfill.following import Following
 from lance_spark.backfill.plan import plan_tasks
 from lance_spark.backfill.prepare import Prepared, concurrency_of
+from lance_spark.backfill.protection import protect, release, remove_expired
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.serving import store_of
-from lance_spark.backfill.spec import RangeOutcome, Task
-from lance_spark.errors import BackfillIncompleteError, LanceSparkError
+from lance_spark.backfill.spec import BackfillSpec, RangeOutcome, Task
+from lance_spark.backfill.staleness import count_stale
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.errors import (
+    BackfillIncompleteError,
+    LanceSparkError,
+    TableNotFoundError,
+    TableUnreadableError,
+    VersionNotFoundError,
+)
 from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process, this_user
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResult
 from lance_spark.jobs.progress import Progress
@@ -41,20 +52,35 @@ class _Tally:
 
     selected: int = 0
     computed: int = 0
+    recomputed: int = 0
     reused: int = 0
     skipped: int = 0
     crashed: int = 0
     retries: int = 0
     seconds: dict[str, float] = field(default_factory=dict)
+    carried: dict[tuple[int, int], RangeOutcome] = field(default_factory=dict)
+    round: dict[tuple[int, int], RangeOutcome] = field(default_factory=dict)
+    given: int = 0
     fragments_total: int = 0
     clean: set[int] = field(default_factory=set)
     failed: dict[int, str] = field(default_factory=dict)
     inherited: list[RangeOutcome] = field(default_factory=list)
     sources: set[str] = field(default_factory=set)
 
+    def held_now(self) -> dict[int, int]:
+        """Returns how many rows the last round has looked after, by fragment."""
+        found: dict[int, int] = {}
+        for (fragment, _), outcome in self.round.items():
+            found[fragment] = found.get(fragment, 0) + outcome.held
+        return found
+
     def add(self, outcome: RangeOutcome) -> None:
         """Adds what became of a range."""
         self.sources.add(outcome.source)
+        self.carried[outcome.fragment_id, outcome.start] = outcome
+        self.round[outcome.fragment_id, outcome.start] = outcome
+        self.given += outcome.computed - outcome.recomputed + outcome.reused
+        self.recomputed += outcome.recomputed
         self.selected += outcome.selected
         self.computed += outcome.computed
         self.reused += outcome.reused
@@ -87,7 +113,15 @@ class BackfillJob:
         self._table_name = table_name
         self._progress = progress
         self._tally = _Tally()
-        self._commits = GroupCommits(prepared)
+        self._policy = CommitPolicy.of(request.commit_max_retries, request.commit_timeout_s)
+        self._done = Committed()
+        self._commits = GroupCommits(prepared, self._done, self._policy)
+        self._staged_here: list[str] = []
+        self._following: Following | None = None
+        self._hopeless: set[int] = set()
+        self._settled = False
+        self._stale = 0
+        self._tag: str | None = None
         self._history = JobHistory(prepared.spec.snapshot) if request.save_job else None
         self._launched = datetime.now(UTC)
         self._began = time.monotonic()
@@ -119,11 +153,11 @@ class BackfillJob:
             LanceSparkError: The job could not go on: the column or the table changed, or the store failed.
         """
         work = self.prepared.work()
+        self._stale = count_stale(self.prepared, but_selected=True)
         if not work:
             if len(self.prepared.spec.serving_jobs) > 1:
-                self._save(
-                    "DONE", None
-                )  # another job of this filter died after its last commit: it is resumed, and over
+                # Another job of this filter died after its last commit: it is resumed, and over.
+                self._save("DONE", None)
             return self._result("DONE")
         self._commits.refuse_other_udf(f"since version {self.prepared.spec.snapshot.version}, which the job is to read")
         self._tally.fragments_total = len(work)
@@ -134,12 +168,20 @@ class BackfillJob:
         spec.staging.open_job()
         try:
             self._save("RUNNING", None)
-            self._run_tasks(plan_tasks(work, self.prepared.task_rows(self._spark)))
+            remove_expired(self.prepared.dataset)
+            if self._request.protect_snapshot:
+                self._tag = protect(spec.snapshot, spec.staging.job_id)
+            self._progress.start(self._expected_rows, self._tally.fragments_total)
+            self._following = Following(
+                self.prepared, [plan.fragment_id for plan in work], self._done.history, self._request.on_stale
+            )
+            self._run_tasks(self.prepared, plan_tasks(work, self.prepared.task_rows(self._spark)))
+            self._follow(self._following)
             status = self._status()
             message = None if status == "DONE" else self._what_failed()
         except BaseException as error:
             message = f"{type(error).__name__}: {error}"
-            if self._commits.done.fragments:
+            if self._done.fragments:
                 status = "PARTIAL"
             raise
         finally:
@@ -149,22 +191,51 @@ class BackfillJob:
             raise BackfillIncompleteError(message, result=result)
         return result
 
-    def _run_tasks(self, tasks: list[Task]) -> None:
-        spec, prepared = self.prepared.spec, self.prepared
+    def _follow(self, following: Following) -> None:
+        """Looks after rows that others moved or changed meanwhile, round after round, until the head has no such rows.
+
+        A round that settles nothing is fruitless; as many are tried as commits are.
+        """
+        fruitless, began = 0, time.monotonic()
+        while True:
+            done = self._done.fragments | self._tally.clean
+            following_round = following.next_round(done, self._done.landed, self._hopeless, self._tally.held_now())
+            self._settled = following_round is None
+            if following_round is None or self._cancelled.is_set():
+                return
+            out_of_time = time.monotonic() - began > self._policy.timeout_s
+            if fruitless > self._policy.max_retries or (fruitless and out_of_time):
+                return
+            before = set(following.open)
+            for known in (self._done.fragments, self._tally.clean, self._filed):
+                known.difference_update(before)
+            for fragment in before:
+                self._done.blocked.pop(fragment, None)
+            round_ = following_round.prepared
+            self._commits = GroupCommits(round_, self._done, self._policy)
+            self._run_tasks(round_, plan_tasks(following_round.plans, round_.task_rows(self._spark)))
+            if before & (self._done.fragments | self._tally.clean):
+                fruitless, began = 0, time.monotonic()
+            else:
+                fruitless += 1
+
+    def _run_tasks(self, prepared: Prepared, tasks: list[Task]) -> None:
+        spec = prepared.spec
         limit = concurrency_of(self._spark, prepared.udf, self._request.concurrency)
         fragments = [work.fragment_id for task in tasks for work in task.work]
         description = f"lance-spark: backfill of {', '.join(prepared.columns)} in {self._table_name}, fragments {fragments[0]} to {fragments[-1]}"
         cluster = Cluster(self._spark, spec, limit=limit, description=description)
         self._cluster = cluster
-        self._progress.start(self._expected_rows, self._tally.fragments_total)
         pending: list[RangeOutcome] = []
         if self._cancelled.is_set():
             cluster.stop()
         running = cluster.run(tasks, min(self._request.refresh_s, HEARTBEAT_S))
+        self._tally.inherited.clear()
+        self._tally.round.clear()
         try:
             for answers in running:
                 for answer in answers:
-                    pending += self._take(answer)
+                    pending += self._take(answer, spec)
                 self._check_skips(final=False)
                 granularity = self._request.commit_granularity
                 if granularity is not None and len(pending) >= granularity:
@@ -180,18 +251,22 @@ class BackfillJob:
             raise
         finally:
             running.close()
+            self._staged_here += self._commits.staged_here
         self._checkpointed = {}
         self._show()
 
-    def _take(self, answer: RangeOutcome | Lost) -> list[RangeOutcome]:
+    def _take(self, answer: RangeOutcome | Lost, spec: BackfillSpec) -> list[RangeOutcome]:
         """Notes an answer, and returns it if it is a fragment that can be committed."""
         if isinstance(answer, Lost):
             for work in answer.task.work:
-                done = self._commits.done.fragments | self._tally.clean
+                done = self._done.fragments | self._tally.clean
                 if work.fragment_id not in done:
+                    self._hopeless.add(work.fragment_id)
                     self._tally.failed.setdefault(work.fragment_id, f"its task died again and again: {answer.error}")
             return []
         self._tally.add(answer)
+        if answer.error is not None and not (str(answer.error_type).endswith(_GONE_ERRORS) and _is_gone(spec)):
+            self._hopeless.add(answer.fragment_id)
         if answer.file is None or answer.fragment_id in self._filed:
             return []  # two tasks that ended a fragment at the same moment have both written its file: the first one serves
         self._filed.add(answer.fragment_id)
@@ -217,24 +292,32 @@ class BackfillJob:
             return "CANCELLED"
         if self._is_complete() and not self._tally.crashed:
             return "DONE"
-        return "PARTIAL" if self._commits.done.fragments or self._tally.clean else "FAILED"
+        return "PARTIAL" if self._done.fragments or self._tally.clean else "FAILED"
 
     def _is_complete(self) -> bool:
-        return len(self._commits.done.fragments | self._tally.clean) >= self._tally.fragments_total
+        return self._settled and not self._failed()
 
     def _failed(self) -> dict[int, str]:
         """Returns why fragments are not done. One whose task was lost may be: another range of it made the file."""
-        tally, committed = self._tally, self._commits.done
-        done = committed.fragments | tally.clean
-        return {
-            fragment: why for fragment, why in {**tally.failed, **committed.blocked}.items() if fragment not in done
-        }
+        done = self._done.fragments | self._tally.clean
+        reasons = {**self._tally.failed, **self._done.blocked}
+        if self._settled:
+            # What was gone or moved is right by now, wherever it is; what failed for good is not.
+            return {number: why for number, why in reasons.items() if number in self._hopeless and number not in done}
+        still = () if self._following is None else self._following.open
+        unsettled = dict.fromkeys(still, "others kept changing it while the job looked after it")
+        return {number: why for number, why in {**unsettled, **reasons}.items() if number not in done}
+
+    def _fragments_done(self) -> int:
+        """Returns how many of the fragments that the job was to fill are done; rows of others may be in other fragments by now."""
+        if self._following is not None and self._settled:
+            return self._tally.fragments_total - min(len(self._failed()), self._tally.fragments_total)
+        return min(len(self._done.fragments | self._tally.clean), self._tally.fragments_total)
 
     def _what_failed(self) -> str:
         """Returns the message of a job that did not compute everything."""
         tally, failed = self._tally, self._failed()
-        total, done = tally.fragments_total, len(self._commits.done.fragments | tally.clean)
-        parts = [f"{done} of {total} fragments are done"]
+        parts = [f"{self._fragments_done()} of {tally.fragments_total} fragments are done"]
         if self._cancelled.is_set():
             parts.insert(0, "the job was cancelled")
         if tally.crashed:
@@ -252,14 +335,18 @@ class BackfillJob:
 
     def _close(self, status: Status, message: str | None) -> None:
         """Ends the job: removes its files but for those that a version or a later run needs, and notes how it ended."""
-        spec, done = self.prepared.spec, self._commits.done
+        spec, done = self.prepared.spec, self._done
         self._progress.close(status)
+        if self._tag is not None:
+            self._try(functools.partial(release, spec.snapshot, self._tag))
         try:
             if status != "DONE" and self._commits.leaves_files():
                 # Files that were finished and not committed serve the next run; lance_spark.cleanup removes them one day.
                 spec.staging.close_job()
             else:
-                finish(spec.staging, spec.snapshot, sorted(done.files), unless_named=self._commits.staged_here)
+                if status == "DONE":
+                    self._commits.drop_own_checkpoints()
+                finish(spec.staging, spec.snapshot, sorted(done.files), unless_named=self._staged_here)
         except OSError as error:
             _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
         result = self._result(status)
@@ -345,7 +432,7 @@ class BackfillJob:
         return sum(rows for source, rows in self._checkpointed.items() if source not in self._tally.sources)
 
     def _show(self) -> None:
-        done = self._commits.done
+        done = self._done
         self._progress.update(
             rows=self._tally.computed + self._tally.reused + self._tally.skipped + self._underway(),
             written=len(done.fragments | self._tally.clean),
@@ -353,8 +440,9 @@ class BackfillJob:
         )
 
     def _result(self, status: Status) -> BackfillJobResult:
-        spec, tally, done = self.prepared.spec, self._tally, self._commits.done
-        processed = tally.computed + tally.reused
+        spec, tally, done = self.prepared.spec, self._tally, self._done
+        processed = tally.computed - tally.recomputed + tally.reused
+        carried = tally.carried.values()
         udf = UdfResult(
             udf_name=spec.key.udf_name,
             udf_version=spec.key.udf_version,
@@ -379,11 +467,34 @@ class BackfillJob:
             rows_from_checkpoint=tally.reused,
             rows_skipped=tally.skipped,
             rows_failed=max(0, tally.selected - processed - tally.skipped) if ended else tally.crashed,
-            rows_gone=sum(result.rows_gone for result in done.results),
-            new_rows=done.results[-1].new_rows if done.results else 0,
+            rows_carried=sum(outcome.carried for outcome in carried),
+            rows_recomputed=tally.recomputed,
+            rows_nulled=sum(outcome.nulled for outcome in carried),
+            rows_kept=sum(outcome.kept for outcome in carried),
+            rows_stale=self._stale,
+            rows_gone=self._rows_gone(),
+            new_rows=sum(o.added for o in carried) + (0 if self._following is None else self._following.new_rows),
             fragments_total=tally.fragments_total,
-            fragments_done=len(done.fragments | tally.clean),
+            fragments_done=self._fragments_done(),
             fragments_failed=self._failed(),
             retries=tally.retries + sum(result.retries for result in done.results),
             seconds={**tally.seconds, "commit": self._commit_s, "total": time.monotonic() - self._began},
         )
+
+    def _rows_gone(self) -> int:
+        """Returns how many rows that got a value are not in the table any more."""
+        if self._following is None or not self._settled:
+            return sum(result.rows_gone for result in self._done.results)
+        return max(0, self._tally.given - self._following.held_rows)
+
+
+_GONE_ERRORS = ("VersionNotFoundError", "SnapshotError", "TableUnreadableError", "TableNotFoundError")
+
+
+def _is_gone(spec: BackfillSpec) -> bool:
+    """Tells whether the version that a round reads was cleaned up."""
+    try:
+        replace(spec.snapshot, incarnation=None).pin(spec.snapshot.version)
+    except (VersionNotFoundError, TableNotFoundError, TableUnreadableError):
+        return True
+    return False

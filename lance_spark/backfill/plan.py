@@ -6,17 +6,18 @@ Reads manifests, records and one listing of checkpoints. Rows are counted by sca
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lance_spark.backfill.records import Records
-from lance_spark.backfill.rowsets import RowSet
-from lance_spark.backfill.selection import explained, has_values, null_filter
-from lance_spark.backfill.serving import done_rows, source_of
+from lance_spark.backfill.selection import has_values, null_filter
+from lance_spark.backfill.serving import Finder, done_rows, source_of, store_of
 from lance_spark.backfill.spec import BackfillSpec, DoneRows, FragmentWork, Task
+from lance_spark.commit.rowsets import RowSet
 from lance_spark.errors import panics_as_errors
-from lance_spark.write.addresses import ROW_ADDRESS, Addresses, fragments_of, offsets_of, runs_of
+from lance_spark.read.filtering import explained
+from lance_spark.write.addresses import ROW_ADDRESS, Addresses, SnapshotRows, fragments_of, offsets_of, runs_of
 
 if TYPE_CHECKING:
     import lance
@@ -67,6 +68,7 @@ def plan_fragments(
     *,
     window: slice,
     row_bytes: float,
+    only: Collection[int] | None = None,
 ) -> list[FragmentPlan]:
     """Looks at the fragments of a window by position, without reading rows.
 
@@ -77,18 +79,27 @@ def plan_fragments(
         sources: Sources that there are checkpoints of.
         window: The fragments, by position in ascending order of their ids.
         row_bytes: Estimated bytes of a row's inputs.
+        only: Ids of the fragments to look at; by default all of the window.
     """
     plans = []
     recorded = records.fragment_ids
+    finder = Finder(spec, SnapshotRows(dataset), store_of(spec)) if spec.bases else None
+    followed = 0
     handles = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)[window]
     # From the end, dropping each: pylance's objects of one fragment take kilobytes once they are looked at.
     handles.reverse()
     while handles:
-        fragment = handles.pop().metadata
+        handle = handles.pop()
+        if only is not None and handle.fragment_id not in only:
+            continue
+        fragment = handle.metadata
         live = fragment.physical_rows - fragment.num_deletions
         if live <= 0:
             continue
         done = done_rows(spec, fragment, records)
+        if finder is not None and fragment.id not in recorded and followed < COUNTED_FRAGMENTS:
+            followed += 1
+            done |= finder.inherited(fragment)
         plans.append(
             FragmentPlan(
                 fragment_id=fragment.id,
@@ -111,7 +122,7 @@ def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, skip: Ro
         return None
     if len(skip) >= fragment.physical_rows:
         return 0
-    if spec.redefined or not has_values(fragment, spec.target_ids):
+    if spec.recomputes or not has_values(fragment, spec.target_ids):
         # Deleted rows may be among those that are done.
         return live if not skip else live - len(skip) if fragment.num_deletions == 0 else None
     return None
@@ -127,7 +138,7 @@ def count_pending(spec: BackfillSpec, dataset: lance.LanceDataset, plans: Sequen
     pending = dict.fromkeys((plan.fragment_id for plan in plans), 0)
     skip = {plan.fragment_id: plan.done.skip for plan in plans}
     handles = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in pending]
-    text = spec.where or (None if spec.redefined else null_filter([column for _, column in spec.outputs]))
+    text = spec.where or (None if spec.recomputes else null_filter([column for _, column in spec.outputs]))
     try:
         with panics_as_errors():
             scanner = dataset.scanner(

@@ -9,8 +9,9 @@ from pyspark.sql import SparkSession
 
 from lance_spark.backfill.plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.prepare import Prepared
-from lance_spark.backfill.rowsets import RowSet
 from lance_spark.backfill.serving import source_of, store_of
+from lance_spark.backfill.staleness import count_stale
+from lance_spark.commit.rowsets import RowSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +35,8 @@ class BackfillPlan:
         rows_from_checkpoint: Rows that checkpoints may serve, an upper bound.
         skipped_rows: Live rows of the window that need nothing.
         skipped_fragments: Fragments of the window that need nothing.
+        rows_stale: Rows of the window with a value that is out of date: their inputs changed after it was computed, another version of the UDF
+            computed it, or nothing says that this one did. `stale=True` selects them. An upper bound where `exact` is false.
         rows_outside: Rows to get a value in fragments outside the window.
         input_bytes: Estimated bytes of input on storage.
         stable_row_ids: Whether the table has stable row ids.
@@ -56,6 +59,7 @@ class BackfillPlan:
     rows_from_checkpoint: int
     skipped_rows: int
     skipped_fragments: int
+    rows_stale: int
     rows_outside: int
     input_bytes: int
     stable_row_ids: bool
@@ -92,6 +96,10 @@ class BackfillPlan:
             f"  checkpoints  may serve {self.rows_from_checkpoint:,} rows",
             f"  tasks        {self.total_tasks:,}, about {self.input_bytes / (1 << 20):,.1f} MiB of input",
         ]
+        if self.rows_stale:
+            lines.append(
+                f"  stale        {about}{self.rows_stale:,} rows have a value that is out of date; stale=True selects them"
+            )
         if self.rows_outside:
             lines.append(
                 f"  outside      {about}{self.rows_outside:,} rows in fragments that num_frags and skip_frags leave out"
@@ -138,6 +146,7 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
         rows_from_checkpoint=min(pending, _checkpointed(prepared, work)),
         skipped_rows=sum(plan.live_rows for plan in prepared.plans) - pending,
         skipped_fragments=len(prepared.plans) - len(work),
+        rows_stale=count_stale(prepared, but_selected=False),
         rows_outside=sum(count for fragment, count in all_counts.items() if fragment not in inside),
         input_bytes=sum(plan.input_bytes for plan in work),
         stable_row_ids=dataset.has_stable_row_ids,

@@ -23,6 +23,7 @@ from lance_spark.catalog.checking import check_udf
 from lance_spark.catalog.foreign import to_udf
 from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.identity import FieldIdentity, field_identities
+from lance_spark.commit.store_probe import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     ColumnNotFoundError,
@@ -44,6 +45,10 @@ from udf_runtime.policies import CheckpointSizes, checkpoint_bounds
 
 if TYPE_CHECKING:
     import lance
+
+
+MOST_BASES = 8
+"""Older versions in which rows are looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,6 +144,8 @@ def prepare(ref: DatasetRef, request: BackfillRequest, *, checkpoints: str | Non
     udf, inputs, outputs = _udf(ref, dataset, request, binding)
     if request.where is not None:
         check_filter(dataset, request.where, ref.uri, "descriptor")
+    if not request.plan_only:
+        refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     spec = _spec(ref, snapshot, dataset, request, (udf, inputs, outputs, binding), checkpoints)
     records = RecordStore(LanceObjects(f"{ref.uri}/{FOLDER}", ref.storage_options)).load(spec.column)
     entries = store_of(spec).find_all(spec.key)
@@ -252,7 +259,9 @@ def _spec(
         redefined=request.udf is None and binding is not None and binding.redefined > 0,
         serving_jobs=frozenset({job_id}),
         checkpoints=checkpoints,
-        lineage_after=None,
+        bases=(),
+        follow=None,
+        stale=request.stale,
         sizes=checkpoint_bounds(call=request, udf=udf or CheckpointSizes()),
         flush_s=request.flush_s,
         threads=request.threads,
@@ -286,26 +295,43 @@ def _with_history(
     records: Records,
     entries: Mapping[str, Sequence[CheckpointEntry]],
 ) -> BackfillSpec:
-    """Adds what earlier jobs mean for this one: whose checkpoints may serve, and from where on compactions are followed."""
-    present, sources = set(), set()
-    for handle in dataset.get_fragments():
-        present.add(handle.fragment_id)
-        if entries:
-            sources.add(source_of(spec, handle.metadata))
-    after = [
-        record.table_version
-        for record in records
-        if record.key == spec.key.digest and record.fragment_id not in present
+    """Adds what earlier jobs mean for this one: whose checkpoints may serve, and at which versions the rows were that they have computed."""
+    known = bool(len(records) or entries)
+    now = {handle.fragment_id: source_of(spec, handle.metadata) for handle in dataset.get_fragments()} if known else {}
+    sources = set(now.values())
+    moved = [
+        record for record in records if record.key == spec.key.digest and now.get(record.fragment_id) != record.source
     ]
     orphans = [entry for source, found in entries.items() if source not in sources for entry in found]
-    first = JobHistory(ref).first_versions() if orphans else {}
-    after += [first[entry.job_id] for entry in orphans if entry.job_id in first]
+    # Rows of a fragment of which nothing is known may have been moved there by an update.
+    unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(now)
+    left = [entry for found in entries.values() for entry in found] if unknown else orphans
+    first = JobHistory(ref).first_versions() if left or moved else {}
+    bases = {first.get(record.job_id, record.table_version) for record in moved}
+    bases |= {first[entry.job_id] for entry in left if entry.job_id in first}
+    if unknown and len(records):
+        bases.add(max(record.table_version for record in records))
+    if spec.stale:
+        # Rows that an update has moved have their old values with them: which of them are still right, an older version tells.
+        bases.update(bases_of_records(records, spec))
     jobs = [] if spec.where is None else JobHistory(ref).jobs()
     alike = [job for job in jobs if (job.where, job.key) == (spec.where, spec.key.digest)]
     # A job that died before another one completed the same has been resumed, and is over.
     over = max((job.launched_at for job in alike if job.status == "DONE"), default=None)
     unfinished = {job.job_id for job in alike if job.status != "DONE" and (over is None or job.launched_at > over)}
-    return replace(spec, serving_jobs=spec.serving_jobs | unfinished, lineage_after=min(after) if after else None)
+    return replace(spec, serving_jobs=spec.serving_jobs | unfinished, bases=_some(bases, spec.snapshot.version or 0))
+
+
+def bases_of_records(records: Records, spec: BackfillSpec) -> tuple[int, ...]:
+    """Returns versions at which rows had inputs that the values of a column were computed from."""
+    known = {record.table_version for record in records if record.key == spec.key.digest}
+    return _some(known, spec.snapshot.version or 0)
+
+
+def _some(versions: Collection[int], before: int) -> tuple[int, ...]:
+    """Returns few of many versions, the newest first: the oldest, from which lineage is followed, and the newest."""
+    ordered = sorted((version for version in versions if version < before), reverse=True)
+    return tuple(ordered) if len(ordered) <= MOST_BASES else (*ordered[: MOST_BASES - 1], ordered[-1])
 
 
 def concurrency_of(spark: SparkSession, udf: UDF, concurrency: int | None) -> int | None:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.backfill.rowsets import RowSet
+from lance_spark.commit.rowsets import RowSet
 from udf_runtime.checkpoint.codec import decode, encode
 from udf_runtime.checkpoint.names import folder_name
 from udf_runtime.errors import CheckpointError

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from lance_spark.backfill.spec import BlobReadStrategy
+from lance_spark.backfill.spec import OnStale
 from lance_spark.errors import OptionError
+from lance_spark.write.inputs import BlobReadStrategy
 
 DEFAULT_CHECKPOINT_ROWS = 10240
 WHOLE_FRAGMENT_ROWS = 1 << 32
@@ -55,6 +56,11 @@ class BackfillRequest:
         admission_check: Whether resources are checked first.
         admission_strict: Whether insufficient resources are an error.
         save_job: Whether the job appears in the history.
+        stale: Whether rows are selected that are out of date.
+        on_stale: Whether rows whose inputs others change meanwhile are computed again, or are NULL.
+        commit_max_retries: Rounds without progress after which a commit gives up, or None for the default.
+        commit_timeout_s: Seconds after which a commit gives up that keeps losing races, or None for the default.
+        protect_snapshot: Whether the version that is read is tagged while the job runs.
         plan_only: Whether only a plan is wanted: then a stored UDF is not loaded, which would run code.
     """
 
@@ -79,6 +85,11 @@ class BackfillRequest:
     admission_check: bool = True
     admission_strict: bool = True
     save_job: bool = True
+    stale: bool = False
+    on_stale: OnStale = "recompute"
+    commit_max_retries: int | None = None
+    commit_timeout_s: float | None = None
+    protect_snapshot: bool = False
     plan_only: bool = False
 
     def __post_init__(self) -> None:
@@ -96,6 +107,12 @@ class BackfillRequest:
                 _at_least(name, value, 1)
         _at_least("intra_applier_concurrency", self.threads, 1)
         _at_least("skip_frags", self.skip_frags, 0)
+        if self.commit_max_retries is not None:
+            _at_least("commit_max_retries", self.commit_max_retries, 0)
+        if self.commit_timeout_s is not None:
+            _seconds("commit_timeout", self.commit_timeout_s, allow_zero=False)
+        if self.on_stale not in get_args(OnStale):
+            raise OptionError("on_stale", repr(self.on_stale), "recompute or null")
         _at_least("blob_read_buffer_size", self.blob_buffer_bytes, 1)
         _seconds("batch_checkpoint_flush_interval_seconds", self.flush_s, allow_zero=True)
         _seconds("refresh_status_secs", self.refresh_s, allow_zero=False)

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lance_spark.backfill.pieces import Offsets
 from lance_spark.backfill.spec import BackfillSpec, FragmentWork
 from lance_spark.commit.identity import files_of
-from lance_spark.errors import FilterError, TableUnreadableError, panics_as_errors
-from lance_spark.read.filtering import both, plain
+from lance_spark.errors import panics_as_errors
+from lance_spark.read.filtering import both, explained
 from lance_spark.read.masks import range_mask
 from lance_spark.write.addresses import ROW_ADDRESS, SnapshotRows, offsets_of
+from lance_spark.write.pieces import Offsets
 
 if TYPE_CHECKING:
     import lance
@@ -38,7 +38,7 @@ def select_rows(spec: BackfillSpec, work: FragmentWork, rows: SnapshotRows, frag
         TableUnreadableError: A file is missing or damaged.
     """
     filled = has_values(fragment.metadata, spec.target_ids)
-    if spec.where is None and (spec.redefined or not filled):
+    if spec.where is None and (spec.recomputes or not filled):
         offsets = live_rows(rows, work)
     else:
         text = spec.where or null_filter([column for _, column in spec.outputs])
@@ -50,7 +50,7 @@ def rows_without_value(
     spec: BackfillSpec, work: FragmentWork, rows: SnapshotRows, fragment: LanceFragment, selected: Offsets
 ) -> Offsets:
     """Returns those of the selected rows that any checkpoint may serve: with a filter of the user's, those without a value."""
-    if spec.where is None or not has_values(fragment.metadata, spec.target_ids):
+    if spec.where is None or spec.stale or not has_values(fragment.metadata, spec.target_ids):
         return selected
     nulls = null_filter([column for _, column in spec.outputs])
     empty = matching_rows(rows.dataset, fragment, work, both(spec.where, nulls) or nulls)
@@ -87,22 +87,6 @@ def matching_rows(dataset: lance.LanceDataset, fragment: LanceFragment, work: Fr
     except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
         raise explained(error, dataset, fragment.fragment_id, text) from error
     return np.sort(np.concatenate(found))
-
-
-def explained(
-    error: Exception, dataset: lance.LanceDataset, fragment_id: int, filter: str | None = None
-) -> FilterError | TableUnreadableError:
-    """Returns one of our errors for what Lance said while a fragment was read."""
-    text = plain(error)
-    if filter is not None and "filter expression" in text:
-        return FilterError(
-            filter, text, uri=dataset.uri, hint=f"it fails on a value of fragment {fragment_id}: exclude that value"
-        )
-    return TableUnreadableError(
-        dataset.uri,
-        f"{text} (version {dataset.version}, fragment {fragment_id})",
-        hint="a data file is missing or damaged, or the store refused: check the storage",
-    )
 
 
 def without(offsets: Offsets, others: Offsets) -> Offsets:

@@ -2,7 +2,8 @@
 
 Three kinds of sources are asked in this order: records of committed values, column files that were finished and not committed, and
 checkpoints of single batches. All are found by what the values depend on (the key, and the identity of the fragment's input files), so
-another filter, another range or a renamed table uses them too; where a compaction moved the rows, its lineage says from where to where.
+another filter, another range or a renamed table uses them too. Where a compaction moved the rows, its lineage says from where to where; where
+an update moved them or inputs were rewritten in place, an older version says it, and its inputs are compared with those of today.
 """
 
 from __future__ import annotations
@@ -11,21 +12,28 @@ import dataclasses
 import functools
 import logging
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
-from lance_spark.backfill.pieces import Chunk, EntryPiece, FilePiece, Moved, Offsets, read_entry
-from lance_spark.backfill.records import Records, RecordStore
-from lance_spark.backfill.rowsets import RowSet
+from lance_spark.backfill.entries import EntryPiece, read_entry
+from lance_spark.backfill.records import FragmentRecord, Records, RecordStore
+from lance_spark.backfill.shipped import shipped
 from lance_spark.backfill.spec import BackfillSpec, DoneRows
 from lance_spark.catalog.binding import OUTPUT_KEY
 from lance_spark.checkpoints import LanceObjects, checkpoint_store
+from lance_spark.commit.history import Event, events_between
 from lance_spark.commit.identity import TOKEN_KEY, files_of
 from lance_spark.commit.lineage import Lineage, Piece
-from lance_spark.errors import panics_as_errors
+from lance_spark.commit.rowsets import RowSet
+from lance_spark.errors import SnapshotError, TableUnreadableError, VersionNotFoundError, panics_as_errors
+from lance_spark.write.addresses import SnapshotRows
+from lance_spark.write.compare import changed_rows
+from lance_spark.write.origins import Found, OpenBase, Origin, Origins
+from lance_spark.write.pieces import Chunk, FilePiece, Moved, Offsets, merge, no_rows
 from lance_spark.write.staging import open_session
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore, source_digest
 
@@ -70,7 +78,9 @@ def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) 
         if not fits or not any(file.partition(":")[0] == record.target_file for file in holds):
             continue
         skip = RowSet.empty()
-        if spec.where is None:
+        if spec.stale:
+            skip = record.computed
+        elif spec.where is None:
             skip = record.computed if spec.redefined else record.nulls
         elif record.job_id in spec.serving_jobs:
             skip = record.computed
@@ -86,11 +96,13 @@ class Served:
         offsets: The rows, ascending.
         entries: Rows from checkpoints.
         files: Rows from column files.
+        changed: Rows that were found at an older version, and whose inputs are others now, ascending.
     """
 
     offsets: Offsets
     entries: list[EntryPiece]
     files: list[FilePiece]
+    changed: Offsets = field(default_factory=no_rows)
 
     def streams(self, spec: BackfillSpec, store: CheckpointStore) -> list[Iterator[Chunk]]:
         """Returns streams of values. Pieces that come one after the other make one stream, so that one of them is held at a time."""
@@ -112,12 +124,18 @@ class Served:
 
 
 class Finder:
-    """Finds values for the rows of one fragment."""
+    """Finds values for the rows of one fragment.
 
-    def __init__(self, spec: BackfillSpec, dataset: lance.LanceDataset, store: CheckpointStore) -> None:
+    Attributes:
+        missing_files: Column files that turned out not to be there.
+    """
+
+    def __init__(self, spec: BackfillSpec, rows: SnapshotRows, store: CheckpointStore) -> None:
         self._spec = spec
-        self._dataset = dataset
+        self._rows = rows
         self._store = store
+        self._found: dict[tuple[int, int], Found] = {}
+        self.missing_files: set[str] = set()
 
     def inherited(self, fragment: FragmentMetadata) -> DoneRows:
         """Returns what records say of the fragments from which a compaction made this one, for its own rows.
@@ -125,9 +143,8 @@ class Finder:
         Only where nothing rewrote inputs or values since in place: what the records say would not be of these.
         """
         done = DoneRows()
-        for piece in self._origins(fragment, (*self._spec.input_ids, *self._spec.target_ids)):
+        for piece, moved in self._pieces(fragment, (*self._spec.input_ids, *self._spec.target_ids)):
             old = done_rows(self._spec, piece.fragment, _records(self._spec))
-            moved = Moved(old=piece.offsets, start=piece.start)
             done |= DoneRows(**{f.name: moved.new_rows(getattr(old, f.name)) for f in dataclasses.fields(old)})
         return done
 
@@ -140,13 +157,107 @@ class Finder:
             without_value: Those of them that have no value in the table; any checkpoint serves these. The others are served only by
                 checkpoints of the jobs that the spec names.
         """
-        served = Served(np.empty(0, dtype=np.int64), [], [])
+        served = Served(no_rows(), [], [])
         missing = {True: without_value, False: np.setdiff1d(wanted, without_value, assume_unique=True)}
         self._from(served, fragment, None, missing)
-        for piece in self._origins(fragment, self._spec.input_ids):
-            self._from(served, piece.fragment, Moved(old=piece.offsets, start=piece.start), missing)
+        for piece, moved in self._pieces(fragment, self._spec.input_ids):
+            self._from(served, piece.fragment, moved, missing)
+        for version in self._spec.bases:
+            for origin in self.found(fragment, version).origins:
+                moved = _among(origin.moved, np.union1d(missing[True], missing[False]))
+                if not len(moved.old) or (origin.same and origin.fragment.id == fragment.id):
+                    continue
+                if origin.same:
+                    self._from(served, origin.fragment, moved, missing)
+                elif self._knows(origin.fragment):
+                    changed = self.changed(version, origin, fragment, moved)
+                    served.changed = np.union1d(served.changed, moved.new[changed])
+                    self._from(served, origin.fragment, _where(moved, ~changed), missing)
         served.offsets = np.setdiff1d(wanted, np.concatenate(list(missing.values())), assume_unique=True)
+        served.changed = np.setdiff1d(served.changed, served.offsets, assume_unique=True)
         return served
+
+    def found(self, fragment: FragmentMetadata, version: int) -> Found:
+        """Returns where the rows of a fragment were at an older version."""
+        key = (fragment.id, version)
+        if key not in self._found:
+            dataset = _base(self._spec, version)
+            base = shipped(self._spec, version, fragment.id) if dataset is None else OpenBase(dataset)
+            follow = self._spec.follow
+            unchanged = follow.unchanged if follow is not None and version == follow.version else ()
+            lineage = _lineage(self._spec, version)
+            origins = Origins(base, self._rows, lineage, self._spec.input_ids, unchanged=unchanged)
+            self._found[key] = origins.of(fragment)
+        return self._found[key]
+
+    def changed(self, version: int, origin: Origin, fragment: FragmentMetadata, moved: Moved) -> NDArray[np.bool_]:
+        """Tells which rows have other inputs than they had at an older version; all where that cannot be told any more."""
+        base = _base(self._spec, version)
+        if base is not None:
+            columns = [column.id for column in self._spec.inputs]
+            try:
+                return changed_rows(SnapshotRows(base), origin.fragment.id, self._rows, fragment.id, moved, columns)
+            except TableUnreadableError as error:
+                _LOG.warning(
+                    "inputs of version %s of %s cannot be compared, and count as changed: %s",
+                    version,
+                    self._spec.snapshot.uri,
+                    error,
+                )
+        return np.ones(len(moved.old), dtype=np.bool_)
+
+    def own(self, fragment: FragmentMetadata) -> tuple[RowSet, RowSet]:
+        """Returns the rows of a fragment, now or of an older version, that this job has given a value, and those that failed.
+
+        As far as whole fragments go: what is known of a range that has not ended is in checkpoints alone.
+        """
+        spec, source = self._spec, source_of(self._spec, fragment)
+        rows, failed = RowSet.empty(), RowSet.empty()
+        for record in _records(spec).of(fragment.id):
+            if record.job_id == spec.job_id and self._fits(record, fragment, source):
+                rows, failed = rows | record.computed, failed | record.failed
+        for entry in self._store.find(spec.key, source):
+            if entry.kind == "reference" and entry.job_id == spec.job_id:
+                body = self._store.read_reference(entry, spec.key, source)
+                if body is not None:
+                    rows |= RowSet.from_text(str(body["rows"]["own"]))
+                    failed |= RowSet.from_text(str(body["rows"]["failed"]))
+        return rows, failed - rows
+
+    def computed_once(self, fragment: FragmentMetadata) -> Offsets:
+        """Returns the rows of a fragment that any version of a UDF has computed, from whatever inputs, ascending."""
+        holds = {file.partition(":")[0] for file in files_of(fragment, self._spec.target_ids)}
+        rows = RowSet.empty()
+        for record in _records(self._spec).of(fragment.id):
+            if record.physical_rows == fragment.physical_rows and record.target_file in holds:
+                rows |= record.computed
+        return rows.to_numpy()
+
+    def values_of(self, fragment: FragmentMetadata, moved: Moved) -> Chunk:
+        """Returns the values that this job has computed for few rows of a fragment, whatever their inputs are now; some may be missing."""
+        order = np.argsort(moved.old)
+        ascending = Moved(old=moved.old[order], new=moved.new[order])
+        served = Served(no_rows(), [], [])
+        missing = {True: no_rows(), False: np.sort(moved.new)}
+        self._from(served, fragment, ascending, missing)
+        chunks = list(merge(served.streams(self._spec, self._store)))
+        if not chunks:
+            return no_rows(), pa.nulls(0)
+        return np.concatenate([part[0] for part in chunks]), pa.concat_arrays([part[1] for part in chunks])
+
+    def _knows(self, fragment: FragmentMetadata) -> bool:
+        """Tells whether anything was computed of a fragment, now or of an older version."""
+        source = source_of(self._spec, fragment)
+        if any(self._fits(record, fragment, source) for record in _records(self._spec).of(fragment.id)):
+            return True
+        return bool(self._store.find(self._spec.key, source))
+
+    def _fits(self, record: FragmentRecord, fragment: FragmentMetadata, source: str) -> bool:
+        return (record.key, record.source, record.physical_rows) == (
+            self._spec.key.digest,
+            source,
+            fragment.physical_rows,
+        )
 
     def find_checkpointed(self, fragment: FragmentMetadata, wanted: Offsets) -> Served:
         """Finds values that tasks of this job have left in checkpoints of the fragment, or have found there.
@@ -154,20 +265,21 @@ class Finder:
         Nowhere else, and this job's own first: where it computed rows anew, the column file and other checkpoints have older values.
         """
         source = source_of(self._spec, fragment)
-        served = Served(np.empty(0, dtype=np.int64), [], [])
-        missing = {True: wanted, False: np.empty(0, dtype=np.int64)}
+        served = Served(no_rows(), [], [])
+        missing = {True: wanted, False: no_rows()}
         entries = self._store.find(self._spec.key, source)
         own_first = sorted(entries, key=lambda entry: entry.job_id != self._spec.job_id)
         self._from_entries(served, own_first, source, None, missing)
         served.offsets = np.setdiff1d(wanted, missing[True], assume_unique=True)
         return served
 
-    def _origins(self, fragment: FragmentMetadata, field_ids: Sequence[int]) -> list[Piece]:
-        """Returns where the rows of a compacted fragment were before, as far as fields have not been rewritten in place since."""
+    def _pieces(self, fragment: FragmentMetadata, field_ids: Sequence[int]) -> Iterator[tuple[Piece, Moved]]:
+        """Yields where the rows of a compacted fragment were before, as far as fields have not been rewritten in place since."""
         if self._spec.lineage_after is None:
-            return []
-        pieces = _lineage(self._spec, self._spec.lineage_after).origins(fragment.id) or []
-        return [piece for piece in pieces if piece.is_unchanged(fragment, field_ids)]
+            return
+        for piece in _lineage(self._spec, self._spec.lineage_after).origins(fragment.id) or ():
+            if piece.is_unchanged(fragment, field_ids):
+                yield piece, Moved(old=piece.offsets, new=np.arange(piece.start, piece.stop, dtype=np.int64))
 
     def _from(
         self, served: Served, fragment: FragmentMetadata, moved: Moved | None, missing: dict[bool, Offsets]
@@ -175,11 +287,7 @@ class Finder:
         """Takes what one fragment, now or before a compaction, has; shrinks `missing`."""
         spec, source = self._spec, source_of(self._spec, fragment)
         for record in _records(spec).of(fragment.id):
-            if (
-                record.key == spec.key.digest
-                and record.source == source
-                and record.physical_rows == fragment.physical_rows
-            ):
+            if self._fits(record, fragment, source):
                 self._take_file(served, record.target_file, record.computed, record.job_id, moved, missing)
         if not any(len(rows) for rows in missing.values()):
             return
@@ -204,10 +312,11 @@ class Finder:
         key = self._spec.key
         for entry in (e for e in entries if e.kind == "values"):
             usable = self._usable(entry.job_id, missing)
-            span: Any = [entry.start, entry.stop]
-            if moved is not None:
-                span = np.searchsorted(moved.old, span) + moved.start
-            usable = usable[slice(*np.searchsorted(usable, span))]
+            if moved is None:
+                usable = usable[slice(*np.searchsorted(usable, [entry.start, entry.stop]))]
+            else:
+                inside = moved.new[slice(*np.searchsorted(moved.old, [entry.start, entry.stop]))]
+                usable = usable[np.isin(usable, inside, assume_unique=True)]
             found = read_entry(self._store, entry, key, source, moved) if len(usable) else None
             if found is None:
                 continue
@@ -226,8 +335,9 @@ class Finder:
         at = rows.to_numpy()
         now = at
         if moved is not None:
-            now, inside = moved.new_offsets(at)
-            at = at[inside]
+            now, inside = moved.find(at)
+            order = np.argsort(now)
+            now, at = now[order], at[inside][order]
         chosen = np.isin(now, usable, assume_unique=True)
         outputs = self._outputs_in(file) if chosen.any() else None
         if outputs is None:
@@ -249,7 +359,7 @@ class Finder:
         """
         spec = self._spec
         session = open_session(spec.snapshot.uri, spec.snapshot.storage_options)
-        if not session.contains(f"data/{file}"):
+        if file in self.missing_files or not session.contains(f"data/{file}"):
             return None
         try:
             with panics_as_errors():
@@ -274,10 +384,36 @@ def _strike(missing: dict[bool, Offsets], found: Offsets) -> None:
         missing[kind] = missing[kind][~np.isin(missing[kind], found, assume_unique=True)]
 
 
+def _among(moved: Moved, rows: Offsets) -> Moved:
+    """Returns the moves that end in some rows."""
+    return _where(moved, np.isin(moved.new, rows, assume_unique=True))
+
+
+def _where(moved: Moved, chosen: NDArray[np.bool_]) -> Moved:
+    return Moved(old=moved.old[chosen], new=moved.new[chosen])
+
+
 @functools.lru_cache(maxsize=4)
+def _events(spec: BackfillSpec) -> tuple[Event, ...]:
+    """Returns what happened since the oldest version that matters; read once per process and round."""
+    dataset = spec.snapshot.open()
+    return tuple(events_between(dataset, spec.lineage_after or dataset.version, dataset.version))
+
+
+@functools.lru_cache(maxsize=16)
 def _lineage(spec: BackfillSpec, after: int) -> Lineage:
     dataset = spec.snapshot.open()
-    return Lineage.between(dataset, after, dataset.version)
+    return Lineage.between(dataset, after, dataset.version, _events(spec))
+
+
+@functools.lru_cache(maxsize=16)
+def _base(spec: BackfillSpec, version: int) -> lance.LanceDataset | None:
+    """Opens an older version of the table; None where it was cleaned up."""
+    try:
+        return dataclasses.replace(spec.snapshot, version=version, incarnation=None).open()
+    except (VersionNotFoundError, SnapshotError):
+        _LOG.info("version %s of %s is gone", version, spec.snapshot.uri)
+        return None
 
 
 @functools.lru_cache(maxsize=4)

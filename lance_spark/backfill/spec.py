@@ -11,17 +11,39 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from lance_spark.backfill.rowsets import RowSet
 from lance_spark.commit.identity import FieldIdentity
+from lance_spark.commit.rowsets import RowSet
 from lance_spark.dataset import DatasetRef
 from lance_spark.write.column_file import Targets
+from lance_spark.write.inputs import BlobReadStrategy
 from lance_spark.write.staging import Staging
 from udf_runtime.checkpoint import CheckpointKey
 
-BlobReadStrategy = Literal["auto", "legacy", "range"]
+OnStale = Literal["recompute", "null"]
 
 STAGES = ("read", "compute", "checkpoint", "write")
 """What a task's time is spent on."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowSpec:
+    """What a job covers, for a round that looks after rows that others have moved or changed.
+
+    Attributes:
+        version: The version that the job read first.
+        covered: Fragments of that version whose rows the job is to give a value.
+        unfinished: Those of them of which the job has not computed everything.
+        landed: Those of them whose values the job has committed.
+        unchanged: Those of them that are still there, with the same inputs.
+        on_stale: Whether rows whose inputs have changed are computed again, or are NULL.
+    """
+
+    version: int
+    covered: frozenset[int]
+    unfinished: frozenset[int]
+    landed: frozenset[int]
+    unchanged: frozenset[int]
+    on_stale: OnStale
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +65,9 @@ class BackfillSpec:
         redefined: Whether the column has had another UDF before: then rows with a value are selected too, unless `skip` says otherwise.
         serving_jobs: Jobs whose checkpoints may serve rows that have a value. Rows without one are served by any.
         checkpoints: Where checkpoints are kept; None is beside the table.
-        lineage_after: Version from which on compactions are followed to find older checkpoints; None where there are none.
+        bases: Versions at which rows may have been that were computed before and have moved or changed since, the newest first.
+        follow: What the job covers, where this is not its first round.
+        stale: Whether rows with a value are selected too that is not known to be up to date.
         sizes: Least, most and first rows of a batch.
         flush_s: Seconds after which computed values are persisted.
         threads: Threads of a task that compute.
@@ -66,13 +90,25 @@ class BackfillSpec:
     redefined: bool
     serving_jobs: frozenset[str]
     checkpoints: str | None
-    lineage_after: int | None
+    bases: tuple[int, ...]
+    follow: FollowSpec | None
+    stale: bool
     sizes: tuple[int, int, int]
     flush_s: float
     threads: int
     blob_strategy: BlobReadStrategy
     blob_buffer_bytes: int
     report_s: float
+
+    @property
+    def lineage_after(self) -> int | None:
+        """Version from which on compactions are followed to find what was computed before; None where there is nothing."""
+        return min(self.bases, default=None)
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether rows with a value are selected without a filter, but for those that are known to be up to date."""
+        return self.redefined or self.stale
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -176,6 +212,12 @@ class RangeOutcome:
         reused: Rows that checkpoints served.
         skipped: Rows that a policy skipped.
         crashed: Rows that killed their process.
+        carried: Rows whose value this job had computed before somebody moved them.
+        recomputed: Those of `computed` whose inputs somebody had changed since this job computed them first.
+        nulled: Rows that are NULL, because somebody changed their inputs.
+        kept: Rows that somebody else gave a value meanwhile.
+        held: Live rows that the job has looked after by now.
+        added: Live rows that the version lacked which the job read first.
         retries: Calls that were tried again.
         seconds: Time per stage.
         file: Name of the fragment's column file, if this range completed it.
@@ -197,6 +239,12 @@ class RangeOutcome:
     reused: int = 0
     skipped: int = 0
     crashed: int = 0
+    carried: int = 0
+    recomputed: int = 0
+    nulled: int = 0
+    kept: int = 0
+    held: int = 0
+    added: int = 0
     retries: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     file: str | None = None

@@ -11,30 +11,30 @@ moment may both do so, which costs time and nothing else: the driver takes one o
 from __future__ import annotations
 
 import dataclasses
-import json
 import logging
 import time
 import traceback
 from collections import deque
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
+from lance_spark.backfill.counts import Counts
 from lance_spark.backfill.failures import FailureLog
-from lance_spark.backfill.inputs import InputReader
-from lance_spark.backfill.pieces import Chunk, Offsets, columns_of, merge
-from lance_spark.backfill.rowsets import RowSet
+from lance_spark.backfill.followed import select_followed
+from lance_spark.backfill.notes import Notes
 from lance_spark.backfill.selection import has_values, rows_without_value, select_rows, without
-from lance_spark.backfill.serving import FOLDER, Finder, Served, source_of, store_of
-from lance_spark.backfill.spec import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, Task
-from lance_spark.checkpoints import LanceObjects
-from lance_spark.commit.changes import FragmentColumns
+from lance_spark.backfill.serving import Finder, Served, source_of, store_of
+from lance_spark.backfill.spec import BackfillSpec, FollowSpec, FragmentRows, FragmentWork, RangeOutcome, Task
+from lance_spark.commit.rowsets import RowSet
 from lance_spark.errors import TableUnreadableError
 from lance_spark.write.addresses import SnapshotRows
 from lance_spark.write.column_file import ColumnFile, Targets
+from lance_spark.write.inputs import InputReader
+from lance_spark.write.pieces import Chunk, MissingFileError, Offsets, columns_of, merge, no_rows
 from udf_runtime import UDF, UdfRuntimeError
 from udf_runtime.execute import RowFailure, UdfRunner
 from udf_runtime.policies import AdaptiveSize
@@ -70,18 +70,13 @@ def run_task(
     except UdfRuntimeError as error:
         # Said once per range, and not tried again: another attempt in this environment ends the same way.
         for work in task.work:
-            yield RangeOutcome(
-                fragment_id=work.fragment_id,
-                start=work.start,
-                stop=work.stop,
-                error=f"the UDF cannot be loaded on an executor: {error}",
-                error_type=type(error).__qualname__,
-            )
+            yield _failed_at_once(work, error, "the UDF cannot be loaded on an executor: ")
         return
     with UdfRunner(udf, threads=spec.threads, isolate=task.isolate) as runner:
         for work in task.work:
-            run = _RangeRun(spec, udf, runner, work, clock)
+            run = None
             try:
+                run = _RangeRun(spec, udf, runner, work, clock)
                 yield run.run()
             except Exception as error:  # noqa: BLE001 - whatever a UDF or a store raises is this range's outcome
                 _LOG.warning(
@@ -92,20 +87,17 @@ def run_task(
                     spec.snapshot.uri,
                     error,
                 )
-                yield run.failed(error)
+                yield _failed_at_once(work, error) if run is None else run.failed(error)
 
 
-@dataclass(slots=True)
-class _Computed:
-    """What calling the UDF gave, so far."""
-
-    rows: int = 0
-    retries: int = 0
-    skipped: int = 0
-    crashed: int = 0
-    failed: list[int] = field(default_factory=list)
-    seconds: dict[str, float] = field(
-        default_factory=lambda: {"read": 0.0, "compute": 0.0, "checkpoint": 0.0, "write": 0.0}
+def _failed_at_once(work: FragmentWork, error: Exception, what: str = "") -> RangeOutcome:
+    """Returns the outcome of a range that was not begun."""
+    return RangeOutcome(
+        fragment_id=work.fragment_id,
+        start=work.start,
+        stop=work.stop,
+        error=f"{what}{error}",
+        error_type=type(error).__qualname__,
     )
 
 
@@ -122,17 +114,18 @@ class _RangeRun:
         self._clock = clock
         self._store = store_of(spec)
         self._rows = SnapshotRows(spec.snapshot.open())
-        self._done = _Computed()
+        self._done = Counts()
         self._selected = 0
         self._reused = 0
         self._held: list[Chunk] = []
         self._held_bytes = 0
         self._flushed = False
         self._inherited = False
-        self._finder = Finder(spec, self._rows.dataset, self._store)
+        self._finder = Finder(spec, self._rows, self._store)
         self._last_flush = clock()
         self._failures = FailureLog(spec, work.fragment_id)
         self._source = ""
+        self._known = no_rows()
         self._taken: deque[Offsets] = deque()
 
     def run(self) -> RangeOutcome:
@@ -143,6 +136,21 @@ class _RangeRun:
             TableUnreadableError, FilterError: Rows cannot be read.
             CommitError: The job has ended meanwhile.
         """
+        while True:
+            try:
+                return self._run()
+            except MissingFileError as error:
+                # Of another job, which ended meanwhile. What was computed so far is found in checkpoints.
+                if error.file in self._finder.missing_files:
+                    raise
+                _LOG.warning("%s; its values are looked for elsewhere", error)
+                self._finder.missing_files.add(error.file)
+                self._flush()
+                self._work = replace(self._work, search=True)
+                self._taken.clear()
+
+    def _run(self) -> RangeOutcome:
+        """Does the work once."""
         spec, work = self._spec, self._work
         fragment = self._rows.fragment(work.fragment_id)
         if fragment is None:
@@ -154,11 +162,14 @@ class _RangeRun:
         self._source = source_of(spec, fragment.metadata)
         self._inherit(fragment.metadata)
         work = self._work
-        selected = self._timed("read", lambda: select_rows(spec, work, self._rows, fragment))
-        self._selected = len(selected)
-        served = self._find(fragment, selected)
-        self._reused = len(served.offsets)
-        todo = without(selected, served.offsets)
+        if spec.follow is None:
+            selected = self._timed("read", lambda: select_rows(spec, work, self._rows, fragment))
+            self._selected = len(selected)
+            served = self._find(fragment, selected)
+            self._reused = len(served.offsets) - self._done.rows
+            todo = without(selected, served.offsets)
+        else:
+            served, todo = self._look_after(fragment, spec.follow)
         if work.is_whole:
             return self._whole(fragment, served, todo)
         return self._part(fragment, served, todo)
@@ -171,6 +182,27 @@ class _RangeRun:
         if inherited.computed:
             self._inherited = True
             self._work = replace(self._work, done=self._work.done | inherited)
+
+    def _look_after(self, fragment: LanceFragment, follow: FollowSpec) -> tuple[Served, Offsets]:
+        """Finds the rows that others moved or changed since the job computed them, the values that are still right, and the rows to compute."""
+        found = self._timed(
+            "read", lambda: select_followed(self._spec, follow, self._work, self._rows, fragment, self._finder)
+        )
+        served = self._find(fragment, found.selected)
+        todo = without(found.selected, served.offsets)
+        if follow.on_stale == "null":
+            stale = np.intersect1d(todo, served.changed, assume_unique=True)
+            todo = without(todo, stale)
+            self._done.nulled = len(stale)
+            self._done.failed.extend(stale.tolist())
+        self._selected = len(found.fresh)
+        self._reused = int(np.isin(served.offsets, found.fresh, assume_unique=True).sum())
+        self._done.carried = len(served.offsets) - self._reused
+        self._done.kept = found.kept
+        self._done.held = found.held
+        self._done.added = found.added
+        self._known = np.setdiff1d(todo, found.fresh, assume_unique=True)
+        return served, todo
 
     def failed(self, error: Exception) -> RangeOutcome:
         """Returns the outcome of a range that raised; keeps what was computed before."""
@@ -204,21 +236,23 @@ class _RangeRun:
 
     def _whole(self, fragment: LanceFragment, served: Served, todo: Offsets) -> RangeOutcome:
         """Streams a fragment that is one range into its column file."""
-        if not len(todo) and not len(served.offsets):
+        lost = np.array(self._done.failed, dtype=np.int64)
+        if not len(todo) and not len(served.offsets) and not len(lost):
             return self._untouched()
         attempt = self._spec.staging.begin_attempt()
         file = ColumnFile(attempt, self._rows, fragment, self._targets(fragment))
         try:
-            streams = [self._compute(fragment, todo), *served.streams(self._spec, self._store)]
+            streams = [self._compute(fragment, todo), *served.streams(self._spec, self._store), self._nulls(lost)]
             nulls = self._fill(file, merge(streams))
-            self._refuse_lost(len(todo) + len(served.offsets) - file.rows)
+            self._refuse_lost(len(todo) + len(served.offsets) + len(lost) - file.rows)
+            useless = self._changes_nothing(self._done.rows + len(served.offsets))
+            written = None if useless else self._timed("write", file.close)
         except BaseException:
             file.discard()
             raise
-        if self._changes_nothing(self._done.rows + len(served.offsets)):
+        if written is None:
             file.discard()
             return self._only_failed()
-        written = self._closed(file)
         if self._spec.targets.blobs:
             self._flush()
         failed = RowSet.of(np.array(self._done.failed, dtype=np.int64))
@@ -226,17 +260,9 @@ class _RangeRun:
         rows = self._all_rows(computed, RowSet.of(nulls), failed)
         return self._finish(written.staged.name, written.staged.size_bytes, rows)
 
-    def _closed(self, file: ColumnFile) -> FragmentColumns:
-        """Finishes a column file."""
-        try:
-            return self._timed("write", file.close)
-        except BaseException:
-            file.discard()
-            raise
-
     def _changes_nothing(self, rows: int) -> bool:
         """Tells whether a file would say what the table says anyway: no row got a value, and those that failed have none."""
-        return rows == 0 and self._spec.where is None and not self._spec.redefined
+        return rows == 0 and self._spec.where is None and not self._spec.recomputes and not self._done.nulled
 
     def _only_failed(self) -> RangeOutcome:
         """Returns the outcome of a fragment in which all selected rows failed again."""
@@ -306,10 +332,10 @@ class _RangeRun:
         self._flush()
         self._copy(served)
         self._failures.write()
-        notes = _Notes(self._spec, self._work)
+        notes = Notes(self._spec, self._work)
         failed = RowSet.of(np.array(self._done.failed, dtype=np.int64))
         computed = RowSet.of(np.concatenate([served.offsets, todo])) - failed
-        notes.leave(computed, failed, touched=bool(len(todo) or len(served.offsets)))
+        notes.leave(computed, failed, touched=bool(len(todo) or len(served.offsets) or self._done.nulled))
         found = notes.all()
         if found is None:
             return replace(self._outcome(), checkpoints=True)
@@ -319,7 +345,7 @@ class _RangeRun:
 
     def _copy(self, served: Served) -> None:
         """Puts values that are elsewhere into checkpoints of this fragment: whoever assembles it looks only there."""
-        elsewhere = replace_entries(served, [piece for piece in served.entries if piece.moved is not None])
+        elsewhere = replace(served, entries=[piece for piece in served.entries if piece.moved is not None])
         for offsets, values in merge(elsewhere.streams(self._spec, self._store)):
             for first in range(0, len(offsets), _CUT_ROWS):
                 self._write_checkpoint(offsets[first : first + _CUT_ROWS], values.slice(first, _CUT_ROWS))
@@ -340,9 +366,11 @@ class _RangeRun:
                 part = computed & RowSet.span(start, stop)
                 wanted = part.to_numpy()
                 served = self._finder.find_checkpointed(fragment.metadata, wanted)
-                self._refuse_lost(len(wanted) - len(served.offsets))
+                # Checkpoints of another job that ended meanwhile are gone: whoever assembles the fragment computes these rows.
+                gone = without(wanted, served.offsets)
                 lost = (failed & RowSet.span(start, stop)).to_numpy()
-                nulls.append(self._fill(file, merge([*served.streams(spec, self._store), self._nulls(lost)])))
+                streams = [*served.streams(spec, self._store), self._nulls(lost), self._compute(fragment, gone)]
+                nulls.append(self._fill(file, merge(streams)))
             self._refuse_lost(len(computed) + len(failed) - file.rows)
             written = file.close()
         except BaseException:
@@ -392,6 +420,7 @@ class _RangeRun:
             self._done.retries += result.retries
             self._note_failures(offsets, result.failures)
             self._done.rows += len(offsets) - len(result.failures)
+            self._done.recomputed += int(np.isin(offsets, self._known, assume_unique=True).sum())
             self._hold(offsets, result.values, [failure.row for failure in result.failures])
             yield offsets, result.values
             began = self._clock()
@@ -453,36 +482,14 @@ class _RangeRun:
             reused=self._reused,
             skipped=done.skipped,
             crashed=done.crashed,
+            carried=done.carried,
+            recomputed=done.recomputed,
+            nulled=done.nulled,
+            kept=done.kept,
+            held=done.held if self._spec.follow is not None else done.rows + self._reused,
+            added=done.added,
             retries=done.retries,
             seconds=dict(done.seconds),
             source=self._source,
             checkpoints=self._flushed,
         )
-
-
-def replace_entries(served: Served, entries: list[Any]) -> Served:
-    """Returns what was found elsewhere than in checkpoints of the fragment itself."""
-    return Served(served.offsets, entries, served.files)
-
-
-class _Notes:
-    """What the ranges of one fragment leave for whoever ends the last of them; they go with the job."""
-
-    def __init__(self, spec: BackfillSpec, work: FragmentWork) -> None:
-        self._objects = LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options)
-        self._folder = f"jobs/{spec.staging.job_id}/ranges/{work.fragment_id}"
-        self._work = work
-
-    def leave(self, computed: RowSet, failed: RowSet, *, touched: bool) -> None:
-        """Notes that this range is done."""
-        note = {"computed": computed.to_text(), "failed": failed.to_text(), "touched": touched}
-        self._objects.put(f"{self._folder}/{self._work.start}-{self._work.stop}", json.dumps(note).encode())
-
-    def all(self) -> list[dict[str, Any]] | None:
-        """Returns the notes of all ranges, or None if one is not done."""
-        there = {path.rsplit("/", 1)[1] for path in self._objects.list(self._folder)}
-        names = [f"{start}-{stop}" for start, stop in self._work.ranges]
-        if not there.issuperset(names):
-            return None
-        payloads = [self._objects.get(f"{self._folder}/{name}") for name in names]
-        return None if any(payload is None for payload in payloads) else [json.loads(p) for p in payloads if p]

@@ -82,6 +82,9 @@ def attempt_commit(
         if "Dataset already exists" in str(error) or "_versions/0.manifest" in str(error):
             # What a creation gets when another one came first (measured with pylance 14); nothing was overwritten.
             return Lost(race=True, error=error)
+        if "Fragment being replaced not found" in str(error):
+            # The fragment went between our look and the commit, and the transaction that says so was cleaned up already.
+            return Lost(race=False, error=error)
         if str(error).startswith("Invalid user input"):
             raise CommitError(
                 f"Lance refused the commit: {error} - at {uri} - nothing was committed", uri=uri

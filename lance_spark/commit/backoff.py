@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from lance_spark.commit.store_probe import allowed_by_environment
 from lance_spark.errors import OptionError
 
 RETRIES_VARIABLE = "LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES"
@@ -30,26 +31,32 @@ class CommitPolicy:
         max_retries: Rounds without progress after which it gives up. Losing a race for a version slot is not counted: somebody else
             made progress, and there is nothing wrong with what was sent.
         timeout_s: Seconds after which it gives up in any case.
+        allow_unsafe: Whether to commit to an object store on which writers at once lose each other's work.
     """
 
     max_retries: int = DEFAULT_RETRIES
     timeout_s: float = DEFAULT_TIMEOUT_S
+    allow_unsafe: bool = False
 
     @staticmethod
-    def of(max_retries: int | None) -> CommitPolicy:
-        """Returns the policy for an option's value; None takes the environment variable, else the default.
+    def of(
+        max_retries: int | None, timeout_s: float | None = None, *, allow_unsafe: bool | None = None
+    ) -> CommitPolicy:
+        """Returns the policy for the options' values; None takes the environment variable, else the default.
 
         Raises:
             OptionError: The environment variable is not a number.
         """
-        if max_retries is not None:
-            return CommitPolicy(max_retries=max_retries)
-        text = os.environ.get(RETRIES_VARIABLE)
-        if text is None:
-            return CommitPolicy()
-        if not text.strip().isdecimal():
-            raise OptionError(RETRIES_VARIABLE, text, "a number, 0 or more")
-        return CommitPolicy(max_retries=int(text))
+        if max_retries is None:
+            text = os.environ.get(RETRIES_VARIABLE, str(DEFAULT_RETRIES))
+            if not text.strip().isdecimal():
+                raise OptionError(RETRIES_VARIABLE, text, "a number, 0 or more")
+            max_retries = int(text)
+        return CommitPolicy(
+            max_retries=max_retries,
+            timeout_s=DEFAULT_TIMEOUT_S if timeout_s is None else timeout_s,
+            allow_unsafe=allowed_by_environment() if allow_unsafe is None else allow_unsafe,
+        )
 
 
 @dataclass(slots=True, kw_only=True)

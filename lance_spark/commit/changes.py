@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from lance_spark.commit.identity import FieldIdentity
+from lance_spark.commit.rowsets import RowSet
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,14 +67,43 @@ class FragmentColumns:
     """New values of columns for every physical row of one fragment, staged in one file.
 
     Attributes:
-        fragment_id: Id of the fragment in the snapshot.
+        fragment: The fragment as it was when the values were written for it.
         staged: The file; it holds all target columns, and exactly as many rows as the fragment has physical rows.
-        rows: Rows that the job gave values for.
+        given: Rows that the job gave values for; the others have in the file what they had in the table.
+    """
+
+    fragment: FragmentMetadata
+    staged: StagedColumns
+    given: RowSet
+
+    @property
+    def fragment_id(self) -> int:
+        """Id of the fragment."""
+        return int(self.fragment.id)
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that the job gave values for."""
+        return len(self.given)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FollowedColumns:
+    """What was made of the values of rows that are in another fragment now, or whose inputs or values somebody has changed.
+
+    Attributes:
+        fragment_id: Id of the fragment that they are in.
+        columns: Their values, staged for that fragment; None where nothing has to be written.
+        carried: Rows that get the job's value.
+        nulled: Rows that are NULL, because their inputs are not those that the value was computed from.
+        covered: Live rows of the fragment that the snapshot had.
     """
 
     fragment_id: int
-    staged: StagedColumns
-    rows: int
+    columns: FragmentColumns | None
+    carried: int
+    nulled: int
+    covered: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,8 +147,10 @@ class CommitResult:
         input_columns: Columns that the values were taken to depend on.
         inputs_from: How these were determined; None where the operation was not a backfill.
         fragments_gone: Fragments that were dropped by somebody else meanwhile; their values were not needed any more.
-        rows_gone: Rows given whose value is in no fragment of `version`: rows deleted meanwhile, and rows that an update moved to a new
-            fragment. An upper bound where only some rows of a fragment were given.
+        rows_carried: Those of `rows` that somebody had moved meanwhile, or whose fragment somebody had changed: their values were carried over.
+        rows_nulled: Rows given that are NULL in `version`, because their inputs changed meanwhile.
+        rows_gone: Rows given whose value is in no fragment of `version`, mostly because they were deleted meanwhile. An upper bound where
+            only some rows of a fragment were given.
         new_rows: Live rows of `version` in fragments that the snapshot did not have; they got no value from this job.
     """
 
@@ -135,6 +167,8 @@ class CommitResult:
     input_columns: tuple[str, ...] = ()
     inputs_from: InputsFrom | None = None
     fragments_gone: tuple[int, ...] = ()
+    rows_carried: int = 0
+    rows_nulled: int = 0
     rows_gone: int = 0
     new_rows: int = 0
 

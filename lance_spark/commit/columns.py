@@ -1,8 +1,9 @@
-"""Commits column files on top of whatever came first: the backfill's side of the committer.
+"""Commits column files on top of whatever came first: the backfill's side of the committer, and the one entry of both doors.
 
 Each round looks at the head, judges every fragment by identity (:mod:`lance_spark.commit.rebase`), adds the columns that are new as
-all-NULL ones, and commits the column files of all valid fragments with one DataReplacement. All or nothing: one fragment that cannot be
-applied as it is ends the commit with a typed error, and nothing of it is in the table.
+all-NULL ones, and commits the column files of all valid fragments with one DataReplacement. What to do about the others is the door's to
+know: a DataFrame write has its values followed, and everything is committed at once or not at all; a job of the table API leaves them out,
+and looks after them itself.
 """
 
 from __future__ import annotations
@@ -10,58 +11,44 @@ from __future__ import annotations
 import dataclasses
 import logging
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
-from lance_spark.commit.committer import properties_of, run_rounds
-from lance_spark.commit.entries import data_files, file_named, same_columns
-from lance_spark.commit.history import UNDONE_KEY, Event, events_between
-from lance_spark.commit.identity import (
-    TOKEN_KEY,
-    FieldIdentity,
-    FragmentIdentity,
-    field_identities,
-    files_of,
-    fragment_identity,
+from lance_spark.commit.changes import (
+    ColumnsToCommit,
+    CommitResult,
+    FollowedColumns,
+    FragmentColumns,
+    StagedColumns,
 )
+from lance_spark.commit.committer import properties_of, run_rounds
+from lance_spark.commit.coverage import Coverage, Covered
+from lance_spark.commit.doors import Follow, Outcome, Stage
+from lance_spark.commit.entries import add_null_columns, data_files, fill_gaps
+from lance_spark.commit.heads import Head, SeenHistory
+from lance_spark.commit.identity import FieldIdentity, fragment_identity
+from lance_spark.commit.lineage import Lineage
 from lance_spark.commit.rebase import (
     Change,
-    Decision,
     Judgement,
-    SeenHistory,
     Verdict,
     decide,
     judge_column,
     judge_fragment,
-    judge_new_column,
 )
-from lance_spark.commit.snapshot import open_snapshot
+from lance_spark.commit.refusals import conflict_error, refuse_other_columns, refuse_overwritten, shown
+from lance_spark.commit.undo import take_back
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import (
-    CommitConflictError,
-    CommitError,
-    CommitImpossibleError,
-    CommitOutcomeUnknownError,
-)
+from lance_spark.errors import CommitConflictError, CommitError, CommitImpossibleError
 
 if TYPE_CHECKING:
     import lance
-    from lance.fragment import FragmentMetadata
+    from lance.fragment import DataFile
 
 _logger = logging.getLogger(__name__)
-
-_NAMED_FRAGMENTS = 10
-"""Fragments that a message names."""
-
-RestoreFile = Callable[[int], StagedColumns]
-"""Stages a file with the values that a fragment's target columns have in the snapshot, NULL where they are new."""
-
-BlankFile = Callable[[int, Sequence[str]], StagedColumns]
-"""Stages a file of a fragment in which the named target columns are NULL."""
 
 
 def commit_columns(
@@ -69,22 +56,24 @@ def commit_columns(
     change: ColumnsToCommit,
     *,
     job_id: str,
-    restore_file: RestoreFile,
-    blank_file: BlankFile,
+    stage: Stage,
+    others: Collection[int] | None,
+    follow: Follow | None = None,
     policy: CommitPolicy | None = None,
     history: SeenHistory | None = None,
-) -> CommitResult:
-    """Commits column files as one version. Runs in Spark's commit process, without a session.
+) -> Outcome:
+    """Commits column files as one version. Runs on the driver, or in Spark's commit process, without a session.
 
     A new column takes a version more: it is added as all NULL first, since a Merge that carried values would have to be sent again on a
     conflict, and pylance then drops other columns or brings deleted rows back. A death between the two leaves the column all NULL.
 
     Args:
-        snapshot: The table, at the version that the values belong to.
+        snapshot: The table, at the version that the values belong to. That version need not be there any more.
         change: The column files.
         job_id: Identifies the job over attempts; a second commit with the same id returns the result of the first.
-        restore_file: Stages a fragment's previous values; called only if a commit has to be taken back.
-        blank_file: Stages NULLs; called where a fragment has files of some of the target columns and not of others.
+        stage: Stages files beside the job's own.
+        others: Ids of the snapshot's fragments, at least those that are not named in `change`; None where the snapshot is gone.
+        follow: Looks after fragments that cannot be applied as they are; then the commit is all or nothing. Without it they are left out.
         policy: Bounds of the retries; by default as the environment says.
         history: What earlier commits have read, where a job of one snapshot makes several, each under an id of its own; is added to.
 
@@ -92,145 +81,213 @@ def commit_columns(
         What was committed.
 
     Raises:
-        CommitConflictError: Fragments changed meanwhile so that the values do not fit: compacted, or an input or target column was
-            rewritten in place. Or somebody added the same column. Nothing was committed.
+        CommitConflictError: Somebody added the same column, or as `follow` says. Nothing was committed.
         CommitImpossibleError: The column was dropped or changed, or the table was overwritten or restored. Nothing was committed.
         CommitOutcomeUnknownError: Whether the commit happened cannot be told. The files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
     history = history or SeenHistory()
-    since = max(change.read_version, history.upto)
     job = _ColumnCommit(
         snapshot=snapshot,
         change=change,
         job_id=job_id,
-        restore_file=restore_file,
-        blank_file=blank_file,
-        changes=history.changes,
-        seen=since,
+        stage=stage,
+        others=None if others is None else frozenset(others),
+        follow=follow,
+        history=history,
+        parts={part.fragment_id: part for part in change.fragments},
+        policy=policy or CommitPolicy.of(None),
     )
-    try:
-        result = run_rounds(snapshot, job_id, since, job.run_round, policy or CommitPolicy.of(None))
-    finally:
-        history.upto = job.seen
+    since = max(change.read_version, history.upto)
+    result = run_rounds(snapshot, job_id, since, job.run_round, job.policy)
+    if job.slipped:
+        result = run_rounds(snapshot, job_id, result.version, job.run_repair, job.policy)
     _logger.info(
-        "backfill of %s committed to %s as version %d: %d rows in %d fragments, read at version %d, inputs %s (from %s), "
-        "%d fragments and %d rows gone meanwhile, %d new rows without a value, %d retries (job %s)",
+        "backfill of %s committed to %s as version %d: %d rows in %d fragments, read at version %d, inputs %s (from %s), %d rows carried "
+        "over, %d NULL because their inputs changed, %d fragments and %d rows gone meanwhile, %d new rows without a value, %d retries (job %s)",
         ", ".join(result.columns), result.uri, result.version, result.rows, result.fragments, change.read_version,
-        ", ".join(result.input_columns) or "none", result.inputs_from, len(result.fragments_gone), result.rows_gone,
-        result.new_rows, result.retries, job_id,
+        ", ".join(result.input_columns) or "none", result.inputs_from, result.rows_carried, result.rows_nulled, len(result.fragments_gone),
+        result.rows_gone, result.new_rows, result.retries, job_id,
     )  # fmt: skip
-    return result
+    return Outcome(result=result, left=dict(job.left), files=job.files)
 
 
 @dataclass(slots=True, kw_only=True)
-class _Head:
-    """One version that was looked at."""
+class _Plan:
+    """What one round commits.
 
-    dataset: lance.LanceDataset
-    fields: tuple[FieldIdentity, ...]
-    fragments: dict[int, FragmentMetadata]
+    Attributes:
+        parts: Column files, by the fragment of the head that they are for.
+        gone: Fragments of the job whose rows are nowhere.
+        left: Why other fragments are left out.
+        new_rows: Rows that the snapshot did not have.
+    """
 
-    @staticmethod
-    def of(dataset: lance.LanceDataset) -> _Head:
-        fragments = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
-        return _Head(dataset=dataset, fields=field_identities(dataset.lance_schema), fragments=fragments)
+    parts: dict[int, FragmentColumns]
+    gone: tuple[int, ...]
+    left: dict[int, str]
+    new_rows: int
 
 
 @dataclass(slots=True, kw_only=True)
 class _ColumnCommit:
-    """The state of one commit over its rounds: what is known of the history, and which columns it has added."""
+    """The state of one commit over its rounds: what is known of the history, what was followed, and which columns it has added."""
 
     snapshot: DatasetRef
     change: ColumnsToCommit
     job_id: str
-    restore_file: RestoreFile
-    blank_file: BlankFile
-    changes: list[Change]
-    seen: int
+    stage: Stage
+    others: frozenset[int] | None
+    follow: Follow | None
+    history: SeenHistory
+    parts: dict[int, FragmentColumns]
+    policy: CommitPolicy
     token: str | None = None
-    then: dict[int, FragmentMetadata] = field(default_factory=dict)
     blanks: set[str] = field(default_factory=set)
+    followed: dict[int, FollowedColumns] = field(default_factory=dict)
+    left: dict[int, str] = field(default_factory=dict)
+    landed: dict[int, FragmentColumns] = field(default_factory=dict)
+    base: Head | None = None
+    slipped: bool = False
+    files: frozenset[str] | None = None
+    result: CommitResult | None = None
 
     @property
     def uri(self) -> str:
         return self.snapshot.uri
 
+    @property
+    def changes(self) -> list[Change]:
+        """What happened since the version that the values belong to; the job may have read older ones."""
+        return [change for change in self.history.changes if change.version > self.change.read_version]
+
+    @property
+    def input_ids(self) -> list[int]:
+        return [number for column in self.change.inputs for number in column.ids]
+
     def run_round(self, dataset: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
         """Does one round, as :class:`~lance_spark.commit.committer.Round` says."""
-        if dataset is None:
-            raise CommitImpossibleError(f"the table was deleted - at {self.uri} - nothing was committed", uri=self.uri)
-        snapshot = open_snapshot(self.snapshot)
-        if not self.then:
-            self.then = _Head.of(snapshot).fragments
-        head = _Head.of(dataset)
-        self._look_back(head.dataset)
-        decision = self._judge(head)
-        added = self._add_columns(head)
+        head = self._look(dataset)
+        plan = self._plan(head)
+        added = self._add_columns(head.dataset, {column.name for column in head.fields})
         if isinstance(added, (Lost, Unknown)):
             return added
         if added is not None:
-            head = _Head.of(added)
-            self._look_back(head.dataset)
-            decision = self._judge(head)
-        filled = self._fill_gaps(head, decision)
+            head = self._look(added)
+            plan = self._plan(head)
+        filled = self._fill_gaps(head, plan)
         if isinstance(filled, (Lost, Unknown)):
             return filled
         if filled is not None:
-            head = _Head.of(filled)
-            self._look_back(head.dataset)
-            decision = self._judge(head)
-        return self._replace(head, decision, retries)
+            head = self._look(filled)
+            plan = self._plan(head)
+        return self._replace(head, plan, retries)
 
-    def _look_back(self, dataset: lance.LanceDataset) -> None:
-        for event in events_between(dataset, self.seen, dataset.version):
-            self.changes.append(_change_of(event))
-        self.seen = max(self.seen, dataset.version)
-
-    def _judge(self, head: _Head) -> Decision:
-        """Judges columns and fragments, and raises where anything stands in the way."""
-        for column in self.change.targets:
-            if column.id >= 0:
-                judgement = judge_column(column, head.fields, self.changes)
-            else:
-                judgement = judge_new_column(
-                    column.name, column.type, head.fields, mine=self.token, is_filled=lambda now: _is_filled(head, now)
-                )
-            if judgement.verdict is Verdict.IMPOSSIBLE:
-                raise CommitImpossibleError(
-                    f"the values cannot be applied: {judgement.reason} - at {self.uri}, version {head.dataset.version}, read at version "
-                    f"{self.change.read_version} - nothing was committed; read the table again and write again",
-                    uri=self.uri,
-                )
-            if judgement.verdict is Verdict.CONFLICT:
+    def run_repair(self, dataset: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
+        """Follows fragments again whose inputs were rewritten in the moment of the commit. One round."""
+        head = self._look(dataset)
+        wrong = self._wrong(head)
+        if self.follow is None or self.result is None or not wrong:
+            raise CommitError(
+                f"there is nothing to repair - at {self.uri} - this is a fault of lance-spark", uri=self.uri
+            )
+        lost = self._lost_columns(head)
+        if lost is None:
+            try:
+                followed = self.follow(head.dataset, self._lineage(head), sorted(wrong))
+            except CommitError as error:
+                self._take_back(head)
                 raise CommitConflictError(
-                    f"{judgement.reason} - at {self.uri}, version {head.dataset.version}, read at version {self.change.read_version} - "
-                    "nothing was committed; read the table again and write again, or choose another name",
-                    uri=self.uri,
-                )
-        decision = decide({part.fragment_id: self._judge_fragment(part, head) for part in self.change.fragments})
-        if decision.blocked:
-            raise self._conflict(decision.blocked, head.dataset.version, "nothing was committed")
-        return decision
+                    f"{error}; the commit was taken back", uri=self.uri, fragments=sorted(wrong)
+                ) from error
+        else:
+            self._take_back(head)
+            raise self._conflict(dict.fromkeys(wrong, lost), head.dataset.version, "the commit was taken back at once")
+        self.followed.update({one.fragment_id: one for one in followed})
+        parts = {one.fragment_id: one.columns for one in followed if one.columns is not None}
+        before = sum(self.landed[fragment].rows for fragment in wrong if fragment in self.landed)
+        carried, nulled = sum(one.carried for one in followed), sum(one.nulled for one in followed)
+        result = dataclasses.replace(
+            self.result,
+            rows=self.result.rows - before + carried,
+            rows_carried=self.result.rows_carried + carried,
+            rows_nulled=self.result.rows_nulled + nulled,
+            retries=self.result.retries + retries + 1,
+        )
+        return self._send(head, parts, result)
 
-    def _judge_fragment(self, part: FragmentColumns, head: _Head) -> Judgement:
+    def _look(self, dataset: lance.LanceDataset | None) -> Head:
+        if dataset is None:
+            raise CommitImpossibleError(f"the table was deleted - at {self.uri} - nothing was committed", uri=self.uri)
+        if dataset.version < self.change.read_version:
+            raise CommitImpossibleError(
+                f"the table was deleted and made anew since version {self.change.read_version} of it was read - at {self.uri} - nothing was "
+                "committed; read the table again and write again",
+                uri=self.uri,
+            )
+        self.history.look(dataset, self.change.read_version)
+        return Head.of(dataset)
+
+    def _lineage(self, head: Head) -> Lineage:
+        return self.history.lineage(head.dataset, self.change.read_version)
+
+    def _plan(self, head: Head) -> _Plan:
+        """Judges columns and fragments, has those followed that need it, and raises where anything stands in the way."""
+        refuse_other_columns(self.change, head, self.changes, token=self.token, uri=self.uri)
+        decision = decide({part.fragment_id: self._judge_fragment(part, head) for part in self.change.fragments})
+        parts = {fragment: self.parts[fragment] for fragment in decision.valid}
+        if self.parts and not parts:
+            refuse_overwritten(self.change, head, self.changes, self.uri)
+        others = self.parts.keys() if self.others is None else self.others
+        untouched = not decision.blocked and not decision.gone
+        if self.follow is None or (untouched and (self.others is None or not self._may_have_moved())):
+            # Without the snapshot nothing tells which rows an update has moved; those that stayed are as they were.
+            new_rows = sum(f.num_rows for number, f in head.fragments.items() if number not in others)
+            return _Plan(parts=parts, gone=decision.gone, left=dict(decision.blocked), new_rows=new_rows)
+        covered = {number: Covered.of(part.fragment, self.input_ids, done=False) for number, part in self.parts.items()}
+        coverage = Coverage(
+            version=self.change.read_version, covered=covered, others=frozenset(others - covered.keys())
+        )
+        lineage = self._lineage(head)
+        look = coverage.look(head.dataset.version, head.fragments.values(), lineage, self.input_ids)
+        open_ones = [fragment for fragment in look.open if fragment not in parts]
+        again = [fragment for fragment in open_ones if not self._still_fits(fragment, head)]
+        if again:
+            self.followed.update({one.fragment_id: one for one in self.follow(head.dataset, lineage, again)})
+        self.followed = {number: self.followed[number] for number in open_ones}
+        parts.update({number: one.columns for number, one in self.followed.items() if one.columns is not None})
+        new_rows = sum(head.fragments[number].num_rows for number in look.new)
+        new_rows += sum(head.fragments[number].num_rows - one.covered for number, one in self.followed.items())
+        gone = tuple(number for number in self.parts if number not in head.fragments)
+        return _Plan(parts=parts, gone=gone, left={}, new_rows=new_rows)
+
+    def _may_have_moved(self) -> bool:
+        """Tells whether anything since the snapshot may have put rows into other fragments."""
+        return any(change.operation in ("Rewrite", "Update", "Restore", "Overwrite", None) for change in self.changes)
+
+    def _still_fits(self, fragment: int, head: Head) -> bool:
+        """Tells whether what was followed to an earlier head still fits."""
+        one = self.followed.get(fragment)
+        if one is None or one.columns is None:
+            return False
+        return self._judge_fragment(one.columns, head).verdict is Verdict.VALID
+
+    def _judge_fragment(self, part: FragmentColumns, head: Head, *, ours: str | None = None) -> Judgement:
         # A column that was dropped meanwhile cannot have been rewritten; the values were computed from what it held.
         still = {column.id for column in head.fields}
         inputs = [column for column in self.change.inputs if column.id in still]
-        then = self._identity(self.then[part.fragment_id], inputs, self.change.targets)
         now_fragment = head.fragments.get(part.fragment_id)
-        now = None if now_fragment is None else self._identity(now_fragment, inputs, self._targets_now(head))
+        targets = self._targets_now(head)
+        then = fragment_identity(
+            part.fragment, inputs, [column for column in self.change.targets if column.id >= 0] or targets
+        )
+        now = None if now_fragment is None else fragment_identity(now_fragment, inputs, targets)
         if now is not None and self.blanks:
             others = tuple(file for file in now.targets if file.partition(":")[0] not in self.blanks)
             now = dataclasses.replace(now, targets=others)
-        return judge_fragment(then, now, self.changes)
+        return judge_fragment(then, now, self.changes, ours=ours)
 
-    def _identity(
-        self, fragment: FragmentMetadata, inputs: Sequence[FieldIdentity], targets: Sequence[FieldIdentity]
-    ) -> FragmentIdentity:
-        return fragment_identity(fragment, inputs, [column for column in targets if column.id >= 0])
-
-    def _targets_now(self, head: _Head) -> tuple[FieldIdentity, ...]:
+    def _targets_now(self, head: Head) -> tuple[FieldIdentity, ...]:
         """Returns the target columns of a version, under whatever name they are there."""
         ids = {column.id for column in self.change.targets if column.id >= 0}
         new = set(self.change.new_columns.names)
@@ -241,101 +298,49 @@ class _ColumnCommit:
         )
 
     def _conflict(self, blocked: Mapping[int, str], version: int, done: str) -> CommitConflictError:
-        reasons: dict[str, list[int]] = {}
-        for fragment, reason in blocked.items():
-            reasons.setdefault(reason, []).append(fragment)
-        parts = "; ".join(
-            f"fragment{'s' if len(ids) > 1 else ''} {_shown(ids)}: {reason}" for reason, ids in reasons.items()
-        )
-        return CommitConflictError(
-            f"{len(blocked)} of {len(self.change.fragments)} fragments changed since version {self.change.read_version}, so that the "
-            f"values do not fit: {parts} - at {self.uri}, version {version} - {done}; read the table again and write again"
-            f"{self._inputs_hint(blocked)}",
-            uri=self.uri,
-            fragments=sorted(blocked),
-        )
+        return conflict_error(self.change, self.uri, blocked, version, done)
 
-    def _inputs_hint(self, blocked: Mapping[int, str]) -> str:
-        if self.change.inputs_from != "all" or not any("input columns" in reason for reason in blocked.values()):
-            return ""
-        return ", and name the columns that the values depend on with option('input_columns', ...): all were assumed"
-
-    def _add_columns(self, head: _Head) -> lance.LanceDataset | Lost | Unknown | None:
-        """Adds the new columns that the head lacks, as all NULL. Returns the dataset with them, None if there was nothing to add."""
-        import pyarrow as pa
-        from lance.commit import CommitConflictError as LanceConflict
-
-        names = {column.name for column in head.fields}
-        missing = [arrow for arrow in self.change.new_columns if arrow.name not in names]
+    def _add_columns(
+        self, head: lance.LanceDataset, there: Collection[str]
+    ) -> lance.LanceDataset | Lost | Unknown | None:
+        """Adds the new columns that a version lacks; None if there are none."""
+        missing = [arrow for arrow in self.change.new_columns if arrow.name not in there]
         if not missing:
             return None
         token = self.token or uuid.uuid4().hex
-        stamped = []
-        for arrow in missing:
-            metadata: dict[bytes | str, bytes | str] = dict((arrow.metadata or {}).items())
-            metadata[TOKEN_KEY] = token
-            stamped.append(arrow.with_nullable(True).with_metadata(metadata))
-        try:
-            # pylance builds the Merge from this handle's version and refuses it if anything but an index or the configuration came
-            # first (measured), so nobody's column or deletion is overwritten.
-            head.dataset.add_columns(pa.schema(stamped))
-        except LanceConflict as error:
-            return Lost(race=True, error=error)
-        except OSError as error:
-            return Unknown(error=error)
-        except (ValueError, TypeError, NotImplementedError) as error:
-            raise CommitError(
-                f"Lance cannot add columns {', '.join(repr(f.name) for f in missing)}: {error} - at {self.uri} - nothing was committed",
-                uri=self.uri,
-            ) from error
-        self.token = token
-        return self.snapshot.open_latest()
+        outcome = add_null_columns(head, missing, token)
+        if outcome is None:
+            self.token = token
+            return self.snapshot.open_latest()
+        return outcome
 
-    def _fill_gaps(self, head: _Head, decision: Decision) -> lance.LanceDataset | Lost | Unknown | None:
-        """Gives fragments that have files of some target columns files of the others too, with NULLs, which these columns are there anyway.
+    def _fill_gaps(self, head: Head, plan: _Plan) -> lance.LanceDataset | Lost | Unknown | None:
+        """Gives fragments that have files of some target columns files of the others too; None where there was nothing to do."""
 
-        Measured: a DataReplacement replaces a file of a fragment, or adds one, but does not do both in one. Returns the dataset with them,
-        None where there was nothing to do.
-        """
-        from lance import LanceOperation
-
-        gaps: dict[tuple[str, ...], list[int]] = {}
-        for fragment in decision.valid:
-            columns = self._targets_now(head)
-            without = tuple(c.name for c in columns if not files_of(head.fragments[fragment], c.ids))
-            if without and len(without) < len(columns):
-                gaps.setdefault(without, []).append(fragment)
-        dataset = None
-        for names, fragments in gaps.items():
-            base = dataset or head.dataset
-            staged = [self.blank_file(fragment, names) for fragment in fragments]
+        def blank(dataset: lance.LanceDataset, fragment: int, names: Sequence[str]) -> StagedColumns:
+            staged = self.stage.blank(dataset, fragment, names)
             # Before the commit: where its answer is lost, the next round meets these files.
-            self.blanks.update(file.name for file in staged)
-            groups = [
-                LanceOperation.DataReplacementGroup(*pair)
-                for pair in zip(fragments, data_files(base, staged), strict=True)
-            ]
-            outcome = attempt_commit(
-                base,
-                LanceOperation.DataReplacement(groups),
-                read_version=base.version,
-                properties={},
-                storage_options=self.snapshot.storage,
-            )
-            if not isinstance(outcome, Landed):
-                return outcome
-            dataset = outcome.dataset
-        return dataset
+            self.blanks.add(staged.name)
+            return staged
 
-    def _replace(self, head: _Head, decision: Decision, retries: int) -> CommitResult | Lost | Unknown:
+        return fill_gaps(head, sorted(plan.parts), self._targets_now(head), blank, self.snapshot.storage)
+
+    def _replace(self, head: Head, plan: _Plan, retries: int) -> CommitResult | Lost | Unknown:
+        """Commits the round's column files."""
+        self.left = plan.left
+        result = self._result(head, plan, retries)
+        if not plan.parts:
+            self.files = frozenset()
+            return dataclasses.replace(result, version=head.dataset.version)
+        return self._send(head, plan.parts, result)
+
+    def _send(
+        self, head: Head, parts: Mapping[int, FragmentColumns], result: CommitResult
+    ) -> CommitResult | Lost | Unknown:
         from lance import LanceOperation
 
-        result = self._result(head, decision, retries)
-        if not decision.valid:
-            return dataclasses.replace(result, version=head.dataset.version)
-        staged = {part.fragment_id: part.staged for part in self.change.fragments}
-        files = data_files(head.dataset, [staged[fragment] for fragment in decision.valid])
-        groups = [LanceOperation.DataReplacementGroup(*pair) for pair in zip(decision.valid, files, strict=True)]
+        numbers = sorted(parts)
+        groups = [LanceOperation.DataReplacementGroup(*pair) for pair in self._entries(head, numbers, parts)]
         outcome = attempt_commit(
             head.dataset,
             LanceOperation.DataReplacement(groups),
@@ -345,66 +350,120 @@ class _ColumnCommit:
         )
         if not isinstance(outcome, Landed):
             return outcome
-        landed = outcome.dataset
-        if landed.version != head.dataset.version + 1:
-            self._check_slipped(landed, decision)
-        return dataclasses.replace(result, version=landed.version)
+        lost = self._look_for_files(head, parts)
+        self.base = self.base or head
+        self.landed = {**self.landed, **parts}
+        self.files = (self.files or frozenset()) | {part.staged.name for part in parts.values()}
+        self.result = dataclasses.replace(result, version=outcome.dataset.version)
+        self.slipped = False
+        if outcome.dataset.version != head.dataset.version + 1:
+            self._examine(outcome.dataset)
+        if lost:
+            self._give_up_lost(outcome.dataset, lost)
+        return self.result
 
-    def _result(self, head: _Head, decision: Decision, retries: int) -> CommitResult:
-        parts = {part.fragment_id: part for part in self.change.fragments}
-        gone = sum(parts[fragment].rows for fragment in decision.gone)
-        for fragment in decision.valid:
-            deleted = head.fragments[fragment].num_deletions - self.then[fragment].num_deletions
-            gone += min(deleted, parts[fragment].rows)
+    def _look_for_files(self, head: Head, parts: Mapping[int, FragmentColumns]) -> list[int]:
+        """Returns the fragments whose files went in the moment of the commit: a cleanup deletes what no version names.
+
+        Raises:
+            CommitImpossibleError: All of the table went; Lance commits to such a table without an error.
+        """
+        missing = self.stage.missing([part.staged.name for part in parts.values()])
+        lost = [number for number, part in parts.items() if part.staged.name in missing]
+        if lost and self.stage.missing([head.fragments[lost[0]].files[0].path]):
+            self.stage.remove_remains()
+            raise CommitImpossibleError(
+                f"the table was deleted while the values were committed - at {self.uri} - write the table anew",
+                uri=self.uri,
+            )
+        return lost
+
+    def _give_up_lost(self, landed: lance.LanceDataset, lost: Sequence[int]) -> None:
+        """Takes fragments back that have lost their files; without these nobody could read them."""
+        what = "its column file was deleted while it was committed, as by a cleanup of files that no version names"
+        if self.follow is not None:
+            self._take_back(Head.of(landed))
+            raise self._conflict(dict.fromkeys(lost, what), landed.version, "the commit was taken back at once")
+        mine = {number: self.landed.pop(number) for number in lost}
+        self._put_back(mine, landed.version, job_id=f"{self.job_id}-lost")
+        self.left = {**self.left, **dict.fromkeys(lost, what)}
+        self.files = (self.files or frozenset()) - {part.staged.name for part in mine.values()}
+
+    def _entries(
+        self, head: Head, numbers: Sequence[int], parts: Mapping[int, FragmentColumns]
+    ) -> Iterator[tuple[int, DataFile]]:
+        """Yields the entries of column files; a file names its columns as the version did that it was written for."""
+        names = {column.id: column.name for column in head.fields}
+        renamed = any(column.id >= 0 and names.get(column.id) != column.name for column in self.change.targets)
+        for followed in (False, True):
+            chosen = [n for n in numbers if (n in self.followed) == followed]
+            dataset = self.snapshot.open() if renamed and not followed and chosen else head.dataset
+            yield from zip(chosen, data_files(dataset, [parts[n].staged for n in chosen]), strict=True)
+
+    def _examine(self, landed: lance.LanceDataset) -> None:
+        """Looks for what slipped in between the look at the head and the commit.
+
+        Measured: pylance accepts a DataReplacement over an in-place rewrite of an input column without a conflict.
+        """
+        head = self._look(landed)
+        wrong = self._wrong(head)
+        if not wrong:
+            return
+        lost = self._lost_columns(head)
+        if lost is not None:
+            self._take_back(head)
+            raise self._conflict(dict.fromkeys(wrong, lost), landed.version, "the commit was taken back at once")
+        _logger.warning(
+            "while version %d of %s was committed, fragments %s changed",
+            landed.version,
+            self.uri,
+            shown(sorted(wrong)),
+        )
+        if self.follow is None:
+            self.left = {**self.left, **wrong}
+        else:
+            self.slipped = True
+
+    def _wrong(self, head: Head) -> dict[int, str]:
+        """Returns why fragments that were committed are not right in a later version."""
+        lost = self._lost_columns(head)
+        if lost is not None:
+            return dict.fromkeys(self.landed, lost)
+        judged = {
+            number: self._judge_fragment(part, head, ours=part.staged.name) for number, part in self.landed.items()
+        }
+        return {number: one.reason for number, one in judged.items() if one.verdict is not Verdict.VALID}
+
+    def _result(self, head: Head, plan: _Plan, retries: int) -> CommitResult:
+        total = sum(part.rows for number, part in self.parts.items() if number not in plan.left)
+        rows = 0
+        for number, part in plan.parts.items():
+            if number in self.parts and number not in self.followed:
+                deleted = head.fragments[number].num_deletions - part.fragment.num_deletions
+                rows += part.rows - min(deleted, part.rows)
+        carried = sum(one.carried for one in self.followed.values())
+        nulled = sum(one.nulled for one in self.followed.values())
         return CommitResult(
             uri=self.uri,
             operation="backfill",
             job_id=self.job_id,
             version=0,
             read_version=self.change.read_version,
-            rows=sum(part.rows for part in parts.values()) - gone,
-            fragments=len(decision.valid),
+            rows=rows + carried,
+            fragments=len(plan.parts),
             retries=retries,
             columns=tuple(column.name for column in self.change.targets),
             added_columns=tuple(self.change.new_columns.names),
             input_columns=tuple(column.name for column in self.change.inputs),
             inputs_from=self.change.inputs_from,
-            fragments_gone=decision.gone,
-            rows_gone=gone,
-            new_rows=sum(f.num_rows for i, f in head.fragments.items() if i not in self.then),
+            fragments_gone=plan.gone,
+            rows_carried=carried,
+            rows_nulled=nulled,
+            rows_gone=max(0, total - rows - carried - nulled),
+            new_rows=plan.new_rows,
         )
 
-    def _check_slipped(self, landed: lance.LanceDataset, decision: Decision) -> None:
-        """Takes the commit back if something that it does not fit slipped in between the look at the head and the commit.
-
-        Measured: pylance accepts a DataReplacement over an in-place rewrite of an input column without a conflict.
-        """
-        head = _Head.of(landed)
-        self._look_back(landed)
-        parts = {part.fragment_id: part for part in self.change.fragments}
-        lost = self._lost_columns(head)
-        blocked = dict.fromkeys(decision.valid, lost) if lost is not None else {}
-        for fragment in decision.valid if lost is None else ():
-            now = head.fragments.get(fragment)
-            still = {column.id for column in head.fields}
-            inputs = [column for column in self.change.inputs if column.id in still]
-            then = self._identity(self.then[fragment], inputs, self.change.targets)
-            identity = None if now is None else self._identity(now, inputs, self._targets_now(head))
-            judgement = judge_fragment(then, identity, self.changes, ours=parts[fragment].staged.name)
-            if judgement.verdict is not Verdict.VALID:
-                blocked[fragment] = judgement.reason
-        if not blocked:
-            return
-        _logger.warning(
-            "version %d of %s is taken back: fragments %s changed while it was committed",
-            landed.version,
-            self.uri,
-            _shown(list(blocked)),
-        )
-        self._take_back(decision)
-        raise self._conflict(blocked, landed.version, "the commit was taken back at once")
-
-    def _lost_columns(self, head: _Head) -> str | None:
+    def _lost_columns(self, head: Head) -> str | None:
         """Tells what became of a target column that is not there any more as it was committed."""
         for column in self.change.targets:
             if column.id >= 0:
@@ -415,78 +474,24 @@ class _ColumnCommit:
                 return f"column {column.name!r}: it was dropped or renamed"
         return None
 
-    def _take_back(self, decision: Decision) -> None:
-        """Gives the fragments that still have our file their previous values again."""
-        from lance import LanceOperation
+    def _take_back(self, head: Head) -> None:
+        """Gives the fragments that still have our files their previous values again."""
+        self._put_back(self.landed, head.dataset.version, job_id=self.job_id)
 
-        parts = {part.fragment_id: part for part in self.change.fragments}
-        staged = {fragment: self.restore_file(fragment) for fragment in decision.valid}
-
-        def one_round(dataset: lance.LanceDataset | None, _retries: int) -> CommitResult | Lost | Unknown:
-            nothing = CommitResult(
-                uri=self.uri,
-                operation="backfill",
-                job_id=self.job_id,
-                version=0,
-                read_version=None,
-                rows=0,
-                fragments=0,
+    def _put_back(self, parts: Mapping[int, FragmentColumns], since: int, *, job_id: str) -> None:
+        base = self.base
+        if base is None:
+            raise CommitError(
+                f"nothing was committed yet - at {self.uri} - this is a fault of lance-spark", uri=self.uri
             )
-            if dataset is None:
-                return nothing
-            head = _Head.of(dataset)
-            live = {i for column in self._targets_now(head) for i in column.ids}
-            groups = []
-            for fragment in decision.valid:
-                now = head.fragments.get(fragment)
-                mine = None if now is None else file_named(now, parts[fragment].staged.name)
-                if mine is not None and live.intersection(mine.fields):
-                    # It has the columns of the file that it replaces, under their ids: names may have changed.
-                    groups.append(LanceOperation.DataReplacementGroup(fragment, same_columns(mine, staged[fragment])))
-            if not groups:
-                return nothing
-            outcome = attempt_commit(
-                dataset,
-                LanceOperation.DataReplacement(groups),
-                read_version=dataset.version,
-                properties={UNDONE_KEY: self.job_id},
-                storage_options=self.snapshot.storage,
-            )
-            return (
-                dataclasses.replace(nothing, version=outcome.dataset.version)
-                if isinstance(outcome, Landed)
-                else outcome
-            )
-
-        try:
-            run_rounds(self.snapshot, f"{self.job_id}-undo", self.seen, one_round, CommitPolicy())
-        except (CommitError, OSError) as error:
-            raise CommitOutcomeUnknownError(
-                f"input columns changed while the values were committed, and the values could not be taken back: {error} - "
-                f"at {self.uri}, fragments {_shown(list(decision.valid))} - backfill these fragments again",
-                uri=self.uri,
-            ) from error
-
-
-def _change_of(event: Event) -> Change:
-    from lance import LanceOperation
-
-    operation = event.operation
-    compacted: frozenset[int] = frozenset()
-    schema = None
-    if isinstance(operation, LanceOperation.Rewrite):
-        compacted = frozenset(old.id for group in operation.groups for old in group.old_fragments)
-    if isinstance(operation, LanceOperation.Project):
-        schema = field_identities(operation.schema)
-    name = None if operation is None else event.name
-    return Change(version=event.version, operation=name, compacted=compacted, schema=schema)
-
-
-def _is_filled(head: _Head, column: FieldIdentity) -> bool:
-    return any(files_of(fragment, column.ids) for fragment in head.fragments.values())
-
-
-def _shown(ids: Sequence[int]) -> str:
-    return ", ".join(map(str, ids[:_NAMED_FRAGMENTS])) + (
-        f" and {len(ids) - _NAMED_FRAGMENTS} more" if len(ids) > _NAMED_FRAGMENTS else ""
-    )
+        by_id = {column.id: column.name for column in base.fields}
+        names = [by_id.get(column.id, column.name) for column in self.change.targets]
+        take_back(
+            self.snapshot,
+            parts,
+            lambda fragment: self.stage.restore(base.dataset, fragment, names),
+            self._targets_now,
+            job_id=job_id,
+            since=since,
+            policy=self.policy,
+        )

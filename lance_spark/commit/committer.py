@@ -16,6 +16,7 @@ from lance_spark.commit.backoff import CommitPolicy, Rounds
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, UNDONE_KEY, events_between, find_job
 from lance_spark.commit.identity import FieldIdentity, field_identities
+from lance_spark.commit.store_probe import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError, TableNotFoundError
 
@@ -94,6 +95,7 @@ def run_rounds(
     Raises:
         CommitError: As :func:`commit_rows` says.
     """
+    refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
     rounds = make_rounds(policy)
     unanswered: Exception | None = None
     while True:

@@ -1,14 +1,19 @@
-"""Entries of manifests for column files that no version names yet."""
+"""Entries of manifests for column files that no version names yet, and the room that they need: columns, and files of all of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.changes import StagedColumns
+from lance_spark.commit.heads import Head
+from lance_spark.commit.identity import TOKEN_KEY, FieldIdentity, files_of
+from lance_spark.errors import CommitError
 
 if TYPE_CHECKING:
     import lance
+    import pyarrow as pa
     from lance.fragment import DataFile, FragmentMetadata
 
 
@@ -42,3 +47,74 @@ def same_columns(like: DataFile, staged: StagedColumns) -> DataFile:
 def file_named(fragment: FragmentMetadata, name: str) -> DataFile | None:
     """Returns the entry of a data file of a fragment by its name, or None."""
     return next((file for file in fragment.files if file.path == name), None)
+
+
+def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]], token: str) -> Lost | Unknown | None:
+    """Adds columns as all NULL, with a token in their metadata. Returns None when they are there.
+
+    Raises:
+        CommitError: Lance cannot add them.
+    """
+    import pyarrow as pa
+    from lance.commit import CommitConflictError as LanceConflict
+
+    stamped = []
+    for arrow in columns:
+        metadata: dict[bytes | str, bytes | str] = dict((arrow.metadata or {}).items())
+        metadata[TOKEN_KEY] = token
+        stamped.append(arrow.with_nullable(True).with_metadata(metadata))
+    try:
+        # pylance builds the Merge from this handle's version and refuses it if anything but an index or the configuration came
+        # first (measured), so nobody's column or deletion is overwritten.
+        head.add_columns(pa.schema(stamped))
+    except LanceConflict as error:
+        return Lost(race=True, error=error)
+    except OSError as error:
+        return Unknown(error=error)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise CommitError(
+            f"Lance cannot add columns {', '.join(repr(f.name) for f in columns)}: {error} - at {head.uri} - nothing was committed",
+            uri=head.uri,
+        ) from error
+    return None
+
+
+def fill_gaps(
+    head: Head,
+    fragments: Sequence[int],
+    targets: Sequence[FieldIdentity],
+    blank: Callable[[lance.LanceDataset, int, Sequence[str]], StagedColumns],
+    storage: Mapping[str, str],
+) -> lance.LanceDataset | Lost | Unknown | None:
+    """Gives fragments that have files of some target columns files of the others too, with NULLs, which these columns are there anyway.
+
+    Measured: a DataReplacement replaces a file of a fragment, or adds one, but does not do both in one.
+
+    Returns:
+        The dataset with them, None where there was nothing to do.
+    """
+    from lance import LanceOperation
+
+    gaps: dict[tuple[str, ...], list[int]] = {}
+    for fragment in fragments:
+        without = tuple(c.name for c in targets if not files_of(head.fragments[fragment], c.ids))
+        if without and len(without) < len(targets):
+            gaps.setdefault(without, []).append(fragment)
+    dataset = None
+    for names, numbers in gaps.items():
+        base = dataset or head.dataset
+        staged = [blank(base, number, names) for number in numbers]
+        groups = [
+            LanceOperation.DataReplacementGroup(*pair) for pair in zip(numbers, data_files(base, staged), strict=True)
+        ]
+        outcome = attempt_commit(
+            base,
+            LanceOperation.DataReplacement(groups),
+            read_version=base.version,
+            properties={},
+            storage_options=storage,
+        )
+        if not isinstance(outcome, Landed):
+            return outcome
+        dataset = outcome.dataset
+    return dataset

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lance_spark.commit.changes import CommitResult
 from lance_spark.dataset import DatasetRef
@@ -12,6 +12,7 @@ from lance_spark.dataset import DatasetRef
 if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
+    from lance.dataset import Transaction
 
 JOB_KEY = "lance-spark.job"
 SUMMARY_KEY = "lance-spark.summary"
@@ -50,10 +51,29 @@ def events_between(dataset: lance.LanceDataset, after: int, upto: int) -> Iterat
 
 
 def _event(dataset: lance.LanceDataset, version: int) -> Event:
-    transaction = dataset.read_transaction(version)
+    transaction = _transaction(dataset, version)
     if transaction is None:
         return Event(version=version, operation=None, properties={})
     return Event(version=version, operation=transaction.operation, properties=transaction.transaction_properties or {})
+
+
+def _transaction(dataset: lance.LanceDataset, version: int) -> Transaction | None:
+    """Reads a version's transaction; None where the version was cleaned up meanwhile."""
+    from lance import LanceOperation
+
+    try:
+        try:
+            return dataset.read_transaction(version)
+        except TypeError:
+            # pylance 14 cannot read back a compaction that rewrote an index: it makes its own class without three of its arguments, which
+            # say nothing about rows. Defaults for them are all that is missing.
+            make: Any = LanceOperation.RewrittenIndex.__init__
+            make.__defaults__ = ("", b"", 0)
+            return dataset.read_transaction(version)
+    except (OSError, ValueError):
+        if any(kept["version"] == version for kept in dataset.version_refs()):
+            raise
+        return None
 
 
 def find_job(dataset: lance.LanceDataset, job_id: str, *, after: int) -> CommitResult | None:

@@ -1,20 +1,22 @@
-"""Where the rows of compacted fragments were before: :class:`Lineage`.
+"""Where the rows of compacted fragments were before, and which fragments updates made: :class:`Lineage`.
 
 Compaction writes the live rows of some fragments, one after the other, into new ones, and changes no value. Its transaction names both
 sides, with the deletion files that were applied. So a value that belongs to an old physical row belongs to a known new one, over any number
 of compactions, and need not be computed again. This holds with stable row ids and without.
+
+An update that rewrites rows names the fragments that it took them from and the files that it put them into, but not which row went where.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lance_spark.commit.history import events_between
+from lance_spark.commit.history import Event, events_between
 from lance_spark.commit.identity import files_of
 
 if TYPE_CHECKING:
@@ -28,32 +30,41 @@ _OFFSET_BITS = np.uint64((1 << 32) - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Piece:
-    """Consecutive rows of a compacted fragment that were in one fragment before.
+class Leaf:
+    """A fragment at the beginning of the way of rows to a compacted fragment.
 
     Attributes:
         fragment: That fragment as it was when it was compacted: its files and overlays tell whether a result of it still fits.
-        offsets: Physical offsets of the rows in it, int64, ascending.
-        start: Row of the compacted fragment that the first of them became; the others follow it.
         way: The fragments that the rows went through since: what the first compaction made, how the second one found it, what that made, and
             so on. Values may have been rewritten in place between one and the next.
     """
 
     fragment: FragmentMetadata
-    offsets: npt.NDArray[np.int64]
-    start: int
     way: tuple[FragmentMetadata, ...] = ()
-
-    @property
-    def stop(self) -> int:
-        """Row of the compacted fragment after the last one of this piece."""
-        return self.start + len(self.offsets)
 
     def is_unchanged(self, now: FragmentMetadata, field_ids: Sequence[int]) -> bool:
         """Tells whether fields hold in the fragment of today what the rows had in the old one: nothing rewrote them since in place."""
         steps = (*self.way, now)
         pairs = zip(steps[::2], steps[1::2], strict=True)
         return all(files_of(made, field_ids) == files_of(found, field_ids) for made, found in pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Piece(Leaf):
+    """Consecutive rows of a compacted fragment that were in one fragment before.
+
+    Attributes:
+        offsets: Physical offsets of the rows in it, int64, ascending.
+        start: Row of the compacted fragment that the first of them became; the others follow it.
+    """
+
+    offsets: npt.NDArray[np.int64]
+    start: int
+
+    @property
+    def stop(self) -> int:
+        """Row of the compacted fragment after the last one of this piece."""
+        return self.start + len(self.offsets)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,11 +93,13 @@ class _State:
     Attributes:
         earlier: The state before; None where the table was as it was at the start, or was made anew.
         made: Fragments that came out of a compaction in this step.
+        moved: Fragments that an update took rows from in this step, by the data files that it put them into.
         lost: Whether the transaction of this step is gone.
     """
 
     earlier: _State | None = None
     made: dict[int, _Made] | None = None
+    moved: dict[str, frozenset[int]] | None = None
     lost: bool = False
 
 
@@ -98,73 +111,98 @@ class Lineage:
     Attributes:
         complete: Whether every transaction on the way is known. Where not, the origins of fragments that may have come out of a lost one
             are None.
+        replaced: Whether the table was overwritten or restored on the way, or may have been: an id may mean another fragment then.
     """
 
-    def __init__(self, dataset: lance.LanceDataset, after: int, state: _State) -> None:
+    def __init__(self, dataset: lance.LanceDataset, after: int, state: _State, *, replaced: bool) -> None:
         self._dataset = dataset
         self._after = after
         self._made: dict[int, _Made] = {}
+        self._moved: dict[str, frozenset[int]] = {}
         self.complete = True
+        self.replaced = replaced
         step: _State | None = state
         while step is not None:
             # No id is on the way twice: compaction reserves new ones, and the way begins after an overwrite or at the restored version.
             self._made.update(step.made or {})
+            self._moved.update(step.moved or {})
             self.complete = self.complete and not step.lost
             step = step.earlier
         self._there_before: frozenset[int] | None = None
         self._opened: lance.LanceDataset | None = None
-
-    @staticmethod
-    def between(dataset: lance.LanceDataset, after: int, upto: int) -> Lineage:
-        """Reads the transactions of the versions `after + 1` to `upto`, one small read each.
-
-        Args:
-            dataset: The table, at any version of the branch.
-            after: The version that the older rows are of.
-            upto: The version that the newer rows are of.
-        """
-        from lance import LanceOperation
-
-        states = {after: _State()}
-        for event in events_between(dataset, after, upto):
-            earlier = states[event.version - 1]
-            operation = event.operation
-            state = earlier
-            if operation is None:
-                state = _State(earlier=earlier, lost=True)
-            elif isinstance(operation, LanceOperation.Rewrite):
-                state = _State(earlier=earlier, made=_made_by(operation, event.version))
-            elif isinstance(operation, LanceOperation.Restore):
-                state = states.get(operation.version, _State())
-            elif isinstance(operation, LanceOperation.Overwrite):
-                state = _State()
-            states[event.version] = state
-        return Lineage(dataset, after, states.get(upto, _State()))
 
     @property
     def compacted(self) -> frozenset[int]:
         """Ids of all fragments that came out of a known compaction, also of those that a later one took up."""
         return frozenset(self._made)
 
-    def ancestors(self, fragment_id: int) -> frozenset[int] | None:
-        """Returns the ids of the fragments that rows of a fragment may come from, without reading anything.
+    @staticmethod
+    def between(dataset: lance.LanceDataset, after: int, upto: int, events: Iterable[Event] | None = None) -> Lineage:
+        """Follows the versions `after + 1` to `upto`.
+
+        Args:
+            dataset: The table, at any version of the branch.
+            after: The version that the older rows are of.
+            upto: The version that the newer rows are of.
+            events: What is known of these versions already, and maybe of others; by default their transactions are read, one small read each.
+        """
+        from lance import LanceOperation
+
+        states = {after: _State()}
+        replaced = False
+        for event in events_between(dataset, after, upto) if events is None else events:
+            if not after < event.version <= upto:
+                continue
+            earlier = states[event.version - 1]
+            operation = event.operation
+            state = earlier
+            if operation is None:
+                state, replaced = _State(earlier=earlier, lost=True), True
+            elif isinstance(operation, LanceOperation.Rewrite):
+                state = _State(earlier=earlier, made=_made_by(operation, event.version))
+            elif isinstance(operation, LanceOperation.Update):
+                state = _State(earlier=earlier, moved=_moved_by(operation))
+            elif isinstance(operation, LanceOperation.Restore):
+                # Back to before the beginning: what is there now may be what the older version had under other ids.
+                state, replaced = states.get(operation.version, _State(lost=True)), True
+            elif isinstance(operation, LanceOperation.Overwrite):
+                state, replaced = _State(), True
+            states[event.version] = state
+        return Lineage(dataset, after, states.get(upto, _State()), replaced=replaced)
+
+    def moved_from(self, fragment: FragmentMetadata) -> frozenset[int] | None:
+        """Returns the ids of the fragments from which an update may have moved rows into a fragment; None where no known update made it."""
+        found = [self._moved[file.path] for file in fragment.files if file.path in self._moved]
+        return frozenset().union(*found) if found else None
+
+    def leaves(self, fragment_id: int) -> list[Leaf] | None:
+        """Returns where the rows of a fragment were at the older version, without reading anything.
 
         Args:
             fragment_id: A fragment of the newer version.
 
         Returns:
-            As :meth:`origins`: none for a fragment that did not come out of a compaction, None where it is not known.
+            As :meth:`origins`, but for the rows: none for a fragment that did not come out of a compaction, None where it is not known.
         """
         made = self._made.get(fragment_id)
         if made is None:
-            return None if self._may_be_lost(fragment_id) else frozenset()
-        found: set[int] = set()
-        for part in made.parts or ():
-            older = self.ancestors(part.old.id)
+            return None if self._may_be_lost(fragment_id) else []
+        if made.parts is None:
+            return None
+        found: list[Leaf] = []
+        for part in made.parts:
+            older = self.leaves(part.old.id)
             if older is None:
                 return None
-            found |= older or {part.old.id}
-        return None if made.parts is None else frozenset(found)
+            found += [Leaf(fragment=leaf.fragment, way=(*leaf.way, part.old, made.new)) for leaf in older] or [
+                Leaf(fragment=part.old, way=(made.new,))
+            ]
+        return found
+
+    def ancestors(self, fragment_id: int) -> frozenset[int] | None:
+        """Returns the ids of the fragments of :meth:`leaves`."""
+        leaves = self.leaves(fragment_id)
+        return None if leaves is None else frozenset(leaf.fragment.id for leaf in leaves)
 
     def origins(self, fragment_id: int) -> list[Piece] | None:
         """Returns where the rows of a fragment were at the older version. Reads the deletion files that were applied.
@@ -232,6 +270,12 @@ class Lineage:
                     raise
                 return None
         return self._opened
+
+
+def _moved_by(update: lance.LanceOperation.Update) -> dict[str, frozenset[int]]:
+    """Returns the files of an update's new fragments, whose ids the transaction does not know, and the fragments that lost rows to them."""
+    touched = frozenset([*update.removed_fragment_ids, *(fragment.id for fragment in update.updated_fragments)])
+    return {file.path: touched for fragment in update.new_fragments for file in fragment.files}
 
 
 def _made_by(rewrite: lance.LanceOperation.Rewrite, version: int) -> dict[int, _Made]:

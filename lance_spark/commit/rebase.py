@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from lance_spark.commit.identity import FieldIdentity, FragmentIdentity
 
@@ -24,17 +24,18 @@ class Verdict(enum.Enum):
     GONE = "gone"
     """The fragment was removed with all its rows; nobody needs the values."""
     CONFLICT = "conflict"
-    """The values cannot be applied as they are; computing them again can succeed."""
+    """The values cannot be applied as they are: which of them are still right has to be found out row by row."""
     IMPOSSIBLE = "impossible"
     """The column or the table is not what it was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judgement:
-    """A verdict, and the reason where it is not `VALID`."""
+    """A verdict, and where it is not `VALID` the reason, and the versions that it names."""
 
     verdict: Verdict
     reason: str = ""
+    versions: tuple[int, ...] = ()
 
 
 VALID = Judgement(verdict=Verdict.VALID)
@@ -49,12 +50,14 @@ class Change:
         operation: Name of its operation, or None where the version was cleaned up.
         compacted: Fragments whose live rows a compaction moved to new fragments.
         schema: Columns after a Project (drop, rename, cast); None for other operations.
+        undone: What a Restore undid, oldest first; None for other operations, and where that is not known any more.
     """
 
     version: int
     operation: str | None
     compacted: frozenset[int] = frozenset()
     schema: tuple[FieldIdentity, ...] | None = None
+    undone: tuple[Change, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -65,24 +68,12 @@ class Change:
         return f"{name} at version {self.version}"
 
 
-@dataclass(slots=True)
-class SeenHistory:
-    """What the earlier commits of one job have read of the table's history, so that its later ones need not read it again.
-
-    Attributes:
-        upto: Version up to which; 0 before the first commit.
-        changes: Every event from the job's snapshot to there.
-    """
-
-    upto: int = 0
-    changes: list[Change] = field(default_factory=list)
-
-
 def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change]) -> Judgement:
     """Tells whether a column of the snapshot is still the same column, so that its field id may be written to.
 
-    Lance gives field ids anew after a drop and after a restore, so an equal id, name and type prove it only together with the token that
-    a backfill put into the field's metadata; without one, every event since the snapshot must be known to have left the column in place.
+    Lance gives field ids anew after a drop and after a restore, so an equal id and type prove it only together with the token that a backfill
+    put into the field's metadata; without one, every event since the snapshot must be known to have left the column in place. A column that
+    was renamed is the same column.
 
     Args:
         then: The column in the snapshot.
@@ -91,45 +82,52 @@ def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: 
     """
     changes = list(changes)
     now = next((field for field in head if field.id == then.id), None)
-    if now is None or (now.name, now.type) != (then.name, then.type):
+    if now is None or now.type != then.type:
         named = next((field for field in head if field.name == then.name), None)
         if named is not None and named.type != then.type:
             what = f"its type changed from {then.type} to {named.type}"
-        elif named is not None:
-            what = "it was dropped and made anew"
-        elif now is not None and now.type == then.type:
-            what = f"it was renamed to {now.name!r}"
         else:
-            what = "it was dropped"
-        return Judgement(verdict=Verdict.IMPOSSIBLE, reason=f"column {then.name!r}: {what}{_when(then, changes)}")
+            what = "it was dropped" if named is None else "it was dropped and made anew"
+        return _impossible(f"column {then.name!r}: {what}", _suspects(then, changes))
     if now.token != then.token:
-        return Judgement(
-            verdict=Verdict.IMPOSSIBLE,
-            reason=f"column {then.name!r}: it was dropped and made anew{_when(then, changes)}",
-        )
+        return _impossible(f"column {then.name!r}: it was dropped and made anew", _suspects(then, changes))
     if then.nullable and not now.nullable:
-        reason = f"column {then.name!r}: it may not hold NULL any more{_when(then, changes)}"
-        return Judgement(verdict=Verdict.IMPOSSIBLE, reason=reason)
+        return _impossible(f"column {then.name!r}: it may not hold NULL any more", _suspects(then, changes))
     if then.token is not None:
         return VALID
     for change in changes:
         if change.operation is None:
-            reason = f"column {then.name!r}: whether it was made anew is not known any more: {change.text}"
-            return Judgement(verdict=Verdict.IMPOSSIBLE, reason=reason)
-        if change.operation in ("Overwrite", "Restore") or _lost_in(then, change):
-            return Judgement(verdict=Verdict.IMPOSSIBLE, reason=f"column {then.name!r}: {change.text}")
+            return _impossible(f"column {then.name!r}: whether it was made anew is not known any more", [change])
+        if change.operation == "Overwrite" or _lost_in(then, change) or _lost_by_restore(then, change):
+            return _impossible(f"column {then.name!r}: it may be another one", [change])
     return VALID
 
 
 def _lost_in(then: FieldIdentity, change: Change) -> bool:
     return change.schema is not None and not any(
-        (field.id, field.name, field.type) == (then.id, then.name, then.type) for field in change.schema
+        (field.id, field.type) == (then.id, then.type) for field in change.schema
     )
 
 
-def _when(then: FieldIdentity, changes: list[Change]) -> str:
-    suspects = [c.text for c in changes if c.operation in ("Overwrite", "Restore", None) or _lost_in(then, c)]
-    return f" ({', '.join(suspects)})" if suspects else ""
+def _lost_by_restore(then: FieldIdentity, change: Change) -> bool:
+    """Tells whether a restore may have brought another column of the same id: one that was dropped on the way from there to here."""
+    if change.operation != "Restore":
+        return False
+    undone = change.undone
+    return undone is None or any(
+        one.operation in (None, "Overwrite", "Restore") or _lost_in(then, one) for one in undone
+    )
+
+
+def _suspects(then: FieldIdentity, changes: list[Change]) -> list[Change]:
+    lost = [c for c in changes if c.operation in ("Overwrite", "Restore", None) or _lost_in(then, c)]
+    return lost or [c for c in changes if c.operation in ("Merge", "Project")]
+
+
+def _impossible(reason: str, suspects: list[Change]) -> Judgement:
+    when = f" ({', '.join(change.text for change in suspects)})" if suspects else ""
+    versions = tuple(change.version for change in suspects)
+    return Judgement(verdict=Verdict.IMPOSSIBLE, reason=f"{reason}{when}", versions=versions)
 
 
 def judge_new_column(

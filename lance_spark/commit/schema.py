@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.backoff import CommitPolicy, Rounds
+from lance_spark.commit.store_probe import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitError
 
@@ -34,7 +35,9 @@ def change_schema(
     """
     from lance.commit import CommitConflictError as LanceConflict
 
-    rounds = Rounds(policy=policy or CommitPolicy.of(None))
+    policy = policy or CommitPolicy.of(None)
+    refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
+    rounds = Rounds(policy=policy)
     while True:
         rounds.begin()
         head = ref.open_latest()

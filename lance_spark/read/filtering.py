@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.errors import FilterError, panics_as_errors
+from lance_spark.errors import FilterError, TableUnreadableError, panics_as_errors
 from lance_spark.types.fields import BlobHandling, is_blob
 
 if TYPE_CHECKING:
@@ -162,3 +162,19 @@ def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
         return IndexAnswer(exact=True, matches=None, covered=covered)
     ids, counts = np.unique(addresses >> np.uint64(32), return_counts=True)
     return IndexAnswer(exact=True, matches=dict(zip(ids.tolist(), counts.tolist(), strict=True)), covered=covered)
+
+
+def explained(
+    error: Exception, dataset: lance.LanceDataset, fragment_id: int, filter: str | None = None
+) -> FilterError | TableUnreadableError:
+    """Returns one of our errors for what Lance said while a fragment was read."""
+    text = plain(error)
+    if filter is not None and "filter expression" in text:
+        return FilterError(
+            filter, text, uri=dataset.uri, hint=f"it fails on a value of fragment {fragment_id}: exclude that value"
+        )
+    return TableUnreadableError(
+        dataset.uri,
+        f"{text} (version {dataset.version}, fragment {fragment_id})",
+        hint="a data file is missing or damaged, or the store refused: check the storage",
+    )

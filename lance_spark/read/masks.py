@@ -30,7 +30,7 @@ def range_mask(dataset: lance.LanceDataset, fragment: LanceFragment, start: int,
     """
     if not dataset.has_stable_row_ids:
         return serialize_runs(fragment.fragment_id, [(start, stop)])
-    ids = _stable_ids(fragment)
+    ids = stable_ids(fragment)
     return None if ids is None else serialize_ids(ids[start:stop])
 
 
@@ -44,11 +44,11 @@ def rows_mask(dataset: lance.LanceDataset, fragment: LanceFragment, offsets: npt
     """
     if not dataset.has_stable_row_ids:
         return serialize_ids(offsets.astype(np.uint64) | np.uint64(fragment.fragment_id << 32))
-    ids = _stable_ids(fragment)
+    ids = stable_ids(fragment)
     return None if ids is None else serialize_ids(ids[offsets])
 
 
-def _stable_ids(fragment: LanceFragment) -> npt.NDArray[np.uint64] | None:
+def stable_ids(fragment: LanceFragment) -> npt.NDArray[np.uint64] | None:
     """Returns the row ids of all of a fragment's rows, or None where they are kept in a file of their own."""
     from lance.fragment import RowIdSequence
 

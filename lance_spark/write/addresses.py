@@ -18,7 +18,7 @@ from lance_spark.errors import RowAddressError
 
 if TYPE_CHECKING:
     import lance
-    from lance.fragment import LanceFragment
+    from lance.fragment import FragmentMetadata, LanceFragment
 
 ROW_ADDRESS = "_rowaddr"
 ROW_ID = "_rowid"
@@ -122,6 +122,10 @@ class SnapshotRows:
             self._fragments[fragment_id] = self.dataset.get_fragment(fragment_id) if known else None
         return self._fragments[fragment_id]
 
+    def seen(self) -> tuple[FragmentMetadata, ...]:
+        """Returns the fragments that were asked for."""
+        return tuple(handle.metadata for handle in self._fragments.values() if handle is not None)
+
     def physical_rows(self, fragment_id: int) -> int:
         """Returns the rows of a fragment, deleted ones included; 0 if there is no such fragment."""
         fragment = self.fragment(fragment_id)
@@ -194,7 +198,7 @@ class Verifier:
             stored = fragment.take(self._live_positions(fragment_id, addresses[start:end]), columns=list(self._columns))
             for name in self._columns:
                 given = values.column(name).slice(start, end - start).combine_chunks()
-                equal[start:end] &= _equal(given, stored.column(name).combine_chunks())
+                equal[start:end] &= equal_values(given, stored.column(name).combine_chunks())
         rejected.add(DIFFERENT, int((~equal).sum()), addresses[~equal])
         return equal
 
@@ -207,7 +211,8 @@ class Verifier:
         return offsets if deleted is None else offsets - np.cumsum(deleted)[offsets]
 
 
-def _equal(given: pa.Array[Any], stored: pa.Array[Any]) -> Mask:
+def equal_values(given: pa.Array[Any], stored: pa.Array[Any]) -> Mask:
+    """Tells which values are equal. NULL equals NULL, and NaN equals NaN; as many values on both sides, of one type."""
     one: Any = given.storage if isinstance(given, pa.ExtensionArray) else given
     other: Any = stored.storage if isinstance(stored, pa.ExtensionArray) else stored
     if one.type != other.type:
@@ -254,14 +259,14 @@ def addresses_in(
     kept = values[usable].astype(np.uint64)
     if ids_of is None:
         return kept, usable
-    addresses, found = _look_up(ids_of, kept)
+    addresses, found = look_up(ids_of, kept)
     if not found.all():
         rejected.add(UNKNOWN_ID, int((~found).sum()), kept[~found])
         usable[np.flatnonzero(usable)[~found]] = False
     return addresses[found], usable
 
 
-def _look_up(dataset: lance.LanceDataset, ids: Addresses) -> tuple[Addresses, Mask]:
+def look_up(dataset: lance.LanceDataset, ids: Addresses) -> tuple[Addresses, Mask]:
     """Maps stable row ids to addresses; ids that the snapshot does not have are left out by pylance."""
     unique = np.unique(ids)
     # The one call of pylance that goes through the row id index and returns addresses; `take_rows` fails on an id that is missing.

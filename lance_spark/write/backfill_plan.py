@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructType
@@ -54,6 +54,8 @@ class BackfillPlan:
         inputs_from: How these were determined.
         exclusive: Whether the planner rule promised each fragment's rows in one task and in order.
         commit_message: Kept with the version.
+        on_stale: Whether a row whose inputs change meanwhile is NULL, or an error.
+        carry_over_max_bytes: Most bytes of values that the commit carries over.
     """
 
     snapshot: DatasetRef
@@ -69,6 +71,8 @@ class BackfillPlan:
     inputs_from: InputsFrom
     exclusive: bool
     commit_message: str | None
+    on_stale: Literal["null", "error"]
+    carry_over_max_bytes: int
 
 
 def plan_backfill(
@@ -122,6 +126,8 @@ def plan_backfill(
         # The order of row ids is not that of addresses once an update has moved rows.
         exclusive=bool(spec.get("exclusive")) and not by_row_id,
         commit_message=options.commit_message,
+        on_stale=options.on_stale,
+        carry_over_max_bytes=options.carry_over_max_bytes,
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -22,20 +22,27 @@ from lance_spark.commit.changes import (
     FragmentColumns,
 )
 from lance_spark.commit.columns import commit_columns
+from lance_spark.commit.coverage import Covered
+from lance_spark.commit.doors import Outcome
 from lance_spark.commit.snapshot import open_snapshot
-from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, CommitError
+from lance_spark.commit.store_probe import refuse_unsafe_store
+from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.errors import CarryOverTooLargeError, CommitConflictError, CommitError, CommitImpossibleError
 from lance_spark.options import WriteOptions
 from lance_spark.types import WriteConverter
 from lance_spark.write.addresses import Rejected, SnapshotRows, Verifier, addresses_in
 from lance_spark.write.backfill_plan import BackfillPlan, plan_backfill
+from lance_spark.write.carrying import CarryOver, CarryPlan
 from lance_spark.write.column_file import ColumnFiles
 from lance_spark.write.ending import abort, commit_or_give_up, find_commit, finish
+from lance_spark.write.pending import Pending, leave_pending
 from lance_spark.write.runs import Run, RunWriter, merge_runs
 from lance_spark.write.staging import Staging, missing_data_files, new_id
 from lance_spark.write.untouched import UntouchedFiles
 
 if TYPE_CHECKING:
+    import lance
+    from lance.fragment import FragmentMetadata
     from pyspark.sql.types import StructType
 
 _logger = logging.getLogger(__name__)
@@ -48,11 +55,13 @@ class ColumnsWritten(WriterCommitMessage):
     Attributes:
         fragments: Column files that are finished.
         runs: Sorted runs that are to be merged.
+        seen: The fragments that their rows are of.
         rejected: Rows that cannot be used.
     """
 
     fragments: tuple[FragmentColumns, ...] = ()
     runs: tuple[Run, ...] = ()
+    seen: tuple[FragmentMetadata, ...] = ()
     rejected: Rejected = field(default_factory=Rejected)
 
 
@@ -70,7 +79,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             uri=backfill.snapshot.uri, storage_options=backfill.snapshot.storage_options, job_id=new_id()
         )
         self._policy = policy
-        self._untouched = UntouchedFiles(self.staging, backfill.snapshot, backfill.targets)
+        self._untouched = UntouchedFiles(self.staging, backfill.targets.format)
 
     @staticmethod
     def plan(
@@ -90,9 +99,13 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             ColumnNotFoundError: An option names a column that the table lacks.
             TableNotFoundError, TableUnreadableError: There is no table to fill.
         """
+        # Read here: environment variables of the driver count, not those of another process.
+        policy = CommitPolicy.of(
+            options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
+        )
         backfill = plan_backfill(ref, schema, options, write_spec, overwrite=overwrite)
-        # Read here: the environment variable of the driver counts, not that of another process.
-        return LanceBackfillWriter(backfill, CommitPolicy.of(options.commit_max_retries))
+        refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
+        return LanceBackfillWriter(backfill, policy)
 
     # mypy compares with the row-wise base class, which pyspark's Arrow writer overrides in the same way.
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ColumnsWritten:  # type: ignore[override]
@@ -140,7 +153,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
                 files.append(addresses, self._verified(verifier, addresses, values, rejected).select(names))
             if files is not None:
                 return ColumnsWritten(fragments=files.finish(), rejected=rejected)
-            return ColumnsWritten(runs=runs.finish(), rejected=rejected)
+            return ColumnsWritten(runs=runs.finish(), seen=rows.seen(), rejected=rejected)
         except BaseException:
             if files is not None:
                 files.discard()
@@ -177,31 +190,51 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         earlier = find_commit(self.staging, snapshot)
         if earlier is not None:
             return earlier
-        fragments, result = commit_or_give_up(self.staging, snapshot, lambda: self._commit(messages))
-        gone = frozenset(result.fragments_gone)
-        keep = [part.staged.name for part in fragments if part.fragment_id not in gone]
-        finish(self.staging, snapshot, keep, unless_named=self._untouched.names)
-        return result
+        fragments, outcome = commit_or_give_up(self.staging, snapshot, lambda: self._commit(messages))
+        keep = outcome.files
+        unless_named = [*self._untouched.names, *([] if keep else [part.staged.name for part in fragments])]
+        finish(self.staging, snapshot, sorted(keep or ()), unless_named=unless_named)
+        return outcome.result
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Deletes what the tasks wrote. Spark calls it after a failed task, and also after a failed commit."""
         del messages
         abort(self.staging, self.backfill.snapshot)
 
-    def _commit(self, messages: Sequence[ColumnsWritten]) -> tuple[tuple[FragmentColumns, ...], CommitResult]:
+    def _commit(self, messages: Sequence[ColumnsWritten]) -> tuple[tuple[FragmentColumns, ...], Outcome]:
+        plan = self.backfill
+        if not table_exists(plan.snapshot.uri, plan.snapshot.storage):
+            raise CommitImpossibleError(
+                f"the table was deleted - at {plan.snapshot.uri} - nothing was committed", uri=plan.snapshot.uri
+            )
         self.staging.check_open()
         fragments = self._collect(messages)
         self.staging.begin_commit()
         self._refuse_missing(fragments)
-        result = commit_columns(
-            self.backfill.snapshot,
-            self._change(fragments),
-            job_id=self.staging.job_id,
-            restore_file=self._untouched.restore,
-            blank_file=self._untouched.blank,
-            policy=self._policy,
+        carry = CarryPlan(
+            snapshot=plan.snapshot,
+            targets=plan.targets,
+            identities=plan.target_identities,
+            inputs=plan.inputs,
+            on_stale=plan.on_stale,
+            max_bytes=plan.carry_over_max_bytes,
         )
-        return fragments, result
+        carried = CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments})
+        change = self._change(fragments)
+        try:
+            outcome = commit_columns(
+                plan.snapshot,
+                change,
+                job_id=self.staging.job_id,
+                stage=self._untouched,
+                others=fragments_of_snapshot(plan.snapshot),
+                follow=carried,
+                policy=self._policy,
+            )
+        except CarryOverTooLargeError:
+            leave_pending(self.staging, Pending(change=change, carry=carry))
+            raise
+        return fragments, outcome
 
     def _collect(self, messages: Sequence[ColumnsWritten]) -> tuple[FragmentColumns, ...]:
         """Brings all tasks' work together as column files, one per fragment.
@@ -224,13 +257,17 @@ class LanceBackfillWriter(DataSourceArrowWriter):
                 uri=self.staging.uri,
             )
         if runs:
-            fragments.extend(self._merge(runs, rejected))
+            seen = {fragment.id: fragment for message in messages for fragment in message.seen}
+            fragments.extend(self._merge(runs, rejected, seen))
         if rejected:
             plan = self.backfill
             raise rejected.to_error(plan.snapshot.uri, plan.snapshot.version or 0, plan.address)
         return tuple(sorted(fragments, key=lambda part: part.fragment_id))
 
-    def _merge(self, runs: Sequence[Run], rejected: Rejected) -> tuple[FragmentColumns, ...]:
+    def _merge(
+        self, runs: Sequence[Run], rejected: Rejected, seen: Mapping[int, FragmentMetadata]
+    ) -> tuple[FragmentColumns, ...]:
+        """Merges sorted runs into column files."""
         plan = self.backfill
         if rejected:
             # The write fails in any case: only duplicates between tasks are still to be counted.
@@ -244,16 +281,38 @@ class LanceBackfillWriter(DataSourceArrowWriter):
                 'df.repartitionByRange("_rowaddr").sortWithinPartitions("_rowaddr") in fewer, larger partitions',
                 plan.snapshot.uri, sum(run.rows for run in runs), len(runs),
             )  # fmt: skip
-        files = ColumnFiles(
-            self.staging.begin_attempt(), SnapshotRows(open_snapshot(plan.snapshot)), plan.targets, rejected
-        )
+        rows = SnapshotRows(self._snapshot_or_head(seen))
+        files = ColumnFiles(self.staging.begin_attempt(), rows, plan.targets, rejected)
         try:
             for addresses, values in merge_runs(self.staging, runs, rejected, columns=plan.targets.schema.names):
                 files.append(addresses, values)
-            return files.finish()
+            # What the values belong to is the fragment that was read.
+            return tuple(replace(part, fragment=seen[part.fragment_id]) for part in files.finish())
         except BaseException:
             files.discard()
             raise
+
+    def _snapshot_or_head(self, seen: Mapping[int, FragmentMetadata]) -> lance.LanceDataset:
+        """Opens the snapshot; where it was cleaned up, the head, if it has all of the fragments that rows were read of.
+
+        Raises:
+            CommitImpossibleError: Neither is possible.
+        """
+        snapshot = self.backfill.snapshot
+        try:
+            return open_snapshot(snapshot)
+        except CommitImpossibleError as error:
+            head = replace(snapshot, version=None, incarnation=None).open_latest()
+            for number, fragment in seen.items():
+                now = head.get_fragment(number)
+                same = now is not None and Covered.of(fragment, (), done=False).is_same(now.metadata, replaced=True)
+                if not same:
+                    raise CommitImpossibleError(
+                        f"fragment {number} is not in the table any more, and the version that was read is not there either to tell where its rows "
+                        f"are: {error}",
+                        uri=snapshot.uri,
+                    ) from error
+            return head
 
     def _refuse_missing(self, fragments: Sequence[FragmentColumns]) -> None:
         names = [part.staged.name for part in fragments]
@@ -277,3 +336,11 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             fragments=fragments,
             commit_message=plan.commit_message,
         )
+
+
+def fragments_of_snapshot(snapshot: DatasetRef) -> frozenset[int] | None:
+    """Returns the ids of a snapshot's fragments; None where the snapshot was cleaned up."""
+    try:
+        return frozenset(fragment.fragment_id for fragment in open_snapshot(snapshot).get_fragments())
+    except CommitImpossibleError:
+        return None

@@ -15,6 +15,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lance_spark.commit.changes import FragmentColumns, StagedColumns
+from lance_spark.commit.rowsets import RowSet
 from lance_spark.errors import CommitError, ValueConversionError
 from lance_spark.write.addresses import (
     DUPLICATE,
@@ -70,11 +71,16 @@ class ColumnFile:
     """The column file of one fragment, being written. Belongs to one task.
 
     Attributes:
-        rows: Rows that were given so far.
+        given: Rows that were given so far.
     """
 
+    @property
+    def rows(self) -> int:
+        """Number of rows that were given so far."""
+        return len(self.given)
+
     def __init__(self, attempt: Attempt, rows: SnapshotRows, fragment: LanceFragment, targets: Targets) -> None:
-        self.rows = 0
+        self.given = RowSet.empty()
         self._snapshot = rows
         self._fragment = fragment
         self._targets = targets
@@ -98,7 +104,7 @@ class ColumnFile:
         """
         if len(offsets) == 0:
             return
-        self.rows += len(offsets)
+        self.given |= RowSet.of(offsets)
         self._pending.append((offsets, values))
         self._pending_bytes += values.nbytes
         self._pending_rows += len(offsets)
@@ -122,9 +128,9 @@ class ColumnFile:
                 uri=self._file.name,
             )
         return FragmentColumns(
-            fragment_id=self._fragment.fragment_id,
+            fragment=self._fragment.metadata,
             staged=StagedColumns(name=self._file.name, size_bytes=self._file.size_bytes),
-            rows=self.rows,
+            given=self.given,
         )
 
     def discard(self) -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.history import find_job, named_files
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitError, CommitOutcomeUnknownError, TableNotFoundError
+from lance_spark.errors import CarryOverTooLargeError, CommitError, CommitOutcomeUnknownError, TableNotFoundError
 from lance_spark.write.folders import is_local, remove_empty_folders
 from lance_spark.write.staging import Staging
 
@@ -28,12 +28,12 @@ def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) 
     """Runs a commit, and deletes the job's files if it certainly did not happen.
 
     Raises:
-        Whatever `act` raises. After a `CommitOutcomeUnknownError`, and after any other failure of an object store once the commit has begun,
+        Whatever `act` raises. After a `CommitOutcomeUnknownError` and a `CarryOverTooLargeError`, and after any other failure of an object store once the commit has begun,
         the files are kept, because a request may still arrive.
     """
     try:
         return act()
-    except CommitOutcomeUnknownError:
+    except (CommitOutcomeUnknownError, CarryOverTooLargeError):
         raise
     except BaseException as error:
         if isinstance(error, CommitError) or is_local(ref.uri) or not staging.has_begun_commit():
@@ -77,7 +77,10 @@ def give_up(staging: Staging, ref: DatasetRef) -> None:
 
 def abort(staging: Staging, ref: DatasetRef) -> None:
     """Does what Spark's abort is for. Spark calls it too where the commit's process died or its answer was lost."""
-    if staging.close_job() and find_commit(staging, ref) is None:
+    if staging.session.contains(staging.pending):
+        staging.close_job()
+        logger.info("what job %s wrote is kept for lance_spark.finish_backfill - at %s", staging.job_id, ref.uri)
+    elif staging.close_job() and find_commit(staging, ref) is None:
         logger.warning(
             "whether job %s was committed is not known, so its files are kept - at %s - lance_spark.cleanup deletes them later",
             staging.job_id,

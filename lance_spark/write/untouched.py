@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
 from lance_spark.commit.changes import StagedColumns
-from lance_spark.commit.snapshot import open_snapshot
-from lance_spark.dataset import DatasetRef
 from lance_spark.write.addresses import SnapshotRows
+from lance_spark.write.blobs import row_field
 from lance_spark.write.column_file import ColumnFile, Targets
-from lance_spark.write.staging import Staging
+from lance_spark.write.folders import remove_empty_folders
+from lance_spark.write.staging import Staging, missing_data_files
+
+if TYPE_CHECKING:
+    import lance
 
 
 class UntouchedFiles:
@@ -21,23 +25,36 @@ class UntouchedFiles:
         names: Names of the files that were staged. Versions may name them, also where the job as a whole committed nothing.
     """
 
-    def __init__(self, staging: Staging, snapshot: DatasetRef, targets: Targets) -> None:
+    def __init__(self, staging: Staging, file_format: str) -> None:
+        """Takes the job's files, and the file format of the table."""
         self.names: list[str] = []
         self._staging = staging
-        self._snapshot = snapshot
-        self._targets = targets
+        self._format = file_format
 
-    def restore(self, fragment_id: int) -> StagedColumns:
-        """Writes a file with the values that a fragment's target columns had in the snapshot."""
-        return self._write(fragment_id, self._targets)
+    def restore(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
+        """Writes a file with the values that columns have in a version's fragment."""
+        schema = pa.schema([row_field(dataset.schema.field(name)) for name in columns])
+        targets = Targets(schema=schema, existing=tuple(columns), format=self._format)
+        return self._write(SnapshotRows(dataset), fragment_id, targets)
 
-    def blank(self, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
-        """Writes a file in which some of the target columns are NULL."""
-        schema = pa.schema([self._targets.schema.field(name) for name in columns])
-        return self._write(fragment_id, Targets(schema=schema, existing=(), format=self._targets.format))
+    def blank(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
+        """Writes a file in which columns of a version's fragment are NULL."""
+        schema = pa.schema([row_field(dataset.schema.field(name)) for name in columns])
+        targets = Targets(schema=schema, existing=(), format=self._format)
+        return self._write(SnapshotRows(dataset), fragment_id, targets)
 
-    def _write(self, fragment_id: int, targets: Targets) -> StagedColumns:
-        rows = SnapshotRows(open_snapshot(self._snapshot))
+    def missing(self, names: Sequence[str]) -> list[str]:
+        """Returns those data files that are not there."""
+        return missing_data_files(self._staging.uri, self._staging.storage_options, names)
+
+    def remove_remains(self) -> None:
+        """Removes what a commit made of a table that was deleted a moment before."""
+        session = self._staging.session
+        for path in [*session.list("_versions"), *session.list("_transactions")]:
+            session.delete_file(path)
+        remove_empty_folders(self._staging.uri, made=None)
+
+    def _write(self, rows: SnapshotRows, fragment_id: int, targets: Targets) -> StagedColumns:
         fragment = rows.fragment(fragment_id)
         if fragment is None:
             raise KeyError(fragment_id)

@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.committer import commit_rows, properties_of
+from lance_spark.commit.store_probe import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import (
     CommitConflictError,
@@ -84,6 +85,11 @@ class LanceAppendWriter(DataSourceArrowWriter):
         """
         _refuse_backfill_options(options)
         _refuse_unusable_columns(schema)
+        # Read here: environment variables of the driver count, not those of another process.
+        policy = CommitPolicy.of(
+            options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
+        )
+        refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
         exists = table_exists(ref.uri, ref.storage)
         if exists:
             ref = ref.pin(None)
@@ -105,8 +111,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
                 job_id=new_id(),
                 made_folder=first_missing_folder(ref.uri),
             ),
-            # Read here: the environment variable of the driver counts, not that of another process.
-            policy=CommitPolicy.of(options.commit_max_retries),
+            policy=policy,
         )
 
     # mypy compares with the row-wise base class, which pyspark's Arrow writer overrides in the same way.

@@ -92,21 +92,15 @@ def compact_all(table: Table) -> None:
 
 
 def test_F01_a_compaction_costs_only_the_fragments_that_it_moved(db: Connection, log: Log, flag: str) -> None:
-    """Following a compaction while the job runs belongs to a later release: until then the moved fragments are named, and a
-    second call brings their values without calling the UDF."""
+    """A compaction while the job runs costs no call, and the job looks after the moved rows itself."""
     table = uneven(db, log.waiting(99, flag))
-    error = interrupted(table, log, flag, compact_small, seen=100, task_size=40)
-    assert isinstance(error, BackfillIncompleteError)
-    result = error.result
+    result = interrupted(table, log, flag, compact_small, seen=100, task_size=40)
     assert isinstance(result, BackfillJobResult)
-    assert (result.status, sorted(result.fragments_failed)) == ("PARTIAL", [0, 1])
-    assert "compaction" in str(error)
-    assert values(table) == {**dict.fromkeys(range(20)), **doubled(range(20, 100))}
-    assert log.take() == list(range(100))
-    again = table.backfill("y")
-    assert log.take() == []
-    assert (again.status, again.rows_from_checkpoint) == ("DONE", 20)
+    assert (result.status, result.rows_carried, dict(result.fragments_failed)) == ("DONE", 20, {})
     assert values(table) == doubled(range(100))
+    assert log.take() == list(range(100))
+    assert table.backfill("y").versions == ()
+    assert log.take() == []
 
 
 @pytest.mark.parametrize("granularity", [1, 64, None])
@@ -115,12 +109,13 @@ def test_F01_a_compaction_of_everything_costs_no_computed_value(
 ) -> None:
     """As above, where no fragment is left alone."""
     table = with_column(db, log.waiting(39, flag))
-    error = interrupted(table, log, flag, compact_all, seen=40, task_size=10, commit_granularity=granularity)
-    assert isinstance(error, BackfillIncompleteError)
+    result = interrupted(table, log, flag, compact_all, seen=40, task_size=10, commit_granularity=granularity)
+    assert isinstance(result, BackfillJobResult)
+    assert result.status == "DONE"
     assert log.take() == list(range(40))
-    assert table.backfill("y").status == "DONE"
-    assert log.take() == []
     assert values(table) == doubled(range(40))
+    table.backfill("y")
+    assert log.take() == []
 
 
 @pytest.mark.parametrize("granularity", [1, 64])
@@ -134,11 +129,10 @@ def test_F01_nor_does_a_compaction_that_leaves_out_deleted_rows(
         compact_all(table)
         table.to_lance().delete("x = 20")
 
-    error = interrupted(table, log, flag, meddle, seen=40, task_size=10, commit_granularity=granularity)
-    assert isinstance(error, BackfillIncompleteError)
-    log.take()
-    assert table.backfill("y").status == "DONE"
-    assert log.take() == []
+    result = interrupted(table, log, flag, meddle, seen=40, task_size=10, commit_granularity=granularity)
+    assert isinstance(result, BackfillJobResult)
+    assert result.status == "DONE"
+    assert log.take() == list(range(40))
     assert values(table) == doubled([x for x in range(40) if x % 10 != 3 and x != 20])
 
 
@@ -151,11 +145,10 @@ def test_F01_rows_that_were_updated_and_then_compacted_alone_are_computed_again(
         table.to_lance().update({"x": "x + 1000"}, where="x in (3, 33)")
         compact_all(table)
 
-    error = interrupted(table, log, flag, meddle, seen=40, task_size=10)
-    assert isinstance(error, BackfillIncompleteError)
-    log.take()
-    table.backfill("y")
-    assert log.take() == [1003, 1033]
+    result = interrupted(table, log, flag, meddle, seen=40, task_size=10)
+    assert isinstance(result, BackfillJobResult)
+    assert (result.status, result.rows_recomputed) == ("DONE", 2)
+    assert log.take() == [*range(40), 1003, 1033]
     assert values(table) == doubled([x for x in range(40) if x not in (3, 33)] + [1003, 1033])
 
 
@@ -175,7 +168,7 @@ def test_F02_the_deletion_of_a_fragment_costs_the_others_nothing(
     assert log.take() == []
 
 
-def test_F03_rows_whose_input_moves_during_a_job_are_computed_by_the_next(db: Connection, log: Log, flag: str) -> None:
+def test_F03_rows_whose_input_moves_during_a_job_are_computed_again_by_it(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(39, flag))
 
     def update(table: Table) -> None:
@@ -183,9 +176,8 @@ def test_F03_rows_whose_input_moves_during_a_job_are_computed_by_the_next(db: Co
 
     result = interrupted(table, log, flag, update, seen=40, task_size=10)
     assert isinstance(result, BackfillJobResult)
-    log.take()
-    table.backfill("y")
-    assert log.take() == [1003, 1013, 1023]
+    assert (result.status, result.rows_recomputed) == ("DONE", 3)
+    assert log.take() == [*range(40), 1003, 1013, 1023]
     assert values(table) == doubled([x for x in range(40) if x not in (3, 13, 23)] + [1003, 1013, 1023])
 
 
@@ -193,36 +185,42 @@ def test_F03_rows_whose_input_moves_during_a_job_are_computed_by_the_next(db: Co
 def test_F03_an_input_that_is_rewritten_in_place_during_a_job_leaves_no_stale_value(
     db: Connection, log: Log, flag: str, granularity: int
 ) -> None:
-    """Values whose inputs changed before they were committed must not land. The repair of values that had been committed before their
-    inputs changed belongs to a later release, so the rewritten fragment here is one that is not committed yet."""
+    """Also of fragments that were committed before."""
     table = make(db, id=lambda x: x)
     table.add_columns({"y": log.waiting(39, flag)})
 
     def rewrite(table: Table) -> None:
-        source = pa.table({"id": [33, 34], "x": [1033, 1034]})
+        source = pa.table({"id": [3, 33, 34], "x": [1003, 1033, 1034]})
         insert = table.to_lance().merge_insert("id").when_matched_update_all().write_mode("rewrite_columns")
         insert.execute(source)
 
-    error = interrupted(table, log, flag, rewrite, seen=40, task_size=10, commit_granularity=granularity)
-    assert isinstance(error, BackfillIncompleteError)
-    assert isinstance(error.result, BackfillJobResult)
-    assert sorted(error.result.fragments_failed) == [3]
-    now = [1033 if x == 33 else 1034 if x == 34 else x for x in range(40)]
-    assert values(table) == {**doubled(range(30)), **dict.fromkeys(now[30:])}
-    log.take()
-    table.backfill("y")
-    assert log.take() == sorted(now[30:]), "values of inputs that are not there any more serve nobody"
-    assert values(table) == doubled(now)
+    result = interrupted(table, log, flag, rewrite, seen=40, task_size=10, commit_granularity=granularity)
+    assert isinstance(result, BackfillJobResult)
+    assert (result.status, result.rows_recomputed) == ("DONE", 3)
+    assert values(table) == doubled([x + 1000 if x in (3, 33, 34) else x for x in range(40)])
+    assert log.take() == [*range(40), 1003, 1033, 1034]
 
 
 def test_F03_a_row_without_a_value_whose_input_changed_is_computed(db: Connection, log: Log) -> None:
-    """Finding rows that have a value of an older input belongs to a later release; what holds now is that a row without one never
-    gets the value of an older input."""
+    """A row without a value never gets the value of an older input."""
     table = with_column(db, log.doubling())
     table.backfill("y")
     log.take()
     table.to_lance().update({"x": "x + 1000", "y": "cast(null as bigint)"}, where="x = 7")
     table.backfill("y")
+    assert log.take() == [1007]
+    assert values(table)[1007] == 2014
+
+
+def test_F03_a_value_of_an_older_input_is_found_and_computed_again(db: Connection, log: Log) -> None:
+    table = with_column(db, log.doubling())
+    table.backfill("y")
+    log.take()
+    table.to_lance().update({"x": "x + 1000"}, where="x = 7")
+    assert table.plan_backfill("y").rows_stale == 1
+    table.backfill("y")
+    assert log.take() == []
+    table.backfill("y", stale=True)
     assert log.take() == [1007]
     assert values(table)[1007] == 2014
 

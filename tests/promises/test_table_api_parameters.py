@@ -226,13 +226,24 @@ def test_T49_the_job_has_the_id_that_it_was_given(db: Connection, log: Log, meth
     assert table.get_job("nightly-7").status == "DONE"
 
 
+OURS: dict[str, object] = {
+    "stale": False,
+    "on_stale": "recompute",
+    "commit_max_retries": None,
+    "commit_timeout": None,
+    "protect_snapshot": False,
+}
+"""Parameters that the specification does not have."""
+
+
 def test_T50_every_parameter_of_backfill_is_an_explicit_keyword() -> None:
-    assert keywords("backfill") == {**DOCUMENTED, "refresh_status_secs": 2.0, "timeout": None}
+    assert keywords("backfill") == {**DOCUMENTED, **OURS, "refresh_status_secs": 2.0, "timeout": None}
 
 
 def test_T51_every_parameter_of_backfill_async_is_an_explicit_keyword() -> None:
     assert keywords("backfill_async") == {
         **DOCUMENTED,
+        **OURS,
         "refresh_status_secs": 2.0,
         "_return_future": False,
     }

@@ -15,7 +15,7 @@ import pytest
 
 from lance_spark.backfill import records as module
 from lance_spark.backfill.records import FragmentRecord, Records, RecordStore
-from lance_spark.backfill.rowsets import RowSet
+from lance_spark.commit.rowsets import RowSet
 from udf_runtime.checkpoint import LocalObjects
 from udf_runtime.errors import CheckpointError
 

@@ -83,7 +83,6 @@ def test_the_own_file_counts_as_the_target_after_the_commit() -> None:
     ("then", "head", "changes", "reason"),
     [
         (COLUMN, [OTHER], [change("Project", schema=(OTHER,))], "was dropped (Project at version 9)"),
-        (COLUMN, [replace(COLUMN, name="x")], [], "renamed to 'x'"),
         (COLUMN, [replace(COLUMN, type="string")], [], "type changed from int64 to string"),
         (COLUMN, [replace(COLUMN, id=6)], [], "dropped and made anew"),
         (OURS, [COLUMN], [], "dropped and made anew"),
@@ -93,6 +92,8 @@ def test_the_own_file_counts_as_the_target_after_the_commit() -> None:
         (COLUMN, [COLUMN], [change("Restore")], "Restore at version 9"),
         (COLUMN, [COLUMN], [change("Overwrite")], "Overwrite at version 9"),
         (COLUMN, [COLUMN], [change(None)], "is not known any more"),
+        (COLUMN, [COLUMN], [change("Restore", undone=(change("Project", schema=(OTHER,)),))], "Restore at version 9"),
+        (COLUMN, [COLUMN], [change("Restore", undone=(change(None),))], "Restore at version 9"),
     ],
 )
 def test_a_column_is_impossible_where_it_may_be_another_one(
@@ -108,11 +109,14 @@ def test_a_column_is_impossible_where_it_may_be_another_one(
     [
         (COLUMN, [change("Append"), change("Update"), change("Rewrite"), change("Merge"), change("BaseOperation")]),
         (COLUMN, [change("Project", schema=(COLUMN, OTHER))]),
+        (COLUMN, [change("Project", schema=(replace(COLUMN, name="x"), OTHER))]),
+        (COLUMN, [change("Restore", undone=(change("Append"), change("Project", schema=(COLUMN,))))]),
         (OURS, [change(None), change("Restore"), change("Overwrite"), change("Project", schema=())]),
     ],
 )
 def test_a_column_is_the_same_by_its_token_or_its_history(then: FieldIdentity, changes: list[Change]) -> None:
     assert judge_column(then, [OTHER, then], changes) == VALID
+    assert judge_column(then, [OTHER, replace(then, name="renamed")], changes) == VALID
 
 
 @pytest.mark.parametrize(

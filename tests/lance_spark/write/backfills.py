@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +15,7 @@ from pyspark.sql.types import DataType, LongType, StructField, StructType
 
 from lance_spark.commit.changes import CommitResult
 from lance_spark.dataset import DatasetRef
-from lance_spark.options import ReadOptions, WriteOptions
+from lance_spark.options import STORAGE_PREFIX, ReadOptions, WriteOptions
 from lance_spark.write.backfill_writer import ColumnsWritten, LanceBackfillWriter
 
 Rows = list[tuple[int | None, Any]]
@@ -36,15 +36,19 @@ class Backfill:
         version: int | None = None,
         metadata: dict[str, Any] | None = None,
         extra: Sequence[StructField] = (),
+        storage: Mapping[str, str] | None = None,
     ) -> None:
         self.path = path
-        self.ref = DatasetRef.resolve(ReadOptions(path=path, version=None if version is None else str(version)))
+        place = DatasetRef.at(path, storage or {})
+        read = ReadOptions(path=path, version=None if version is None else str(version), storage=place.storage_options)
+        self.ref = DatasetRef.resolve(read)
         carried = {"lance.table": self.ref.snapshot_json()} if metadata is None else metadata
         self.schema = StructType(
             [StructField(address, LongType(), True, carried), StructField(column, spark_type), *extra]
         )
-        parsed = WriteOptions.parse({"path": path, "mode": "backfill", **(options or {})})
-        self.writer = LanceBackfillWriter.plan(DatasetRef.at(path), self.schema, parsed, spec)
+        stored = {f"{STORAGE_PREFIX}{key}": value for key, value in place.storage_options}
+        parsed = WriteOptions.parse({"path": path, "mode": "backfill", **stored, **(options or {})})
+        self.writer = LanceBackfillWriter.plan(place, self.schema, parsed, spec)
         self.writer.staging.open_job()
 
     def batch(self, addresses: Sequence[int | None], *columns: Iterable[Any]) -> pa.RecordBatch:
@@ -69,11 +73,16 @@ class Backfill:
 
 
 def snapshot_rows(
-    path: str, version: int | None = None, *, key: str = "id", by: str = "_rowaddr"
+    path: str,
+    version: int | None = None,
+    *,
+    key: str = "id",
+    by: str = "_rowaddr",
+    storage: Mapping[str, str] | None = None,
 ) -> list[tuple[int, Any]]:
     """Returns (address, key) of every live row."""
     table = (
-        lance.dataset(path, version=version)
+        lance.dataset(path, version=version, storage_options=_given(storage))
         .scanner(columns=[key], with_row_address=by == "_rowaddr", with_row_id=by == "_rowid")
         .to_table()
     )
@@ -86,9 +95,11 @@ def computed(
     return [(address, function(key)) for address, key in rows]
 
 
-def column(path: str, name: str, *, key: str = "id", version: int | None = None) -> dict[Any, Any]:
+def column(
+    path: str, name: str, *, key: str = "id", version: int | None = None, storage: Mapping[str, str] | None = None
+) -> dict[Any, Any]:
     """Returns the column's value by key."""
-    table = lance.dataset(path, version=version).to_table(columns=[key, name])
+    table = lance.dataset(path, version=version, storage_options=_given(storage)).to_table(columns=[key, name])
     keys = table[key].to_pylist()
     assert len(set(keys)) == len(keys)
     return dict(zip(keys, table[name].to_pylist(), strict=True))
@@ -109,16 +120,32 @@ def orphans(path: str) -> set[str]:
 
 
 def make_table(
-    path: str, *, fragments: int = 3, rows: int = 10, stable: bool = True, **columns: pa.DataType
+    path: str,
+    *,
+    fragments: int = 3,
+    rows: int = 10,
+    stable: bool = True,
+    storage: Mapping[str, str] | None = None,
+    **columns: pa.DataType,
 ) -> lance.LanceDataset:
     """Makes a table of `id` 0, 1, ... and `text`, with NULL columns of the given types."""
     for i in range(fragments):
         ids = np.arange(rows, dtype=np.int64) + i * rows
         table = pa.table({"id": ids, "text": [f"t{k}" for k in ids], "other": ids * 2})
-        lance.write_dataset(table, path, mode="append" if i else "create", enable_stable_row_ids=stable)
+        lance.write_dataset(
+            table,
+            path,
+            mode="append" if i else "create",
+            enable_stable_row_ids=stable,
+            storage_options=_given(storage),
+        )
     if columns:
-        lance.dataset(path).add_columns(pa.schema(list(columns.items())))
-    return lance.dataset(path)
+        lance.dataset(path, storage_options=_given(storage)).add_columns(pa.schema(list(columns.items())))
+    return lance.dataset(path, storage_options=_given(storage))
+
+
+def _given(storage: Mapping[str, str] | None) -> dict[str, str] | None:
+    return None if storage is None else dict(storage)
 
 
 def table_metadata(ref: DatasetRef, **changed: Any) -> dict[str, Any]:

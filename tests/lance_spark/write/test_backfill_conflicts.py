@@ -149,6 +149,8 @@ COMMITTED: list[Change] = [
     delete_a_fragment,
     update_by_row_rewrite,
     upsert,
+    compact,
+    rewrite_an_input_in_place,
     backfill_another_column,
     add_a_column,
     rename_another_column,
@@ -159,27 +161,20 @@ COMMITTED_WITH_INPUTS: list[Change] = [rewrite_another_column_in_place, drop_ano
 """These change a column that is no input; which ones are, the option says."""
 
 REFUSED_EXISTING: list[tuple[Change, type[LanceSparkError], str]] = [
-    (compact, CommitConflictError, "compaction at version"),
-    (rewrite_an_input_in_place, CommitConflictError, "input columns were rewritten in place"),
-    (rewrite_the_target_in_place, CommitConflictError, "the column itself was rewritten in place"),
-    (lambda path: replace_column(path, "c", 99), CommitConflictError, "the column itself was rewritten in place"),
     (drop_the_column, CommitImpossibleError, "column 'c': it was dropped"),
     (drop_the_column_and_reuse_its_id, CommitImpossibleError, "column 'c'"),
     (cast_the_column, CommitImpossibleError, "its type changed from int64 to int32"),
-    (rename_the_column, CommitImpossibleError, "it was renamed to 'cc'"),
     (overwrite, CommitError, "Overwrite at version"),
     (restore_past, CommitImpossibleError, "Restore at version"),
 ]
 REFUSED_NEW: list[tuple[Change, type[LanceSparkError], str]] = [
-    (compact, CommitConflictError, "compaction at version"),
-    (rewrite_an_input_in_place, CommitConflictError, "input columns were rewritten in place"),
     (
         lambda path: lance.dataset(path).add_columns(pa.schema([("c", pa.int64())])),
         CommitConflictError,
         "by somebody else",
     ),
     (lambda path: lance.dataset(path).add_columns({"c": "id"}), CommitConflictError, "by somebody else"),
-    (overwrite, CommitConflictError, "Overwrite at version"),
+    (overwrite, CommitImpossibleError, "Overwrite at version"),
 ]
 
 
@@ -187,12 +182,18 @@ def contents(path: str) -> list[dict[str, Any]]:
     return lance.dataset(path).to_table().to_pylist()
 
 
-def check_values(path: str, before: set[int], copied: Any) -> None:
-    """Each row has its own value; rows that came or moved meanwhile have none of this job."""
-    for fragment in lance.dataset(path).get_fragments():
-        for row in fragment.to_table(columns=["id", "c"]).to_pylist():
-            staged = fragment.fragment_id in before
-            assert row["c"] == (row["id"] * 10 if staged else copied), (fragment.fragment_id, row)
+CHANGED: dict[Change, set[int]] = {
+    update_by_row_rewrite: {3, 4, 25},
+    upsert: {5, 6},
+    rewrite_an_input_in_place: {5, 6},
+}
+"""Rows whose inputs an operation changes."""
+
+
+def check_values(path: str, other: Change) -> None:
+    """Each row has its own value; rows that came meanwhile, and those whose inputs changed, have none."""
+    nulls = CHANGED.get(other, set()) | {1000}
+    assert column(path, "c") == {key: None if key in nulls else key * 10 for key in column(path, "text")}
 
 
 @pytest.mark.parametrize("exclusive", [False, True], ids=["runs", "direct"])
@@ -201,7 +202,6 @@ def check_values(path: str, before: set[int], copied: Any) -> None:
 def test_values_are_committed_on_top_of(other: Change, is_new: bool, exclusive: bool, path: str) -> None:
     make_table(path, **({} if is_new else {"c": pa.int64()}))
     options = {"input_columns": "id,text"} if other in COMMITTED_WITH_INPUTS else {}
-    before = {fragment.fragment_id for fragment in lance.dataset(path).get_fragments()}
     job = Backfill(path, "c", LongType(), options=options, spec={"exclusive": exclusive})
     rows = computed(snapshot_rows(path))
     messages = [
@@ -210,14 +210,15 @@ def test_values_are_committed_on_top_of(other: Change, is_new: bool, exclusive: 
     other(path)
     theirs = contents(path)
     result = job.commit(*messages)
-    check_values(path, before, None)
+    check_values(path, other)
     ours = [{k: v for k, v in row.items() if k != "c"} for row in contents(path)]
     assert ours == [{k: v for k, v in row.items() if k != "c"} for row in theirs], "another writer's work changed"
     assert orphans(path) == set()
     assert result.version == lance.dataset(path).version
     assert last_commit(path) == result
     written = {row["id"] for row in contents(path) if row["c"] is not None}
-    assert result.rows == len(written) and result.rows + result.rows_gone == 30
+    assert result.rows == len(written) and result.rows + result.rows_gone + result.rows_nulled == 30
+    assert result.rows_nulled == len(CHANGED.get(other, ()))
 
 
 def test_a_fragment_that_was_deleted_is_dropped_and_reported(path: str) -> None:
@@ -229,16 +230,41 @@ def test_a_fragment_that_was_deleted_is_dropped_and_reported(path: str) -> None:
     assert (result.fragments_gone, result.rows_gone, result.rows, result.fragments) == ((0,), 10, 20, 2)
 
 
-def test_rows_that_an_update_moved_are_counted_and_keep_the_copied_value(path: str) -> None:
+def test_rows_whose_inputs_an_update_changed_do_not_keep_the_copied_value(path: str) -> None:
     make_table(path)
     Backfill(path, "c", LongType()).run(computed(snapshot_rows(path), lambda k: -k))
     job = Backfill(path, "c", LongType())
     message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
     update_by_row_rewrite(path)
     result = job.commit(message)
-    assert (result.rows_gone, result.new_rows) == (3, 3)
-    moved = {3, 4, 25}
-    assert column(path, "c") == {k: -k if k in moved else k * 10 for k in range(30)}
+    assert (result.rows_gone, result.rows_nulled, result.new_rows) == (0, 3, 0)
+    assert column(path, "c") == {k: None if k in {3, 4, 25} else k * 10 for k in range(30)}
+
+
+@pytest.mark.parametrize("is_new", [True, False], ids=["new", "existing"])
+def test_a_column_that_is_renamed_gets_its_values_under_its_new_name(is_new: bool, path: str) -> None:
+    make_table(path, c=pa.int64())
+    if not is_new:
+        Backfill(path, "c", LongType()).run(computed(snapshot_rows(path), lambda k: -k))
+    job = Backfill(path, "c", LongType())
+    message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
+    rename_the_column(path)
+    job.commit(message)
+    assert column(path, "cc") == {k: k * 10 for k in range(30)}
+
+
+@pytest.mark.parametrize(
+    "other", [rewrite_the_target_in_place, lambda path: replace_column(path, "c", 99)], ids=["some", "all"]
+)
+def test_values_that_are_written_win_over_what_somebody_wrote_meanwhile(other: Change, path: str) -> None:
+    make_table(path, c=pa.int64())
+    job = Backfill(path, "c", LongType())
+    message = job.task([job.batch(*zip(*computed(snapshot_rows(path)[:6]), strict=True))])
+    other(path)
+    theirs = column(path, "c")
+    result = job.commit(message)
+    assert column(path, "c") == {k: k * 10 if k < 6 else theirs[k] for k in range(30)}
+    assert (result.rows, result.rows_carried) == (6, 6)
 
 
 @pytest.mark.parametrize("exclusive", [False, True], ids=["runs", "direct"])
@@ -282,18 +308,6 @@ def refuses(job: Backfill, message: Any, path: str, error: type[LanceSparkError]
     assert orphans(path) == set()
     job.writer.abort([message])
     assert contents(path) == before
-
-
-def test_a_conflict_in_one_fragment_commits_nothing_and_names_it(path: str) -> None:
-    make_table(path, c=pa.int64())
-    job = Backfill(path, "c", LongType())
-    message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
-    replace_column(path, "c", 99, fragment_id=2)
-    with pytest.raises(CommitConflictError) as caught:
-        job.commit(message)
-    assert caught.value.fragments == (2,) and caught.value.retryable
-    assert "1 of 3 fragments" in str(caught.value)
-    assert set(column(path, "c").values()) == {None, 99}
 
 
 def test_other_fragments_of_the_same_column_may_be_filled_by_somebody_else(path: str) -> None:
@@ -340,7 +354,7 @@ def test_what_was_cleaned_up_is_not_guessed_about(remembered: bool, path: str) -
     if not remembered:
         dataset._open_pinned.cache_clear()
     before = contents(path)
-    with pytest.raises(CommitImpossibleError, match="is not there any more"):
+    with pytest.raises(CommitImpossibleError, match="not known any more"):
         job.commit(message)
     assert contents(path) == before
 
@@ -401,6 +415,24 @@ def test_an_input_rewritten_between_look_and_commit_leaves_no_stale_value(
         Backfill(path, "c", LongType()).run(computed(snapshot_rows(path), lambda k: -k))
     job = Backfill(path, "c", LongType())
     message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
+    between_look_and_commit(monkeypatch, lambda: rewrite_an_input_in_place(path))
+    result = job.commit(message)
+    assert result.rows_nulled == 2 and result.version == lance.dataset(path).version
+    assert column(path, "c") == {k: None if k in {5, 6} else k * 10 for k in range(30)}
+    assert column(path, "text")[5] == "u", "the other writer's work was lost"
+    for version in lance.dataset(path).versions():
+        lance.dataset(path, version=version["version"]).to_table()
+    assert last_commit(path) == result
+    assert orphans(path) == set()
+
+
+def test_an_input_rewritten_between_look_and_commit_takes_the_commit_back_where_that_is_an_error(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_table(path, c=pa.int64())
+    Backfill(path, "c", LongType()).run(computed(snapshot_rows(path), lambda k: -k))
+    job = Backfill(path, "c", LongType(), options={"on_stale": "error"})
+    message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
     before = column(path, "c")
     between_look_and_commit(monkeypatch, lambda: rewrite_an_input_in_place(path))
     with pytest.raises(CommitConflictError, match="taken back") as caught:
@@ -408,17 +440,6 @@ def test_an_input_rewritten_between_look_and_commit_leaves_no_stale_value(
     assert caught.value.fragments == (0,)
     assert column(path, "c") == before
     assert column(path, "text")[5] == "u", "the other writer's work was lost"
-    for version in lance.dataset(path).versions():
-        lance.dataset(path, version=version["version"]).to_table()
-    assert last_commit(path) is None or last_commit(path).version < caught_version(path)
-    monkeypatch.undo()
-    again = Backfill(path, "c", LongType())
-    again.run(computed(snapshot_rows(path)))
-    assert column(path, "c") == {k: k * 10 for k in range(30)}
-
-
-def caught_version(path: str) -> int:
-    return lance.dataset(path).version - 1
 
 
 @pytest.mark.parametrize(
@@ -429,12 +450,11 @@ def test_harmless_commits_between_look_and_commit_do_no_harm(
     other: Change, is_new: bool, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_table(path, **({} if is_new else {"c": pa.int64()}))
-    before = {fragment.fragment_id for fragment in lance.dataset(path).get_fragments()}
     job = Backfill(path, "c", LongType())
     message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
     between_look_and_commit(monkeypatch, lambda: other(path))
     job.commit(message)
-    check_values(path, before, None)
+    check_values(path, other)
 
 
 @pytest.mark.parametrize("other", [append, delete_rows, add_a_column, update_by_row_rewrite], ids=lambda f: f.__name__)
@@ -442,7 +462,6 @@ def test_a_commit_beside_the_new_column_loses_nothing(
     other: Change, path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     make_table(path)
-    before = {fragment.fragment_id for fragment in lance.dataset(path).get_fragments()}
     job = Backfill(path, "c", LongType())
     message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
     real = lance.LanceDataset.add_columns
@@ -457,7 +476,7 @@ def test_a_commit_beside_the_new_column_loses_nothing(
     monkeypatch.setattr(lance.LanceDataset, "add_columns", late)
     result = job.commit(message)
     assert result.retries == 1
-    check_values(path, before, None)
+    check_values(path, other)
     assert {"add_a_column": "plus" in lance.dataset(path).schema.names}.get(other.__name__, True)
 
 

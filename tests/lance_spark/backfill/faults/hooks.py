@@ -16,11 +16,11 @@ import pyarrow as pa
 from lance_spark.backfill import cluster, task
 from lance_spark.backfill.cluster import _Work
 from lance_spark.backfill.commits import GroupCommits
-from lance_spark.backfill.inputs import InputReader
 from lance_spark.backfill.job import BackfillJob
 from lance_spark.backfill.records import RecordStore
 from lance_spark.backfill.spec import BackfillSpec, Task
 from lance_spark.write.column_file import ColumnFile
+from lance_spark.write.inputs import InputReader
 from udf_runtime.checkpoint import local
 
 
@@ -85,7 +85,7 @@ def after_column_file(folder: str) -> Any:
 
 def until_all_ranges_are_done(folder: str) -> Any:
     """In tasks: each range that ends waits for the other one."""
-    real = task._Notes.leave
+    real = task.Notes.leave
 
     def leave(self: Any, *arguments: Any, **more: Any) -> None:
         real(self, *arguments, **more)
@@ -93,7 +93,7 @@ def until_all_ranges_are_done(folder: str) -> Any:
         while self.all() is None and time.monotonic() < deadline:
             time.sleep(0.02)
 
-    return patch.object(task._Notes, "leave", leave)
+    return patch.object(task.Notes, "leave", leave)
 
 
 IN_DRIVER: dict[str, tuple[type, str]] = {

@@ -176,7 +176,7 @@ def test_rows_whose_value_is_missing_after_their_input_changed_are_called(lab: L
     assert wrong_rows(table) == []
 
 
-def test_checkpoints_of_changed_inputs_are_not_used(lab: Lab):
+def test_checkpoints_of_rows_whose_inputs_changed_are_not_used_and_others_are(lab: Lab):
     table = lab.table(40, 40)
     lab.order({35: "raise"})
     run_and_fail(table, task_size=1000)
@@ -184,7 +184,8 @@ def test_checkpoints_of_changed_inputs_are_not_used(lab: Lab):
     lab.pardon()
     set_in_place(table, 0, "x", {5: 1005, 6: 1006})
     run(table)
-    assert lab.new_calls() == Counter([*(x for x in range(40) if x not in (5, 6)), 1005, 1006])
+    calls = lab.new_calls()
+    assert {1005, 1006, *range(35, 40)} <= set(calls) <= {1005, 1006, *range(30, 40)} and max(calls.values()) == 1
     assert wrong_rows(table) == []
 
 

@@ -1,4 +1,4 @@
-"""Reads the input columns of chosen rows of one fragment, in batches that a UDF gets. Runs on executors.
+"""Reads the input columns of chosen rows of one fragment in batches: for a UDF, or to compare them. Runs wherever it is called.
 
 Only the input columns and only the chosen rows are read. Blobs are fetched batch by batch, so that a column of blobs is never held.
 """
@@ -7,23 +7,24 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_spark.backfill.pieces import Offsets
-from lance_spark.backfill.selection import explained
-from lance_spark.backfill.spec import BlobReadStrategy
 from lance_spark.errors import panics_as_errors
+from lance_spark.read.filtering import explained
 from lance_spark.read.masks import rows_mask
 from lance_spark.types.fields import is_blob
 from lance_spark.write.addresses import ROW_ADDRESS, SnapshotRows, offsets_of
+from lance_spark.write.pieces import Offsets
 from udf_runtime.execute import Rebatcher
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
+
+BlobReadStrategy = Literal["auto", "legacy", "range"]
 
 _SCAN_ROWS = 1 << 15
 """Several batches of the UDF's default size: joining smaller ones into one costs as much as reading narrow columns."""

@@ -1,4 +1,4 @@
-"""Values of a fragment's rows from wherever they are: just computed, in checkpoints, in column files. Merged in the order of the rows.
+"""Values of a fragment's rows from wherever they are, in column files for example, merged in the order of the rows.
 
 Every stream yields pairs of offsets (physical rows, ascending, never twice) and values of as many rows, in chunks of bounded size; a merge
 holds one chunk per stream.
@@ -14,9 +14,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lance_spark.backfill.rowsets import RowSet
+from lance_spark.commit.rowsets import RowSet
 from lance_spark.types.layout import aligned
-from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointStore
 
 if TYPE_CHECKING:
     from lance.file import LanceFileSession
@@ -28,66 +27,54 @@ _FILE_ROWS = 4096
 """Rows that are read of a column file at once."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+def no_rows() -> Offsets:
+    """Returns no rows."""
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moved:
-    """Where rows of an older fragment are now: row `old[i]` is row `start + i`."""
+    """Where rows of an older fragment are now: row `old[i]` is row `new[i]`.
+
+    Attributes:
+        old: Rows of the older fragment, ascending.
+        new: Rows of the fragment of today, as many.
+    """
 
     old: Offsets
-    start: int
+    new: Offsets
 
-    def new_offsets(self, old: Offsets) -> tuple[Offsets, NDArray[np.bool_]]:
-        """Returns the new offsets of those of the old rows that are still there, and which those are."""
+    def find(self, old: Offsets) -> tuple[Offsets, NDArray[np.bool_]]:
+        """Returns the new offsets of those of the old rows that are still there, in their order, and which those are."""
         at = np.searchsorted(self.old, old)
         inside = at < len(self.old)
         inside[inside] = self.old[at[inside]] == old[inside]
-        return at[inside].astype(np.int64) + self.start, inside
+        return self.new[at[inside]], inside
+
+    def chunk(self, old: Offsets, values: pa.Array[Any]) -> Chunk:
+        """Returns values of old rows as values of the rows that they are now, ascending; without those that are not there any more."""
+        now, inside = self.find(old)
+        values = values if inside.all() else values.filter(pa.array(inside))
+        if (now[1:] > now[:-1]).all():
+            return now, values
+        order: Any = np.argsort(now)
+        return now[order], values.take(order)
 
     def new_rows(self, old: RowSet) -> RowSet:
         """Returns the new offsets of those of the old rows that are still there."""
-        return RowSet.of(self.new_offsets(old.to_numpy())[0]) if old else old
+        return RowSet.of(self.find(old.to_numpy())[0]) if old else old
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EntryPiece:
-    """Rows that a checkpoint serves.
+class MissingFileError(OSError):
+    """A column file is not there any more: it was never committed, and a cleanup or the end of its job has deleted it.
 
     Attributes:
-        offsets: The rows, as they are numbered now.
-        entry: The checkpoint.
-        key: Its key.
-        source: Its source.
-        moved: Where its rows are now, if a compaction moved them.
+        file: Its name.
     """
 
-    offsets: Offsets
-    entry: CheckpointEntry
-    key: CheckpointKey
-    source: str
-    moved: Moved | None = None
-
-    def chunks(self, store: CheckpointStore) -> Iterator[Chunk]:
-        """Yields the rows; nothing if the checkpoint vanished meanwhile."""
-        found = read_entry(store, self.entry, self.key, self.source, self.moved)
-        if found is None:
-            return
-        offsets, values = found
-        wanted = np.isin(offsets, self.offsets, assume_unique=True)
-        yield offsets[wanted], values if wanted.all() else values.filter(pa.array(wanted))
-
-
-def read_entry(
-    store: CheckpointStore, entry: CheckpointEntry, key: CheckpointKey, source: str, moved: Moved | None
-) -> Chunk | None:
-    """Reads a checkpoint, with the offsets that its rows have now; None if it is not usable."""
-    found = store.read(entry, key, source)
-    if found is None:
-        return None
-    offsets = np.asarray(found[0].to_numpy(), dtype=np.int64)
-    values = found[1]
-    if moved is None:
-        return offsets, values
-    now, inside = moved.new_offsets(offsets)
-    return now, values if inside.all() else values.filter(pa.array(inside))
+    def __init__(self, file: str) -> None:
+        super().__init__(f"the column file {file} is not there any more")
+        self.file = file
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,11 +95,20 @@ class FilePiece:
 
     def chunks(self, session: LanceFileSession) -> Iterator[Chunk]:
         """Yields the rows."""
-        reader = session.open_reader(f"data/{self.file}", columns=[column for _, column in self.outputs])
+        try:
+            reader = session.open_reader(f"data/{self.file}", columns=[column for _, column in self.outputs])
+        except (OSError, ValueError, RuntimeError) as error:
+            raise MissingFileError(self.file) from error
         for first in range(0, len(self.offsets), _FILE_ROWS):
             part = slice(first, first + _FILE_ROWS)
-            table: pa.Table = reader.take_rows(self.at[part].tolist()).to_table()
-            yield self.offsets[part], value_of(table.combine_chunks(), self.outputs)
+            wanted = self.at[part]
+            order: Any = np.argsort(wanted)
+            try:
+                table: pa.Table = reader.take_rows(wanted[order].tolist()).to_table()
+            except (OSError, ValueError, RuntimeError) as error:
+                raise MissingFileError(self.file) from error
+            values = value_of(table.combine_chunks(), self.outputs)
+            yield self.offsets[part], values if (wanted[1:] > wanted[:-1]).all() else values.take(np.argsort(order))
 
 
 def value_of(table: pa.Table, outputs: Sequence[tuple[str, str]]) -> pa.Array[Any]:

@@ -1,0 +1,220 @@
+"""Which rows of a fragment a job still has to look after: those that it covers, and that others moved or changed meanwhile. On executors.
+
+The job read one version; this round reads a later one. A row of it is covered where it was in a fragment that the job covers. What is to be
+done about it depends on what the user asked for:
+
+- rows without a value (no filter): covered rows that have none now, and those that have the job's own value although their inputs changed. A
+  value that somebody else gave meanwhile is kept.
+- a filter, or all rows that are out of date: the rows that the job has computed, wherever they are; of fragments that it has not finished,
+  those that the filter selects now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+
+from lance_spark.backfill.selection import has_values, live_rows, matching_rows, null_filter, without
+from lance_spark.backfill.serving import Finder
+from lance_spark.backfill.spec import BackfillSpec, FollowSpec, FragmentWork
+from lance_spark.commit.rowsets import RowSet
+from lance_spark.write.addresses import SnapshotRows, equal_values
+from lance_spark.write.compare import read_rows
+from lance_spark.write.pieces import Moved, Offsets, no_rows
+
+if TYPE_CHECKING:
+    from lance.fragment import LanceFragment
+
+    from lance_spark.write.origins import Origin
+
+_ROWS = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Followed:
+    """The rows of a range that need a value.
+
+    Attributes:
+        selected: All of them, ascending.
+        fresh: Those of them of which nobody knows that the job has computed them before.
+        kept: How many rows keep a value that somebody else gave them meanwhile.
+        held: How many rows of the range the job looks after: these, and those that are right.
+        added: How many live rows the version lacked that the job read first.
+    """
+
+    selected: Offsets
+    fresh: Offsets
+    kept: int
+    held: int
+    added: int
+
+
+def select_followed(
+    spec: BackfillSpec,
+    follow: FollowSpec,
+    work: FragmentWork,
+    rows: SnapshotRows,
+    fragment: LanceFragment,
+    finder: Finder,
+) -> Followed:
+    """Returns the rows of a range that the job still has to look after.
+
+    Raises:
+        FilterError: The filter fails on a value.
+        TableUnreadableError: A file is missing or damaged.
+    """
+    found = finder.found(fragment.metadata, follow.version)
+    live = live_rows(rows, work)
+    covered = [origin for origin in found.origins if origin.fragment.id in follow.covered]
+    all_covered = _union([found.unknown, *(origin.moved.new for origin in covered)], live)
+    own = _union([moved.new for _, _, moved in _own(spec, fragment, finder)], live)
+    own = np.intersect1d(own, all_covered, assume_unique=True)
+    there = _union([found.unknown, *(origin.moved.new for origin in found.origins)], live)
+    if not follow.unfinished:
+        # Whatever nobody can tell apart was computed before, but for rows that came with it.
+        own = np.union1d(own, _union([found.unknown], live))
+    if spec.where is None and not spec.recomputes:
+        known = _Known(
+            added=len(live) - len(there), covered=all_covered, own=own, unknown=_union([found.unknown], live)
+        )
+        return _of_missing(spec, follow, work, rows, fragment, finder, known)
+    unfinished = _union([found.unknown, *(o.moved.new for o in covered if o.fragment.id in follow.unfinished)], live)
+    if spec.where is not None and len(unfinished):
+        now = matching_rows(rows.dataset, fragment, work, spec.where)
+        unfinished = np.intersect1d(unfinished, now, assume_unique=True)
+    selected = np.union1d(own, without(unfinished, work.done.skip.to_numpy()))
+    return Followed(
+        selected=selected,
+        fresh=np.setdiff1d(selected, own, assume_unique=True),
+        kept=0,
+        held=len(np.union1d(selected, own)),
+        added=len(live) - len(there),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class _Known:
+    """Rows of a range: covered ones, those that the job has computed, and those of which nobody knows where they were."""
+
+    covered: Offsets
+    own: Offsets
+    unknown: Offsets
+    added: int
+
+
+def _of_missing(
+    spec: BackfillSpec,
+    follow: FollowSpec,
+    work: FragmentWork,
+    rows: SnapshotRows,
+    fragment: LanceFragment,
+    finder: Finder,
+    known: _Known,
+) -> Followed:
+    """Selects where the user asked for rows without a value."""
+    filled = has_values(fragment.metadata, spec.target_ids)
+    empty = known.covered
+    if filled:
+        nulls = matching_rows(rows.dataset, fragment, work, null_filter([column for _, column in spec.outputs]))
+        empty = np.intersect1d(empty, nulls, assume_unique=True)
+    valued = np.setdiff1d(known.covered, empty, assume_unique=True)
+    stale = [no_rows()]
+    # Rows of an update that nobody can tell apart: the job's values may have been copied with them.
+    if follow.landed:
+        stale.append(np.intersect1d(valued, known.unknown, assume_unique=True))
+    ours = [no_rows()]
+    seen = no_rows()
+    for version, origin, moved in _own(spec, fragment, finder):
+        part = _among(moved, np.setdiff1d(valued, seen, assume_unique=True))
+        if not len(part.old):
+            continue
+        mine = _have_value_of(spec, origin, rows, fragment, part, finder)
+        # Only what it has: the job may have computed a row several times, and committed none but the first.
+        seen = np.union1d(seen, part.new[mine])
+        ours.append(part.new[mine])
+        if not origin.same and mine.any():
+            part = Moved(old=part.old[mine], new=part.new[mine])
+            stale.append(part.new[finder.changed(version, origin, fragment.metadata, part)])
+    empty = without(without(empty, work.done.skip.to_numpy()), _failed(spec, fragment, finder))
+    selected = np.unique(np.concatenate([empty, *stale]))
+    kept = np.setdiff1d(np.setdiff1d(np.intersect1d(valued, known.own), np.concatenate(ours)), selected)
+    return Followed(
+        selected=selected,
+        fresh=np.setdiff1d(selected, known.own, assume_unique=True),
+        kept=len(kept),
+        held=len(np.union1d(selected, known.own)),
+        added=known.added,
+    )
+
+
+def _own(spec: BackfillSpec, fragment: LanceFragment, finder: Finder) -> Iterator[tuple[int, Origin, Moved]]:
+    """Yields the rows that the job has computed in whole fragments of the versions that it has read, the newest first."""
+    for version in spec.bases:
+        for origin in finder.found(fragment.metadata, version).origins:
+            moved = _of(origin.moved, finder.own(origin.fragment)[0])
+            if len(moved.old):
+                yield version, origin, moved
+
+
+def _failed(spec: BackfillSpec, fragment: LanceFragment, finder: Finder) -> Offsets:
+    """Returns the rows that failed in this job, and whose inputs are the same: another call would end the same way."""
+    found = [no_rows()]
+    for version in spec.bases:
+        for origin in finder.found(fragment.metadata, version).origins:
+            moved = _of(origin.moved, finder.own(origin.fragment)[1])
+            if len(moved.old) and not origin.same:
+                same = ~finder.changed(version, origin, fragment.metadata, moved)
+                moved = Moved(old=moved.old[same], new=moved.new[same])
+            found.append(moved.new)
+    return np.unique(np.concatenate(found))
+
+
+def _of(moved: Moved, rows: RowSet) -> Moved:
+    """Returns the moves that begin in some rows."""
+    chosen = np.isin(moved.old, rows.to_numpy(), assume_unique=True)
+    return Moved(old=moved.old[chosen], new=moved.new[chosen])
+
+
+def _have_value_of(
+    spec: BackfillSpec, origin: Origin, rows: SnapshotRows, fragment: LanceFragment, part: Moved, finder: Finder
+) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    """Tells which rows have the value that the job computed for them. A blob counts as that: it cannot be read from a column file alone."""
+    if spec.targets.blobs:
+        return np.ones(len(part.new), dtype=np.bool_)
+    mine = np.zeros(len(part.new), dtype=np.bool_)
+    order = np.argsort(part.new)
+    for first in range(0, len(order), _ROWS):
+        at = order[first : first + _ROWS]
+        offsets, values = finder.values_of(origin.fragment, Moved(old=part.old[at], new=part.new[at]))
+        if not len(offsets):
+            continue
+        chosen = np.isin(part.new[at], offsets, assume_unique=True)
+        now = read_rows(rows, fragment.fragment_id, tuple(column for _, column in spec.outputs), offsets)
+        same = np.ones(len(offsets), dtype=np.bool_)
+        for (field, _), array in zip(spec.outputs, now, strict=True):
+            same &= equal_values(_field(values, field), array)
+        mine[at[chosen]] = same
+    return mine
+
+
+def _field(values: pa.Array[Any], field: str) -> pa.Array[Any]:
+    if not field:
+        return values
+    flat: Any = values
+    names = [one.name for one in flat.type]
+    found: pa.Array[Any] = flat.flatten()[names.index(field)]
+    return found
+
+
+def _among(moved: Moved, rows: Offsets) -> Moved:
+    chosen = np.isin(moved.new, rows, assume_unique=True)
+    return Moved(old=moved.old[chosen], new=moved.new[chosen])
+
+
+def _union(parts: list[Offsets], within: Offsets) -> Offsets:
+    """Returns the rows of several sets that are in a range."""
+    return np.intersect1d(np.concatenate([no_rows(), *parts]), within)

@@ -1,0 +1,93 @@
+"""Keeps a computed column up to date: :class:`Watch` runs a backfill whenever the table has got a new version."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import LanceSparkError
+from lance_spark.jobs.model import BackfillJobResult
+
+_LOG = logging.getLogger(__name__)
+
+
+class Watch:
+    """A column that is kept up to date by a thread of this process, until :meth:`stop`.
+
+    Attributes:
+        results: What its last backfills did, at most 100, the newest last; those that found nothing to do are left out.
+        error: Why the last backfill failed; None where it did not. The next look tries again.
+    """
+
+    def __init__(self, ref: DatasetRef, trigger: timedelta, backfill: Callable[[], BackfillJobResult]) -> None:
+        self.results: list[BackfillJobResult] = []
+        self.error: LanceSparkError | None = None
+        self._ref = ref
+        self._trigger = trigger
+        self._backfill = backfill
+        self._seen = 0
+        self._looks = 0
+        self._over = threading.Event()
+        self._looked = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="lance-spark-watch", daemon=True)
+        self._thread.start()
+
+    @property
+    def is_active(self) -> bool:
+        """Whether it still looks."""
+        return self._thread.is_alive()
+
+    def stop(self) -> None:
+        """Ends it; a backfill that is under way is waited for."""
+        self._over.set()
+        self._thread.join()
+
+    def await_look(self, timeout: timedelta = timedelta(minutes=10)) -> None:
+        """Waits until it has looked at the table once more from the beginning, and has done what it found.
+
+        Raises:
+            TimeoutError: It has not, in that time.
+        """
+        with self._looked:
+            # The look that is under way may have begun before what the caller waits for.
+            wanted = self._looks + 2
+            if not self._looked.wait_for(lambda: self._looks >= wanted or not self.is_active, timeout.total_seconds()):
+                raise TimeoutError(
+                    f"the watch of {self._ref.uri} has not looked at it within {timeout} - wait longer, or see .error"
+                )
+
+    def __enter__(self) -> Watch:
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self._look()
+            with self._looked:
+                self._looks += 1
+                self._looked.notify_all()
+            self._over.wait(self._trigger.total_seconds())
+        with self._looked:
+            self._looked.notify_all()
+
+    def _look(self) -> None:
+        try:
+            version = self._ref.open_latest().version
+            if version == self._seen:
+                return
+            result = self._backfill()
+            self.error = None
+            # Its own versions are looked at once more: others may have come between them.
+            self._seen = version if result.versions else self._ref.open_latest().version
+            if result.rows_selected or result.versions:
+                self.results = [*self.results[-99:], result]
+        except LanceSparkError as error:
+            self.error = error
+            _LOG.warning("keeping a column of %s up to date failed, and is tried again: %s", self._ref.uri, error)
+        except OSError as error:
+            _LOG.warning("the table %s could not be looked at, and is looked at again: %s", self._ref.uri, error)

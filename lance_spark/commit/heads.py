@@ -1,0 +1,104 @@
+"""What a commit knows of a table: one version of it that was looked at, and what happened before."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from lance_spark.commit.history import Event, events_between
+from lance_spark.commit.identity import FieldIdentity, field_identities, files_of
+from lance_spark.commit.lineage import Lineage
+from lance_spark.commit.rebase import Change
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import FragmentMetadata
+
+
+@dataclass(slots=True, kw_only=True)
+class Head:
+    """One version that was looked at.
+
+    Attributes:
+        dataset: It.
+        fields: Its columns.
+        fragments: Its fragments, by id.
+    """
+
+    dataset: lance.LanceDataset
+    fields: tuple[FieldIdentity, ...]
+    fragments: dict[int, FragmentMetadata]
+
+    @staticmethod
+    def of(dataset: lance.LanceDataset) -> Head:
+        """Reads the manifest that an open dataset holds."""
+        fragments = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+        return Head(dataset=dataset, fields=field_identities(dataset.lance_schema), fragments=fragments)
+
+    def is_filled(self, column: FieldIdentity) -> bool:
+        """Tells whether any data file holds a column."""
+        return any(files_of(fragment, column.ids) for fragment in self.fragments.values())
+
+
+@dataclass(slots=True)
+class SeenHistory:
+    """What the commits of one job have read of the table's history, so that nothing is read twice, and what is cleaned up later is known.
+
+    Attributes:
+        upto: Version up to which; 0 before the first look.
+        changes: Every event since the job's snapshot, as a judgement needs it.
+        events: The same, as lineage needs it.
+    """
+
+    upto: int = 0
+    changes: list[Change] = field(default_factory=list)
+    events: list[Event] = field(default_factory=list)
+
+    def look(self, dataset: lance.LanceDataset, after: int) -> None:
+        """Reads what happened up to a version, from `after` on if this is the first look."""
+        self.upto = max(self.upto, after)
+        for event in events_between(dataset, self.upto, dataset.version):
+            change = change_of(event)
+            if event.name == "Restore":
+                change = replace(change, undone=_undone(dataset, event))
+            self.changes.append(change)
+            self.events.append(_slim(event))
+        self.upto = max(self.upto, dataset.version)
+
+    def lineage(self, dataset: lance.LanceDataset, after: int) -> Lineage:
+        """Returns where the rows of a version came from since an older one; both were looked at."""
+        return Lineage.between(dataset, after, dataset.version, self.events)
+
+
+def change_of(event: Event) -> Change:
+    """Returns what a judgement needs of an event."""
+    from lance import LanceOperation
+
+    operation = event.operation
+    compacted: frozenset[int] = frozenset()
+    schema: Sequence[FieldIdentity] | None = None
+    if isinstance(operation, LanceOperation.Rewrite):
+        compacted = frozenset(old.id for group in operation.groups for old in group.old_fragments)
+    if isinstance(operation, LanceOperation.Project):
+        schema = field_identities(operation.schema)
+    name = None if operation is None else event.name
+    return Change(
+        version=event.version, operation=name, compacted=compacted, schema=None if schema is None else tuple(schema)
+    )
+
+
+def _undone(dataset: lance.LanceDataset, restore: Event) -> tuple[Change, ...]:
+    """Returns what happened between the version that was restored and the one before the restore."""
+    operation: Any = restore.operation
+    return tuple(map(change_of, events_between(dataset, operation.version, restore.version - 1)))
+
+
+def _slim(event: Event) -> Event:
+    """Returns an event without what lineage does not ask for: thousands of commits may come beside a job of days."""
+    from lance import LanceOperation
+
+    kept = (LanceOperation.Rewrite, LanceOperation.Update, LanceOperation.Restore, LanceOperation.Overwrite)
+    if event.operation is None or isinstance(event.operation, kept):
+        return replace(event, properties={})
+    return Event(version=event.version, operation=LanceOperation.BaseOperation(), properties={})

@@ -1,0 +1,101 @@
+"""Why a commit of column files cannot be: errors with what happened, when, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from lance_spark.commit.changes import ColumnsToCommit
+from lance_spark.commit.heads import Head
+from lance_spark.commit.rebase import Change, Verdict, judge_column, judge_new_column
+from lance_spark.dataset import moments_of
+from lance_spark.errors import CommitConflictError, CommitImpossibleError
+
+_NAMED_FRAGMENTS = 10
+"""Fragments that a message names."""
+
+
+def refuse_other_columns(
+    change: ColumnsToCommit, head: Head, changes: Sequence[Change], *, token: str | None, uri: str
+) -> None:
+    """Refuses values whose columns are not the snapshot's columns any more.
+
+    Args:
+        change: What is to be committed.
+        head: The version that it is to be committed on.
+        changes: What happened since the snapshot.
+        token: What this commit has put into the columns that it added itself; None if it has not yet.
+        uri: Location of the table.
+
+    Raises:
+        CommitImpossibleError: A column was dropped or changed, or may be another one.
+        CommitConflictError: Somebody else added a column of the same name.
+    """
+    for column in change.targets:
+        if column.id >= 0:
+            judgement = judge_column(column, head.fields, changes)
+        else:
+            judgement = judge_new_column(column.name, column.type, head.fields, mine=token, is_filled=head.is_filled)
+        if judgement.verdict is Verdict.IMPOSSIBLE:
+            raise CommitImpossibleError(
+                f"the values cannot be applied: {judgement.reason}{moments_of(head.dataset, judgement.versions)} - at {uri}, version "
+                f"{head.dataset.version}, read at version {change.read_version} - nothing was committed; read the table again and "
+                "write again; values in checkpoints stay, and serve a column that is the same",
+                uri=uri,
+            )
+        if judgement.verdict is Verdict.CONFLICT:
+            raise CommitConflictError(
+                f"{judgement.reason} - at {uri}, version {head.dataset.version}, read at version {change.read_version} - "
+                "nothing was committed; read the table again and write again, or choose another name",
+                uri=uri,
+            )
+
+
+def refuse_overwritten(change: ColumnsToCommit, head: Head, changes: Sequence[Change], uri: str) -> None:
+    """Refuses values of which no fragment is there any more, where an overwrite is why.
+
+    Raises:
+        CommitImpossibleError: It is.
+    """
+    overwritten = [one for one in changes if one.operation == "Overwrite"]
+    if overwritten:
+        last = overwritten[-1]
+        raise CommitImpossibleError(
+            f"the table was overwritten: {last.text}{moments_of(head.dataset, [last.version])} - at {uri}, read at version "
+            f"{change.read_version} - nothing was committed; read the table again and write again",
+            uri=uri,
+        )
+
+
+def conflict_error(
+    change: ColumnsToCommit, uri: str, blocked: Mapping[int, str], version: int, done: str
+) -> CommitConflictError:
+    """Returns the error for fragments whose values do not fit.
+
+    Args:
+        change: What is to be committed.
+        uri: Location of the table.
+        blocked: Why, by fragment.
+        version: The version that was looked at.
+        done: What became of the commit.
+    """
+    reasons: dict[str, list[int]] = {}
+    for fragment, reason in blocked.items():
+        reasons.setdefault(reason, []).append(fragment)
+    parts = "; ".join(
+        f"fragment{'s' if len(ids) > 1 else ''} {shown(ids)}: {reason}" for reason, ids in reasons.items()
+    )
+    hint = ""
+    if change.inputs_from == "all" and any("input columns" in reason for reason in blocked.values()):
+        hint = ", and name the columns that the values depend on with option('input_columns', ...): all were assumed"
+    return CommitConflictError(
+        f"{len(blocked)} of {len(change.fragments)} fragments changed since version {change.read_version}, so that the values do not fit: "
+        f"{parts} - at {uri}, version {version} - {done}; read the table again and write again{hint}",
+        uri=uri,
+        fragments=sorted(blocked),
+    )
+
+
+def shown(ids: Sequence[int]) -> str:
+    """Returns a few ids of fragments, for a message."""
+    more = len(ids) - _NAMED_FRAGMENTS
+    return ", ".join(map(str, ids[:_NAMED_FRAGMENTS])) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,142 @@
+"""Finds out, before the first commit to an object store, whether the store keeps writers apart.
+
+Each version of a table is one object, and two writers are kept apart by a conditional put: it makes the object only where there is none.
+A store that ignores the condition takes both puts, and tells both writers that they succeeded, while one's rows are gone. No error ever says
+so; that is why it is looked for. What is looked at is the put itself, with a table of our own in a folder that nobody else knows, so the
+answer does not depend on time or luck: version 2 is made twice from version 1. A store that takes it twice ignores conditions.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import uuid
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from lance_spark.commit.attempt import Landed, Lost, attempt_commit
+from lance_spark.errors import CommitError, OptionError, UnsafeStoreError
+
+_logger = logging.getLogger(__name__)
+
+ALLOW_VARIABLE = "LANCE_SPARK_ALLOW_UNSAFE_COMMITS"
+"""Environment variable of the driver: whether commits to a store that ignores conditional puts are allowed."""
+
+ALLOW_OPTION = "allow_unsafe_commits"
+
+PROBES = "_lance_spark/probe"
+"""Folder of a table in which probes are made; each has a folder of its own there, and takes it away."""
+
+_SAFE_SCHEMES = frozenset({"file", "file-object-store", "memory", "shared-memory", "s3+ddb"})
+"""Schemes that need no probe. Lance itself makes files of the first two under a name only where there is none, and objects of the next two
+under a lock of this process (all four measured with pylance 14). `s3+ddb` has its condition in DynamoDB, whatever S3 does, and a probe would
+leave rows there that Lance cannot take away. `file+uring` is not among them: its commits are not conditional (measured)."""
+
+_SECRETS = ("key", "secret", "token", "password", "credential", "sas", "signature", "service_account")
+"""Words in names of storage options that say who asks, not which store is asked."""
+
+_verdicts: dict[tuple[object, ...], bool] = {}
+_lock = threading.Lock()
+
+
+def refuse_unsafe_store(uri: str, storage: Mapping[str, str], *, allow: bool) -> None:
+    """Refuses a location whose store ignores conditional puts. Runs where commits are made; asks each location once per process.
+
+    It costs some 16 small requests, and 12 on a store that is refused. Local paths and stores that are known to be safe cost none.
+
+    Args:
+        uri: Location of the table, which need not exist yet.
+        storage: Options of the object store.
+        allow: Whether the user takes the risk; then nothing is asked.
+
+    Raises:
+        UnsafeStoreError: The store ignores conditional puts.
+        CommitError: It could not be found out, because the store fails or refuses small objects below the table. It is asked again next time.
+    """
+    if allow or "://" not in uri or urlsplit(uri).scheme in _SAFE_SCHEMES:
+        return
+    location = _location(uri, storage)
+    # One at a time: other threads wait for the answer instead of asking too.
+    with _lock:
+        safe = _verdicts.get(location)
+        if safe is None:
+            safe = _verdicts[location] = keeps_conditions(f"{uri.rstrip('/')}/{PROBES}/{uuid.uuid4().hex}", storage)
+    if not safe:
+        parts = urlsplit(uri)
+        raise UnsafeStoreError(
+            "the object store ignores conditional puts: it took two versions under one name, so of writers that commit at the same time all "
+            f"but one would lose what they wrote, and none would notice - at {parts.scheme}://{parts.netloc}, asked for {uri} - nothing was "
+            "committed; use a store with conditional puts (If-None-Match), or, where never more than one writer commits, allow it with "
+            f"option('{ALLOW_OPTION}', 'true') or {ALLOW_VARIABLE}=true",
+            uri=uri,
+        )
+
+
+def allowed_by_environment() -> bool:
+    """Tells whether the environment variable allows commits to such a store; by default not. Read on the driver.
+
+    Raises:
+        OptionError: The variable is no flag.
+    """
+    text = os.environ.get(ALLOW_VARIABLE, "false").strip().lower()
+    if text not in ("true", "1", "yes", "false", "0", "no"):
+        raise OptionError(ALLOW_VARIABLE, text, "true or false")
+    return text in ("true", "1", "yes")
+
+
+def keeps_conditions(probe: str, storage: Mapping[str, str]) -> bool:
+    """Tells whether a store keeps the condition of a conditional put, with a table of no rows that is made and deleted.
+
+    Args:
+        probe: A location at which nothing is.
+        storage: Options of the object store.
+
+    Raises:
+        CommitError: The store failed.
+    """
+    import pyarrow as pa
+    from lance import LanceOperation
+
+    operation = LanceOperation.Overwrite(pa.schema([("probe", pa.int64())]), [])
+    made = attempt_commit(probe, operation, read_version=0, properties={}, storage_options=storage)
+    if not isinstance(made, Landed):
+        raise _unknown(probe, made.error)
+    try:
+        for _ in range(2):
+            # An overwrite that may not be tried again is put as the version after the one that was read, and nothing is looked at before
+            # (measured with pylance 14; other operations, and a creation, look first, and then never meet the condition).
+            outcome = attempt_commit(made.dataset, operation, read_version=1, properties={}, storage_options=storage)
+            if isinstance(outcome, Lost) and outcome.race:
+                return True
+            if not isinstance(outcome, Landed):
+                raise _unknown(probe, outcome.error)
+        return False
+    finally:
+        _remove(probe, storage)
+
+
+def _unknown(probe: str, error: Exception) -> CommitError:
+    return CommitError(
+        f"whether the store keeps conditional puts could not be found out: {error} - at {probe} - nothing was committed; check that the "
+        f"store answers, and that objects can be written there, or commit without asking, with option('{ALLOW_OPTION}', 'true') or "
+        f"{ALLOW_VARIABLE}=true",
+        uri=probe,
+    )
+
+
+def _remove(probe: str, storage: Mapping[str, str]) -> None:
+    import lance
+
+    try:
+        lance.LanceDataset.drop(probe, storage_options=dict(storage) or None, ignore_not_found=True)
+    except (OSError, ValueError, RuntimeError) as error:
+        # The answer is known; what is left is a few small objects in a folder that nothing reads.
+        _logger.warning("a probe could not be deleted: %s - at %s", error, probe)
+
+
+def _location(uri: str, storage: Mapping[str, str]) -> tuple[object, ...]:
+    """Returns what tells one store from another: all options but those of identity, since one more question costs less than a wrong answer."""
+    parts = urlsplit(uri)
+    options = {k.lower(): v for k, v in storage.items() if not any(word in k.lower() for word in _SECRETS)}
+    return (parts.scheme, parts.netloc, *sorted(options.items()))

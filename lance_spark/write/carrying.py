@@ -1,0 +1,285 @@
+"""Carries values of a DataFrame backfill over to where their rows are now: :class:`CarryOver`.
+
+Somebody compacted fragments, moved rows by an update, or rewrote inputs or the target in place, between the read and the commit. Here the
+staged values are streamed into column files of the fragments of today. A row whose inputs are not those any more that its value was
+computed from gets none: there is no UDF here to compute it again.
+
+Runs where the write commits, or on executors. Memory: a few batches of rows, and 50 bytes a row of one fragment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lance_spark.commit.changes import FollowedColumns, FragmentColumns
+from lance_spark.commit.identity import FieldIdentity, field_identities
+from lance_spark.commit.rowsets import RowSet
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import (
+    CarryOverTooLargeError,
+    CommitConflictError,
+    CommitImpossibleError,
+    SnapshotError,
+    TableUnreadableError,
+    VersionNotFoundError,
+)
+from lance_spark.write.addresses import SnapshotRows, equal_values
+from lance_spark.write.column_file import ColumnFile, Targets
+from lance_spark.write.compare import changed_rows, read_rows
+from lance_spark.write.origins import OpenBase, Origin, Origins
+from lance_spark.write.pieces import Chunk, FilePiece, Moved, Offsets, columns_of, merge, no_rows
+from lance_spark.write.staging import Staging, open_session
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import LanceFragment
+
+    from lance_spark.commit.lineage import Lineage
+
+_LOG = logging.getLogger(__name__)
+
+OnStale = Literal["null", "error"]
+
+_ROWS = 2048
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CarryPlan:
+    """What values are carried, and how. Picklable but for the parts.
+
+    Attributes:
+        snapshot: The table at the version that the values were computed on.
+        targets: The columns, as they were written.
+        identities: The same columns in the snapshot; of unknown id where they were to be added.
+        inputs: The columns that the values depend on.
+        on_stale: Whether a row whose inputs changed is NULL, or an error.
+        max_bytes: Most bytes of staged values to carry; None is without a limit.
+    """
+
+    snapshot: DatasetRef
+    targets: Targets
+    identities: tuple[FieldIdentity, ...]
+    inputs: tuple[FieldIdentity, ...]
+    on_stale: OnStale
+    max_bytes: int | None
+
+
+class CarryOver:
+    """Stages values anew; a :class:`~lance_spark.commit.doors.Follow`.
+
+    Attributes:
+        names: Names of the files that were staged.
+    """
+
+    def __init__(self, staging: Staging, plan: CarryPlan, parts: Mapping[int, FragmentColumns]) -> None:
+        self.names: list[str] = []
+        self._staging = staging
+        self._plan = plan
+        self._parts = parts
+        self._carried_bytes = 0
+        self._input_ids = [number for column in plan.inputs for number in column.ids]
+
+    def __call__(
+        self, head: lance.LanceDataset, lineage: Lineage, fragments: Sequence[int], /
+    ) -> list[FollowedColumns]:
+        """Does what :class:`~lance_spark.commit.doors.Follow` says."""
+        self._carried_bytes = 0
+        base = self._open_base()
+        rows = SnapshotRows(head)
+        origins = Origins(None if base is None else OpenBase(base), rows, lineage, self._input_ids)
+        return [self._follow(number, rows, origins, base, lineage) for number in fragments]
+
+    def _open_base(self) -> lance.LanceDataset | None:
+        try:
+            return self._plan.snapshot.open()
+        except (SnapshotError, VersionNotFoundError):
+            _LOG.warning("version %s of %s is gone", self._plan.snapshot.version, self._plan.snapshot.uri)
+            return None
+
+    def _follow(
+        self, number: int, head: SnapshotRows, origins: Origins, base: lance.LanceDataset | None, lineage: Lineage
+    ) -> FollowedColumns:
+        handle = head.fragment(number)
+        if handle is None:
+            raise KeyError(number)
+        found = origins.of(handle.metadata)
+        if len(found.unknown) and (base is None or not lineage.complete):
+            raise CommitImpossibleError(
+                f"where {len(found.unknown)} rows of fragment {number} were before is not known any more: the versions that tell it were cleaned "
+                f"up since version {self._plan.snapshot.version} - at {head.dataset.uri} - nothing was committed; read the table again and "
+                "write again",
+                uri=head.dataset.uri,
+            )
+        outputs = tuple((name, name) for name in self._plan.targets.schema.names)
+        streams: list[Iterator[Chunk]] = []
+        carried, nulled, covered = 0, 0, 0
+        given = [no_rows()]
+        for origin in found.origins:
+            covered += len(origin.moved.old)
+            part = self._parts.get(origin.fragment.id)
+            if part is None:
+                continue
+            mine = np.isin(origin.moved.old, part.given.to_numpy(), assume_unique=True)
+            moved = Moved(old=origin.moved.old[mine], new=origin.moved.new[mine])
+            good, stale = self._sorted_out(origin, moved, head, number, base)
+            if len(good.old):
+                self._count_bytes(part, len(good.old))
+                order = np.argsort(good.new)
+                piece = FilePiece(offsets=good.new[order], at=good.old[order], file=part.staged.name, outputs=outputs)
+                session = open_session(self._staging.uri, self._staging.storage_options)
+                streams.append(piece.chunks(session))
+                carried += len(good.old)
+                given.append(good.new)
+            if len(stale.old):
+                wrong, kept = self._without_value(stale, part, head, number, base, origin.fragment.id)
+                self._refuse_stale(len(stale.old) - kept, number, head)
+                if len(wrong):
+                    streams.append(self._nulls(wrong))
+                    given.append(wrong)
+                nulled += len(stale.old) - kept
+        columns = self._write(handle, head, streams, RowSet.of(np.concatenate(given))) if streams else None
+        return FollowedColumns(fragment_id=number, columns=columns, carried=carried, nulled=nulled, covered=covered)
+
+    def _sorted_out(
+        self, origin: Origin, moved: Moved, head: SnapshotRows, number: int, base: lance.LanceDataset | None
+    ) -> tuple[Moved, Moved]:
+        """Returns the rows whose inputs are the same, and the others."""
+        if origin.same or not len(moved.old):
+            return moved, Moved(old=moved.old[:0], new=moved.new[:0])
+        changed = np.ones(len(moved.old), dtype=np.bool_)
+        if base is not None:
+            try:
+                columns = [column.id for column in self._plan.inputs]
+                changed = changed_rows(SnapshotRows(base), origin.fragment.id, head, number, moved, columns)
+            except TableUnreadableError as error:
+                _LOG.warning("inputs of fragment %s cannot be compared, and count as changed: %s", number, error)
+        return (
+            Moved(old=moved.old[~changed], new=moved.new[~changed]),
+            Moved(old=moved.old[changed], new=moved.new[changed]),
+        )
+
+    def _without_value(
+        self,
+        stale: Moved,
+        part: FragmentColumns,
+        head: SnapshotRows,
+        number: int,
+        base: lance.LanceDataset | None,
+        base_id: int,
+    ) -> tuple[Offsets, int]:
+        """Finds the rows of changed inputs that have a value that is not theirs: the one from before, or this write's.
+
+        Returns:
+            Them, ascending, and how many other rows have a value: whoever changed the inputs has given it too.
+        """
+        names = self._names_now(head.dataset)
+        existing = [name for name in names if name is not None]
+        order = np.argsort(stale.new)
+        old, new = stale.old[order], stale.new[order]
+        if len(existing) < len(names):
+            return no_rows(), 0  # the column is not there yet: nothing has a value
+        wrong = np.zeros(len(new), dtype=np.bool_)
+        kept = 0
+        for first in range(0, len(new), _ROWS):
+            at = slice(first, first + _ROWS)
+            now = read_rows(head, number, tuple(existing), new[at])
+            same = self._equal_to_staged(part, old[at], now)
+            if base is not None and len(self._plan.targets.existing) == len(names):
+                same |= self._equal_to_before(base, base_id, old[at], now)
+            filled = np.zeros(len(new[at]), dtype=np.bool_)
+            for array in now:
+                filled |= ~np.asarray(array.is_null())
+            wrong[at] = filled & same
+            kept += int((filled & ~same).sum())
+        return new[wrong], kept
+
+    def _equal_to_before(
+        self, base: lance.LanceDataset, base_id: int, old: Offsets, now: Sequence[pa.Array[Any]]
+    ) -> NDArray[np.bool_]:
+        try:
+            before = read_rows(SnapshotRows(base), base_id, tuple(self._plan.targets.schema.names), old)
+        except TableUnreadableError as error:
+            # Whether these values are copies is not known any more; a value that somebody gave must not be lost.
+            _LOG.warning("values of fragment %s cannot be compared: %s", base_id, error)
+            return np.zeros(len(old), dtype=np.bool_)
+        return _all_equal(before, now)
+
+    def _equal_to_staged(self, part: FragmentColumns, old: Offsets, now: Sequence[pa.Array[Any]]) -> NDArray[np.bool_]:
+        session = open_session(self._staging.uri, self._staging.storage_options)
+        names = self._plan.targets.schema.names
+        reader = session.open_reader(f"data/{part.staged.name}", columns=names)
+        found = [
+            reader.take_rows(old[first : first + _ROWS].tolist()).to_table() for first in range(0, len(old), _ROWS)
+        ]
+        table = pa.concat_tables(found).combine_chunks()
+        return _all_equal([pa.concat_arrays(table.column(name).chunks) for name in names], now)
+
+    def _names_now(self, head: lance.LanceDataset) -> list[str | None]:
+        """Returns the names that the target columns have in a version."""
+        by_id = {column.id: column.name for column in field_identities(head.lance_schema)}
+        present = set(by_id.values())
+        return [
+            by_id.get(column.id) if column.id >= 0 else (column.name if column.name in present else None)
+            for column in self._plan.identities
+        ]
+
+    def _refuse_stale(self, count: int, number: int, head: SnapshotRows) -> None:
+        if count and self._plan.on_stale == "error":
+            raise CommitConflictError(
+                f"input columns of {count} rows changed since version {self._plan.snapshot.version}, so their values are not right any more - at "
+                f"{head.dataset.uri}, version {head.dataset.version}, fragment {number} - nothing was committed; read the table again and write "
+                "again, or leave these rows NULL with option('on_stale', 'null')",
+                uri=head.dataset.uri,
+                fragments=[number],
+            )
+
+    def _count_bytes(self, part: FragmentColumns, rows: int) -> None:
+        size = part.staged.size_bytes or 0
+        self._carried_bytes += size * rows // max(part.fragment.physical_rows, 1)
+        limit = self._plan.max_bytes
+        if limit is not None and self._carried_bytes > limit:
+            raise CarryOverTooLargeError(self._staging.uri, self._staging.job_id, self._carried_bytes, limit)
+
+    def _nulls(self, offsets: Offsets) -> Iterator[Chunk]:
+        kind = pa.struct(list(self._plan.targets.schema))
+        for first in range(0, len(offsets), _ROWS):
+            part = offsets[first : first + _ROWS]
+            yield part, pa.nulls(len(part), kind)
+
+    def _write(
+        self, handle: LanceFragment, head: SnapshotRows, streams: Sequence[Iterator[Chunk]], given: RowSet
+    ) -> FragmentColumns:
+        """Streams values into a column file of a fragment of today, over the values that it has."""
+        plan = self._plan
+        names = self._names_now(head.dataset)
+        schema = pa.schema(
+            [field.with_name(name or field.name) for field, name in zip(plan.targets.schema, names, strict=True)]
+        )
+        targets = Targets(
+            schema=schema, existing=tuple(name for name in names if name is not None), format=plan.targets.format
+        )
+        outputs = tuple(zip(plan.targets.schema.names, schema.names, strict=True))
+        file = ColumnFile(self._staging.begin_attempt(), head, handle, targets)
+        try:
+            for offsets, values in merge(streams):
+                file.append(offsets, columns_of(values, outputs, schema))
+            written = file.close()
+        except BaseException:
+            file.discard()
+            raise
+        self.names.append(written.staged.name)
+        return FragmentColumns(fragment=handle.metadata, staged=written.staged, given=given)
+
+
+def _all_equal(one: Sequence[pa.Array[Any]], other: Sequence[pa.Array[Any]]) -> NDArray[np.bool_]:
+    same = np.ones(len(other[0]), dtype=np.bool_)
+    for a, b in zip(one, other, strict=True):
+        same &= equal_values(a, b)
+    return same

@@ -1,0 +1,23 @@
+"""One place to work for each test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+# What they assert is said as in tests: with the values.
+pytest.register_assert_rewrite(*(f"tests.lance_spark.conflicts.{name}" for name in ("jobs", "others", "writes")))
+
+from tests.lance_spark.conflicts.jobs import Lab  # noqa: E402
+
+
+@pytest.fixture
+def lab(spark: SparkSession, tmp_path: Path) -> Lab:
+    return Lab(home=tmp_path, spark=spark)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "t.lance")

@@ -1,0 +1,281 @@
+"""What other writers do to a table of `id`, `x` (the input), `y` and `v` (the target): one function per kind of change, each on a location.
+
+Ids are 0 to 39, ten in each of four fragments; `x` is the id. Changes touch rows of the first fragments, which a job may have committed
+by then, and of the last ones.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+Act = Callable[[str], object]
+"""A change; the argument is the table's location."""
+
+ROWS = 40
+FRAGMENT_ROWS = 10
+STEP = 1001
+"""What is added to `x` where an input changes: neither the old nor the new value is one for which the value is NULL."""
+
+
+def make_table(uri: str, *, stable: bool) -> None:
+    data = pa.table({"id": range(ROWS), "x": range(ROWS), "y": range(ROWS)})
+    lance.write_dataset(data, uri, max_rows_per_file=FRAGMENT_ROWS, enable_stable_row_ids=stable)
+
+
+def value(x: int) -> int | None:
+    """What a job computes; NULL for some rows."""
+    return None if x % 7 == 3 else x * 10
+
+
+def rows_of(uri: str, rows: Mapping[int, int], **more: Any) -> pa.Table:
+    """Returns rows as a source, by id and `x`."""
+    schema = lance.dataset(uri).schema
+    return pa.Table.from_pylist(
+        [{name: {"id": i, "x": x, "y": i, **more}.get(name) for name in schema.names} for i, x in rows.items()],
+        schema=schema,
+    )
+
+
+def append(uri: str) -> None:
+    lance.write_dataset(rows_of(uri, {1000: 1000, 1001: 1001}), uri, mode="append")
+
+
+def insert_only(uri: str) -> None:
+    source = rows_of(uri, {3: 777, 1000: 1000, 1001: 1001})
+    lance.dataset(uri).merge_insert("id").when_not_matched_insert_all().execute(source)
+
+
+def change_columns(uri: str) -> None:
+    """Adds, renames and drops columns that have nothing to do with the values, and renames the input."""
+    lance.dataset(uri).add_columns({"sum": "x + y"})
+    lance.dataset(uri).add_columns(pa.schema([("empty", pa.int64())]))
+    lance.dataset(uri).alter_columns({"path": "x", "name": "renamed_x"})
+    lance.dataset(uri).alter_columns({"path": "sum", "name": "total"})
+    lance.dataset(uri).drop_columns(["y"])
+
+
+def rename_target(uri: str) -> None:
+    lance.dataset(uri).alter_columns({"path": "v", "name": "w"})
+
+
+def change_settings(uri: str) -> None:
+    """Makes and drops indexes, and sets what describes the table."""
+    lance.dataset(uri).create_scalar_index("id", "BTREE", name="of id")
+    lance.dataset(uri).create_scalar_index("y", "BITMAP", name="of y")
+    lance.dataset(uri).drop_index("of y")
+    lance.dataset(uri).tags.create("theirs", lance.dataset(uri).version)
+    lance.dataset(uri).update_config({"somebody": "else"})
+    lance.dataset(uri).update_metadata({"about": "numbers"})
+
+
+def settings_are_there(uri: str) -> bool:
+    head = lance.dataset(uri)
+    return (
+        {index.name for index in head.describe_indices()} >= {"of id"}
+        and set(head.tags.list()) == {"theirs"}
+        and head.config()["somebody"] == "else"
+        and head.metadata["about"] == "numbers"
+    )
+
+
+def delete_rows(uri: str) -> None:
+    lance.dataset(uri).delete("id IN (3, 4, 21, 35)")
+
+
+def delete_fragment(uri: str) -> None:
+    lance.dataset(uri).delete("id >= 30")
+
+
+def update_other(uri: str) -> None:
+    """Moves rows whose input stays as it is."""
+    lance.dataset(uri).update({"y": "y + 500"}, where="id IN (5, 6, 10, 25, 35)")
+
+
+def update_input(uri: str) -> None:
+    """Moves rows whose input changes."""
+    lance.dataset(uri).update({"x": f"x + {STEP}"}, where="id IN (5, 25, 35)")
+
+
+def upsert(uri: str) -> None:
+    """Moves rows of both kinds, and inserts one."""
+    # Somebody who replaces rows as a whole, and has read the target before.
+    now = lance.dataset(uri).to_table(columns=["id", "v"]).to_pylist() if "v" in lance.dataset(uri).schema.names else []
+    values = {row["id"]: row["v"] for row in now}
+    source = rows_of(uri, {5: 5 + STEP, 6: 6, 25: 25 + STEP, 36: 36, 1000: 1000}).to_pylist()
+    rows = [{**row, "y": -1, **({"v": values.get(row["id"])} if "v" in row else {})} for row in source]
+    table = pa.Table.from_pylist(rows, schema=lance.dataset(uri).schema)
+    lance.dataset(uri).merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(table)
+
+
+def rewrite(uri: str, column: str, values: Mapping[int, int | None]) -> None:
+    """Gives rows values of a column in place, by id; they keep their places."""
+    head = lance.dataset(uri)
+    names = [*values]
+    source = pa.table({"id": names, column: pa.array(values.values(), head.schema.field(column).type)})
+    head.merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+
+
+def rewrite_input(uri: str) -> None:
+    """Writes the input's files of the first and the last fragment anew; two rows differ."""
+    rewrite(uri, "x", {5: 5 + STEP, 6: 6, 35: 35 + STEP, 36: 36})
+
+
+def rewrite_other(uri: str) -> None:
+    rewrite(uri, "y", {5: -5, 35: -35})
+
+
+def rewrite_target(uri: str) -> None:
+    rewrite(uri, "v", {5: -5, 35: -35})
+
+
+def compact(uri: str, **more: Any) -> None:
+    assert lance.dataset(uri).optimize.compact_files(**more).fragments_removed
+
+
+def compact_in_rounds(uri: str) -> None:
+    """Compacts twice, with deletions before, between and after."""
+    lance.dataset(uri).delete("id IN (3, 21)")
+    compact(uri, target_rows_per_fragment=20, materialize_deletions_threshold=0.0)
+    lance.dataset(uri).delete("id IN (4, 22, 35)")
+    compact(uri, materialize_deletions_threshold=0.0)
+    lance.dataset(uri).delete("id IN (8, 36)")
+
+
+IN_ROUNDS = {3, 4, 8, 21, 22, 35, 36}
+"""The rows that :func:`compact_in_rounds` deletes."""
+
+
+def compact_deferred(uri: str) -> None:
+    """Compacts, and leaves the remapping of indexes for later; Lance can do that only without stable row ids."""
+    if not lance.dataset(uri).describe_indices():
+        lance.dataset(uri).create_scalar_index("id", "BTREE")
+    compact(uri, defer_index_remap=True)
+
+
+def compact_and_update(uri: str) -> None:
+    """Moves all rows, then some of them again, and then all once more."""
+    compact(uri)
+    update_input(uri)
+    update_other(uri)
+    compact(uri, materialize_deletions_threshold=0.0)
+
+
+def restore_kept(uri: str) -> None:
+    """Restores the version before an append."""
+    before = lance.dataset(uri).version
+    append(uri)
+    lance.dataset(uri, version=before).restore()
+
+
+def restore_there_and_back(uri: str) -> None:
+    """Restores the first version, which lacks the column, and then the latest again."""
+    before = lance.dataset(uri).version
+    lance.dataset(uri, version=1).restore()
+    lance.dataset(uri, version=before).restore()
+
+
+def restore_past(uri: str) -> None:
+    lance.dataset(uri, version=1).restore()
+
+
+def overwrite(uri: str) -> None:
+    lance.write_dataset(lance.dataset(uri).to_table(), uri, mode="overwrite")
+
+
+def drop_target(uri: str) -> None:
+    lance.dataset(uri).drop_columns(["v"])
+
+
+def drop_and_reuse_id(uri: str) -> None:
+    """Drops the target, and makes another column, which may get its field id."""
+    drop_target(uri)
+    lance.dataset(uri).add_columns(pa.schema([("innocent", pa.int64())]))
+
+
+def cast_target(uri: str) -> None:
+    lance.dataset(uri).alter_columns({"path": "v", "data_type": pa.int32()})
+
+
+def clean_up(uri: str, *, unverified: bool = False) -> None:
+    """Removes all versions but the latest, of which it makes one, so that the one before is not it."""
+    lance.dataset(uri).update_config({"cleaned": "up"})
+    lance.dataset(uri).cleanup_old_versions(older_than=timedelta(0), delete_unverified=unverified)
+    assert len(lance.dataset(uri).versions()) == 1
+
+
+def one_after_another(*acts: Act) -> Act:
+    def act(uri: str) -> None:
+        for one in acts:
+            one(uri)
+
+    act.__name__ = " then ".join(name_of(one) for one in acts)
+    return act
+
+
+def name_of(act: object) -> str:
+    return getattr(act, "__name__", repr(act))
+
+
+# What a table holds, and what is said
+
+
+def assert_says_what_happened(text: str, uri: str, versions: range) -> None:
+    """Asserts that a message names one of the versions, a time, and the table, and says what to do."""
+    named = {int(number) for number in re.findall(r"version (\d+)", text)}
+    assert named & set(versions), f"{text!r} does not say which version it was"
+    assert re.search(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d", text), f"{text!r} does not say when it happened"
+    assert uri in text and len(text.split(" - ")) >= 3, "what happened - where - what to do"
+
+
+def work_of_others(uri: str, targets: Iterable[str] = ("v", "w")) -> dict[int, dict[str, Any]]:
+    """Returns everything but the target, by id, with the stable row ids."""
+    head = lance.dataset(uri)
+    columns = [name for name in head.schema.names if name not in targets]
+    table = head.scanner(columns=columns, with_row_id=head.has_stable_row_ids).to_table()
+    rows = {row["id"]: row for row in table.to_pylist()}
+    assert len(rows) == table.num_rows, "rows are there twice"
+    return rows
+
+
+def column(uri: str, name: str = "v", *, key: str = "id") -> dict[int, Any]:
+    table = lance.dataset(uri).to_table(columns=[key, name])
+    return dict(zip(table[key].to_pylist(), table[name].to_pylist(), strict=True))
+
+
+def unused_files(uri: str) -> set[str]:
+    """Returns data files that no version names, and what jobs keep only while they run."""
+    dataset = lance.dataset(uri)
+    named = {
+        file.path
+        for version in dataset.versions()
+        for fragment in dataset.checkout_version(version["version"]).get_fragments()
+        for file in fragment.data_files()
+    }
+    data = {entry.name for entry in Path(uri, "data").iterdir() if entry.is_file()} - named
+    kept = [path for part in ("staging", "jobs") for path in Path(uri, "_lance_spark", part).rglob("*")]
+    return data | {os.path.relpath(path, uri) for path in kept if path.is_file()}
+
+
+def assert_indexes_agree(uri: str, name: str = "v") -> None:
+    """Scans find the same rows with indexes and without them, and these are the right ones."""
+    values = column(uri, name)
+    wanted: dict[str, set[int]] = {
+        f"{name} IS NULL": {i for i, v in values.items() if v is None},
+        f"{name} IS NOT NULL": {i for i, v in values.items() if v is not None},
+        f"{name} < 0": {i for i, v in values.items() if v is not None and v < 0},
+        f"{name} IN (50, 60, 250, 350)": {i for i, v in values.items() if v in (50, 60, 250, 350)},
+        f"{name} >= 200": {i for i, v in values.items() if v is not None and v >= 200},
+    }
+    head = lance.dataset(uri)
+    for text, ids in wanted.items():
+        for use in (True, False):
+            found = head.scanner(columns=["id"], filter=text, use_scalar_index=use).to_table()["id"].to_pylist()
+            assert sorted(found) == sorted(ids), f"{text}, {'with' if use else 'without'} the index"

@@ -1,0 +1,255 @@
+"""A job that failed or was killed, changes by others, and its successor: rows whose inputs did not change are not called again."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import timedelta
+
+import lance
+import pytest
+
+import lance_spark
+from tests.lance_spark.backfill.faults.drivers import driver
+from tests.lance_spark.conflicts.jobs import ALL, SETTINGS, Lab, filled
+from tests.lance_spark.conflicts.others import (
+    STEP,
+    Act,
+    append,
+    assert_indexes_agree,
+    change_columns,
+    clean_up,
+    column,
+    compact,
+    compact_deferred,
+    compact_in_rounds,
+    delete_rows,
+    one_after_another,
+    rename_target,
+    rewrite,
+    rewrite_input,
+    rewrite_target,
+    unused_files,
+    update_input,
+    update_other,
+    upsert,
+    value,
+    work_of_others,
+)
+
+FAILS_AT = 27
+LEFT = set(range(25, 30))
+"""Rows that the first run has not computed: one batch of the third fragment. The other fragments are committed."""
+
+EITHER = pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
+
+
+def fail_once(lab: Lab, *, stable: bool = True, granularity: int | None = 1) -> None:
+    """Runs a job that computes all rows but one batch, and commits the fragments that it has completed."""
+    lab.table(stable=stable, indexed=True)
+    result = lab.run_and_fail(FAILS_AT, commit_granularity=granularity)
+    calls = lab.calls()
+    assert set(calls) == set(range(FAILS_AT + 1)) | set(range(30, 40)) and max(calls.values()) == 1
+    assert result.fragments_done == 3 and filled(lab.uri) == {0, 1, 3}
+
+
+def check_successor(
+    lab: Lab,
+    calls: set[int],
+    *,
+    values: dict[int, int | None] | None = None,
+    name: str = "v",
+    leftovers: bool = False,
+) -> None:
+    theirs = work_of_others(lab.uri)
+    result = lab.run(name)
+    assert lab.calls() == Counter(calls)
+    assert result.status == "DONE"
+    x = "x" if "x" in lance.dataset(lab.uri).schema.names else "renamed_x"
+    assert work_of_others(lab.uri) == theirs
+    assert column(lab.uri, name) == {i: (values or {}).get(i, value(row[x])) for i, row in theirs.items()}
+    assert_indexes_agree(lab.uri, name)
+    # A driver that was killed, or a job that was cancelled, has left what its successor might have used.
+    if leftovers:
+        lance_spark.cleanup(lab.uri, older_than=timedelta(0))
+    assert unused_files(lab.uri) == set()
+    lab.run(name)
+    assert lab.calls() == Counter()
+
+
+@EITHER
+@pytest.mark.parametrize(
+    "act",
+    [
+        compact,
+        change_columns,
+        clean_up,
+        one_after_another(compact, compact_in_rounds),
+        one_after_another(delete_rows, compact, lambda uri: lance.dataset(uri).delete("id = 28")),
+    ],
+    ids=["compact", "change_columns", "clean_up", "compact_in_rounds", "delete, compact, delete"],
+)
+def test_the_successor_calls_only_for_rows_that_were_never_computed(stable: bool, act: Act, lab: Lab):
+    fail_once(lab, stable=stable)
+    act(lab.uri)
+    check_successor(lab, LEFT & set(work_of_others(lab.uri)))
+
+
+def test_the_successor_of_a_deferred_compaction_calls_only_for_rows_that_were_never_computed(lab: Lab):
+    fail_once(lab, stable=False)
+    compact_deferred(lab.uri)
+    check_successor(lab, LEFT)
+
+
+def test_the_successor_finds_a_column_that_was_renamed(lab: Lab):
+    fail_once(lab)
+    rename_target(lab.uri)
+    check_successor(lab, LEFT, name="w")
+
+
+@EITHER
+def test_new_rows_are_called_and_no_others(stable: bool, lab: Lab):
+    fail_once(lab, stable=stable)
+    append(lab.uri)
+    compact(lab.uri)
+    check_successor(lab, LEFT | {1000, 1001})
+
+
+def test_rows_that_an_update_moved_cost_no_call(lab: Lab):
+    """Rows 5, 6, 10 and 35 had been committed; of row 25 nothing was known, and of row 21 there was a checkpoint."""
+    fail_once(lab)
+    update_other(lab.uri)
+    lance.dataset(lab.uri).update({"y": "-y"}, where="id IN (21, 22)")
+    check_successor(lab, LEFT)
+
+
+def test_without_stable_row_ids_rows_that_an_update_moved_without_a_value_are_called(lab: Lab):
+    fail_once(lab, stable=False)
+    lance.dataset(lab.uri).update({"y": "-y"}, where="id IN (5, 21, 22)")
+    check_successor(lab, LEFT | {21, 22})
+
+
+def test_rows_whose_input_an_update_changed_before_they_were_committed_are_called(lab: Lab):
+    fail_once(lab)
+    lance.dataset(lab.uri).update({"x": f"x + {STEP}"}, where="id IN (20, 21)")
+    check_successor(lab, LEFT | {20 + STEP, 21 + STEP})
+
+
+@EITHER
+def test_what_an_update_made_out_of_date_is_said_and_made_anew_where_that_is_asked_for(stable: bool, lab: Lab):
+    """Rows 5 and 35 have a value, of the input that they had: a plain run does not select them."""
+    fail_once(lab, stable=stable)
+    update_input(lab.uri)
+    result = lab.run()
+    assert lab.calls() == Counter(LEFT - {25} | {25 + STEP})
+    assert result.rows_stale == 2
+    assert {i: column(lab.uri)[i] for i in (5, 35)} == {5: 50, 35: 350}
+    lab.run(stale=True)
+    assert lab.calls() == Counter([5 + STEP, 35 + STEP])
+    check_successor(lab, set())
+
+
+def test_an_upsert_between_two_runs(lab: Lab):
+    fail_once(lab)
+    upsert(lab.uri)
+    lab.run(stale=True)
+    assert lab.calls() == Counter(LEFT - {25} | {i + STEP for i in (5, 25)} | {1000})
+    check_successor(lab, set())
+
+
+@EITHER
+def test_an_input_that_was_written_in_place_costs_calls_in_its_fragment_at_most(stable: bool, lab: Lab):
+    fail_once(lab, stable=stable)
+    rewrite(lab.uri, "x", {21: 21 + STEP})
+    theirs = work_of_others(lab.uri)
+    lab.run()
+    calls = set(lab.calls())
+    # The checkpoint of the fragment's other rows is one of the old input; it serves where the inputs can be compared.
+    assert LEFT | {21 + STEP} <= calls <= LEFT | {21 + STEP} | (set(range(20, 30)) - {21})
+    assert work_of_others(lab.uri) == theirs
+    check_successor(lab, set())
+
+
+@EITHER
+def test_an_input_that_was_written_in_place_after_the_commit_is_out_of_date(stable: bool, lab: Lab):
+    fail_once(lab, stable=stable)
+    rewrite_input(lab.uri)
+    result = lab.run()
+    # Rows 3, 31 and 38 were computed as NULL, of files that are others now.
+    assert LEFT <= set(lab.calls()) <= LEFT | {3, 31, 38}
+    assert result.rows_stale == 2
+    lab.run(stale=True)
+    assert lab.calls() == Counter([5 + STEP, 35 + STEP])
+    check_successor(lab, set())
+
+
+def test_values_that_somebody_gave_between_two_runs_are_kept(lab: Lab):
+    fail_once(lab)
+    rewrite_target(lab.uri)
+    lance.dataset(lab.uri).update({"v": "-26"}, where="id = 26")
+    check_successor(lab, LEFT - {26}, values={5: -5, 35: -35, 26: -26})
+
+
+@EITHER
+def test_a_cleanup_after_a_compaction_between_two_runs(stable: bool, lab: Lab):
+    fail_once(lab, stable=stable)
+    compact(lab.uri)
+    clean_up(lab.uri)
+    lab.run()
+    calls = lab.calls()
+    # Rows without a value: computed as NULL, and, where nothing tells their place, left in a checkpoint.
+    known = LEFT if stable else set(range(20, 30))
+    assert LEFT <= set(calls) <= known | {x for x in range(40) if value(x) is None}
+    assert max(calls.values()) == 1
+    check_successor(lab, set())
+
+
+@EITHER
+def test_a_job_that_could_commit_nothing_leaves_all_that_it_computed(stable: bool, lab: Lab):
+    """Nothing is in the table: checkpoints and finished files are all there is, and rows have moved since."""
+    lab.table(stable=stable)
+    with lab.held([36]):
+        job = lab.start(commit_granularity=None)
+        lab.wait_for([36], job)
+        job.cancel()
+        assert job.done(60)
+    assert filled(lab.uri) <= {0, 1, 2}
+    delete_rows(lab.uri)
+    compact(lab.uri, materialize_deletions_threshold=0.0)
+    lab.run()
+    calls = lab.calls()
+    assert set(calls) <= set(range(40)) and all(calls[x] == 1 for x in range(35))
+    # Stopped with its task: the batch that it was in.
+    assert max(calls.values()) <= 2
+    check_successor(lab, set(), leftovers=True)
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+def test_a_killed_driver_and_others_cost_no_call_of_rows_that_were_persisted(lab: Lab):
+    """The driver and its workers are killed where two fragments were committed and the two others half computed."""
+    lab.table(indexed=True)
+    with lab.held([26, 36]), driver({"killed": (lab.home, {**SETTINGS, "commit_granularity": 1})}) as killed:
+        killed.wait_for(lambda: filled(lab.uri) == {0, 1} and lab.waits_at(26, 36))
+        killed.kill()
+    assert lab.calls() == Counter([*range(27), *range(30, 37)])
+    one_after_another(delete_rows, update_other, compact, append)(lab.uri)
+    lance.dataset(lab.uri).update({"x": f"x + {STEP}"}, where="id = 22")
+    check_successor(lab, {22 + STEP, *range(25, 30), *range(36, 40), 1000, 1001}, leftovers=True)
+
+
+def test_restores_between_two_runs_in_both_directions(lab: Lab):
+    fail_once(lab)
+    failed = lance.dataset(lab.uri).version
+    lance.dataset(lab.uri, version=1).restore()
+    assert "v" not in lance.dataset(lab.uri).schema.names
+    lance.dataset(lab.uri, version=failed).restore()
+    check_successor(lab, LEFT)
+
+
+def test_the_version_before_all_commits_is_restored_and_nothing_is_called_again(lab: Lab):
+    snapshot = lab.table(indexed=True).version
+    lab.run(commit_granularity=1)
+    assert lab.calls() == ALL
+    lance.dataset(lab.uri, version=snapshot).restore()
+    assert filled(lab.uri) == set()
+    check_successor(lab, set())

@@ -1,0 +1,214 @@
+"""Backfills by a DataFrame write that cannot be committed, or not as a whole: what is said, what stays, and how to go on."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType
+
+import lance_spark
+from lance_spark import errors
+from lance_spark.errors import CommitConflictError, CommitImpossibleError, LanceSparkError
+from tests.lance_spark.conflicts.others import (
+    Act,
+    assert_indexes_agree,
+    assert_says_what_happened,
+    cast_target,
+    clean_up,
+    column,
+    compact,
+    drop_and_reuse_id,
+    drop_target,
+    name_of,
+    one_after_another,
+    overwrite,
+    restore_past,
+    rewrite_input,
+    unused_files,
+    update_input,
+    update_other,
+    work_of_others,
+)
+from tests.lance_spark.conflicts.writes import When, Written, make, ours, write_while
+from tests.lance_spark.write.backfills import Backfill, computed, orphans, snapshot_rows
+
+REFUSED: list[tuple[Act, str]] = [
+    (drop_target, r"Project|drop"),
+    (drop_and_reuse_id, r"Project|drop"),
+    (cast_target, r"type|cast"),
+    (overwrite, r"Overwrite|overwritten"),
+    (restore_past, r"Restore|restored"),
+]
+
+MOMENT = pytest.mark.parametrize("when", ["before", "slipped"])
+
+
+def refused(path: str, act: Act, when: When, error: type[LanceSparkError], said: str, **more: Any) -> LanceSparkError:
+    """Asserts that a write is refused, and that the table is as the others left it, with no file of ours."""
+    left: list[Any] = []
+
+    def noted(uri: str) -> None:
+        left.append(lance.dataset(uri).version)
+        act(uri)
+        left.append(lance.dataset(uri).version)
+        left.append((work_of_others(uri), lance.dataset(uri).to_table().to_pylist()))
+
+    with pytest.raises(error, match=said) as caught:
+        write_while(path, noted, when, **more)
+    assert path in str(caught.value)
+    head = lance.dataset(path)
+    assert (work_of_others(path), head.to_table().to_pylist()) == left[2]
+    assert orphans(path) == set() and unused_files(path) == set()
+    if error is CommitImpossibleError:
+        assert head.version == left[1], "something was committed"
+        assert_says_what_happened(str(caught.value), path, range(left[0] + 1, left[1] + 1))
+    return caught.value
+
+
+@MOMENT
+@pytest.mark.parametrize(("act", "said"), REFUSED, ids=[name_of(act) for act, _ in REFUSED])
+def test_what_cannot_be_applied_any_more_is_refused(when: When, act: Act, said: str, path: str) -> None:
+    make(path, stable=when == "before")
+    assert not refused(path, act, when, CommitImpossibleError, said).retryable
+
+
+@MOMENT
+def test_an_overwrite_leaves_no_room_for_a_new_column(when: When, path: str) -> None:
+    make(path, is_new=True)
+    refused(path, overwrite, when, CommitImpossibleError, "Overwrite|overwritten")
+    assert lance.dataset(path).schema.names == ["id", "x", "y"] or when == "slipped"
+
+
+@MOMENT
+def test_a_table_that_was_deleted_is_said_to_be(when: When, path: str) -> None:
+    make(path)
+    with pytest.raises(CommitImpossibleError, match="deleted"):
+        write_while(path, one_after_another(lambda uri: shutil.move(uri, f"{uri}-gone")), when)
+
+
+@MOMENT
+@pytest.mark.parametrize(("act", "fragments"), [(update_input, {0, 2, 3}), (rewrite_input, {0, 3})])
+@pytest.mark.parametrize("is_new", [False, True], ids=["existing", "new"])
+def test_changed_inputs_are_an_error_where_that_is_asked_for(
+    is_new: bool, act: Act, fragments: set[int], when: When, path: str
+) -> None:
+    make(path, is_new=is_new)
+    before = {} if is_new else column(path)
+    error = refused(path, act, when, CommitConflictError, "input", options={"on_stale": "error"})
+    assert isinstance(error, CommitConflictError) and error.retryable
+    assert set(error.fragments) & (fragments | {4})
+    now = column(path) if "v" in lance.dataset(path).schema.names else {}
+    assert now == before or set(now.values()) == {None}
+
+
+@MOMENT
+def test_rows_that_moved_with_their_inputs_are_no_error_where_changed_ones_are(when: When, path: str) -> None:
+    make(path, indexed=True)
+    written = write_while(path, update_other, when, options={"on_stale": "error"})
+    assert written.counted("rows_carried", "rows_nulled") == {"rows_carried": 5, "rows_nulled": 0}
+    written.check()
+
+
+@MOMENT
+def test_a_cleanup_after_a_compaction_is_said_where_nothing_tells_where_rows_are(when: When, path: str) -> None:
+    make(path, stable=False, indexed=True)
+    with pytest.raises(CommitImpossibleError, match="clean") as caught:
+        write_while(path, one_after_another(compact, clean_up), when)
+    assert path in str(caught.value)
+    assert column(path) == {i: -i - 1 for i in range(40)}
+    assert orphans(path) == set()
+
+
+def test_a_cleanup_that_deletes_what_was_written_is_said(path: str) -> None:
+    make(path, indexed=True)
+    with pytest.raises(LanceSparkError, match=r"not there|missing|clean") as caught:
+        write_while(path, lambda uri: clean_up(uri, unverified=True), "before")
+    assert path in str(caught.value)
+    assert column(path) == {i: -i - 1 for i in range(40)}
+    assert orphans(path) == set()
+
+
+# More than the commit may carry over
+
+
+def too_large(path: str, act: Act, when: When, **more: Any) -> Any:
+    with pytest.raises(errors.CarryOverTooLargeError, match="finish_backfill") as caught:
+        write_while(path, act, when, options={"carry_over_max_bytes": "16"}, **more)
+    assert caught.value.job_id in str(caught.value) and path in str(caught.value)
+    return caught.value
+
+
+def finished(path: str, job_id: str, theirs: Any) -> Written:
+    result = lance_spark.finish_backfill(path, job_id)
+    return Written(path=path, theirs=theirs, result=result)
+
+
+@MOMENT
+@pytest.mark.parametrize(("stable", "exclusive"), [(True, False), (False, True)])
+def test_what_is_too_large_for_the_commit_is_carried_over_by_executors(
+    exclusive: bool, stable: bool, when: When, path: str, spark: SparkSession
+) -> None:
+    make(path, stable=stable, indexed=True)
+    error = too_large(path, compact, when, exclusive=exclusive)
+    assert orphans(path), "what was written was not kept"
+    assert column(path) == {i: -i - 1 for i in range(40)}
+    written = finished(path, error.job_id, work_of_others(path))
+    assert written.counted("rows_carried", "rows_gone") == {"rows_carried": 40, "rows_gone": 0}
+    written.check()
+    assert_indexes_agree(path)
+
+
+def test_others_may_go_on_before_what_was_too_large_is_carried_over(path: str, spark: SparkSession) -> None:
+    make(path, indexed=True)
+    error = too_large(path, compact, "before")
+    lance.dataset(path).delete("id IN (7, 8)")
+    update_input(path)
+    compact(path, materialize_deletions_threshold=0.0)
+    written = finished(path, error.job_id, work_of_others(path))
+    assert written.counted("rows_carried", "rows_nulled", "rows_gone") == {
+        "rows_carried": 35,
+        "rows_nulled": 3,
+        "rows_gone": 2,
+    }
+    written.check({5: None, 25: None, 35: None})
+
+
+def test_finishing_twice_commits_once(path: str, spark: SparkSession) -> None:
+    make(path)
+    error = too_large(path, compact, "before")
+    first = lance_spark.finish_backfill(path, error.job_id)
+    version = lance.dataset(path).version
+    assert lance_spark.finish_backfill(path, error.job_id) == first
+    assert lance.dataset(path).version == version
+    assert column(path) == {i: ours(i) for i in range(40)}
+
+
+def test_a_job_that_is_not_known_cannot_be_finished(path: str, spark: SparkSession) -> None:
+    make(path)
+    with pytest.raises(LanceSparkError, match="nobody"):
+        lance_spark.finish_backfill(path, "nobody")
+    assert column(path) == {i: -i - 1 for i in range(40)}
+
+
+def test_what_was_too_large_and_is_not_wanted_any_more_is_cleaned_up(path: str, spark: SparkSession) -> None:
+    from datetime import timedelta
+
+    make(path)
+    too_large(path, compact, "before")
+    lance_spark.cleanup(path, older_than=timedelta(0))
+    assert orphans(path) == set()
+
+
+def test_a_write_without_rows_beside_a_compaction_commits_nothing_wrong(path: str) -> None:
+    make(path)
+    job = Backfill(path, "v", LongType(), options={"input_columns": "x"})
+    message = job.task([])
+    compact(path)
+    job.commit(message)
+    assert column(path) == {i: -i - 1 for i in range(40)}
+    assert snapshot_rows(path) and computed([], ours) == [] and Path(path).exists()

@@ -1,0 +1,82 @@
+"""A computed column that is kept up to date while others write."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_spark import ColumnNotFoundError, OptionError, Table
+from lance_spark.backfill.protection import protect, release, remove_expired
+from lance_spark.dataset import DatasetRef
+from udf_runtime import UDF, udf
+
+SOON = timedelta(seconds=0.1)
+
+
+def doubled() -> UDF:
+    @udf(data_type=pa.int64())
+    def double(id: int) -> int:
+        return id * 2
+
+    return double
+
+
+def values(table: Table) -> dict[int, int | None]:
+    rows = lance.dataset(table.uri).to_table(columns=["id", "double"])
+    return dict(zip(rows["id"].to_pylist(), rows["double"].to_pylist(), strict=True))
+
+
+def test_a_watched_column_is_filled_and_kept_up_to_date(table: Table):
+    table.add_columns({"double": doubled()})
+    with table.watch("double", trigger=SOON) as watch:
+        watch.await_look()
+        assert values(table) == {i: i * 2 for i in range(30)}
+        lance.dataset(table.uri).update({"id": "id + 1000"}, where="id < 3")
+        head = lance.dataset(table.uri)
+        new = pa.Table.from_pylist(
+            [{"id": 77, "text": "new"}], schema=pa.schema([("id", pa.int64()), ("text", pa.string())])
+        )
+        lance.write_dataset(new, table.uri, mode="append")
+        watch.await_look()
+        assert values(table) == {i: i * 2 for i in [*range(3, 30), 1000, 1001, 1002, 77]}
+        assert [result.rows_computed for result in watch.results] == [30, 4]
+        assert watch.error is None
+        settled = lance.dataset(table.uri).version
+        watch.await_look()
+        assert lance.dataset(table.uri).version == settled > head.version
+    assert not watch.is_active
+
+
+def test_a_watch_goes_on_after_a_failure(table: Table):
+    table.add_columns({"double": doubled()})
+    with table.watch("double", trigger=SOON) as watch:
+        watch.await_look()
+        table.drop_columns("double")
+        watch.await_look()
+        assert isinstance(watch.error, ColumnNotFoundError) and watch.is_active
+        table.add_columns({"double": doubled()})
+        watch.await_look()
+        assert watch.error is None
+        assert values(table) == {i: i * 2 for i in range(30)}
+
+
+def test_mistakes_are_found_before_a_watch_begins(table: Table):
+    with pytest.raises(ColumnNotFoundError):
+        table.watch("nothing")
+    table.add_columns({"double": doubled()})
+    with pytest.raises(OptionError, match="trigger"):
+        table.watch("double", trigger=timedelta(0))
+
+
+def test_tags_of_dead_jobs_expire(table: Table):
+    ref = DatasetRef.at(table.uri).pin(None)
+    left, mine = protect(ref, "a" * 40, now=0.0), protect(ref, "b" * 40)
+    lance.dataset(table.uri).tags.create("theirs", 1)
+    remove_expired(lance.dataset(table.uri))
+    assert set(lance.dataset(table.uri).tags.list()) == {mine, "theirs"}
+    release(ref, mine)
+    release(ref, left)
+    assert set(lance.dataset(table.uri).tags.list()) == {"theirs"}

@@ -1,0 +1,43 @@
+"""Real object stores, each started once: one per protocol that keeps conditional puts, and two that ignore them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.object_stores.servers import TABLES, azurite, moto, s3rver
+from tests.object_stores.stores import Store
+
+
+@pytest.fixture(scope="session")
+def az(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with azurite(tmp_path_factory.mktemp("azurite")) as storage:
+        yield Store(root=f"az://{TABLES}", storage=storage)
+
+
+@pytest.fixture(scope="session")
+def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    with moto(tmp_path_factory.mktemp("moto"), ignore_conditions=False) as storage:
+        yield Store(root=f"s3://{TABLES}", storage=storage)
+
+
+@pytest.fixture(scope="session")
+def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """The same server as `s3`, to which the header of the condition does not get through."""
+    with moto(tmp_path_factory.mktemp("careless"), ignore_conditions=True) as storage:
+        yield Store(root=f"s3://{TABLES}", storage=storage)
+
+
+@pytest.fixture(scope="session")
+def s3rver_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A server of others that ignores conditions."""
+    with s3rver(tmp_path_factory.mktemp("s3rver")) as storage:
+        yield Store(root=f"s3://{TABLES}", storage=storage)
+
+
+@pytest.fixture(params=["az", "s3"])
+def store(request: pytest.FixtureRequest) -> Store:
+    """Each store that keeps conditions."""
+    found: Store = request.getfixturevalue(request.param)
+    return found

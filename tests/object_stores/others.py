@@ -1,0 +1,122 @@
+"""What other writers do to a table of `id`, `text` (the input), `other` and `c` (the target) in an object store, while `c` is computed.
+
+Ids are 0 to 29, ten in each of three fragments; `text` is `t<id>`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from tests.object_stores.stores import Place
+
+ALL = list(range(30))
+UPDATED = (3, 4, 25)
+REWRITTEN = (5, 6)
+
+
+def append(place: Place) -> None:
+    schema = place.open().schema
+    row = {"id": 1000, "text": "new", "other": 5}
+    data = pa.Table.from_pylist([{name: row.get(name) for name in schema.names}], schema=schema)
+    lance.write_dataset(data, place.uri, mode="append", storage_options=place.storage)
+
+
+def add_a_column(place: Place) -> None:
+    place.open().add_columns({"plus": "id + 1"})
+
+
+def drop_another_column(place: Place) -> None:
+    place.open().drop_columns(["other"])
+
+
+def delete_rows(place: Place) -> None:
+    place.open().delete("id % 5 = 1")
+
+
+def delete_a_fragment(place: Place) -> None:
+    place.open().delete("id < 10")
+
+
+def update_an_input(place: Place) -> None:
+    """Moves rows whose input changes."""
+    place.open().update({"text": "'changed'"}, where=f"id IN {UPDATED}")
+
+
+def update_another_column(place: Place) -> None:
+    """Moves rows whose input stays as it is."""
+    place.open().update({"other": "-1"}, where=f"id IN {UPDATED}")
+
+
+def rewrite_an_input_in_place(place: Place) -> None:
+    source = pa.table({"id": REWRITTEN, "text": ["changed"] * len(REWRITTEN)})
+    place.open().merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+
+
+def compact(place: Place) -> None:
+    assert place.open().optimize.compact_files().fragments_removed
+
+
+def restore(place: Place) -> None:
+    """Restores the version before an append."""
+    before = place.open().version
+    append(place)
+    place.open(before).restore()
+
+
+def drop_the_column(place: Place) -> None:
+    place.open().drop_columns(["c"])
+
+
+def overwrite(place: Place) -> None:
+    lance.write_dataset(place.open().to_table(), place.uri, mode="overwrite", storage_options=place.storage)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """What somebody does, and what becomes of the values that are computed meanwhile; the defaults are those of a change beside them.
+
+    Attributes:
+        act: What is done.
+        gone: Rows that are not there any more.
+        new: Rows that came.
+        carried: Rows whose values follow them to other places, or into a new file of a fragment that was changed.
+        changed: Rows whose input is another one.
+    """
+
+    act: Callable[[Place], None]
+    gone: Iterable[int] = ()
+    new: Iterable[int] = ()
+    carried: int = 0
+    changed: Iterable[int] = ()
+
+    def values(self, of_changed: Callable[[int], int | None]) -> dict[int, int | None]:
+        """Returns what the column is to hold, by id."""
+        stayed = {i: i * 10 for i in ALL if i not in set(self.gone)}
+        return {**stayed, **{i: of_changed(i) for i in self.changed}, **dict.fromkeys(self.new)}
+
+
+COMMITTED = [
+    Scenario(act=append, new=[1000]),
+    Scenario(act=add_a_column),
+    Scenario(act=drop_another_column),
+    Scenario(act=delete_rows, gone=[i for i in ALL if i % 5 == 1]),
+    Scenario(act=delete_a_fragment, gone=range(10)),
+    Scenario(act=update_an_input, changed=UPDATED),
+    Scenario(act=update_another_column, carried=len(UPDATED)),
+    # The other rows of the fragment, whose column file is made anew.
+    Scenario(act=rewrite_an_input_in_place, changed=REWRITTEN, carried=10 - len(REWRITTEN)),
+    Scenario(act=compact, carried=len(ALL)),
+    Scenario(act=restore),
+]
+IMPOSSIBLE: list[tuple[Callable[[Place], None], str]] = [(drop_the_column, "drop"), (overwrite, "Overwrite")]
+
+
+def work_of_others(place: Place) -> list[dict[str, Any]]:
+    """Returns everything but the target, in order of the ids."""
+    rows = [{k: v for k, v in row.items() if k != "c"} for row in place.contents()]
+    return sorted(rows, key=lambda row: row["id"])

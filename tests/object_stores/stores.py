@@ -1,0 +1,82 @@
+"""A store as tests see it, and a table in it."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import lance
+from lance.file import LanceFileSession
+
+from lance_spark.dataset import DatasetRef
+
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """A location in an object store, at which a table is or will be. Can be sent to other processes."""
+
+    uri: str
+    storage: dict[str, str]
+
+    @property
+    def ref(self) -> DatasetRef:
+        return DatasetRef.at(self.uri, self.storage)
+
+    @property
+    def name(self) -> str:
+        return self.uri.rpartition("/")[2].removesuffix(".lance")
+
+    @property
+    def folder(self) -> str:
+        return self.uri.rpartition("/")[0]
+
+    def open(self, version: int | None = None) -> lance.LanceDataset:
+        return lance.dataset(self.uri, version=version, storage_options=self.storage)
+
+    def contents(self) -> list[dict[str, Any]]:
+        rows: list[dict[str, Any]] = self.open().to_table().to_pylist()
+        return rows
+
+    def column(self, name: str) -> dict[int, Any]:
+        """Returns a column by `id`."""
+        rows = self.open().to_table(columns=["id", name]).to_pylist()
+        assert len({row["id"] for row in rows}) == len(rows), "a row is there twice"
+        return {row["id"]: row[name] for row in rows}
+
+    def objects(self) -> list[str]:
+        """Returns the names of all objects below the location."""
+        return sorted(LanceFileSession(self.uri, storage_options=self.storage).list())
+
+    def orphans(self) -> set[str]:
+        """Returns data files that no version names, and whatever a job left in its staging folder."""
+        named = {
+            f"data/{file.path}"
+            for version in self.open().versions()
+            for fragment in self.open(version["version"]).get_fragments()
+            for file in fragment.metadata.files
+        }
+        return {
+            name
+            for name in self.objects()
+            if (name.startswith("data/") and name not in named) or name.startswith("_lance_spark/staging")
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Store:
+    """A running object store.
+
+    Attributes:
+        root: URI of its bucket or container.
+        storage: Options with which Lance reaches it.
+    """
+
+    root: str
+    storage: dict[str, str]
+
+    def place(self, name: str = "table") -> Place:
+        """Returns a location at which there is no table."""
+        return Place(uri=f"{self.root}/{name}-{next(_numbers)}/t.lance", storage=self.storage)

@@ -1,0 +1,64 @@
+"""Eight processes commit to one table of an object store at the same time, and nothing of anybody's is lost."""
+
+from __future__ import annotations
+
+import multiprocessing
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from tests.lance_spark.write.backfills import make_table
+from tests.object_stores.committers import commit_a_column, commit_a_fragment, commit_some_rows, take_barrier
+from tests.object_stores.stores import Place, Store
+
+pytestmark = pytest.mark.cluster
+
+PROCESSES = 8
+COMMITS = 3
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[ProcessPoolExecutor]:
+    """Processes that were made anew, not forked: Lance's threads do not survive a fork."""
+    context = multiprocessing.get_context("spawn")
+    barrier = context.Barrier(PROCESSES)
+    with ProcessPoolExecutor(PROCESSES, mp_context=context, initializer=take_barrier, initargs=(barrier,)) as started:
+        yield started
+
+
+def together(pool: ProcessPoolExecutor, work: Callable[..., Any], place: Place, *arguments: Any) -> list[Any]:
+    """Runs the work once in each process. All wait for each other, so no process gets two."""
+    futures = [pool.submit(work, place, job, *arguments) for job in range(PROCESSES)]
+    return [future.result(120) for future in futures]
+
+
+def test_rows_of_writers_that_create_and_append_are_all_there(pool: ProcessPoolExecutor, store: Store):
+    place = store.place()
+    versions = together(pool, commit_some_rows, place, COMMITS)
+    expected = [job * 100 + n for job in range(PROCESSES) for n in range(COMMITS)]
+    assert sorted(v for each in versions for v in each) == list(range(1, len(expected) + 1))
+    assert sorted((row["id"], row["x"]) for row in place.contents()) == [(k, -k) for k in expected]
+    assert place.orphans() == set()
+
+
+def test_columns_that_are_added_and_filled_at_the_same_time_are_all_there(pool: ProcessPoolExecutor, store: Store):
+    place = store.place()
+    make_table(place.uri, fragments=2, storage=place.storage)
+    results = together(pool, commit_a_column, place)
+    assert len({result.version for result in results}) == PROCESSES
+    for job in range(PROCESSES):
+        assert place.column(f"c{job}") == {k: k * 10 + job for k in range(20)}
+    assert place.column("text") == {k: f"t{k}" for k in range(20)} and place.orphans() == set()
+
+
+def test_fragments_of_one_column_that_are_filled_at_the_same_time_are_all_there(
+    pool: ProcessPoolExecutor, store: Store
+):
+    place = store.place()
+    make_table(place.uri, fragments=PROCESSES, rows=5, storage=place.storage, c=pa.int64())
+    results = together(pool, commit_a_fragment, place)
+    assert all(result.rows == 5 and result.rows_gone == 0 for result in results)
+    assert place.column("c") == {k: k * 10 + k // 5 for k in range(PROCESSES * 5)} and place.orphans() == set()

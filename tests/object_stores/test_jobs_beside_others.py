@@ -1,0 +1,110 @@
+"""A backfill of the table API, on object stores, with somebody else's commit while it computes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import lance_spark
+from lance_spark import BackfillJobResult, Job, Table
+from lance_spark.errors import CommitImpossibleError
+from tests.lance_spark.table.seen import Seen
+from tests.lance_spark.write.backfills import make_table
+from tests.object_stores.others import ALL, COMMITTED, IMPOSSIBLE, Scenario, work_of_others
+from tests.object_stores.stores import Place, Store
+from tests.waiting import eventually
+from udf_runtime import UDF, udf
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def place(store: Store) -> Place:
+    made = store.place()
+    make_table(made.uri, storage=made.storage)
+    return made
+
+
+@pytest.fixture
+def seen(tmp_path: Path) -> Seen:
+    return Seen(str(tmp_path / "calls"))
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Path]:
+    """A file that the last row waits for; it is made in the end, so that nothing waits forever."""
+    path = tmp_path / "gate"
+    yield path
+    path.touch()
+
+
+@pytest.fixture
+def table(place: Place, seen: Seen, gate: Path, spark: SparkSession) -> Table:
+    made = lance_spark.connect(place.folder, spark, place.storage, progress=False).open_table(place.name)
+    made.add_columns({"c": held(seen, gate)})
+    return made
+
+
+def held(seen: Seen, gate: Path) -> UDF:
+    """Returns a UDF that tells whether its input was changed, notes its calls, and waits for the gate at the last row."""
+    note, path = seen.noter(), str(gate)
+
+    @udf(data_type=pa.int64(), name="held")
+    def held(id: int, text: str) -> int:
+        import os
+        import time
+
+        note(id)
+        while id == 29 and not os.path.exists(path):
+            time.sleep(0.01)
+        return id * 10 + (text != f"t{id}")
+
+    return held
+
+
+def computing(table: Table, seen: Seen) -> Job:
+    """Starts a job, and waits until it has computed all rows but one, and committed nothing."""
+    job = table.backfill_async("c", task_size=10, refresh_status_secs=0.05)
+    assert isinstance(job, Job)
+
+    def has_called_all() -> bool:
+        assert not job.done(), f"the job ended: {job.status}"
+        return Path(seen.path).exists() and len(Path(seen.path).read_text().split()) == len(ALL)
+
+    eventually(has_called_all, seconds=60)
+    return job
+
+
+@pytest.mark.parametrize("scenario", COMMITTED, ids=lambda scenario: scenario.act.__name__)
+def test_values_are_committed_beside(scenario: Scenario, place: Place, table: Table, seen: Seen, gate: Path):
+    job = computing(table, seen)
+    scenario.act(place)
+    theirs = work_of_others(place)
+    gate.touch()
+    result = job.result(60)
+    assert isinstance(result, BackfillJobResult) and result.status == "DONE"
+    assert place.column("c") == scenario.values(lambda i: i * 10 + 1)
+    assert work_of_others(place) == theirs, "another writer's work changed"
+    assert seen.take() == sorted([*ALL, *scenario.changed]), "a value was not computed once"
+    numbers = (result.new_rows, result.rows_gone, result.rows_carried, result.rows_recomputed)
+    new, gone, changed = (len(list(rows)) for rows in (scenario.new, scenario.gone, scenario.changed))
+    assert numbers == (new, gone, scenario.carried, changed)
+    assert place.orphans() == set()
+
+
+@pytest.mark.parametrize(("act", "text"), IMPOSSIBLE, ids=["drop_the_column", "overwrite"])
+def test_values_are_refused_after(
+    act: Callable[[Place], None], text: str, place: Place, table: Table, seen: Seen, gate: Path
+):
+    job = computing(table, seen)
+    act(place)
+    version, theirs = place.open().version, place.contents()
+    gate.touch()
+    with pytest.raises(CommitImpossibleError, match=text) as caught:
+        job.result(60)
+    assert place.uri in str(caught.value)
+    assert place.open().version == version and place.contents() == theirs

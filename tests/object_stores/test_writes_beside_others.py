@@ -1,0 +1,57 @@
+"""A backfill that is written, on object stores, with somebody else's commit between its snapshot and its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType
+
+from lance_spark.commit.history import last_commit
+from lance_spark.errors import CommitImpossibleError
+from tests.lance_spark.write.backfills import Backfill, computed, make_table, snapshot_rows
+from tests.object_stores.others import COMMITTED, IMPOSSIBLE, Scenario, work_of_others
+from tests.object_stores.stores import Place, Store
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture
+def place(store: Store) -> Place:
+    made = store.place()
+    make_table(made.uri, storage=made.storage, c=pa.int64())
+    return made
+
+
+def staged(place: Place) -> tuple[Backfill, object]:
+    """Returns a write whose tasks are done, and what they say."""
+    job = Backfill(place.uri, "c", LongType(), options={"input_columns": "id,text"}, storage=place.storage)
+    rows = computed(snapshot_rows(place.uri, storage=place.storage))
+    return job, job.task([job.batch(*zip(*rows, strict=True))])
+
+
+@pytest.mark.parametrize("scenario", COMMITTED, ids=lambda scenario: scenario.act.__name__)
+def test_values_are_committed_beside(scenario: Scenario, place: Place) -> None:
+    job, message = staged(place)
+    scenario.act(place)
+    theirs = work_of_others(place)
+    result = job.commit(message)
+    assert place.column("c") == scenario.values(lambda _: None)
+    assert work_of_others(place) == theirs, "another writer's work changed"
+    numbers = (result.new_rows, result.rows_gone, result.rows_carried, result.rows_nulled)
+    new, gone, changed = (len(list(rows)) for rows in (scenario.new, scenario.gone, scenario.changed))
+    assert numbers == (new, gone, scenario.carried, changed)
+    assert result.version == place.open().version and place.orphans() == set()
+    assert last_commit(place.uri, place.storage) == result
+
+
+@pytest.mark.parametrize(("act", "text"), IMPOSSIBLE, ids=["drop_the_column", "overwrite"])
+def test_values_are_refused_after(act: Callable[[Place], None], text: str, place: Place) -> None:
+    job, message = staged(place)
+    act(place)
+    version, theirs = place.open().version, place.contents()
+    with pytest.raises(CommitImpossibleError, match=text) as caught:
+        job.commit(message)
+    assert place.uri in str(caught.value)
+    assert place.open().version == version and place.contents() == theirs
