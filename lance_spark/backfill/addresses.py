@@ -9,6 +9,7 @@ import numpy as np
 from lance_spark.commit.lineage import Lineage
 from lance_spark.dataset import DatasetRef
 from lance_spark.write.addresses import Addresses, SnapshotRows, fragments_of, offsets_of
+from lance_spark.write.pieces import distinct
 
 
 def carry_addresses(ref: DatasetRef, version: int, addresses: Sequence[int]) -> list[int]:
@@ -23,7 +24,7 @@ def carry_addresses(ref: DatasetRef, version: int, addresses: Sequence[int]) -> 
         addresses: The addresses.
     """
     head = ref.open_latest()
-    given: Addresses = np.unique(np.asarray(addresses, dtype=np.uint64))
+    given: Addresses = distinct(np.asarray(addresses, dtype=np.uint64))
     rows = SnapshotRows(head)
     lineage = Lineage.between(head, version, head.version) if head.version > version else None
     found: list[int] = []

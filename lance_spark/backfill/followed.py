@@ -24,7 +24,7 @@ from lance_spark.backfill.spec import BackfillSpec, FollowSpec, FragmentWork
 from lance_spark.commit.rowsets import RowSet
 from lance_spark.write.addresses import SnapshotRows, equal_values
 from lance_spark.write.compare import read_rows
-from lance_spark.write.pieces import Moved, Offsets, no_rows
+from lance_spark.write.pieces import Moved, Offsets, distinct, no_rows
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
@@ -76,7 +76,7 @@ def select_followed(
     there = _union([found.unknown, *(origin.moved.new for origin in found.origins)], live)
     if not follow.unfinished:
         # Whatever nobody can tell apart was computed before, but for rows that came with it.
-        own = np.union1d(own, _union([found.unknown], live))
+        own = distinct(own, _union([found.unknown], live))
     if spec.where is None and not spec.recomputes:
         known = _Known(
             added=len(live) - len(there), covered=all_covered, own=own, unknown=_union([found.unknown], live)
@@ -86,12 +86,12 @@ def select_followed(
     if spec.where is not None and len(unfinished):
         now = matching_rows(rows.dataset, fragment, work, spec.where)
         unfinished = np.intersect1d(unfinished, now, assume_unique=True)
-    selected = np.union1d(own, without(unfinished, work.done.skip.to_numpy()))
+    selected = distinct(own, without(unfinished, work.done.skip.to_numpy()))
     return Followed(
         selected=selected,
         fresh=np.setdiff1d(selected, own, assume_unique=True),
         kept=0,
-        held=len(np.union1d(selected, own)),
+        held=len(distinct(selected, own)),
         added=len(live) - len(there),
     )
 
@@ -134,19 +134,20 @@ def _of_missing(
             continue
         mine = _have_value_of(spec, origin, rows, fragment, part, finder)
         # Only what it has: the job may have computed a row several times, and committed none but the first.
-        seen = np.union1d(seen, part.new[mine])
+        seen = distinct(seen, part.new[mine])
         ours.append(part.new[mine])
         if not origin.same and mine.any():
             part = Moved(old=part.old[mine], new=part.new[mine])
             stale.append(part.new[finder.changed(version, origin, fragment.metadata, part)])
     empty = without(without(empty, work.done.skip.to_numpy()), _failed(spec, fragment, finder))
-    selected = np.unique(np.concatenate([empty, *stale]))
-    kept = np.setdiff1d(np.setdiff1d(np.intersect1d(valued, known.own), np.concatenate(ours)), selected)
+    selected = distinct(empty, *stale)
+    kept = np.intersect1d(valued, known.own, assume_unique=True)
+    kept = np.setdiff1d(kept, distinct(*ours, selected), assume_unique=True)
     return Followed(
         selected=selected,
         fresh=np.setdiff1d(selected, known.own, assume_unique=True),
         kept=len(kept),
-        held=len(np.union1d(selected, known.own)),
+        held=len(distinct(selected, known.own)),
         added=known.added,
     )
 
@@ -170,7 +171,7 @@ def _failed(spec: BackfillSpec, fragment: LanceFragment, finder: Finder) -> Offs
                 same = ~finder.changed(version, origin, fragment.metadata, moved)
                 moved = Moved(old=moved.old[same], new=moved.new[same])
             found.append(moved.new)
-    return np.unique(np.concatenate(found))
+    return distinct(*found)
 
 
 def _of(moved: Moved, rows: RowSet) -> Moved:
@@ -217,4 +218,4 @@ def _among(moved: Moved, rows: Offsets) -> Moved:
 
 def _union(parts: list[Offsets], within: Offsets) -> Offsets:
     """Returns the rows of several sets that are in a range."""
-    return np.intersect1d(np.concatenate([no_rows(), *parts]), within)
+    return np.intersect1d(distinct(no_rows(), *parts), within, assume_unique=True)

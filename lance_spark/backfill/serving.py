@@ -33,7 +33,7 @@ from lance_spark.errors import SnapshotError, TableUnreadableError, VersionNotFo
 from lance_spark.write.addresses import SnapshotRows
 from lance_spark.write.compare import changed_rows
 from lance_spark.write.origins import Found, OpenBase, Origin, Origins
-from lance_spark.write.pieces import Chunk, FilePiece, Moved, Offsets, merge, no_rows
+from lance_spark.write.pieces import Chunk, FilePiece, Moved, Offsets, distinct, merge, no_rows
 from lance_spark.write.staging import open_session
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore, source_digest
 
@@ -164,14 +164,14 @@ class Finder:
             self._from(served, piece.fragment, moved, missing)
         for version in self._spec.bases:
             for origin in self.found(fragment, version).origins:
-                moved = _among(origin.moved, np.union1d(missing[True], missing[False]))
+                moved = _among(origin.moved, distinct(missing[True], missing[False]))
                 if not len(moved.old) or (origin.same and origin.fragment.id == fragment.id):
                     continue
                 if origin.same:
                     self._from(served, origin.fragment, moved, missing)
                 elif self._knows(origin.fragment):
                     changed = self.changed(version, origin, fragment, moved)
-                    served.changed = np.union1d(served.changed, moved.new[changed])
+                    served.changed = distinct(served.changed, moved.new[changed])
                     self._from(served, origin.fragment, _where(moved, ~changed), missing)
         served.offsets = np.setdiff1d(wanted, np.concatenate(list(missing.values())), assume_unique=True)
         served.changed = np.setdiff1d(served.changed, served.offsets, assume_unique=True)
@@ -311,11 +311,12 @@ class Finder:
         """Takes what checkpoints of single batches have."""
         key = self._spec.key
         for entry in (e for e in entries if e.kind == "values"):
-            usable = self._usable(entry.job_id, missing)
             if moved is None:
-                usable = usable[slice(*np.searchsorted(usable, [entry.start, entry.stop]))]
+                usable = self._usable(entry.job_id, missing, entry.start, entry.stop)
             else:
                 inside = moved.new[slice(*np.searchsorted(moved.old, [entry.start, entry.stop]))]
+                span = (int(inside.min()), int(inside.max()) + 1) if len(inside) else (0, 0)
+                usable = self._usable(entry.job_id, missing, *span)
                 usable = usable[np.isin(usable, inside, assume_unique=True)]
             found = read_entry(self._store, entry, key, source, moved) if len(usable) else None
             if found is None:
@@ -345,11 +346,10 @@ class Finder:
         served.files.append(FilePiece(offsets=now[chosen], at=at[chosen], file=file, outputs=outputs))
         _strike(missing, now[chosen])
 
-    def _usable(self, job_id: str, missing: dict[bool, Offsets]) -> Offsets:
-        """Returns the missing rows that a job's values may serve."""
-        if job_id in self._spec.serving_jobs:
-            return np.union1d(missing[True], missing[False])
-        return missing[True]
+    def _usable(self, job_id: str, missing: dict[bool, Offsets], start: int = 0, stop: int = 1 << 62) -> Offsets:
+        """Returns the missing rows of a range that a job's values may serve."""
+        kinds = (True, False) if job_id in self._spec.serving_jobs else (True,)
+        return distinct(*(missing[kind][_span(missing[kind], start, stop)] for kind in kinds))
 
     def _outputs_in(self, file: str) -> tuple[tuple[str, str], ...] | None:
         """Returns the pairs of output field and column that a column file has, under the names that the columns had then.
@@ -380,8 +380,18 @@ def _identity(field: pa.Field[Any]) -> object:
 
 
 def _strike(missing: dict[bool, Offsets], found: Offsets) -> None:
-    for kind in missing:
-        missing[kind] = missing[kind][~np.isin(missing[kind], found, assume_unique=True)]
+    if not len(found):
+        return
+    for kind, rows in missing.items():
+        near = _span(rows, int(found.min()), int(found.max()) + 1)
+        left = rows[near][~np.isin(rows[near], found, assume_unique=True)]
+        missing[kind] = np.concatenate([rows[: near.start], left, rows[near.stop :]])
+
+
+def _span(rows: Offsets, start: int, stop: int) -> slice:
+    """Returns where the rows of a range are among ascending ones. A fragment has hundreds of checkpoints: each is looked for in its range."""
+    first, last = np.searchsorted(rows, [start, stop])
+    return slice(int(first), int(last))
 
 
 def _among(moved: Moved, rows: Offsets) -> Moved:

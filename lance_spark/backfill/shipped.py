@@ -16,7 +16,7 @@ from lance_spark.backfill.spec import BackfillSpec
 from lance_spark.checkpoints import LanceObjects
 from lance_spark.write.addresses import fragments_of
 from lance_spark.write.origins import OpenBase
-from lance_spark.write.pieces import Offsets
+from lance_spark.write.pieces import Offsets, distinct
 from udf_runtime.checkpoint.codec import decode, encode
 from udf_runtime.errors import CheckpointError
 
@@ -60,7 +60,7 @@ def ship(spec: BackfillSpec, base: lance.LanceDataset, head: lance.LanceDataset,
     if looked_up is None:
         return
     addresses, known = looked_up
-    numbers = np.unique(fragments_of(addresses[known])).tolist()
+    numbers = distinct(fragments_of(addresses[known])).tolist()
     there = [base.get_fragment(number) for number in numbers]
     header: Any = {"kind": "addresses", "fragments": [one.metadata.to_json() for one in there if one is not None]}
     table = pa.table({"row": pa.array(rows[known]), "address": pa.array(addresses[known])})

@@ -17,7 +17,7 @@ from lance_spark.backfill.selection import has_values, live_rows, matching_rows,
 from lance_spark.backfill.serving import Finder, store_of
 from lance_spark.backfill.spec import BackfillSpec, DoneRows, FragmentWork
 from lance_spark.write.addresses import SnapshotRows
-from lance_spark.write.pieces import Offsets, no_rows
+from lance_spark.write.pieces import Offsets, distinct, no_rows
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
@@ -79,7 +79,8 @@ def _stale_rows(
     found = _with_value(spec, work, rows, fragment)
     if not but_selected or spec.where is not None:
         # Rows that were computed as NULL; without a filter they are selected anyway where that is out of date.
-        found = np.union1d(found, np.intersect1d(finder.computed_once(fragment.metadata), live_rows(rows, work)))
+        once = np.intersect1d(finder.computed_once(fragment.metadata), live_rows(rows, work), assume_unique=True)
+        found = distinct(found, once)
     found = without(found, known.to_numpy())
     if len(found) and but_selected and spec.where is not None:
         found = without(found, matching_rows(rows.dataset, fragment, work, spec.where))

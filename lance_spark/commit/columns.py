@@ -29,6 +29,7 @@ from lance_spark.commit.coverage import Coverage, Covered
 from lance_spark.commit.doors import Follow, Outcome, Stage
 from lance_spark.commit.entries import add_null_columns, data_files, fill_gaps
 from lance_spark.commit.heads import Head, SeenHistory
+from lance_spark.commit.history import Event
 from lance_spark.commit.identity import FieldIdentity, fragment_identity
 from lance_spark.commit.lineage import Lineage
 from lance_spark.commit.rebase import (
@@ -99,9 +100,9 @@ def commit_columns(
         policy=policy or CommitPolicy.of(None),
     )
     since = max(change.read_version, history.upto)
-    result = run_rounds(snapshot, job_id, since, job.run_round, job.policy)
+    result = run_rounds(snapshot, job_id, since, job.run_round, job.policy, known=job.known)
     if job.slipped:
-        result = run_rounds(snapshot, job_id, result.version, job.run_repair, job.policy)
+        result = run_rounds(snapshot, job_id, result.version, job.run_repair, job.policy, known=job.known)
     _logger.info(
         "backfill of %s committed to %s as version %d: %d rows in %d fragments, read at version %d, inputs %s (from %s), %d rows carried "
         "over, %d NULL because their inputs changed, %d fragments and %d rows gone meanwhile, %d new rows without a value, %d retries (job %s)",
@@ -142,6 +143,7 @@ class _ColumnCommit:
     history: SeenHistory
     parts: dict[int, FragmentColumns]
     policy: CommitPolicy
+    known: dict[int, Event] = field(default_factory=dict)
     token: str | None = None
     blanks: set[str] = field(default_factory=set)
     followed: dict[int, FollowedColumns] = field(default_factory=dict)
@@ -217,15 +219,11 @@ class _ColumnCommit:
         return self._send(head, parts, result)
 
     def _look(self, dataset: lance.LanceDataset | None) -> Head:
-        if dataset is None:
-            raise CommitImpossibleError(f"the table was deleted - at {self.uri} - nothing was committed", uri=self.uri)
-        if dataset.version < self.change.read_version:
-            raise CommitImpossibleError(
-                f"the table was deleted and made anew since version {self.change.read_version} of it was read - at {self.uri} - nothing was "
-                "committed; read the table again and write again",
-                uri=self.uri,
-            )
-        self.history.look(dataset, self.change.read_version)
+        if dataset is None or dataset.version < self.change.read_version:
+            anew = "" if dataset is None else f" and made anew since version {self.change.read_version} of it was read"
+            text = f"the table was deleted{anew} - at {self.uri} - nothing was committed; read the table again and write again"
+            raise CommitImpossibleError(text, uri=self.uri)
+        self.history.look(dataset, self.change.read_version, self.known)
         return Head.of(dataset)
 
     def _lineage(self, head: Head) -> Lineage:
@@ -242,14 +240,18 @@ class _ColumnCommit:
         untouched = not decision.blocked and not decision.gone
         if self.follow is None or (untouched and (self.others is None or not self._may_have_moved())):
             # Without the snapshot nothing tells which rows an update has moved; those that stayed are as they were.
-            new_rows = sum(f.num_rows for number, f in head.fragments.items() if number not in others)
+            new_rows = sum(head.fragments[number].num_rows for number in head.fragments if number not in others)
             return _Plan(parts=parts, gone=decision.gone, left=dict(decision.blocked), new_rows=new_rows)
         covered = {number: Covered.of(part.fragment, self.input_ids, done=False) for number, part in self.parts.items()}
         coverage = Coverage(
             version=self.change.read_version, covered=covered, others=frozenset(others - covered.keys())
         )
         lineage = self._lineage(head)
-        look = coverage.look(head.dataset.version, head.fragments.values(), lineage, self.input_ids)
+        # Fragments that the snapshot had and that nothing has moved rows to or from need no look, and are most of a huge table.
+        still = coverage.others if lineage.complete and not lineage.replaced else frozenset()
+        still -= lineage.compacted
+        fragments = [head.fragments[number] for number in head.fragments if number not in still]
+        look = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
         open_ones = [fragment for fragment in look.open if fragment not in parts]
         again = [fragment for fragment in open_ones if not self._still_fits(fragment, head)]
         if again:

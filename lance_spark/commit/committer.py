@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy, Rounds
 from lance_spark.commit.changes import CommitResult, RowsToCommit
-from lance_spark.commit.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, UNDONE_KEY, events_between, find_job
+from lance_spark.commit.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, UNDONE_KEY, Event, events_between, find_job
 from lance_spark.commit.identity import FieldIdentity, field_identities
 from lance_spark.commit.store_probe import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
@@ -80,6 +80,7 @@ def run_rounds(
     one_round: Round,
     policy: CommitPolicy,
     *,
+    known: dict[int, Event] | None = None,
     make_rounds: Callable[[CommitPolicy], Rounds] = lambda policy: Rounds(policy=policy),
 ) -> CommitResult:
     """Runs rounds until one commits, one raises, or the policy ends it.
@@ -90,6 +91,7 @@ def run_rounds(
         since: The version after which it can be.
         one_round: Does a round.
         policy: Bounds of the retries.
+        known: What is read of the history, for rounds that ask for it too.
         make_rounds: Makes the counter of rounds; tests inject clock and sleep.
 
     Raises:
@@ -103,7 +105,7 @@ def run_rounds(
         try:
             head = _open_head(ref)
             if head is not None:
-                mine = find_job(head, job_id, after=since)
+                mine = find_job(head, job_id, after=since, known=known)
                 if mine is not None:
                     return dataclasses.replace(mine, uri=ref.uri)
                 since = max(since, head.version)

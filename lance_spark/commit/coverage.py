@@ -110,7 +110,8 @@ class Coverage:
             state = self._state(fragment, lineage, input_ids)
             if state is None:
                 others.add(fragment.id)
-                if fragment.id not in self.others and not lineage.leaves(fragment.id):
+                known = {fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())}
+                if known.isdisjoint(self.others):
                     new.append(fragment.id)
                 continue
             held = self._held(fragment, lineage)

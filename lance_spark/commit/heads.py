@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,32 @@ from lance_spark.commit.rebase import Change
 if TYPE_CHECKING:
     import lance
     from lance.fragment import FragmentMetadata
+
+
+class Fragments(Mapping[int, "FragmentMetadata"]):
+    """The fragments of one version by id, in its order. Each is read when it is asked for: those of a huge table take a second."""
+
+    def __init__(self, dataset: lance.LanceDataset) -> None:
+        self._dataset = dataset
+        self._known: dict[int, FragmentMetadata | None] = dict.fromkeys(dataset.fragment_ids())
+
+    def __getitem__(self, number: int) -> FragmentMetadata:
+        found = self._known[number]
+        if found is None:
+            handle = self._dataset.get_fragment(number)
+            if handle is None:
+                raise KeyError(number)
+            found = self._known[number] = handle.metadata
+        return found
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._known
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -28,13 +54,12 @@ class Head:
 
     dataset: lance.LanceDataset
     fields: tuple[FieldIdentity, ...]
-    fragments: dict[int, FragmentMetadata]
+    fragments: Fragments
 
     @staticmethod
     def of(dataset: lance.LanceDataset) -> Head:
         """Reads the manifest that an open dataset holds."""
-        fragments = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
-        return Head(dataset=dataset, fields=field_identities(dataset.lance_schema), fragments=fragments)
+        return Head(dataset=dataset, fields=field_identities(dataset.lance_schema), fragments=Fragments(dataset))
 
     def is_filled(self, column: FieldIdentity) -> bool:
         """Tells whether any data file holds a column."""
@@ -55,10 +80,10 @@ class SeenHistory:
     changes: list[Change] = field(default_factory=list)
     events: list[Event] = field(default_factory=list)
 
-    def look(self, dataset: lance.LanceDataset, after: int) -> None:
-        """Reads what happened up to a version, from `after` on if this is the first look."""
+    def look(self, dataset: lance.LanceDataset, after: int, known: dict[int, Event] | None = None) -> None:
+        """Reads what happened up to a version, from `after` on if this is the first look; `known` as :func:`events_between` says."""
         self.upto = max(self.upto, after)
-        for event in events_between(dataset, self.upto, dataset.version):
+        for event in events_between(dataset, self.upto, dataset.version, known):
             change = change_of(event)
             if event.name == "Restore":
                 change = replace(change, undone=_undone(dataset, event))

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lance_spark.errors import RowAddressError
+from lance_spark.write.pieces import distinct
 
 if TYPE_CHECKING:
     import lance
@@ -204,7 +205,7 @@ class Verifier:
 
     def _live_positions(self, fragment_id: int, addresses: Addresses) -> NDArray[np.int64]:
         """Returns positions among the live rows: `fragment.take` does not count deleted ones (measured), and wants no position twice."""
-        offsets = np.unique(offsets_of(addresses))
+        offsets = distinct(offsets_of(addresses))
         if len(offsets) != len(addresses):
             raise ValueError("rows are given twice")
         deleted = self._rows.deleted(fragment_id)
@@ -268,7 +269,7 @@ def addresses_in(
 
 def look_up(dataset: lance.LanceDataset, ids: Addresses) -> tuple[Addresses, Mask]:
     """Maps stable row ids to addresses; ids that the snapshot does not have are left out by pylance."""
-    unique = np.unique(ids)
+    unique = distinct(ids)
     # The one call of pylance that goes through the row id index and returns addresses; `take_rows` fails on an id that is missing.
     table = dataset._take_rows(unique.tolist(), columns=[ROW_ID, ROW_ADDRESS])  # noqa: SLF001
     known = table.column(ROW_ID).to_numpy()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,21 @@ Chunk: TypeAlias = "tuple[Offsets, pa.Array[Any]]"
 
 _FILE_ROWS = 4096
 """Rows that are read of a column file at once."""
+
+
+_Numbers = TypeVar("_Numbers", bound=np.generic)
+
+
+def distinct(*parts: NDArray[_Numbers]) -> NDArray[_Numbers]:
+    """Returns the numbers of one or several arrays, each once, ascending.
+
+    Not `np.unique`, nor what is made of it: for integers its hash table takes sixty times as long as sorting (numpy 2.4).
+    """
+    # A stable sort merges what is sorted already.
+    rows = np.sort(np.concatenate(parts), kind="stable")
+    first = np.ones(len(rows), dtype=np.bool_)
+    first[1:] = rows[1:] != rows[:-1]
+    return rows[first]
 
 
 def no_rows() -> Offsets:

@@ -24,6 +24,7 @@ from lance_spark.write.addresses import (
     Verifier,
     fragments_of,
 )
+from lance_spark.write.pieces import distinct
 
 if TYPE_CHECKING:
     from lance.file import LanceFileReader, LanceFileSession
@@ -223,7 +224,7 @@ def _pieces(
         _read(_open(staging.session, (ROW_ADDRESS,), run.path), start, rows).column(0).to_numpy()
         for run, start, rows in spans
     ]
-    cuts = np.unique(np.sort(np.concatenate(held))[most_rows::most_rows])
+    cuts = distinct(np.sort(np.concatenate(held))[most_rows::most_rows])
     before = [0] * len(spans)
     for cut in [*cuts.tolist(), None]:
         piece = []

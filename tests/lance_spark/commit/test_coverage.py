@@ -223,7 +223,6 @@ def test_rows_that_were_appended_before_they_were_compacted_do_not_matter() -> N
     assert seen(look(coverage({0: False}), [made], way=way)) == {5: "open"}
 
 
-@pytest.mark.xfail(reason="rows that were appended and compacted among themselves are not counted as new")
 def test_a_compaction_of_appended_rows_alone_is_new() -> None:
     made = fragment(5, rows=2 * ROWS)
     way = {5: [leaf(fragment(2), made), leaf(fragment(3), made)]}
