@@ -1,0 +1,294 @@
+"""Parts of the benchmark of commits in processes of their own: `python -m benchmarks.commits_child KIND JSON`.
+
+Each says one line of JSON about what it did and ends, so that its peak memory is that of one thing. Writers say first that they are ready,
+and begin when a line comes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+from lance.file import LanceFileReader, LanceFileWriter
+from lance.fragment import DataFile, FragmentMetadata
+
+WIDTH = 768
+FRAGMENTS = 8
+TYPES: dict[str, pa.DataType] = {"int64": pa.int64(), "vectors": pa.list_(pa.float32(), WIDTH)}
+_BATCH_ROWS = 8192
+
+
+def main() -> None:
+    """Does one part."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    kind, text = sys.argv[1:]
+    parts: dict[str, Callable[..., Any]] = {"stage": stage, "carry": carry, "copy": copy, "writer": writer}
+    question = json.loads(text)
+    if kind == "writer":
+        question["ready"] = lambda: print(json.dumps("ready"), file=answers, flush=True)
+    print(json.dumps(parts[kind](**question)), file=answers, flush=True)
+
+
+def peak_mib() -> int:
+    """Returns the most memory that this process has had; not ru_maxrss, which it inherits from the one that started it."""
+    text = Path("/proc/self/status").read_text(encoding="ascii", errors="replace")
+    return next(int(line.split()[1]) >> 10 for line in text.splitlines() if line.startswith("VmHWM:"))
+
+
+def values(kind: str, start: int, rows: int) -> pa.Array:
+    """Returns random values: what compresses would be moved in less."""
+    rng = np.random.default_rng(start)
+    if kind == "int64":
+        return pa.array(rng.integers(0, 1 << 62, rows, dtype=np.int64))
+    return pa.FixedSizeListArray.from_arrays(pa.array(rng.random(rows * WIDTH, dtype=np.float32)), WIDTH)
+
+
+def make_table(path: str, kind: str, rows: int) -> None:
+    """Writes a table of ids with a column `v` without values."""
+    for number in range(FRAGMENTS):
+        ids = np.arange(rows * number // FRAGMENTS, rows * (number + 1) // FRAGMENTS, dtype=np.int64)
+        lance.write_dataset(
+            pa.table({"id": ids}), path, mode="append" if number else "create", enable_stable_row_ids=True
+        )
+    lance.dataset(path).add_columns(pa.schema([("v", TYPES[kind])]))
+
+
+def stage(path: str, kind: str, rows: int, message: str) -> dict[str, Any]:
+    """Makes a table, has a DataFrame backfill of all rows write its column files, and compacts the table before that commits."""
+    from pyspark.sql.pandas.types import from_arrow_type
+    from pyspark.sql.types import LongType, StructField, StructType
+
+    from lance_spark.dataset import DatasetRef
+    from lance_spark.options import ReadOptions, WriteOptions
+    from lance_spark.write.backfill_writer import LanceBackfillWriter
+
+    make_table(path, kind, rows)
+    ref = DatasetRef.resolve(ReadOptions(path=path, version=None, storage=()))
+    spark_type = from_arrow_type(pa.list_(pa.float32()) if kind == "vectors" else TYPES[kind])
+    table = {"lance.table": ref.snapshot_json()}
+    schema = StructType([StructField("_rowaddr", LongType(), True, table), StructField("v", spark_type)])
+    options = WriteOptions.parse({"path": path, "mode": "backfill", "carry_over_max_bytes": str(1 << 40)})
+    backfill = LanceBackfillWriter.plan(DatasetRef.at(path), schema, options, {"exclusive": True})
+    backfill.staging.open_job()
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        for fragment in lance.dataset(path).get_fragments():
+            for first in range(0, fragment.physical_rows, _BATCH_ROWS):
+                count = min(_BATCH_ROWS, fragment.physical_rows - first)
+                addresses = np.arange(first, first + count) + (fragment.fragment_id << 32)
+                array = values(kind, fragment.fragment_id * rows + first, count)
+                sent = array.cast(pa.list_(pa.float32())) if kind == "vectors" else array
+                yield pa.record_batch({"_rowaddr": addresses, "v": sent})
+
+    written = backfill.write(batches())
+    Path(message).write_bytes(pickle.dumps((backfill, written)))
+    lance.dataset(path).optimize.compact_files()
+    files = [part.staged.name for part in written.fragments]
+    return {"files": files, "bytes": sum(os.path.getsize(f"{path}/data/{name}") for name in files)}
+
+
+def carry(message: str, rows: int) -> dict[str, Any]:
+    """Commits the backfill that was staged, as Spark's commit process does."""
+    from lance_spark.write.carrying import CarryOver
+
+    backfill, written = pickle.loads(Path(message).read_bytes())
+    real, spent = CarryOver.__call__, []
+
+    def timed(self: CarryOver, *arguments: Any) -> Any:
+        began = time.perf_counter()
+        followed = real(self, *arguments)
+        spent.append(time.perf_counter() - began)
+        return followed
+
+    CarryOver.__call__ = timed  # type: ignore[method-assign]
+    before, began, cpu = peak_mib(), time.perf_counter(), time.process_time()
+    result = backfill.commit_result([written])
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    if result.rows_carried != rows:
+        raise RuntimeError(f"{result.rows_carried} of {rows} rows were carried over")
+    return {"seconds": sum(spent), "commit_s": seconds, "cpu_s": cpu, "mib": peak_mib(), "mib_before": before}
+
+
+def copy(path: str, files: list[str], rows: int) -> dict[str, Any]:
+    """Reads column files and writes the same rows again, batch by batch: what is moved anyway."""
+    before, began, cpu = peak_mib(), time.perf_counter(), time.process_time()
+    count = 0
+    for number, name in enumerate(files):
+        reader = LanceFileReader(f"{path}/data/{name}")
+        with LanceFileWriter(f"{path}/copy-{number}.lance") as written:
+            for batch in reader.read_all(batch_size=_BATCH_ROWS).to_batches():
+                written.write_batch(batch)
+                count += batch.num_rows
+    seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
+    if count != rows:
+        raise RuntimeError(f"{count} of {rows} rows were copied")
+    return {"seconds": seconds, "cpu_s": cpu, "mib": peak_mib(), "mib_before": before}
+
+
+def staged_column(path: str, name: str, rows: int, version: str) -> tuple[str, int]:
+    """Writes a column file of small numbers; returns its name and its size in bytes."""
+    file = f"{uuid.uuid4().hex}.lance"
+    schema = pa.schema([(name, pa.int64())])
+    with LanceFileWriter(f"{path}/data/{file}", schema, version=version) as written:
+        written.write_batch(pa.record_batch([pa.array(range(rows), pa.int64())], schema=schema))
+    return file, os.path.getsize(f"{path}/data/{file}")
+
+
+class NoStage:
+    """Stands for the files that a commit stages beside its own; these commits need none."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+
+    def missing(self, names: list[str]) -> list[str]:
+        """Looks for the files, as the product does."""
+        from lance_spark.write.staging import missing_data_files
+
+        return list(missing_data_files(self._path, (), names))
+
+    def restore(self, fragment_id: int) -> Any:
+        raise NotImplementedError(fragment_id)
+
+    def blank(self, dataset: Any, fragment_id: int, columns: Any) -> Any:
+        raise NotImplementedError(fragment_id)
+
+    def remove_remains(self) -> None:
+        raise NotImplementedError
+
+
+def column_change(dataset: lance.LanceDataset, fragment: int, file: str, size: int) -> Any:
+    """Returns the change that fills column `v`, computed from `id`, of a fragment of a version."""
+    from lance_spark.commit.changes import ColumnsToCommit, FragmentColumns, StagedColumns
+    from lance_spark.commit.identity import field_identities
+    from lance_spark.commit.rowsets import RowSet
+
+    fields = {column.name: column for column in field_identities(dataset.lance_schema)}
+    handle = dataset.get_fragment(fragment)
+    if handle is None:
+        raise KeyError(fragment)
+    part = FragmentColumns(
+        fragment=handle.metadata,
+        staged=StagedColumns(name=file, size_bytes=size),
+        given=RowSet.of(np.arange(handle.physical_rows)),
+    )
+    return ColumnsToCommit(
+        read_version=dataset.version,
+        targets=(fields["v"],),
+        new_columns=pa.schema([]),
+        inputs=(fields["id"],),
+        inputs_from="option",
+        fragments=(part,),
+    )
+
+
+def replace_bare(path: str, fragment: int, file: str, **more: Any) -> None:
+    """Commits a column file as pylance's own documentation does."""
+    dataset = lance.dataset(path)
+    groups = [lance.LanceOperation.DataReplacementGroup(fragment, DataFile.create(dataset, file))]
+    operation = lance.LanceOperation.DataReplacement(groups)
+    lance.LanceDataset.commit(dataset, operation, read_version=dataset.version, **more)
+
+
+def writer(path: str, who: str, what: str, number: int, commits: int, ready: Callable[[], None]) -> dict[str, Any]:
+    """Commits one after the other: fragments of one row that were written before, or columns of fragments of its own."""
+    acts = {"appends": _appends, "columns": _columns}[what](path, who, number, commits)
+    ready()
+    sys.stdin.readline()
+    began, done, longest, retries = time.monotonic(), 0, 0.0, 0
+    errors: list[str] = []
+    for act in acts:
+        at = time.monotonic()
+        try:
+            retries += act() or 0
+            done += 1
+        except Exception as error:  # noqa: BLE001 - what pylance raises after its retries is part of the result
+            errors.append(f"{type(error).__name__}: {error}"[:200])
+        longest = max(longest, time.monotonic() - at)
+    return {
+        "began": began, "ended": time.monotonic(), "done": done, "longest_s": longest, "retries": retries, "errors": errors,
+    }  # fmt: skip
+
+
+def _appends(path: str, who: str, number: int, commits: int) -> list[Callable[[], int | None]]:
+    from lance_spark.commit.changes import RowsToCommit
+    from lance_spark.commit.committer import commit_rows
+    from lance_spark.commit.identity import field_identities
+    from lance_spark.dataset import DatasetRef
+
+    dataset = lance.dataset(path)
+    fields = field_identities(dataset.lance_schema)
+
+    def staged() -> FragmentMetadata:
+        file, size = staged_column(path, "id", 1, dataset.data_storage_version)
+        like = DataFile.create(dataset, file)
+        entry = DataFile(
+            file, list(like.fields), list(like.column_indices), like.file_major_version, like.file_minor_version, size
+        )
+        return FragmentMetadata(id=0, files=[entry], physical_rows=1, deletion_file=None, row_id_meta=None)
+
+    def ours(fragment: FragmentMetadata, job: str) -> int:
+        # The version that a write is planned on; opening it is pylance's share too.
+        planned = lance.dataset(path).version
+        change = RowsToCommit(
+            mode="append",
+            schema=dataset.schema,
+            fields=fields,
+            fragments=(fragment,),
+            rows=1,
+            read_version=planned,
+        )
+        return commit_rows(DatasetRef.at(path), change, job_id=job).retries
+
+    def bare(fragment: FragmentMetadata) -> None:
+        operation = lance.LanceOperation.Append([fragment])
+        lance.LanceDataset.commit(path, operation, read_version=lance.dataset(path).version)
+
+    fragments = [staged() for _ in range(commits)]
+    if who == "pylance":
+        return [lambda one=one: bare(one) for one in fragments]  # type: ignore[misc]
+    return [lambda one=one, job=f"{number}-{i}": ours(one, job) for i, one in enumerate(fragments)]  # type: ignore[misc]
+
+
+def _columns(path: str, who: str, number: int, commits: int) -> list[Callable[[], int | None]]:
+    from lance_spark.commit.columns import commit_columns
+    from lance_spark.commit.heads import SeenHistory
+    from lance_spark.dataset import DatasetRef
+
+    snapshot = DatasetRef.at(path).pin(None)
+    dataset = snapshot.open()
+    others = frozenset(dataset.fragment_ids())
+    history = SeenHistory()
+    acts: list[Callable[[], int | None]] = []
+    for i in range(commits):
+        fragment = number * commits + i
+        rows = dataset.get_fragment(fragment).physical_rows  # type: ignore[union-attr]
+        file, size = staged_column(path, "v", rows, dataset.data_storage_version)
+        if who == "pylance":
+            acts.append(lambda fragment=fragment, file=file: replace_bare(path, fragment, file))  # type: ignore[misc]
+            continue
+        change = column_change(dataset, fragment, file, size)
+
+        def ours(change: Any = change, job: str = f"{number}-{i}") -> int:
+            return commit_columns(
+                snapshot, change, job_id=job, stage=NoStage(path), others=others, history=history
+            ).result.retries
+
+        acts.append(ours)
+    return acts
+
+
+if __name__ == "__main__":
+    with suppress(BrokenPipeError):
+        main()
