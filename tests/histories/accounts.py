@@ -1,0 +1,129 @@
+"""Rules about what a backfill tells, and about the calls of its UDF."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from tests.histories.administration import CleanUp, Restore
+from tests.histories.jobs import CHECKPOINT, is_selected
+from tests.histories.model import Run, Story
+from tests.histories.operations import INPUT, Compact, Operation, RewriteInput, RewriteTarget
+from tests.histories.processes import Caught
+
+
+def is_excused(story: Story, run: Run, error: Caught, ruined: frozenset[str] | None) -> bool:
+    """Tells whether a backfill may fail with an error.
+
+    Args:
+        story: What became of the history.
+        run: The backfill.
+        error: Its error.
+        ruined: Targets that somebody took away for good.
+    """
+    if ruined is not None and run.start.column in ruined and error.kind == "CommitImpossibleError":
+        return True
+    since = [act for number, act in story.acts if number > run.snapshot]
+    if not run.is_write:
+        return False
+    added = run.start.column == "d" and (any(isinstance(act, Restore) for act in since) or story.overlapping(run))
+    if added and error.kind in ("CommitImpossibleError", "CommitConflictError"):
+        return True  # the column that it adds: another one added it too, or a restore took it away
+    changed = any(seen.by != run.name for number, seen in story.versions.items() if number > run.snapshot)
+    if run.start.on_stale == "error" and changed and error.kind == "CommitConflictError":
+        return True
+    cleaned = [act for act in since if isinstance(act, CleanUp)]
+    if any(act.files for act in cleaned) and error.kind == "CommitConflictError":
+        return True  # what was written and not committed is gone
+    moved = any(act.moves_rows or isinstance(act, Compact) for act in since)
+    return bool(cleaned) and moved and error.kind == "CommitImpossibleError"
+
+
+def wrong_counters(story: Story, run: Run) -> list[str]:
+    """Returns counters of a backfill's result that tell of what did not happen."""
+    told = run.outcome
+    if not isinstance(told, dict) or run.end is None:
+        return []
+    acts = [act for number, act in story.acts if run.snapshot < number <= run.end]
+    steps = [after for _, after in story.steps(run.snapshot, run.end) if after.by != run.name]
+    inputs = INPUT[run.start.column]
+    changed = any(
+        before.rows[key][inputs] != row[inputs]
+        for before, after in story.steps(run.snapshot, run.end)
+        for key, row in after.rows.items()
+        if key in before.rows
+    )
+    unclear = any(isinstance(act, (CleanUp, Restore)) for act in acts) or not story.stable
+    may_be: dict[str, bool] = {
+        "rows_recomputed": changed or unclear,
+        "rows_nulled": (changed or unclear) and (run.is_write or run.start.on_stale == "null"),
+        "rows_carried": any(
+            act.moves_rows or isinstance(act, (Compact, RewriteInput, RewriteTarget, Restore)) for act in acts
+        )
+        or unclear
+        or bool(story.overlapping(run)),
+        "rows_kept": any(act.moves_rows or isinstance(act, (RewriteTarget, Restore)) for act in acts)
+        or bool(story.overlapping(run)),
+        "rows_gone": bool(acts) or bool(story.overlapping(run)),
+        "rows_failed": False,
+        "new_rows": any(step.rows.keys() - story.versions[run.snapshot].rows.keys() for step in steps) or unclear,
+    }
+    found = [f"{name} is {told[name]}" for name, may in may_be.items() if told.get(name) and not may]
+    foreign = sorted({*told.get("versions", ())} - {*story.commits(run)})
+    if foreign:
+        found.append(f"versions {foreign} are not its own")
+    return found
+
+
+def unaccounted_calls(story: Story) -> list[str]:
+    """Returns calls of UDFs that nothing accounts for: the same row and input again."""
+    counts = Counter(story.calls)
+    kills = [run for run in story.runs.values() if run.killed]
+    lost, found = 0, []
+    for (column, x), count in sorted(counts.items()):
+        runs = [run for run in story.runs.values() if run.start.column == column and not run.is_write]
+        if not any(_had(story, run, x) for run in runs):
+            found.append(f"{column} of {x}: no row had this input while a backfill ran")
+            continue
+        surplus = count - 1 - _reasons(story, runs, column, x)
+        if surplus <= 0:
+            continue
+        lost += surplus
+        if surplus > sum(run.start.column == column for run in kills):
+            found.append(f"{column} of {x} (row {x // 1000}): {count} calls, {surplus} more than accounted for")
+    if lost > CHECKPOINT * len(kills) and not found:
+        found.append(f"{lost} rows were computed again, and {len(kills)} processes were killed")
+    return found
+
+
+def _had(story: Story, run: Run, x: int) -> bool:
+    end = story.head.number if run.end is None else run.end
+    numbers = range(run.snapshot, end + 1)
+    return any(story.versions[n].rows.get(x // 1000, {}).get(INPUT[run.start.column]) == x for n in numbers)
+
+
+def _reasons(story: Story, runs: list[Run], column: str, x: int) -> int:
+    """Returns how often a row may be computed again from the same input, and by what reason."""
+    key, name = x // 1000, INPUT[column]
+    reasons = 0
+    # Whoever asks for rows that have a value gets them computed.
+    reasons += sum(run.start.where is not None and is_selected(run.start.where, key) for run in runs)
+    # Two backfills of one column at once each compute what the other one has not committed yet.
+    reasons += sum(bool([o for o in story.overlapping(run) if not o.is_write]) for run in runs)
+    reasons += sum(run.start.stale for run in runs)
+    for before, after in story.steps(story.first, story.head.number):
+        old, new, by = before.rows.get(key), after.rows.get(key), after.by
+        if not isinstance(by, Operation) or new is None:
+            # A write puts values of its own, or none, in place of what a backfill computed.
+            reasons += isinstance(by, str) and story.runs[by].is_write and story.runs[by].start.column == column
+            continue
+        moved = by.moves_rows and after.places[key] != before.places.get(key)
+        reasons += moved and not story.stable
+        reasons += isinstance(by, Restore)
+        reasons += isinstance(by, (RewriteTarget,)) and old is not None and old[column] != new[column]
+        reasons += by.name == "upsert" and old is not None and old[column] != new[column]
+        reasons += isinstance(by, RewriteInput) and by.to == "first" and new[name] == x
+    reasons += sum(isinstance(act, CleanUp) for _, act in story.acts) if not story.stable else 0
+    if any(run.killed for run in runs):
+        # The files of whoever was killed serve the next one, unless somebody removes all that no version names.
+        reasons += sum(isinstance(act, CleanUp) and act.files for _, act in story.acts)
+    return reasons

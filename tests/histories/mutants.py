@@ -1,0 +1,321 @@
+"""Committers that are broken on purpose, one for each thing that may happen beside a backfill, with which the checker proves that it can fail.
+
+A mutant is a few functions of the product that are replaced: in this process, in processes that are started meanwhile, and in Spark's workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pyarrow as pa
+from hypothesis import assume
+from hypothesis import strategies as st
+
+from tests.histories import broken
+from tests.histories.administration import (
+    RUINS,
+    AddColumn,
+    CleanUp,
+    Configure,
+    DropColumn,
+    Index,
+    Rename,
+    Restore,
+    Ruin,
+)
+from tests.histories.model import Act, Go, History, Kill, Start, Step
+from tests.histories.operations import (
+    Append,
+    Compact,
+    Delete,
+    DeleteFragment,
+    InsertOnly,
+    RewriteInput,
+    RewriteTarget,
+    Update,
+    Upsert,
+)
+
+MUTANT = "LANCE_SPARK_TEST_MUTANT"
+"""Environment variable: the mutant that a process of the tests is to be."""
+
+_KEYS = st.lists(st.integers(0, 17), min_size=3, max_size=6, unique=True).map(lambda keys: tuple(sorted(keys)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A way to be wrong.
+
+    Attributes:
+        row: What others do that it is wrong about.
+        patches: What is replaced, as `module:name`.
+        acts: What others do beside the backfill.
+        starts: Ways in which backfills begin of whose histories one shows it.
+        stable: Whether row ids are stable.
+        after: Steps after these.
+    """
+
+    row: str
+    patches: dict[str, broken.Replace]
+    acts: st.SearchStrategy[list[Any]]
+    starts: st.SearchStrategy[Start]
+    stable: st.SearchStrategy[bool] = dataclasses.field(default_factory=st.booleans)
+    after: tuple[Step, ...] = ()
+
+
+def _job(until: tuple[str, ...] = ("call 9", "commit"), **more: Any) -> st.SearchStrategy[Start]:
+    return st.sampled_from(until).map(lambda gate: Start("one", "job", "v", until=gate, **more))
+
+
+def _write(until: tuple[str, ...] = ("written", "commit"), **more: Any) -> st.SearchStrategy[Start]:
+    return st.sampled_from(until).map(lambda gate: Start("one", "write", "v", until=gate, **more))
+
+
+_EITHER = st.one_of(_job(), _write())
+
+
+def _one(*operations: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
+    return st.tuples(*operations).map(list)
+
+
+_COLUMN = (
+    "lance_spark.commit.refusals:judge_column",
+    "lance_spark.commit.columns:judge_column",
+    "lance_spark.backfill.following:judge_column",
+)
+_CHANGED = ("lance_spark.backfill.serving:changed_rows", "lance_spark.write.carrying:changed_rows")
+_FRAGMENT = "lance_spark.commit.columns:judge_fragment"
+_PLAN = "lance_spark.commit.columns:_ColumnCommit._plan"
+_STATE = "lance_spark.commit.coverage:Coverage._state"
+_OF = "lance_spark.write.origins:Origins.of"
+_LINEAGE = "lance_spark.commit.lineage:Lineage"
+
+_COMPACT = st.just(Compact(all=True))
+_UPDATE_INPUT = st.builds(Update, _KEYS, st.just("a"))
+_REWRITE = st.builds(RewriteInput, _KEYS)
+_STABLE, _ADDRESSES = st.just(True), st.just(False)
+
+MUTANTS: dict[str, Mutant] = {
+    "new rows are computed": Mutant(
+        row="append, insert-only merge_insert",
+        patches={_STATE: broken.new_rows_are_covered, _OF: broken.nothing_is_foreign},
+        acts=_one(st.sampled_from([Append((100, 101)), InsertOnly((102, 103))])),
+        starts=_job(),
+    ),
+    "a column that comes or goes is a conflict": Mutant(
+        row="add, drop, rename another column",
+        patches={_PLAN: broken.is_a_conflict("Merge", "Project")},
+        acts=_one(st.sampled_from([AddColumn("e1"), DropColumn("other"), Rename("other")])),
+        starts=_EITHER,
+    ),
+    "a renamed column is another one": Mutant(
+        row="rename this column",
+        patches=dict.fromkeys(_COLUMN, broken.renamed_is_lost),
+        acts=_one(st.just(Rename("v"))),
+        starts=_EITHER,
+    ),
+    "an index is a conflict": Mutant(
+        row="create an index, tags, config",
+        patches={_PLAN: broken.is_a_conflict("CreateIndex", "UpdateConfig")},
+        acts=_one(st.sampled_from([Index("v"), Configure()])),
+        starts=_EITHER,
+    ),
+    "deleted rows come back": Mutant(
+        row="delete rows",
+        patches={"lance_spark.commit.columns:attempt_commit": broken.deletions_are_forgotten},
+        acts=_one(st.builds(Delete, _KEYS)),
+        starts=_EITHER,
+    ),
+    "a fragment that is gone is an error": Mutant(
+        row="delete fragments",
+        patches={"lance_spark.commit.columns:decide": broken.gone_is_an_error},
+        acts=_one(st.just(DeleteFragment((9,)))),
+        starts=_EITHER,
+    ),
+    "moved rows are lost": Mutant(
+        row="update or merge_insert by row rewrite, unchanged inputs",
+        patches={"lance_spark.write.origins:Origins._by_row_id": broken.constant(())},
+        acts=_one(st.one_of(st.builds(Update, _KEYS), st.builds(Upsert, _KEYS))),
+        starts=_EITHER,
+        stable=_STABLE,
+    ),
+    "moved rows are lost without stable row ids": Mutant(
+        row="update by row rewrite, without stable row ids",
+        patches={_OF: broken.nothing_is_unknown},
+        acts=_one(st.builds(Update, _KEYS)),
+        starts=_job(),
+        stable=_ADDRESSES,
+    ),
+    "inputs are not compared": Mutant(
+        row="update by row rewrite, changed inputs",
+        patches=dict.fromkeys(_CHANGED, lambda _: lambda *arguments: np.zeros(len(arguments[4].old), dtype=np.bool_)),
+        acts=_one(_UPDATE_INPUT),
+        starts=_EITHER,
+        stable=_STABLE,
+    ),
+    "stale values stay in a write": Mutant(
+        row="update by row rewrite, changed inputs, DataFrame write",
+        patches={"lance_spark.write.carrying:CarryOver._sorted_out": broken.nothing_is_stale},
+        acts=_one(st.one_of(_UPDATE_INPUT, _REWRITE)),
+        starts=_write(),
+        stable=_STABLE,
+    ),
+    "rewritten inputs are not noticed": Mutant(
+        row="update in place of an input",
+        patches={_FRAGMENT: broken.inputs_look_the_same, "lance_spark.commit.coverage:files_of": broken.constant(())},
+        acts=_one(_REWRITE),
+        starts=_EITHER,
+    ),
+    "what slips in is not examined": Mutant(
+        row="update in place of an input, between look and commit",
+        patches={"lance_spark.commit.columns:_ColumnCommit._examine": broken.constant(None)},
+        acts=_one(_REWRITE),
+        starts=_write(("commit",)),
+    ),
+    "ours always wins": Mutant(
+        row="update in place of the target, NULL rows asked for",
+        patches={
+            "lance_spark.backfill.followed:has_values": broken.constant(False),
+            _FRAGMENT: broken.targets_look_the_same,
+        },
+        acts=_one(st.builds(RewriteTarget, _KEYS)),
+        starts=_job(),
+    ),
+    "theirs always win": Mutant(
+        row="update in place of the target, explicit filter",
+        patches={"lance_spark.backfill.task:select_followed": broken.theirs_stay},
+        acts=_one(st.builds(RewriteTarget, _KEYS)),
+        starts=_job(where="all"),
+    ),
+    "the last file wins": Mutant(
+        row="two backfills of one column",
+        patches={_FRAGMENT: broken.targets_look_the_same},
+        acts=_one(st.just(Start("two", "write", "v", "all"))),
+        starts=st.one_of(_job(where="some"), _write(where="some")),
+    ),
+    "compacted fragments are gone": Mutant(
+        row="compaction",
+        patches={f"{_LINEAGE}.leaves": broken.constant([]), f"{_LINEAGE}.origins": broken.constant([])},
+        acts=_one(_COMPACT),
+        starts=_EITHER,
+    ),
+    "compacted fragments are gone, index remap deferred": Mutant(
+        row="compaction with index remapping deferred",
+        patches={f"{_LINEAGE}.leaves": broken.constant([]), f"{_LINEAGE}.origins": broken.constant([])},
+        acts=_one(st.just(Compact(deferred=True))),
+        starts=_EITHER,
+        stable=_ADDRESSES,
+    ),
+    "deleted rows count in a compaction": Mutant(
+        row="compaction, deletions before",
+        patches={f"{_LINEAGE}._live_offsets": broken.deleted_rows_count},
+        acts=_one(st.builds(Delete, _KEYS), _COMPACT),
+        starts=_EITHER,
+    ),
+    "carried rows are computed again": Mutant(
+        row="compaction, without a call",
+        patches={"lance_spark.backfill.serving:Finder.find": broken.found_nothing(True)},
+        acts=_one(_COMPACT),
+        starts=_job(),
+    ),
+    "another column's backfill is a conflict": Mutant(
+        row="backfill of another column",
+        patches={_PLAN: broken.is_a_conflict("DataReplacement")},
+        acts=_one(st.sampled_from([Start("two", door, "w") for door in ("job", "write")])),  # type: ignore[arg-type]
+        starts=_EITHER,
+    ),
+    "a restore is the end": Mutant(
+        row="restore to a version that has the fragments",
+        patches=dict.fromkeys(_COLUMN, broken.restored_is_lost),
+        acts=_one(st.just(Append((100,))), st.just(Restore(1))),
+        starts=_EITHER,
+    ),
+    "any column of the id will do": Mutant(
+        row="restore past the column, overwrite, drop, type change",
+        patches={
+            **dict.fromkeys(_COLUMN, broken.any_column_will_do),
+            "lance_spark.commit.columns:refuse_overwritten": broken.constant(None),
+        },
+        acts=_one(st.sampled_from(RUINS[:-1]).map(lambda how: Ruin("w", how))),
+        starts=st.sampled_from([Start("one", door, "w", until="commit") for door in ("job", "write")]),  # type: ignore[arg-type]
+    ),
+    "the snapshot must be there": Mutant(
+        row="cleanup_old_versions",
+        patches={"lance_spark.commit.heads:SeenHistory.look": broken.snapshot_must_be_there},
+        acts=_one(st.just(CleanUp())),
+        starts=_EITHER,
+    ),
+    "nothing is taken from checkpoints": Mutant(
+        row="between two runs: a killed run and its successor",
+        patches={"lance_spark.backfill.serving:Finder.find": broken.found_nothing(False)},
+        acts=_one(_COMPACT),
+        starts=st.just(Start("one", "driver", "v", until="commit")),
+        after=(Kill("one"),),
+    ),
+    "files are left": Mutant(
+        row="no orphaned column files",
+        patches={
+            "lance_spark.backfill.job:finish": broken.constant(None),
+            "lance_spark.write.backfill_writer:finish": broken.constant(None),
+        },
+        acts=_one(_COMPACT),
+        starts=_EITHER,
+    ),
+}
+
+
+@contextlib.contextmanager
+def applied(name: str) -> Iterator[None]:
+    """Makes this process a mutant for a while."""
+    with contextlib.ExitStack() as stack:
+        for place, replace in MUTANTS[name].patches.items():
+            module, _, path = place.partition(":")
+            *owners, attribute = path.split(".")
+            owner = functools.reduce(getattr, owners, importlib.import_module(module))
+            stack.enter_context(patch.object(owner, attribute, replace(getattr(owner, attribute))))
+        yield
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MutatedWork:
+    """What Spark runs in a worker instead of the product's own."""
+
+    work: Any
+    name: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with applied(self.name):
+            yield from self.work(batches)
+
+
+@contextlib.contextmanager
+def mutated(name: str) -> Iterator[None]:
+    """Makes this process, those that it starts, and workers of its jobs a mutant for a while."""
+    from lance_spark.backfill import cluster
+
+    real = cluster._Work
+
+    def work(**fields: Any) -> MutatedWork:
+        return MutatedWork(work=real(**fields), name=name)
+
+    with patch.dict(os.environ, {MUTANT: name}), patch.object(cluster, "_Work", work), applied(name):
+        yield
+
+
+@st.composite
+def histories_for(draw: st.DrawFn, name: str) -> History:
+    """Draws a history in which others do what a mutant is wrong about."""
+    mutant = MUTANTS[name]
+    assume(draw(st.integers(0, 1000)))
+    acts = [act if isinstance(act, Start) else Act(act) for act in draw(mutant.acts)]
+    steps: list[Step] = [draw(mutant.starts), *acts, *mutant.after, Go("one"), Go("two")]
+    return History((6, 6, 6), tuple(steps), stable=draw(mutant.stable), indexed=draw(st.booleans()))

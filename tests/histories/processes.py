@@ -1,0 +1,272 @@
+"""Processes that act on the table of a history, started once and told what to do: `python -m tests.histories.processes KIND`.
+
+`writer` does what other people do, and commits DataFrame writes as Spark's commit process does. `driver` has a Spark session of its own and
+runs backfills. Both may be killed at any moment; whoever asks for one next gets another.
+
+A process stops at gates. A gate is shut by a file in the folder `hold`; the first who comes there moves it to `held`, and waits for as long as
+it is there. So everything that happens in a history happens in the order of its steps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib
+import os
+import pickle
+import queue
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, BinaryIO
+from unittest.mock import patch
+
+import lance
+import psutil
+
+ROOT = Path(__file__).parents[2]
+WAIT_S = 90
+_POLL_S = 0.004
+
+
+# Gates
+
+
+def shut(home: Path, gate: str) -> None:
+    (home / "hold" / gate).touch()
+
+
+def is_held(home: Path, gate: str) -> bool:
+    return (home / "held" / gate).exists()
+
+
+def open_gate(home: Path, gate: str) -> None:
+    for state in ("hold", "held"):
+        (home / state / gate).unlink(missing_ok=True)
+
+
+def pass_gate(home: str, gate: str) -> None:
+    try:
+        os.rename(f"{home}/hold/{gate}", f"{home}/held/{gate}")
+    except FileNotFoundError:
+        return
+    while os.path.exists(f"{home}/held/{gate}"):
+        time.sleep(_POLL_S)
+
+
+@contextlib.contextmanager
+def gates_at_commits(whose: Callable[[], tuple[str, str] | None]) -> Iterator[None]:
+    """Puts a gate before and a gate after every commit of column files.
+
+    Args:
+        whose: Returns the folder of the history and the name of the job in whose thread it is called, or None.
+    """
+    real = lance.LanceDataset.commit
+
+    @functools.wraps(real)
+    def gated(base: Any, operation: Any, *arguments: Any, **more: Any) -> Any:
+        found = whose()
+        what = getattr(operation, "operation", operation)
+        if found is None or not isinstance(what, lance.LanceOperation.DataReplacement):
+            return real(base, operation, *arguments, **more)
+        home, job = found
+        pass_gate(home, f"commit-{job}")
+        landed = real(base, operation, *arguments, **more)
+        pass_gate(home, f"landed-{job}")
+        return landed
+
+    with patch.object(lance.LanceDataset, "commit", gated):
+        yield
+
+
+# The side of the test
+
+
+class Process:
+    """A process that does what it is told, one thing after the other."""
+
+    def __init__(self, kind: str) -> None:
+        self.kind = kind
+        environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.histories.processes", kind],
+            cwd=ROOT,
+            env={
+                **environment,
+                "PYTHONPATH": str(ROOT),
+                "PYSPARK_PYTHON": sys.executable,
+                "SPARK_LOCAL_IP": "127.0.0.1",
+            },
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+        )
+        self._replies: queue.Queue[Any] = queue.Queue()
+        self._listener = threading.Thread(target=self._listen, daemon=True)
+        self._listener.start()
+
+    def _listen(self) -> None:
+        assert self._process.stdout is not None
+        try:
+            while True:
+                self._replies.put(pickle.load(self._process.stdout))
+        except Exception as error:  # noqa: BLE001 - it is an answer too, unless nobody asks any more
+            self._replies.put(Caught(error))
+
+    def tell(self, what: str, *arguments: Any) -> None:
+        assert self._process.stdin is not None
+        pickle.dump((what, arguments), self._process.stdin)
+        self._process.stdin.flush()
+
+    def answered(self) -> bool:
+        assert self._replies.qsize() or self._process.poll() is None, f"a {self.kind} died"
+        return self._replies.qsize() > 0
+
+    def answer(self, seconds: float = WAIT_S) -> Any:
+        """Waits for the answer, and returns it; an error that was caught there is returned as :class:`Caught`."""
+        return self._replies.get(timeout=seconds)
+
+    def ask(self, what: str, *arguments: Any) -> Any:
+        self.tell(what, *arguments)
+        answer = self.answer()
+        if isinstance(answer, Caught):
+            raise AssertionError(f"{what} {arguments}: {answer.trace}")  # noqa: TRY004 - it fails the test
+        return answer
+
+    def kill(self) -> None:
+        """Kills it with all that it has started, at once."""
+        with contextlib.suppress(psutil.NoSuchProcess):
+            top = psutil.Process(self._process.pid)
+            # The process first: nothing of what it could still do is done.
+            family = [top, *top.children(recursive=True)]
+            for member in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    member.kill()
+        self._process.wait()
+        self._listener.join()
+        for pipe in (self._process.stdin, self._process.stdout):
+            with contextlib.suppress(OSError):
+                pipe.close()  # type: ignore[union-attr]
+
+
+class Caught:
+    """An error of another process."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.kind = type(error).__name__
+        self.text = str(error)
+        self.trace = "".join(traceback.format_exception(error))
+        result = getattr(error, "result", None)
+        self.result = None if result is None else summary(result)
+
+    def __repr__(self) -> str:
+        return f"{self.kind}: {self.text}"
+
+
+class Pool:
+    """Processes of each kind that wait for work, with one more under way where that takes long."""
+
+    def __init__(self) -> None:
+        self._idle: dict[str, list[Process]] = {}
+        self._all: list[Process] = []
+
+    def take(self, kind: str) -> Process:
+        idle = self._idle.setdefault(kind, [])
+        return idle.pop() if idle else self.start(kind)
+
+    def start(self, kind: str) -> Process:
+        started = Process(kind)
+        self._all.append(started)
+        return started
+
+    def prepare(self, kind: str) -> None:
+        """Starts one that is wanted soon."""
+        if not self._idle.setdefault(kind, []):
+            self._idle[kind].append(self.start(kind))
+
+    def give_back(self, process: Process) -> None:
+        self._idle.setdefault(process.kind, []).append(process)
+
+    def close(self) -> None:
+        for process in self._all:
+            process.kill()
+
+
+# The side of the process
+
+
+def summary(result: Any) -> dict[str, Any]:
+    """Returns what a result says, as plain values; a counter that it lacks is left out."""
+    names = ("status", "version", "versions", "read_version", "new_rows", "rows", "fragments_failed", "retries")
+    found = [name for name in dir(result) if name in names or name.startswith("rows_")]
+    return {name: getattr(result, name) for name in found}
+
+
+def main(kind: str) -> None:
+    orders, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)
+    with _as_mutant(os.environ.get("LANCE_SPARK_TEST_MUTANT")):
+        _serve(orders, replies, _Driver() if kind == "driver" else _Writer())
+
+
+@contextlib.contextmanager
+def _as_mutant(name: str | None) -> Iterator[None]:
+    """Breaks the product in this process as the one that started it says."""
+    if name is None:
+        yield
+        return
+    from tests.histories.mutants import mutated
+
+    with mutated(name):
+        yield
+
+
+def _serve(orders: BinaryIO, replies: BinaryIO, server: Any) -> None:
+    while True:
+        try:
+            what, arguments = pickle.load(orders)
+        except EOFError:
+            os._exit(0)
+        try:
+            answer = getattr(server, what)(*arguments)
+        except BaseException as error:  # noqa: BLE001 - whoever asked gets it
+            answer = Caught(error)
+        pickle.dump(answer, replies)
+        replies.flush()
+
+
+class _Writer:
+    def act(self, uri: str, operation: Any) -> None:
+        operation.act(uri)
+
+    def write(self, home: str, job: str, uri: str, settings: dict[str, Any]) -> dict[str, Any]:
+        from tests.histories.jobs import write
+
+        with gates_at_commits(lambda: (home, job)):
+            return write(home, job, uri, settings)
+
+
+class _Driver:
+    def __init__(self) -> None:
+        from tests.lance_spark.backfill.faults.driver import session
+
+        self._spark = session("local[2]")
+
+    def run(self, home: str, job: str, settings: dict[str, Any]) -> dict[str, Any]:
+        from tests.histories.jobs import start
+
+        with gates_at_commits(lambda: (home, job) if in_thread_of(job) else None):
+            return summary(start(self._spark, home, job, settings).result(WAIT_S))
+
+
+def in_thread_of(job_id: str) -> bool:
+    return threading.current_thread().name == f"lance-spark-{job_id}"
+
+
+if __name__ == "__main__":
+    # What it answers is of the module that the test knows, not of `__main__`.
+    importlib.import_module("tests.histories.processes").main(sys.argv[1])

@@ -1,0 +1,412 @@
+"""Runs histories: one step after the other, in real processes, each held at gates while another one acts; and checks what became of them."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+from pyspark.sql import SparkSession
+
+import lance_spark
+from lance_spark.checkpoints import checkpoint_store
+from tests.histories import jobs
+from tests.histories.accounts import is_excused, unaccounted_calls, wrong_counters
+from tests.histories.administration import Ruin
+from tests.histories.checking import WrongError, check_indexes, check_values, differences, look, world_of
+from tests.histories.model import (
+    Act,
+    Go,
+    History,
+    Kill,
+    Run,
+    Seen,
+    Start,
+    Step,
+    Story,
+)
+from tests.histories.operations import Operation, read
+from tests.histories.processes import Caught, Pool, Process, gates_at_commits, is_held, open_gate, shut
+from tests.lance_spark.conflicts.others import unused_files
+
+WAIT_S = 60
+QUIET_S = 0.15
+"""So long nothing is called any more, and no commit is reached, where a backfill waits."""
+
+_OURS = re.compile(r"[0-9a-f]{40}-\d+")
+_NUMBERS = itertools.count()
+
+_THREADS: dict[str, tuple[str, str]] = {}
+"""Folder and backfill of each thread that runs a job of a history in this process."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Tally:
+    """What histories hit.
+
+    Attributes:
+        histories: How many there were.
+        crossed: In how many somebody else committed between a backfill's snapshot and its last commit.
+        hits: What others did beside a running backfill, by kind and by where that was.
+    """
+
+    histories: int = 0
+    crossed: int = 0
+    hits: Counter[tuple[str, str]] = field(default_factory=Counter)
+
+    def table(self) -> str:
+        """Returns the counts as a table."""
+        moments = ("before", "between", "slipped", "landed")
+        kinds = sorted({kind for kind, _ in self.hits})
+        lines = [f"{'':28}" + "".join(f"{moment:>9}" for moment in (*moments, "all"))]
+        for kind in kinds:
+            counts = [self.hits[kind, moment] for moment in moments]
+            total = sum(count for (name, _), count in self.hits.items() if name == kind)
+            lines.append(f"{kind:28}" + "".join(f"{count:9}" for count in (*counts, total)))
+        share = 100 * self.crossed / max(self.histories, 1)
+        lines.append(f"{self.histories} histories, with a foreign commit between snapshot and commit in {share:.0f} %")
+        return "\n".join(lines)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Running:
+    """A backfill that has not ended.
+
+    Attributes:
+        held: Gates at which it waits, or may come to wait.
+        at: What it was to go on to, when it began to wait.
+        ended: Tells whether it has ended.
+        outcome: Returns what its result says, or its error.
+        process: The process that it has of its own.
+        job: Its handle in this process.
+    """
+
+    ended: Callable[[], bool]
+    outcome: Callable[[], dict[str, Any] | Caught]
+    held: list[str] = field(default_factory=list)
+    at: str = ""
+    process: Process | None = None
+    job: lance_spark.Job | None = None
+
+
+@contextlib.contextmanager
+def threads_at_gates() -> Iterator[None]:
+    """Puts gates at the commits of this process's jobs."""
+    import threading
+
+    with gates_at_commits(lambda: _THREADS.get(threading.current_thread().name)):
+        yield
+
+
+class Runner:
+    """Runs one history."""
+
+    def __init__(self, history: History, *, spark: SparkSession, pool: Pool, home: Path, tally: Tally) -> None:
+        self._history = history
+        self._spark = spark
+        self._pool = pool
+        self._home = home
+        self._tally = tally
+        self._hits: Counter[tuple[str, str]] = Counter()
+        self._uri = jobs.make_table(home, spark, history.fragments, stable=history.stable)
+        if history.indexed:
+            lance.dataset(self._uri).create_scalar_index("v", "BTREE", name="of v")
+        self.story = Story(stable=history.stable, first=lance.dataset(self._uri).version)
+        rows, places = read(lance.dataset(self._uri))
+        self.story.versions[self.story.first] = Seen(number=self.story.first, by="nobody", rows=rows, places=places)
+        self._running: dict[str, _Running] = {}
+        self._writers = [pool.take("writer") for _ in range(2)]
+        self._ruin: Ruin | None = None
+
+    def run(self) -> Story:
+        """Runs the steps, lets what still runs then come to its end, and checks.
+
+        Raises:
+            WrongError: Something is not as it must be.
+        """
+        try:
+            for step in self._history.steps:
+                if self._ruin is None:
+                    self._do(step)
+            for name in [*self._running]:
+                self._go_on(name, "end")
+            if self._ruin is None:
+                self._settle()
+            self._check_end()
+        finally:
+            self._give_up()
+        self._tally.histories += 1
+        self._tally.crossed += any(self.story.is_crossed(run) for run in self.story.runs.values())
+        self._tally.hits.update(self._hits)
+        return self.story
+
+    def _do(self, step: Step) -> None:
+        if isinstance(step, Start) and step.run not in self.story.runs and len(self._running) < 2:
+            self._start(step)
+        elif isinstance(step, Go) and step.run in self._running:
+            self._go_on(step.run, step.until)
+        elif isinstance(step, Kill) and step.run in self._running:
+            self._kill(step.run)
+        elif isinstance(step, Act):
+            self._act(step.operation)
+
+    # Others
+
+    def _act(self, operation: Operation) -> None:
+        story, head, world = self.story, self.story.head, world_of(self.story, self._uri)
+        fitted = operation.fitted(world)
+        if fitted is None:
+            return
+        if isinstance(fitted, Ruin) and fitted.how == "table" and any(r.at == "commit" for r in self._running.values()):
+            # Lance commits to a folder that is not there any more as if it were, and makes one.
+            return
+        self._writers.reverse()
+        self._writers[0].ask("act", self._uri, fitted)
+        moment = {name: self._moment(name) for name in self._running}
+        self._note(fitted.name, *moment.values())
+        if isinstance(fitted, Ruin):
+            self._ruin = fitted
+            self._look(fitted)
+            return
+        expected = fitted.change(deepcopy(head.rows), world)
+        self._look(fitted)
+        story.acts.append((story.head.number, fitted))
+        if story.head.rows != expected:
+            raise WrongError(f"{fitted} made of the rows {differences(expected, story.head.rows)}")
+
+    def _moment(self, name: str) -> str:
+        at = self._running[name].at
+        if at in ("commit", "landed"):
+            return {"commit": "slipped"}.get(at, at)
+        return "between" if self.story.commits(self.story.runs[name]) else "before"
+
+    def _note(self, kind: str, *moments: str) -> None:
+        self._hits.update((kind, moment) for moment in moments)
+
+    def _look(self, by: str | Operation) -> None:
+        """Reads the versions that are new."""
+        if self._ruin is None or self._ruin.how != "table":
+            look(self.story, self._uri, by)
+
+    # Backfills
+
+    def _start(self, step: Start) -> None:
+        if step.door != "write" and step.column not in self.story.head.rows[min(self.story.head.rows)]:
+            return
+        story = self.story
+        run = story.begin(step)
+        settings: dict[str, Any] = {"column": step.column, "where": step.where}
+        if step.door == "write":
+            settings["options"] = {} if step.on_stale is None else {"on_stale": step.on_stale}
+        else:
+            settings |= {"commit_granularity": step.granularity, "task_size": step.task_size}
+            settings |= {} if step.on_stale is None else {"on_stale": step.on_stale}
+            settings |= {"stale": True} if step.stale else {}
+        for other in self._running:
+            same = story.runs[other].start.column == step.column
+            self._note("two of one column" if same else "two of two columns", self._moment(other))
+        self._running[step.run] = self._open(run, settings)
+        self._go_on(step.run, step.until)
+
+    def _open(self, run: Run, settings: dict[str, Any]) -> _Running:
+        home, name = str(self._home), run.name
+        gates = self._gates(run, run.start.until)
+        for gate in gates:
+            shut(self._home, gate)
+        if run.start.door == "job":
+            job_id = f"{name}-{next(_NUMBERS)}"
+            _THREADS[f"lance-spark-{job_id}"] = (home, name)
+            job = jobs.start(self._spark, home, job_id, settings)
+            return _Running(ended=job.done, outcome=lambda: _outcome(job), held=gates, job=job)
+        process = self._pool.take("driver" if run.start.door == "driver" else "writer")
+        if run.start.door == "driver":
+            process.tell("run", home, name, settings)
+        else:
+            process.tell("write", home, name, self._uri, settings)
+        return _Running(ended=process.answered, outcome=process.answer, held=gates, process=process)
+
+    def _gates(self, run: Run, until: str) -> list[str]:
+        what, _, key = until.partition(" ")
+        commit = f"commit-{run.name}"
+        if what == "end":
+            return []
+        if what == "call":
+            # Whatever the rows before it led to is not to be committed while others act.
+            return [commit] if run.is_write else [f"call-{run.start.column}-{key}", commit]
+        if what == "written" and not run.is_write:
+            return [commit]
+        return [f"{what}-{run.name}"]
+
+    def _go_on(self, name: str, until: str) -> None:
+        """Lets a backfill go on until it waits at a gate, or has ended."""
+        running, run = self._running[name], self.story.runs[name]
+        if running.at:
+            before, running.held = running.held, self._gates(run, until)
+            for gate in before:
+                open_gate(self._home, gate)
+            for gate in running.held:
+                shut(self._home, gate)
+        running.at = until
+        self._wait(running)
+        self._look(name)
+        for gate in running.held:
+            # Where it did not come to a row, another one that comes there later is not to wait.
+            if gate.startswith("call") and not is_held(self._home, gate) and is_held(self._home, f"commit-{name}"):
+                open_gate(self._home, gate)
+                running.at = "commit"
+        if not any(is_held(self._home, gate) for gate in running.held):
+            self._end(name)
+
+    def _wait(self, running: _Running) -> None:
+        deadline, quiet, seen = time.monotonic() + WAIT_S, time.monotonic(), -1
+        while True:
+            if running.ended():
+                return
+            now, states = time.monotonic(), [is_held(self._home, gate) for gate in running.held]
+            called = len(jobs.calls(self._home)) + sum(states)
+            if called != seen:
+                seen, quiet = called, now
+            if states and (all(states) or (any(states) and now - quiet > QUIET_S)):
+                return
+            if now > deadline:
+                raise WrongError(f"a backfill neither ended nor came to {running.at!r}: {running.held}")
+            time.sleep(0.005)
+
+    def _end(self, name: str) -> None:
+        running, run = self._running.pop(name), self.story.runs[name]
+        for gate in running.held:
+            open_gate(self._home, gate)
+        run.outcome = running.outcome()
+        self.story.end(run)
+        if running.process is not None:
+            self._pool.give_back(running.process)
+        self.story.calls = jobs.calls(self._home)
+        self._check_run(run)
+
+    def _kill(self, name: str) -> None:
+        running, run = self._running[name], self.story.runs[name]
+        if running.process is None:
+            return
+        running.process.kill()
+        if run.start.door == "driver":
+            self._pool.prepare("driver")
+        del self._running[name]
+        for gate in running.held:
+            open_gate(self._home, gate)
+        self._look(name)
+        self.story.end(run)
+        run.killed = True
+        self._note("kill -9", run.start.door)
+
+    def _give_up(self) -> None:
+        """Ends what a history that failed has left running."""
+        for name, running in [*self._running.items()]:
+            if running.process is not None:
+                running.process.kill()
+                if running.process.kind == "driver":
+                    self._pool.prepare("driver")
+            for gate in running.held:
+                open_gate(self._home, gate)
+            if running.job is not None:
+                running.job.cancel()
+                running.job.done(WAIT_S)
+            del self._running[name]
+        for writer in self._writers:
+            self._pool.give_back(writer)
+
+    # Checks
+
+    def _check_run(self, run: Run) -> None:
+        """Checks what a backfill has made of the table."""
+        check_values(self.story, run)
+        found = wrong_counters(self.story, run)
+        if found:
+            raise WrongError(f"{run.name}: {'; '.join(found)}: {run.outcome}")
+        if isinstance(run.outcome, Caught):
+            if not is_excused(self.story, run, run.outcome, None if self._ruin is None else self._ruin.targets):
+                raise WrongError(f"{run.name} failed: {run.outcome.trace}")
+            return
+        assert run.outcome is not None
+        if self._ruin is not None and run.start.column in self._ruin.targets and not self.story.commits(run):
+            raise WrongError(f"{run.name} did not notice {self._ruin}: {run.outcome}")
+        if not run.is_write and run.outcome["status"] != "DONE":
+            raise WrongError(f"{run.name} ended {run.outcome}")
+
+    def _settle(self) -> None:
+        """Fills what is still empty, twice: nothing is computed the second time. Then maybe all that is out of date."""
+        for number, column in itertools.product((1, 2), ("v", "w")):
+            before = len(self.story.calls)
+            self._start(Start(f"settle {column} {number}", "job", column))
+            if number == 2 and len(self.story.calls) != before:
+                raise WrongError(f"a second run of {column} called the UDF again: {self.story.calls[before:]}")
+        if not self._history.fresh:
+            return
+        for number in (1, 2):
+            before = len(self.story.calls)
+            self._start(Start(f"fresh {number}", "job", "v", stale=True))
+            if number == 2 and len(self.story.calls) != before:
+                raise WrongError(
+                    f"a second run of what is out of date called the UDF again: {self.story.calls[before:]}"
+                )
+
+    def _check_end(self) -> None:
+        story = self.story
+        found = unaccounted_calls(story)
+        if found:
+            raise WrongError("; ".join(found))
+        if not any(run.killed for run in story.runs.values()):
+            told = sum(
+                run.outcome.get("rows_computed", 0) for run in story.runs.values() if isinstance(run.outcome, dict)
+            )
+            errors = any(isinstance(run.outcome, Caught) for run in story.runs.values())
+            if told != len(story.calls) and not errors:
+                raise WrongError(f"results tell of {told} calls, and there were {len(story.calls)}")
+        if self._ruin is not None:
+            self._check_ruin(self._ruin)
+            return
+        head = lance.dataset(self._uri)
+        for found_version in head.versions():
+            number = found_version["version"]
+            told = number >= story.first and number not in story.broken
+            rows = read(head.checkout_version(number))[0] if told else None
+            if rows is not None and rows != story.versions[number].rows:
+                raise WrongError(
+                    f"version {number} is not what it was: {differences(story.versions[number].rows, rows)}"
+                )
+        check_indexes(self.story, head)
+        if any(run.killed for run in story.runs.values()):
+            lance_spark.cleanup(self._uri, older_than=timedelta(seconds=-5))
+        left = {name for name in unused_files(self._uri) if _OURS.search(name)}
+        if any(run.killed for run in story.runs.values()) and checkpoint_store(self._uri, {}, None).column_files():
+            left = set()  # what a process left may serve another one for as long as a checkpoint names any of it
+        if left:
+            raise WrongError(f"files are left that no version names: {sorted(left)}")
+
+    def _check_ruin(self, ruin: Ruin) -> None:
+        """Checks that nobody has written to a target that was taken away, whatever has its place now."""
+        before = [seen for seen in self.story.versions.values() if seen.by is ruin][-1:]
+        if not before:
+            return
+        filled = {run.start.column for run in self.story.runs.values()} - ruin.targets
+        expected = {key: {n: x for n, x in row.items() if n not in filled} for key, row in before[0].rows.items()}
+        found = {key: {n: x for n, x in row.items() if n not in filled} for key, row in self.story.head.rows.items()}
+        if expected != found:
+            raise WrongError(f"after {ruin}, a backfill wrote: {differences(expected, found)}")
+
+
+def _outcome(job: lance_spark.Job) -> dict[str, Any] | Caught:
+    from tests.histories.processes import summary
+
+    try:
+        return summary(job.result(0))
+    except Exception as error:  # noqa: BLE001 - it is judged
+        return Caught(error)

@@ -1,0 +1,156 @@
+"""Random histories of a table: other writers in processes of their own beside backfills through both doors, and what is right afterwards.
+
+A history is a list of steps that Hypothesis draws, so that one that fails shrinks, and is printed as the call that runs it again:
+`run(History(...))`.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from pyspark.sql import SparkSession
+
+from tests.histories import mutants
+from tests.histories.drawing import histories
+from tests.histories.model import History, Story
+from tests.histories.mutants import histories_for
+from tests.histories.processes import Pool
+from tests.histories.runner import Runner, Tally, threads_at_gates
+
+pytestmark = [pytest.mark.classic, pytest.mark.long]
+
+QUICK = 50
+LONG = 2000
+
+KINDS = {
+    "add column", "append", "cleanup", "cleanup of files", "compaction", "compaction of all", "compaction, deferred", "config and tags",
+    "create index", "delete fragment", "delete rows", "drop column", "drop index", "insert", "kill -9", "optimize index", "rename column",
+    "rename input", "rename target", "restore", "rewrite input", "rewrite input as it is", "rewrite target", "set input back",
+    "take values away", "two of one column", "two of two columns", "update of inputs", "update, inputs kept", "upsert",
+}  # fmt: skip
+"""What every run of the histories must have hit; kinds of ruin are counted together."""
+
+Play = Callable[[History], Story]
+
+
+@pytest.fixture(scope="module")
+def pool() -> Iterator[Pool]:
+    made = Pool()
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def tally() -> Tally:
+    return Tally()
+
+
+@pytest.fixture(scope="module")
+def play(spark: SparkSession, pool: Pool, tally: Tally) -> Iterator[Play]:
+    """Runs a history in a place of its own."""
+
+    def run(history: History) -> Story:
+        with tempfile.TemporaryDirectory() as home:
+            return Runner(history, spark=spark, pool=pool, home=Path(home), tally=tally).run()
+
+    with threads_at_gates():
+        yield run
+
+
+def run_histories(play: Play, numbers: range) -> None:
+    """Draws a history for each number, and runs it.
+
+    One history a draw: what Hypothesis draws after the first one are mostly variations of it.
+    """
+
+    def run(history: History) -> None:
+        play(history)
+
+    drawn = settings(
+        max_examples=1,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        report_multiple_bugs=False,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    for number in numbers:
+        seed(number)(drawn(given(histories())(run)))()
+
+
+def check_tally(tally: Tally, least: int) -> None:
+    print(f"\n{tally.table()}")
+    hit = {kind for kind, _ in tally.hits}
+    assert hit >= KINDS, f"not hit: {sorted(KINDS - hit)}"
+    assert any(kind.startswith("ruin") for kind in hit)
+    assert tally.histories >= least
+    assert tally.crossed >= 0.8 * tally.histories
+
+
+@pytest.mark.slow
+def test_histories(play: Play, pool: Pool, tally: Tally):
+    pool.prepare("driver")
+    run_histories(play, range(QUICK))
+    check_tally(tally, QUICK)
+
+
+@pytest.mark.long
+def test_many_histories(play: Play, pool: Pool, tally: Tally):
+    pool.prepare("driver")
+    run_histories(play, range(QUICK, QUICK + LONG))
+    check_tally(tally, LONG)
+
+
+# The checker itself: it finds what is wrong
+
+
+MOST = 12
+"""Histories in which a mutant must be found."""
+
+QUICK_MUTANTS = ("inputs are not compared", "compacted fragments are gone", "ours always wins")
+
+
+def drawn(number: int, name: str) -> History:
+    """Returns a history, always the same for the same number."""
+    found: list[History] = []
+
+    def keep(history: History) -> None:
+        found.append(history)
+
+    one = settings(max_examples=1, deadline=None, database=None, phases=[Phase.generate])
+    seed(number)(one(given(histories_for(name))(keep)))()
+    return found[-1]
+
+
+def find(name: str, spark: SparkSession, play: Play) -> tuple[int, str]:
+    """Runs histories until one finds a mutant; returns how many these were, and what was found. Without the mutant nothing is wrong in it."""
+    pool = Pool()
+    try:
+        for number in range(MOST):
+            history = drawn(number, name)
+            try:
+                with mutants.mutated(name), tempfile.TemporaryDirectory() as home:
+                    Runner(history, spark=spark, pool=pool, home=Path(home), tally=Tally()).run()
+            except Exception as error:  # noqa: BLE001 - whatever it does, it is found
+                play(history)
+                return number + 1, f"{type(error).__name__}: {str(error)[:200]}"
+    finally:
+        pool.close()
+    pytest.fail(f"{name!r} was not found in {MOST} histories")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", QUICK_MUTANTS)
+def test_a_committer_that_is_broken_on_purpose_is_found(name: str, spark: SparkSession, play: Play):
+    print(find(name, spark, play))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [name for name in mutants.MUTANTS if name not in QUICK_MUTANTS])
+def test_each_committer_that_is_broken_on_purpose_is_found(name: str, spark: SparkSession, play: Play):
+    print(find(name, spark, play))
