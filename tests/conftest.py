@@ -12,6 +12,9 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 
+# What these helpers assert is reported with the values, as in tests; registered here, before any test imports them.
+pytest.register_assert_rewrite(*(f"tests.lance_spark.conflicts.{name}" for name in ("jobs", "others", "writes")))
+
 # Spark's workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a virtual environment.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"

@@ -7,10 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-# What they assert is said as in tests: with the values.
-pytest.register_assert_rewrite(*(f"tests.lance_spark.conflicts.{name}" for name in ("jobs", "others", "writes")))
-
-from tests.lance_spark.conflicts.jobs import Lab  # noqa: E402
+from tests.lance_spark.conflicts.jobs import Lab
 
 
 @pytest.fixture
