@@ -38,7 +38,8 @@ class Committed:
     """What a job committed so far, over its rounds.
 
     Attributes:
-        results: One result per version.
+        results: One result per commit, also of those that found nothing any more to write to.
+        versions: The versions that they made, in order.
         fragments: Fragments that are done.
         files: Names of the files that versions name.
         blocked: Why other fragments could not be committed, or are not right any more although they were.
@@ -48,6 +49,7 @@ class Committed:
     """
 
     results: list[CommitResult] = field(default_factory=list)
+    versions: list[int] = field(default_factory=list)
     fragments: set[int] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
     blocked: dict[int, str] = field(default_factory=dict)
@@ -105,6 +107,9 @@ class GroupCommits:
         self.done.files.update(outcome.files or ())
         if not self.done.results or outcome.result.version != self.done.results[-1].version:
             self.done.results.append(outcome.result)
+        # No files: nothing of the group fits any more, and no version was made.
+        if outcome.files != frozenset() and outcome.result.version not in self.done.versions:
+            self.done.versions.append(outcome.result.version)
         self._note([one for one in group if one.fragment_id not in outcome.left], outcome.result)
         self.refuse_other_udf()
 

@@ -461,7 +461,7 @@ class BackfillJob:
             columns=dict.fromkeys(self.prepared.columns, udf),
             where=spec.where,
             read_version=spec.snapshot.version,
-            versions=tuple(result.version for result in done.results),
+            versions=tuple(done.versions),
             rows_selected=tally.selected,
             rows_computed=tally.computed + (0 if ended else self._underway()),
             rows_from_checkpoint=tally.reused,

@@ -137,7 +137,7 @@ class CommitResult:
         uri: Location of the table.
         operation: `create`, `append`, `overwrite` or `backfill`.
         job_id: Id of the job, as stamped into the transaction.
-        version: The version that was made.
+        version: The version that was made; where a backfill found no fragment any more that it could write to, the one that it looked at.
         read_version: The version that the job read; None where there was no table.
         rows: Rows written; of a backfill, rows whose value is in `version`.
         fragments: Fragments written to.

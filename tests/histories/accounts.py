@@ -123,7 +123,11 @@ def _reasons(story: Story, runs: list[Run], column: str, x: int) -> int:
         reasons += by.name == "upsert" and old is not None and old[column] != new[column]
         reasons += isinstance(by, RewriteInput) and by.to == "first" and new[name] == x
     reasons += sum(isinstance(act, CleanUp) for _, act in story.acts) if not story.stable else 0
+    cleanups = sum(isinstance(act, CleanUp) for _, act in story.acts)
     if any(run.killed for run in runs):
-        # The files of whoever was killed serve the next one, unless somebody removes all that no version names.
-        reasons += sum(isinstance(act, CleanUp) and act.files for _, act in story.acts)
+        # What a killed process left serves the next one for as long as its files are there, and the way of the rows is known.
+        reasons += cleanups
+    if any(run.start.on_stale == "null" for run in runs):
+        # A row of which nobody knows any more what its input was is NULL, and the next one computes it.
+        reasons += cleanups
     return reasons

@@ -250,7 +250,7 @@ class Judge:
         now = life.inputs[-1]
         ours = run.computed(now)
         # Without stable row ids nobody knows which rows of the fragments that an update made are which: all of them are computed, or none.
-        lost = self._lost_track() and (then is None or life.relocated)
+        lost = (self._lost_track() and (then is None or life.relocated)) or (life.restored and life.relocated)
         unknown = not story.stable and (life.moved or lost)
         if then is None or not self._is_selected(key, then):
             came_back = then is None and life.restored

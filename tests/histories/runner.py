@@ -163,7 +163,7 @@ class Runner:
 
     def _act(self, operation: Operation) -> None:
         story, head, world = self.story, self.story.head, world_of(self.story, self._uri)
-        fitted = operation.fitted(world)
+        fitted = None if head.number in story.broken else operation.fitted(world)
         if fitted is None:
             return
         if isinstance(fitted, Ruin) and fitted.how == "table" and any(r.at == "commit" for r in self._running.values()):
@@ -289,6 +289,10 @@ class Runner:
         self.story.end(run)
         if running.process is not None:
             self._pool.give_back(running.process)
+        if run.end in self.story.broken:
+            raise WrongError(
+                f"after {name} nobody can read version {run.end}, because files of it are missing: {run.outcome}"
+            )
         self.story.calls = jobs.calls(self._home)
         self._check_run(run)
 

@@ -252,6 +252,12 @@ class Lab:
             assert seen.result.rows_computed == sum(calls.values()), "each call is counted"
         self._check_table(seen, values or {}, column_name)
         assert unused_files(self.uri) == set()
+        head = lance.dataset(self.uri)
+        kept = {version["version"] for version in head.versions()} & set(seen.result.versions)
+        made = [head.read_transaction(version).operation for version in kept]
+        assert all(isinstance(operation, lance.LanceOperation.DataReplacement) for operation in made), (
+            "not its versions"
+        )
         self.run(column_name)
         assert self.calls() == Counter(again), "calls of a second run"
         given = {i: v for i, v in (values or {}).items() if v is not None}
