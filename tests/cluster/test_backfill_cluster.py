@@ -59,7 +59,15 @@ def lose_machine(cluster: Cluster, worker: psutil.Process) -> None:
     cluster.lose_machine_of(worker)
 
 
-@pytest.mark.parametrize("lose", [lose_executor, lose_python_worker, lose_machine], ids=lambda lose: lose.__name__)
+@pytest.mark.parametrize(
+    "lose",
+    [
+        pytest.param(lose_executor, marks=pytest.mark.long),
+        pytest.param(lose_python_worker, marks=pytest.mark.long),
+        lose_machine,
+    ],
+    ids=lambda lose: lose.__name__,
+)
 def test_a_backfill_ends_well_after_the_loss_of(lose: Loss, cluster: Cluster, lab: Lab):
     table = lab.table(ROWS, FRAGMENT_ROWS)
     lab.order({115: "wait"})
@@ -133,6 +141,7 @@ def test_no_more_tasks_than_allowed_run_at_once_on_a_cluster(cluster: Cluster, t
     assert labs["one"].new_calls() == Counter(range(ROWS))
 
 
+@pytest.mark.long
 def test_no_more_tasks_than_allowed_run_at_once_where_there_are_more_slots(tmp_path: Path, spark: SparkSession):
     limits = {"one": 1, "two": 2, "three": 3, "all": None}
     labs = labs_of(tmp_path, spark, limits, rows=400)

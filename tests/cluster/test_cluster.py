@@ -102,7 +102,15 @@ def test_write_read_and_backfill_on_two_executors(cluster: Cluster, table_path: 
     assert data_files(table_path) == files_of_all_versions(table_path)
 
 
-@pytest.mark.parametrize("lose", [lose_executor, lose_python_worker, lose_machine], ids=lambda lose: lose.__name__)
+@pytest.mark.parametrize(
+    "lose",
+    [
+        pytest.param(lose_executor, marks=pytest.mark.long),
+        pytest.param(lose_python_worker, marks=pytest.mark.long),
+        lose_machine,
+    ],
+    ids=lambda lose: lose.__name__,
+)
 def test_a_write_survives_the_loss_of(lose: Loss, cluster: Cluster, table_path: str):
     job = Job("write_slowly", cluster, table_path)
     try:
@@ -117,7 +125,9 @@ def test_a_write_survives_the_loss_of(lose: Loss, cluster: Cluster, table_path: 
     assert staged(table_path) == []
 
 
-@pytest.mark.parametrize("lose", [lose_executor, lose_python_worker], ids=lambda lose: lose.__name__)
+@pytest.mark.parametrize(
+    "lose", [lose_executor, pytest.param(lose_python_worker, marks=pytest.mark.long)], ids=lambda lose: lose.__name__
+)
 def test_a_backfill_survives_the_loss_of(lose: Loss, cluster: Cluster, table_path: str):
     ids = list(range(1200))
     table = pa.table({"id": ids, "text": [f"text {i}" + "x" * PADDING for i in ids]})

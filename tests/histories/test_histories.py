@@ -21,7 +21,7 @@ from tests.histories.mutants import histories_for
 from tests.histories.processes import Pool
 from tests.histories.runner import Runner, Tally, threads_at_gates
 
-pytestmark = [pytest.mark.classic, pytest.mark.long]
+pytestmark = pytest.mark.classic
 
 QUICK = 50
 LONG = 2000
@@ -32,7 +32,7 @@ KINDS = {
     "rename input", "rename target", "restore", "rewrite input", "rewrite input as it is", "rewrite target", "set input back",
     "take values away", "two of one column", "two of two columns", "update of inputs", "update, inputs kept", "upsert",
 }  # fmt: skip
-"""What every run of the histories must have hit; kinds of ruin are counted together."""
+"""What the histories must have hit, of few of them all but three; kinds of ruin are counted together."""
 
 Play = Callable[[History], Story]
 
@@ -83,10 +83,10 @@ def run_histories(play: Play, numbers: range) -> None:
         seed(number)(drawn(given(histories())(run)))()
 
 
-def check_tally(tally: Tally, least: int) -> None:
+def check_tally(tally: Tally, least: int, *, missed: int) -> None:
     print(f"\n{tally.table()}")
     hit = {kind for kind, _ in tally.hits}
-    assert hit >= KINDS, f"not hit: {sorted(KINDS - hit)}"
+    assert len(KINDS - hit) <= missed, f"not hit: {sorted(KINDS - hit)}"
     assert any(kind.startswith("ruin") for kind in hit)
     assert tally.histories >= least
     assert tally.crossed >= 0.8 * tally.histories
@@ -96,14 +96,14 @@ def check_tally(tally: Tally, least: int) -> None:
 def test_histories(play: Play, pool: Pool, tally: Tally):
     pool.prepare("driver")
     run_histories(play, range(QUICK))
-    check_tally(tally, QUICK)
+    check_tally(tally, QUICK, missed=3)
 
 
 @pytest.mark.long
 def test_many_histories(play: Play, pool: Pool, tally: Tally):
     pool.prepare("driver")
     run_histories(play, range(QUICK, QUICK + LONG))
-    check_tally(tally, LONG)
+    check_tally(tally, LONG, missed=0)
 
 
 # The checker itself: it finds what is wrong

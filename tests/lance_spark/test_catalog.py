@@ -145,6 +145,7 @@ def test_a_dataframe_stays_at_its_version_when_it_is_a_view(spark: SparkSession,
     spark.catalog.dropTempView("v_df")
 
 
+@pytest.mark.long
 def test_a_catalog_table_outlives_the_session_that_made_it(two: tuple[str, str], tmp_path: Path) -> None:
     script = textwrap.dedent(
         f"""

@@ -78,6 +78,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_write_leaves_nothing(table: 
 
 
 @pytest.mark.cluster
+@pytest.mark.long
 def test_a_speculative_task_doubles_nothing_and_leaves_nothing(table: Path, tmp_path: Path) -> None:
     with daemons(tmp_path) as started:
         url = f"spark://127.0.0.1:{free_port()}"

@@ -42,7 +42,13 @@ def assert_only_batches_were_repeated(calls: Counter[int], bad: list[int], death
 
 
 @pytest.mark.parametrize(
-    ("how", "exit_code"), [("exit", 7), ("kill", -signal.SIGKILL), ("segfault", -signal.SIGSEGV)], ids=lambda how: how
+    ("how", "exit_code"),
+    [
+        pytest.param("exit", 7, marks=pytest.mark.long),
+        pytest.param("kill", -signal.SIGKILL, marks=pytest.mark.long),
+        ("segfault", -signal.SIGSEGV),
+    ],
+    ids=lambda how: how,
 )
 def test_rows_that_kill_their_process_are_found_and_recorded_and_all_others_are_computed(
     lab: Lab, how: str, exit_code: int
@@ -147,7 +153,9 @@ def test_a_policy_that_fails_on_deaths_ends_the_range(lab: Lab):
     assert lab.new_calls() == Counter(range(70, 80))
 
 
-@pytest.mark.parametrize("how", ["exit", "kill", "segfault"])
+@pytest.mark.parametrize(
+    "how", [pytest.param("exit", marks=pytest.mark.long), "kill", pytest.param("segfault", marks=pytest.mark.long)]
+)
 def test_a_process_that_dies_once_costs_a_batch_per_task_and_nothing_else(lab: Lab, how: str):
     table = lab.table()
     lab.order({13: f"once {how}", 77: f"once {how}"})
@@ -185,6 +193,7 @@ def test_a_worker_that_somebody_kills_costs_a_batch_per_task(lab: Lab):
     assert max(calls.values()) <= 2
 
 
+@pytest.mark.long
 def test_where_spark_repeats_failed_tasks_the_outcomes_are_the_same(tmp_path: Path, spark: SparkSession):
     labs = {}
     for name, policy in (("bad", None), ("flaky", None), ("skipped", [Skip(UdfProcessDiedError)])):
