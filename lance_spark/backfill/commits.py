@@ -229,15 +229,18 @@ class GroupCommits:
         store = store_of(self._spec)
 
         def is_covered(entry: CheckpointEntry, outcome: RangeOutcome) -> bool:
-            # Others may have left rows that this job did not select. Names tell most of it; files are large.
+            # Others may have left rows that this job did not select; of this job's own, some may have moved to a fragment that comes later.
+            # Names tell most of it; files are large.
+            mine = entry.job_id == self._spec.job_id
+            rows = outcome.rows.own if mine else outcome.rows.computed
             if entry.kind == "values":
-                count = outcome.rows.computed.count(entry.start, entry.stop)
-                if count < entry.rows or count == entry.stop - entry.start or entry.job_id == self._spec.job_id:
+                count = rows.count(entry.start, entry.stop)
+                if count < entry.rows or count == entry.stop - entry.start or mine:
                     return count >= entry.rows
                 found = store.read(entry, self._spec.key, outcome.source)
-                return found is None or RowSet.of(found[0].to_numpy()) <= outcome.rows.computed
+                return found is None or RowSet.of(found[0].to_numpy()) <= rows
             body = store.read_reference(entry, self._spec.key, outcome.source)
-            return body is None or RowSet.from_text(str(body["rows"]["computed"])) <= outcome.rows.computed
+            return body is None or RowSet.from_text(str(body["rows"]["own" if mine else "computed"])) <= rows
 
         def drop(outcome: RangeOutcome) -> None:
             for entry in store.find(self._spec.key, outcome.source):

@@ -13,7 +13,7 @@ from lance_spark.commit.columns import commit_columns
 from lance_spark.commit.lineage import Lineage
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import JobNotFoundError
-from lance_spark.session import make_session
+from lance_spark.session import session_or_local
 from lance_spark.write.backfill_writer import fragments_of_snapshot
 from lance_spark.write.carrying import CarryOver
 from lance_spark.write.ending import commit_or_give_up, find_commit, finish
@@ -55,7 +55,7 @@ def finish_backfill(
     snapshot = pending.carry.snapshot
     staging.open_job()
     stage = UntouchedFiles(staging, pending.carry.targets.format)
-    follow = _SparkFollow(spark or make_session(), staging, pending)
+    follow = _SparkFollow(session_or_local(spark), staging, pending)
     outcome = commit_or_give_up(
         staging,
         snapshot,

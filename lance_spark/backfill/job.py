@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
@@ -25,6 +25,7 @@ from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.serving import store_of
 from lance_spark.backfill.spec import BackfillSpec, RangeOutcome, Task
 from lance_spark.backfill.staleness import count_stale
+from lance_spark.backfill.tally import Tally
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.errors import (
     BackfillIncompleteError,
@@ -46,57 +47,6 @@ _LOOK_S = 2.0
 """Seconds between looks at the checkpoints of ranges that are still worked on, at least."""
 
 
-@dataclass(slots=True)
-class _Tally:
-    """What is known of the job so far."""
-
-    selected: int = 0
-    computed: int = 0
-    recomputed: int = 0
-    reused: int = 0
-    skipped: int = 0
-    crashed: int = 0
-    retries: int = 0
-    seconds: dict[str, float] = field(default_factory=dict)
-    carried: dict[tuple[int, int], RangeOutcome] = field(default_factory=dict)
-    round: dict[tuple[int, int], RangeOutcome] = field(default_factory=dict)
-    given: int = 0
-    fragments_total: int = 0
-    clean: set[int] = field(default_factory=set)
-    failed: dict[int, str] = field(default_factory=dict)
-    inherited: list[RangeOutcome] = field(default_factory=list)
-    sources: set[str] = field(default_factory=set)
-
-    def held_now(self) -> dict[int, int]:
-        """Returns how many rows the last round has looked after, by fragment."""
-        found: dict[int, int] = {}
-        for (fragment, _), outcome in self.round.items():
-            found[fragment] = found.get(fragment, 0) + outcome.held
-        return found
-
-    def add(self, outcome: RangeOutcome) -> None:
-        """Adds what became of a range."""
-        self.sources.add(outcome.source)
-        self.carried[outcome.fragment_id, outcome.start] = outcome
-        self.round[outcome.fragment_id, outcome.start] = outcome
-        self.given += outcome.computed - outcome.recomputed + outcome.reused
-        self.recomputed += outcome.recomputed
-        self.selected += outcome.selected
-        self.computed += outcome.computed
-        self.reused += outcome.reused
-        self.skipped += outcome.skipped
-        self.crashed += outcome.crashed
-        self.retries += outcome.retries
-        for stage, seconds in outcome.seconds.items():
-            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
-        if outcome.error is not None:
-            self.failed[outcome.fragment_id] = outcome.error
-        elif outcome.complete and outcome.file is None:
-            self.clean.add(outcome.fragment_id)
-            if outcome.inherited:
-                self.inherited.append(outcome)
-
-
 class BackfillJob:
     """One backfill, run by one thread.
 
@@ -112,7 +62,7 @@ class BackfillJob:
         self._request = request
         self._table_name = table_name
         self._progress = progress
-        self._tally = _Tally()
+        self._tally = Tally()
         self._policy = CommitPolicy.of(request.commit_max_retries, request.commit_timeout_s)
         self._done = Committed()
         self._commits = GroupCommits(prepared, self._done, self._policy)
@@ -264,8 +214,9 @@ class BackfillJob:
                     self._hopeless.add(work.fragment_id)
                     self._tally.failed.setdefault(work.fragment_id, f"its task died again and again: {answer.error}")
             return []
-        self._tally.add(answer)
-        if answer.error is not None and not (str(answer.error_type).endswith(_GONE_ERRORS) and _is_gone(spec)):
+        is_void = answer.error is not None and str(answer.error_type).endswith(_GONE_ERRORS) and _is_gone(spec)
+        self._tally.add(answer, is_void=is_void)
+        if answer.error is not None and not is_void:
             self._hopeless.add(answer.fragment_id)
         if answer.file is None or answer.fragment_id in self._filed:
             return []  # two tasks that ended a fragment at the same moment have both written its file: the first one serves
@@ -441,7 +392,7 @@ class BackfillJob:
 
     def _result(self, status: Status) -> BackfillJobResult:
         spec, tally, done = self.prepared.spec, self._tally, self._done
-        processed = tally.computed - tally.recomputed + tally.reused
+        processed = tally.processed
         carried = tally.carried.values()
         udf = UdfResult(
             udf_name=spec.key.udf_name,
@@ -485,7 +436,7 @@ class BackfillJob:
         """Returns how many rows that got a value are not in the table any more."""
         if self._following is None or not self._settled:
             return sum(result.rows_gone for result in self._done.results)
-        return max(0, self._tally.given - self._following.held_rows)
+        return max(0, self._tally.processed - self._following.held_rows)
 
 
 _GONE_ERRORS = ("VersionNotFoundError", "SnapshotError", "TableUnreadableError", "TableNotFoundError")

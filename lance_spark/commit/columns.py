@@ -31,6 +31,7 @@ from lance_spark.commit.entries import add_null_columns, data_files, fill_gaps
 from lance_spark.commit.heads import Head, SeenHistory
 from lance_spark.commit.history import Event
 from lance_spark.commit.identity import FieldIdentity, fragment_identity
+from lance_spark.commit.landing import lost_fragments
 from lance_spark.commit.lineage import Lineage
 from lance_spark.commit.rebase import (
     Change,
@@ -40,7 +41,13 @@ from lance_spark.commit.rebase import (
     judge_column,
     judge_fragment,
 )
-from lance_spark.commit.refusals import conflict_error, refuse_other_columns, refuse_overwritten, shown
+from lance_spark.commit.refusals import (
+    conflict_error,
+    refuse_other_columns,
+    refuse_overwritten,
+    refuse_untold_moves,
+    shown,
+)
 from lance_spark.commit.undo import take_back
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitError, CommitImpossibleError
@@ -240,6 +247,8 @@ class _ColumnCommit:
         untouched = not decision.blocked and not decision.gone
         if self.follow is None or (untouched and (self.others is None or not self._may_have_moved())):
             # Without the snapshot nothing tells which rows an update has moved; those that stayed are as they were.
+            if self.follow is not None and self.others is None and self._may_have_moved():
+                refuse_untold_moves(self.change, head, self.uri)
             new_rows = sum(head.fragments[number].num_rows for number in head.fragments if number not in others)
             return _Plan(parts=parts, gone=decision.gone, left=dict(decision.blocked), new_rows=new_rows)
         covered = {number: Covered.of(part.fragment, self.input_ids, done=False) for number, part in self.parts.items()}
@@ -352,7 +361,7 @@ class _ColumnCommit:
         )
         if not isinstance(outcome, Landed):
             return outcome
-        lost = self._look_for_files(head, parts)
+        lost = lost_fragments(self.snapshot, head, outcome.dataset.version, parts, self.stage)
         self.base = self.base or head
         self.landed = {**self.landed, **parts}
         self.files = (self.files or frozenset()) | {part.staged.name for part in parts.values()}
@@ -363,22 +372,6 @@ class _ColumnCommit:
         if lost:
             self._give_up_lost(outcome.dataset, lost)
         return self.result
-
-    def _look_for_files(self, head: Head, parts: Mapping[int, FragmentColumns]) -> list[int]:
-        """Returns the fragments whose files went in the moment of the commit: a cleanup deletes what no version names.
-
-        Raises:
-            CommitImpossibleError: All of the table went; Lance commits to such a table without an error.
-        """
-        missing = self.stage.missing([part.staged.name for part in parts.values()])
-        lost = [number for number, part in parts.items() if part.staged.name in missing]
-        if lost and self.stage.missing([head.fragments[lost[0]].files[0].path]):
-            self.stage.remove_remains()
-            raise CommitImpossibleError(
-                f"the table was deleted while the values were committed - at {self.uri} - write the table anew",
-                uri=self.uri,
-            )
-        return lost
 
     def _give_up_lost(self, landed: lance.LanceDataset, lost: Sequence[int]) -> None:
         """Takes fragments back that have lost their files; without these nobody could read them."""

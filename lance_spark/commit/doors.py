@@ -25,8 +25,13 @@ class Stage(Protocol):
     def missing(self, names: Sequence[str]) -> Collection[str]:
         """Returns those data files that are not there: Lance commits without an error what was deleted a moment before."""
 
-    def remove_remains(self) -> None:
-        """Removes what such a commit made."""
+    def remove_remains(self, version: int, read_version: int) -> None:
+        """Removes what a commit made where a table was deleted a moment before; nothing, if anything else is there.
+
+        Args:
+            version: The version that it made.
+            read_version: The version that it was made on.
+        """
 
 
 class Follow(Protocol):

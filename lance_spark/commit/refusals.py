@@ -66,6 +66,37 @@ def refuse_overwritten(change: ColumnsToCommit, head: Head, changes: Sequence[Ch
         )
 
 
+def refuse_untold_moves(change: ColumnsToCommit, head: Head, uri: str) -> None:
+    """Refuses values of rows of which some were written anew elsewhere, where the version that tells which ones was cleaned up.
+
+    Stable row ids come with the versions at which rows were made and last written: a row that is as old as the values, and was written
+    since, has moved. Without them nobody could tell, and rows that moved are as whoever moved them left them.
+
+    Raises:
+        CommitImpossibleError: Rows with values are not where they were, and there are such rows.
+    """
+    there = {part.fragment_id for part in change.fragments}
+    before = {part.fragment_id: part.fragment.num_deletions for part in change.fragments}
+    lost = any(n not in head.fragments or head.fragments[n].num_deletions > count for n, count in before.items())
+    elsewhere = [head.dataset.get_fragment(number) for number in head.fragments if number not in there]
+    if not lost or not elsewhere or not head.dataset.has_stable_row_ids:
+        return
+    version = change.read_version
+    moved = head.dataset.scanner(
+        columns=[],
+        with_row_id=True,
+        fragments=[fragment for fragment in elsewhere if fragment is not None],
+        filter=f"_row_created_at_version <= {version} AND _row_last_updated_at_version > {version}",
+        limit=1,
+    )
+    if moved.to_table().num_rows:
+        raise CommitImpossibleError(
+            f"rows were updated since version {version}, which was cleaned up, so that nothing tells whether their values are right - at {uri}, "
+            f"version {head.dataset.version} - nothing was committed; read the table again and write again",
+            uri=uri,
+        )
+
+
 def conflict_error(
     change: ColumnsToCommit, uri: str, blocked: Mapping[int, str], version: int, done: str
 ) -> CommitConflictError:

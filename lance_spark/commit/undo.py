@@ -54,7 +54,7 @@ def take_back(
         uri=snapshot.uri, operation="backfill", job_id=job_id, version=0, read_version=None, rows=0, fragments=0
     )
     try:
-        staged = {fragment: restore_file(fragment) for fragment in parts}
+        staged: dict[int, StagedColumns] = {}
 
         def one_round(dataset: lance.LanceDataset | None, _retries: int) -> CommitResult | Lost | Unknown:
             if dataset is None:
@@ -66,6 +66,7 @@ def take_back(
                 now = head.fragments.get(fragment)
                 mine = None if now is None else file_named(now, part.staged.name)
                 if mine is not None and live.intersection(mine.fields):
+                    staged[fragment] = staged.get(fragment) or restore_file(fragment)
                     # It has the columns of the file that it replaces, under their ids: names may have changed.
                     groups.append(LanceOperation.DataReplacementGroup(fragment, same_columns(mine, staged[fragment])))
             if not groups:

@@ -34,7 +34,7 @@ from lance_spark.write.addresses import SnapshotRows, equal_values
 from lance_spark.write.column_file import ColumnFile, Targets
 from lance_spark.write.compare import changed_rows, read_rows
 from lance_spark.write.origins import OpenBase, Origin, Origins
-from lance_spark.write.pieces import Chunk, FilePiece, Moved, Offsets, columns_of, merge, no_rows
+from lance_spark.write.pieces import Chunk, FilePiece, MissingFileError, Moved, Offsets, columns_of, merge, no_rows
 from lance_spark.write.staging import Staging, open_session
 
 if TYPE_CHECKING:
@@ -94,7 +94,15 @@ class CarryOver:
         base = self._open_base()
         rows = SnapshotRows(head)
         origins = Origins(None if base is None else OpenBase(base), rows, lineage, self._input_ids)
-        return [self._follow(number, rows, origins, base, lineage) for number in fragments]
+        try:
+            return [self._follow(number, rows, origins, base, lineage) for number in fragments]
+        except MissingFileError as error:
+            raise CommitConflictError(
+                f"{error}: a cleanup of files that no version names came between writing and committing - at {head.uri} - nothing was "
+                "committed; read the table again and write again",
+                uri=head.uri,
+                fragments=list(fragments),
+            ) from error
 
     def _open_base(self) -> lance.LanceDataset | None:
         try:
@@ -214,10 +222,13 @@ class CarryOver:
     def _equal_to_staged(self, part: FragmentColumns, old: Offsets, now: Sequence[pa.Array[Any]]) -> NDArray[np.bool_]:
         session = open_session(self._staging.uri, self._staging.storage_options)
         names = self._plan.targets.schema.names
-        reader = session.open_reader(f"data/{part.staged.name}", columns=names)
-        found = [
-            reader.take_rows(old[first : first + _ROWS].tolist()).to_table() for first in range(0, len(old), _ROWS)
-        ]
+        try:
+            reader = session.open_reader(f"data/{part.staged.name}", columns=names)
+            found = [
+                reader.take_rows(old[first : first + _ROWS].tolist()).to_table() for first in range(0, len(old), _ROWS)
+            ]
+        except (OSError, ValueError, RuntimeError) as error:
+            raise MissingFileError(part.staged.name) from error
         table = pa.concat_tables(found).combine_chunks()
         return _all_equal([pa.concat_arrays(table.column(name).chunks) for name in names], now)
 

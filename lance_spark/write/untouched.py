@@ -47,10 +47,18 @@ class UntouchedFiles:
         """Returns those data files that are not there."""
         return missing_data_files(self._staging.uri, self._staging.storage_options, names)
 
-    def remove_remains(self) -> None:
-        """Removes what a commit made of a table that was deleted a moment before."""
+    def remove_remains(self, version: int, read_version: int) -> None:
+        """Removes what a commit made where a table was deleted a moment before: the one manifest that is there, and its transaction."""
         session = self._staging.session
-        for path in [*session.list("_versions"), *session.list("_transactions")]:
+        versions = session.list("_versions")
+        manifests = [path for path in versions if path.endswith(".manifest")]
+        # Lance names it after the version, or after how many versions could follow.
+        names = {f"_versions/{version}.manifest", f"_versions/{(1 << 64) - 1 - version:020d}.manifest"}
+        if len(manifests) != 1 or manifests[0] not in names:
+            return
+        hint = [path for path in versions if path == "_versions/latest_version_hint.json"]
+        mine = [path for path in session.list("_transactions") if path.startswith(f"_transactions/{read_version}-")]
+        for path in [*manifests, *hint, *mine]:
             session.delete_file(path)
         remove_empty_folders(self._staging.uri, made=None)
 

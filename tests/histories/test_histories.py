@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 from tests.histories import mutants
 from tests.histories.drawing import histories
+from tests.histories.found import FOUND
 from tests.histories.model import History, Story
 from tests.histories.mutants import histories_for
 from tests.histories.processes import Pool
@@ -90,6 +91,11 @@ def check_tally(tally: Tally, least: int, *, missed: int) -> None:
     assert any(kind.startswith("ruin") for kind in hit)
     assert tally.histories >= least
     assert tally.crossed >= 0.8 * tally.histories
+
+
+@pytest.mark.parametrize("history", FOUND.values(), ids=FOUND.keys())
+def test_histories_that_were_wrong_once(history: History, play: Play):
+    play(history)
 
 
 @pytest.mark.slow

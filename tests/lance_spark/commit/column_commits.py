@@ -47,7 +47,7 @@ class NoStage:
     def blank(self, dataset: Any, fragment_id: int, columns: Any) -> Any:
         raise AssertionError(fragment_id)
 
-    def remove_remains(self) -> None:
+    def remove_remains(self, version: int, read_version: int) -> None:
         raise AssertionError(self.path)
 
 

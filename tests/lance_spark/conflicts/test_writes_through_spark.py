@@ -36,6 +36,10 @@ from tests.lance_spark.conflicts.writes import make, old, ours
 from tests.lance_spark.write.backfills import orphans
 
 
+# Over Connect a DataFrame is resolved when it runs, so that what comes between is no conflict.
+pytestmark = pytest.mark.classic
+
+
 @pytest.fixture
 def calls(tmp_path: Path) -> Callable[[], Counter[int]]:
     def read() -> Counter[int]:

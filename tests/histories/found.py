@@ -1,0 +1,112 @@
+"""Histories that were wrong once."""
+
+from __future__ import annotations
+
+from tests.histories.administration import AddColumn, CleanUp, Index, Rename, Ruin
+from tests.histories.model import Act, Go, History, Start
+from tests.histories.operations import (
+    Append,
+    Compact,
+    DeleteFragment,
+    InsertOnly,
+    RewriteInput,
+    RewriteTarget,
+    Update,
+    Upsert,
+)
+
+FOUND: dict[str, History] = {
+    "rows that moved to a fragment which was looked at after its own one had been committed counted as never computed": History(
+        (7, 8, 8),
+        (
+            Start("one", "job", "v", where="some", until="call 19", granularity=2, on_stale="null"),
+            Act(RewriteInput((4, 5, 8, 11, 14), column="b", to="first")),
+            Start("two", "job", "v", until="call 14", granularity=1, task_size=4, on_stale="null"),
+            Start("two", "write", "w", until="commit"),
+            Act(AddColumn("e1", null=True)),
+            Act(Update((2, 3, 4, 12, 17), column="a")),
+            Go("one", until="landed"),
+            Act(Update((1, 21))),
+        ),
+        indexed=True,
+    ),
+    "rows that an update had moved were left out without a word where the snapshot was cleaned up": History(
+        (5, 8, 5, 6),
+        (
+            Start("one", "write", "v", where="all", until="written"),
+            Act(Rename("w")),
+            Go("two", until="commit"),
+            Act(Update((3, 10, 13))),
+            Act(CleanUp()),
+            Start("two", "job", "v", until="call 2"),
+            Act(Upsert((1, 3, 6, 17), changed=(0, 21))),
+            Go("one", until="commit"),
+            Act(Ruin("w", "drop")),
+        ),
+    ),
+    "the whole table was deleted: what a commit had named was gone with an old version": History(
+        (7, 6, 7, 7),
+        (
+            Start("one", "write", "v", until="landed"),
+            Act(DeleteFragment((6, 12, 16, 17, 24))),
+            Act(CleanUp()),
+            Act(RewriteInput((6, 12, 17, 20, 24))),
+            Act(CleanUp()),
+            Start("two", "job", "v", where="all", until="commit", granularity=1),
+            Act(Rename("w")),
+            Act(Index("w")),
+        ),
+        indexed=True,
+    ),
+    "the same, of a job whose snapshot was cleaned up": History(
+        (5, 6, 6, 8),
+        (
+            Start("one", "job", "v", where="some", until="commit", granularity=1, task_size=4, on_stale="null"),
+            Act(AddColumn("e2", null=True)),
+            Start("two", "job", "w", until="landed"),
+            Act(DeleteFragment((0, 15, 19, 21, 22))),
+            Act(Update((0, 1, 17, 24), column="a")),
+            Act(CleanUp(files=True)),
+        ),
+        stable=False,
+        indexed=True,
+    ),
+    "the same, after a compaction": History(
+        (6, 8, 5),
+        (
+            Start("one", "job", "v", where="all", until="landed", granularity=1, on_stale="null"),
+            Act(Compact(all=True)),
+            Act(Append((116,))),
+            Act(InsertOnly((102, 120))),
+            Act(CleanUp()),
+        ),
+        stable=False,
+        indexed=True,
+        fresh=True,
+    ),
+    "rows of a range whose version was gone were counted as selected and not computed, and then once more": History(
+        (6, 7, 8),
+        (
+            Start("one", "job", "w", until="landed", granularity=2, task_size=4),
+            Act(DeleteFragment((15,))),
+            Start("two", "write", "d", until="written", on_stale="error"),
+            Act(RewriteTarget((0, 20))),
+            Act(AddColumn("e1")),
+            Act(CleanUp(files=True)),
+            Go("one", until="commit"),
+            Act(RewriteTarget((2, 9, 20, 22, 24), column="w")),
+        ),
+        stable=False,
+    ),
+    "files that were cleaned up before they were committed ended a write with an error that said nothing": History(
+        (8, 5, 5, 6),
+        (
+            Start("one", "write", "d", where="all", until="commit"),
+            Act(CleanUp(files=True)),
+            Start("two", "job", "v", until="landed", granularity=2, task_size=4, on_stale="null"),
+            Act(Compact(all=True, deferred=True)),
+            Act(InsertOnly((116, 124, 127))),
+        ),
+        fresh=True,
+    ),
+}
