@@ -35,7 +35,6 @@ from tests.lance_spark.conflicts.others import (
 from tests.lance_spark.conflicts.writes import make, old, ours
 from tests.lance_spark.write.backfills import orphans
 
-
 # Over Connect a DataFrame is resolved when it runs, so that what comes between is no conflict.
 pytestmark = pytest.mark.classic
 
