@@ -26,7 +26,7 @@ class Stage(Protocol):
         """Returns those data files that are not there: Lance commits without an error what was deleted a moment before."""
 
     def remove_remains(self, version: int, read_version: int) -> None:
-        """Removes what a commit made where a table was deleted a moment before; nothing, if anything else is there.
+        """Removes what a commit made where a table was deleted a moment before; nothing, if others have committed after it.
 
         Args:
             version: The version that it made.

@@ -17,6 +17,8 @@ from lance_spark.write.staging import Staging, missing_data_files
 if TYPE_CHECKING:
     import lance
 
+_DIGITS = 20
+
 
 class UntouchedFiles:
     """Stages files of old values, or of NULLs, for :func:`~lance_spark.commit.columns.commit_columns`.
@@ -48,17 +50,18 @@ class UntouchedFiles:
         return missing_data_files(self._staging.uri, self._staging.storage_options, names)
 
     def remove_remains(self, version: int, read_version: int) -> None:
-        """Removes what a commit made where a table was deleted a moment before: the one manifest that is there, and its transaction."""
+        """Removes what a commit made where a table was deleted a moment before, if nothing came after it; a table made anew stays."""
         session = self._staging.session
         versions = session.list("_versions")
-        manifests = [path for path in versions if path.endswith(".manifest")]
-        # Lance names it after the version, or after how many versions could follow.
-        names = {f"_versions/{version}.manifest", f"_versions/{(1 << 64) - 1 - version:020d}.manifest"}
-        if len(manifests) != 1 or manifests[0] not in names:
+        manifests = {number: path for path in versions if (number := _version_of(path)) is not None}
+        if max(manifests, default=0) != version:
             return
-        hint = [path for path in versions if path == "_versions/latest_version_hint.json"]
-        mine = [path for path in session.list("_transactions") if path.startswith(f"_transactions/{read_version}-")]
-        for path in [*manifests, *hint, *mine]:
+        remains = [manifests[version], *(path for path in versions if path == "_versions/latest_version_hint.json")]
+        if len(manifests) == 1:
+            remains += [
+                path for path in session.list("_transactions") if path.startswith(f"_transactions/{read_version}-")
+            ]
+        for path in remains:
             session.delete_file(path)
         remove_empty_folders(self._staging.uri, made=None)
 
@@ -69,3 +72,11 @@ class UntouchedFiles:
         staged = ColumnFile(self._staging.begin_attempt(), rows, fragment, targets).close().staged
         self.names.append(staged.name)
         return staged
+
+
+def _version_of(path: str) -> int | None:
+    """Returns the version of a manifest, which is named after it, or after how many could follow, in 20 digits; None for other files."""
+    name = path.rpartition("/")[2].removesuffix(".manifest")
+    if not name.isdecimal():
+        return None
+    return (1 << 64) - 1 - int(name) if len(name) == _DIGITS else int(name)

@@ -69,6 +69,8 @@ class IsolatedCalls:
         finally:
             with self._lock:
                 self._busy.discard(process)
+                # One that was stopped in the moment of its answer is about to end, which no later row is to blame for.
+                serves_on = serves_on and not self._stopped
                 if serves_on:
                     self._idle.append(process)
             if not serves_on:

@@ -7,6 +7,7 @@ from collections import Counter
 from datetime import timedelta
 
 import lance
+import pyarrow as pa
 import pytest
 
 import lance_spark
@@ -75,10 +76,23 @@ def test_what_cannot_be_applied_any_more_is_refused_with_what_happened_and_when(
 def test_a_table_that_was_deleted_is_said_to_be(when: When, lab: Lab):
     lab.table()
     with pytest.raises(CommitImpossibleError, match="deleted"):
-        lab.run_while(shutil.rmtree, when)
+        lab.run_while(lambda uri: shutil.move(uri, f"{uri}-gone"), when)
     assert lab.calls() == ALL
     with pytest.raises(ValueError, match="not found"):
         lance.dataset(lab.uri)
+
+
+@pytest.mark.parametrize("when", ["staged", "slipped"])
+def test_a_table_that_was_made_anew_is_left_as_it_is(when: When, lab: Lab):
+    lab.table()
+
+    def make_anew(uri: str) -> None:
+        shutil.move(uri, f"{uri}-gone")
+        lance.write_dataset(pa.table({"id": [1], "x": [2]}), uri)
+
+    with pytest.raises(CommitImpossibleError):
+        lab.run_while(make_anew, when)
+    assert lance.dataset(lab.uri).to_table().to_pylist() == [{"id": 1, "x": 2}]
 
 
 @pytest.mark.parametrize(
