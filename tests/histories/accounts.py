@@ -110,6 +110,7 @@ def _reasons(story: Story, runs: list[Run], column: str, x: int) -> int:
     # Two backfills of one column at once each compute what the other one has not committed yet.
     reasons += sum(bool([o for o in story.overlapping(run) if not o.is_write]) for run in runs)
     reasons += sum(run.start.stale for run in runs)
+    stirred = False
     for before, after in story.steps(story.first, story.head.number):
         old, new, by = before.rows.get(key), after.rows.get(key), after.by
         if not isinstance(by, Operation) or new is None:
@@ -117,13 +118,17 @@ def _reasons(story: Story, runs: list[Run], column: str, x: int) -> int:
             reasons += isinstance(by, str) and story.runs[by].is_write and story.runs[by].start.column == column
             continue
         moved = by.moves_rows and after.places[key] != before.places.get(key)
+        rewritten = isinstance(by, RewriteInput) and by.column == name
+        stirred |= moved or (rewritten and any(before.places.get(k) == before.places.get(key) for k in by.keys))
         reasons += moved and not story.stable
         reasons += isinstance(by, Restore)
         reasons += isinstance(by, (RewriteTarget,)) and old is not None and old[column] != new[column]
         reasons += by.name == "upsert" and old is not None and old[column] != new[column]
         reasons += isinstance(by, RewriteInput) and by.to == "first" and new[name] == x
-    reasons += sum(isinstance(act, CleanUp) for _, act in story.acts) if not story.stable else 0
     cleanups = sum(isinstance(act, CleanUp) for _, act in story.acts)
+    if stirred or not story.stable:
+        # What its inputs were is not known any more, and counts as something else.
+        reasons += cleanups
     if any(run.killed for run in runs):
         # What a killed process left serves the next one for as long as its files are there, and the way of the rows is known.
         reasons += cleanups
