@@ -125,9 +125,8 @@ def test_a_write_survives_the_loss_of(lose: Loss, cluster: Cluster, table_path: 
     assert staged(table_path) == []
 
 
-@pytest.mark.parametrize(
-    "lose", [lose_executor, pytest.param(lose_python_worker, marks=pytest.mark.long)], ids=lambda lose: lose.__name__
-)
+@pytest.mark.long
+@pytest.mark.parametrize("lose", [lose_executor, lose_python_worker], ids=lambda lose: lose.__name__)
 def test_a_backfill_survives_the_loss_of(lose: Loss, cluster: Cluster, table_path: str):
     ids = list(range(1200))
     table = pa.table({"id": ids, "text": [f"text {i}" + "x" * PADDING for i in ids]})

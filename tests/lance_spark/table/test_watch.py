@@ -42,7 +42,8 @@ def test_a_watched_column_is_filled_and_kept_up_to_date(table: Table):
         lance.write_dataset(new, table.uri, mode="append")
         watch.await_look()
         assert values(table) == {i: i * 2 for i in [*range(3, 30), 1000, 1001, 1002, 77]}
-        assert [result.rows_computed for result in watch.results] == [30, 4]
+        # One look may come between the update and the append.
+        assert [result.rows_computed for result in watch.results] in ([30, 4], [30, 3, 1])
         assert watch.error is None
         settled = lance.dataset(table.uri).version
         watch.await_look()

@@ -69,6 +69,7 @@ def test_a_task_that_fails_once_doubles_nothing_and_leaves_nothing(table: Path, 
     assert unused_files(table) == set()
 
 
+@pytest.mark.long
 def test_a_worker_that_is_killed_in_the_middle_of_a_write_leaves_nothing(table: Path, tmp_path: Path) -> None:
     answer = run("a worker that is killed", table, tmp_path)
     assert len(answer["killed"]) == 1  # type: ignore[arg-type]
@@ -97,7 +98,7 @@ def test_a_speculative_task_doubles_nothing_and_leaves_nothing(table: Path, tmp_
     assert unused_files(table) == set()
 
 
-@pytest.mark.parametrize("where", ["before", "after"])
+@pytest.mark.parametrize("where", [pytest.param("before", marks=pytest.mark.long), "after"])
 def test_a_driver_that_is_killed_beside_its_commit_leaves_the_table_as_before_or_complete(
     where: str, table: Path, tmp_path: Path
 ) -> None:

@@ -105,6 +105,7 @@ def test_killers_in_one_of_many_ranges_of_a_fragment_cost_only_themselves(lab: L
     assert table.get_failed_row_addresses(result.job_id, "v") == [77]
 
 
+@pytest.mark.long
 def test_killers_in_large_batches_are_found_by_halving(lab: Lab):
     table = lab.table(ROWS, ROWS)
     bad = [20, 99]
@@ -132,6 +133,7 @@ def test_a_policy_that_skips_deaths_makes_the_job_done(lab: Lab):
     assert wrong_rows(table) == []
 
 
+@pytest.mark.long
 def test_skip_on_any_error_skips_deaths_too(lab: Lab):
     table = lab.table(on_error=skip_on_error())
     lab.order({13: "exit", 15: "raise"})
