@@ -271,7 +271,8 @@ class Judge:
         if nulling and (life.moved or life.touched) and self.story.was_done(CleanUp, run.snapshot, self.end):
             right = {ours, None}  # nobody can tell any more what its inputs were
         if life.changed and nulling:
-            back = life.inputs[-1] == life.inputs[0] or unknown or run.start.on_stale != "null"
+            # Another job may have computed it from what its input is now; that serves this one too.
+            back = life.inputs[-1] == life.inputs[0] or unknown or run.start.on_stale != "null" or bool(others)
             right = {None, ours} if back else {None}
         if not life.given:
             return right
@@ -291,6 +292,8 @@ class Judge:
         given = {value for _, value in life.given[-1:]}
         if unknown:
             return {life.left} if life.moved and not life.restored else {life.left, ours}
+        if life.restored and life.relocated:
+            return {life.left, ours}  # a restore took its fragment away, and brought it back where it was before
         if life.changed:
             return {None, *given, *([ours] if life.inputs[-1] == life.inputs[0] else [])}
         return {ours, *given} if given and (life.moved or life.restored) else {ours}
