@@ -9,7 +9,7 @@ from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.changes import StagedColumns
 from lance_spark.commit.heads import Head
 from lance_spark.commit.identity import TOKEN_KEY, FieldIdentity, files_of
-from lance_spark.errors import CommitError
+from lance_spark.errors import CommitConflictError, CommitError
 
 if TYPE_CHECKING:
     import lance
@@ -21,12 +21,22 @@ def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> 
     """Returns the entries for files that all hold the same columns, with this version's field ids.
 
     pylance reads the footer of one of them for that; the others differ only in name and size.
+
+    Raises:
+        CommitConflictError: It cannot be read: a cleanup of files that no version names may come between two rounds.
     """
     from lance.fragment import DataFile
 
     if not staged:
         return []
-    first = DataFile.create(dataset, staged[0].name)
+    try:
+        first = DataFile.create(dataset, staged[0].name)
+    except (ValueError, OSError) as error:
+        raise CommitConflictError(
+            f"a written column file is not there any more, as after a cleanup of files that no version names: {error} - {staged[0].name} in "
+            f"{dataset.uri} - nothing of it was committed; write again, or run the backfill again",
+            uri=dataset.uri,
+        ) from error
     return [same_columns(first, file) for file in staged]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.histories.administration import AddColumn, CleanUp, Index, Rename, Ruin
+from tests.histories.administration import AddColumn, CleanUp, DropColumn, Index, Rename, Ruin
 from tests.histories.model import Act, Go, History, Start
 from tests.histories.operations import (
     Append,
@@ -108,5 +108,19 @@ FOUND: dict[str, History] = {
             Act(InsertOnly((116, 124, 127))),
         ),
         fresh=True,
+    ),
+    "a file that was cleaned up between two rounds of a commit ended a job": History(
+        (7, 8, 8, 8),
+        (
+            Start("one", "job", "v", where="some", until="call 17", granularity=1, task_size=4),
+            Act(Rename("e1")),
+            Act(CleanUp(files=True)),
+            Act(DropColumn("e1")),
+            Act(Upsert((5, 8, 10, 17, 19), value="null")),
+            Act(RewriteInput((7, 11, 15, 19, 21), to="first")),
+            Start("two", "job", "w", until="call 20", granularity=1, task_size=4),
+            Start("two", "write", "d", where="some", until="commit"),
+        ),
+        stable=False,
     ),
 }
