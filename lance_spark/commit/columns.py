@@ -31,7 +31,7 @@ from lance_spark.commit.entries import add_null_columns, data_files, fill_gaps
 from lance_spark.commit.heads import Head, SeenHistory
 from lance_spark.commit.history import Event
 from lance_spark.commit.identity import FieldIdentity, fragment_identity
-from lance_spark.commit.landing import lost_fragments
+from lance_spark.commit.landing import just_before, lost_fragments
 from lance_spark.commit.lineage import Lineage
 from lance_spark.commit.rebase import (
     Change,
@@ -362,7 +362,7 @@ class _ColumnCommit:
         if not isinstance(outcome, Landed):
             return outcome
         lost = lost_fragments(self.snapshot, head, outcome.dataset.version, parts, self.stage)
-        self.base = self.base or head
+        self.base = self.base or just_before(self.snapshot, head, outcome.dataset.version, self.change.targets)
         self.landed = {**self.landed, **parts}
         self.files = (self.files or frozenset()) | {part.staged.name for part in parts.values()}
         self.result = dataclasses.replace(result, version=outcome.dataset.version)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from lance_spark.commit.changes import FragmentColumns
 from lance_spark.commit.doors import Stage
 from lance_spark.commit.entries import file_named
 from lance_spark.commit.heads import Head
+from lance_spark.commit.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitImpossibleError, TableNotFoundError
+from lance_spark.errors import CommitImpossibleError, SnapshotError, TableNotFoundError, VersionNotFoundError
 
 _SOME = 16
 """Fragments whose files tell whether the table is there."""
@@ -51,6 +53,27 @@ def lost_fragments(
         stage.remove_remains(version, head.dataset.version)
         raise _deleted(snapshot)
     return lost
+
+
+def just_before(snapshot: DatasetRef, head: Head, version: int, targets: Sequence[FieldIdentity]) -> Head:
+    """Returns what the table was before a commit: where somebody slipped in, their version, with their values, if it has the columns.
+
+    A cleanup may have taken the files of the version that was looked at; it keeps those of the latest one, on which the commit landed.
+
+    Args:
+        snapshot: The table.
+        head: What the commit was made on.
+        version: The version that it made.
+        targets: The columns that the commit wrote.
+    """
+    if version == head.dataset.version + 1:
+        return head
+    try:
+        before = Head.of(replace(snapshot, version=version - 1, incarnation=None).open())
+    except (SnapshotError, TableNotFoundError, VersionNotFoundError):
+        return head
+    there = {column.id for column in before.fields} | {column.name for column in before.fields}
+    return before if all(column.id in there or column.name in there for column in targets) else head
 
 
 def _own_files(head: Head, number: int) -> list[str]:

@@ -15,7 +15,7 @@ from lance_spark.commit.heads import Head
 from lance_spark.commit.history import UNDONE_KEY
 from lance_spark.commit.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitError, CommitOutcomeUnknownError
+from lance_spark.errors import CommitOutcomeUnknownError, LanceSparkError
 
 if TYPE_CHECKING:
     import lance
@@ -83,7 +83,7 @@ def take_back(
             return outcome
 
         run_rounds(snapshot, f"{job_id}-undo", since, one_round, policy)
-    except (CommitError, OSError) as error:
+    except (LanceSparkError, OSError, ValueError) as error:
         raise CommitOutcomeUnknownError(
             f"the table changed while the values were committed, and the values could not be taken back: {error} - at {snapshot.uri}, "
             f"fragments {', '.join(map(str, list(parts)[:10]))} - backfill these fragments again",

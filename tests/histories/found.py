@@ -7,6 +7,7 @@ from tests.histories.model import Act, Go, History, Start
 from tests.histories.operations import (
     Append,
     Compact,
+    Delete,
     DeleteFragment,
     InsertOnly,
     RewriteInput,
@@ -122,5 +123,29 @@ FOUND: dict[str, History] = {
             Start("two", "write", "d", where="some", until="commit"),
         ),
         stable=False,
+    ),
+    "what was there before a commit that lost its files was looked for in a version that was cleaned up": History(
+        (8, 5, 8, 5),
+        (
+            Act(Update((1, 2, 3, 12, 23))),
+            Start("two", "job", "w", until="commit"),
+            Act(Delete((2, 7, 21))),
+            Act(CleanUp(files=True)),
+        ),
+        stable=False,
+    ),
+    "the same, beside a write": History(
+        (8, 5, 8, 5),
+        (
+            Start("one", "write", "d", until="landed"),
+            Act(Update((9,), column="b")),
+            Act(Update((1, 2, 3, 12, 23))),
+            Start("two", "job", "w", until="commit", task_size=4),
+            Act(Delete((2, 7, 21))),
+            Start("two", "job", "v", where="all", until="landed", granularity=2),
+            Act(CleanUp(files=True)),
+        ),
+        stable=False,
+        indexed=True,
     ),
 }
