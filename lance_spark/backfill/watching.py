@@ -8,7 +8,6 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import LanceSparkError
 from lance_spark.jobs.model import BackfillJobResult
 
 _LOG = logging.getLogger(__name__)
@@ -24,7 +23,7 @@ class Watch:
 
     def __init__(self, ref: DatasetRef, trigger: timedelta, backfill: Callable[[], BackfillJobResult]) -> None:
         self.results: list[BackfillJobResult] = []
-        self.error: LanceSparkError | None = None
+        self.error: Exception | None = None
         self._ref = ref
         self._trigger = trigger
         self._backfill = backfill
@@ -86,8 +85,6 @@ class Watch:
             self._seen = version if result.versions else self._ref.open_latest().version
             if result.rows_selected or result.versions:
                 self.results = [*self.results[-99:], result]
-        except LanceSparkError as error:
+        except Exception as error:  # noqa: BLE001 - a Spark session that ended is one too; a watch that stops without a word is worse
             self.error = error
             _LOG.warning("keeping a column of %s up to date failed, and is tried again: %s", self._ref.uri, error)
-        except OSError as error:
-            _LOG.warning("the table %s could not be looked at, and is looked at again: %s", self._ref.uri, error)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from typing import Any
 
 import lance
 import pyarrow as pa
@@ -10,7 +11,9 @@ import pytest
 
 from lance_spark import ColumnNotFoundError, OptionError, Table
 from lance_spark.backfill.protection import protect, release, remove_expired
+from lance_spark.backfill.watching import Watch
 from lance_spark.dataset import DatasetRef
+from tests.waiting import eventually
 from udf_runtime import UDF, udf
 
 SOON = timedelta(seconds=0.1)
@@ -81,3 +84,16 @@ def test_tags_of_dead_jobs_expire(table: Table):
     release(ref, mine)
     release(ref, left)
     assert set(lance.dataset(table.uri).tags.list()) == {"theirs"}
+
+
+def test_a_watch_goes_on_after_any_error(table: Table):
+    tried: list[Exception] = []
+
+    def fail() -> Any:
+        tried.append(ConnectionError("nobody answers") if tried else RuntimeError("the session has ended"))
+        raise tried[-1]
+
+    with Watch(DatasetRef.at(table.uri, {}), SOON, fail) as watch:
+        eventually(lambda: isinstance(watch.error, ConnectionError))
+        assert watch.is_active
+        assert isinstance(tried[0], RuntimeError)
