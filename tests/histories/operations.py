@@ -7,6 +7,7 @@ comes twice but where somebody sets one back.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields, replace
 from typing import Any, ClassVar, Literal
@@ -107,7 +108,7 @@ class Short:
 
 
 @dataclass(frozen=True, slots=True, repr=False)
-class Operation(Short):
+class Operation(Short, ABC):
     """Something that another writer does."""
 
     kind: ClassVar[str] = ""
@@ -118,9 +119,9 @@ class Operation(Short):
         """Returns it as it can be done now; None if it has nothing to do."""
         return self
 
+    @abstractmethod
     def act(self, uri: str) -> None:
         """Does it. Runs in a process of the other writer."""
-        raise NotImplementedError
 
     def change(self, rows: Rows, world: World) -> Rows:
         """Returns what it makes of rows; those that are given may be changed."""
