@@ -39,12 +39,18 @@ def remove_empty_folders(uri: str, *, made: str | None) -> None:
 
 
 def prune_folders(uri: str, folder: str) -> None:
-    """Deletes the folder of a job, relative to the table, and the staging folders above it if no other job is in them."""
+    """Deletes a folder below the staging folder with all that is in it, and the folders above it that are empty then.
+
+    Args:
+        uri: Location of the table.
+        folder: The folder of a job, or of an attempt of one, relative to the table.
+    """
     if not is_local(uri):
         return
     shutil.rmtree(os.path.join(uri, folder), ignore_errors=True)
-    for parent in (STAGING, os.path.dirname(STAGING)):
-        remove_if_empty(os.path.join(uri, parent))
+    top = os.path.dirname(STAGING)
+    while folder != top and remove_if_empty(os.path.join(uri, os.path.dirname(folder))):
+        folder = os.path.dirname(folder)
 
 
 def remove_if_empty(folder: str) -> bool:

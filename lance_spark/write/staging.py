@@ -305,7 +305,8 @@ class Attempt:
             _delete_data_file(uri, session, f"{self.id}-{number}.lance")
         for path in session.list(self.folder):
             _delete(session, path)
-        prune_folders(uri, self.staging.folder)
+        # Its own folder alone: whoever ends the job finds the files of the other attempts by their markers.
+        prune_folders(uri, self.folder)
         remove_empty_folders(uri, made=self.staging.made_folder)
         return True
 

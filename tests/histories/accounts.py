@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from tests.histories.administration import CleanUp, Restore
-from tests.histories.jobs import CHECKPOINT, is_selected
+from tests.histories.jobs import CHECKPOINT, is_selected, value
 from tests.histories.model import Run, Story
 from tests.histories.operations import INPUT, Compact, Operation, RewriteInput, RewriteTarget
 from tests.histories.processes import Caught
@@ -120,6 +120,8 @@ def _reasons(story: Story, runs: list[Run], column: str, x: int) -> int:
         moved = by.moves_rows and after.places[key] != before.places.get(key)
         rewritten = isinstance(by, RewriteInput) and by.column == name
         stirred |= moved or (rewritten and any(before.places.get(k) == before.places.get(key) for k in by.keys))
+        # That NULL was computed is known of rows by where they are.
+        stirred |= isinstance(by, Compact) and value(x) is None
         reasons += moved and not story.stable
         reasons += isinstance(by, Restore)
         reasons += isinstance(by, (RewriteTarget,)) and old is not None and old[column] != new[column]

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import lance
 import pyarrow as pa
 
-from tests.histories.operations import INPUT, Operation, Rows, World, names_of
+from tests.histories.operations import INPUT, RENAMED, Operation, Rows, World, names_of
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -70,7 +70,7 @@ class Rename(Operation):
     def act(self, uri: str) -> None:
         head = lance.dataset(uri)
         now = names_of(head)[self.column]
-        head.alter_columns({"path": now, "name": f"{now}x" if len(now) < 9 else self.column})
+        head.alter_columns({"path": now, "name": f"{now}{RENAMED}" if len(now) < 9 else self.column})
 
 
 @dataclass(frozen=True, slots=True, repr=False)

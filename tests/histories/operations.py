@@ -26,6 +26,8 @@ INPUT = {"v": "a", "w": "b", "d": "a"}
 """The input of each target; `d` is one that a DataFrame write adds."""
 
 NAMED_BY_ID = len(COLUMNS)
+RENAMED = "x"
+"""What a new name has at its end; no column that writers add has it in its first name."""
 LEAST_ROWS = 4
 """Live rows that deletions leave."""
 
@@ -55,7 +57,8 @@ def names_of(dataset: lance.LanceDataset) -> dict[str, str]:
     """Returns the names that columns have now, by their first names."""
     names = {}
     for column in dataset.lance_schema.fields():
-        names[COLUMNS[column.id()] if column.id() < NAMED_BY_ID else column.name()] = column.name()
+        first = COLUMNS[column.id()] if column.id() < NAMED_BY_ID else column.name().rstrip(RENAMED)
+        names[first] = column.name()
     return names
 
 

@@ -327,6 +327,21 @@ def test_an_attempt_that_closes_its_file_while_the_job_sweeps_leaves_nothing(
     assert unused_files(path) == set()
 
 
+def test_an_attempt_that_notices_the_end_of_its_job_first_leaves_the_others_to_be_found(path: Path) -> None:
+    write(path, 0)
+    job = plan(path, max_rows_per_file="1")
+    message = job.write(batches(1, 2))
+    late = job.staging.begin_attempt().open_data_file(pa.schema([("id", pa.int64())]), version="2.2")
+    late.write_batch(pa.record_batch({"id": pa.array([3])}))
+    assert not job.staging.close_job()  # what an abort begins with
+    with pytest.raises(CommitError, match="came too late"):
+        late.close()
+    job.abort([message])
+    assert ids_in(path) == [0]
+    assert unused_files(path) == set()
+    assert _prefix or not (path / "_lance_spark").exists()
+
+
 def test_many_attempts_are_swept_by_one_listing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(staging_module, "_PROBED_ATTEMPTS", 2)
     job = plan(path, max_rows_per_file="1")
