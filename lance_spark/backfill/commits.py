@@ -103,8 +103,10 @@ class GroupCommits:
             self.done.blocked.update(dict.fromkeys((one.fragment_id for one in group), str(error)))
             return
         self.done.blocked.update(outcome.left)
-        self.done.landed.update(one.fragment_id for one in group if (one.file or "") in (outcome.files or ()))
-        self.done.files.update(outcome.files or ())
+        # None: the commit was found in the history. Then a file that no version names may stay, rather than one go that a version names.
+        files = frozenset(one.file or "" for one in group) if outcome.files is None else outcome.files
+        self.done.landed.update(one.fragment_id for one in group if one.file in files)
+        self.done.files.update(files)
         if not self.done.results or outcome.result.version != self.done.results[-1].version:
             self.done.results.append(outcome.result)
         # No files: nothing of the group fits any more, and no version was made.

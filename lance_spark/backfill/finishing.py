@@ -68,7 +68,8 @@ def finish_backfill(
             follow=follow,
         ),
     )
-    finish(staging, snapshot, sorted(outcome.files or ()), unless_named=stage.names)
+    of_unknown = staging.find_data_files() if outcome.files is None else stage.names
+    finish(staging, snapshot, sorted(outcome.files or ()), unless_named=of_unknown)
     return outcome.result
 
 

@@ -30,19 +30,14 @@ from lance_spark.commit.doors import Follow, Outcome, Stage
 from lance_spark.commit.entries import add_null_columns, data_files, fill_gaps
 from lance_spark.commit.heads import Head, SeenHistory
 from lance_spark.commit.history import Event
-from lance_spark.commit.identity import FieldIdentity, fragment_identity
-from lance_spark.commit.landing import just_before, lost_fragments
+from lance_spark.commit.identity import FieldIdentity
+from lance_spark.commit.judging import FragmentJudge, targets_now
+from lance_spark.commit.landing import just_before, lost_fragments, open_from
 from lance_spark.commit.lineage import Lineage
-from lance_spark.commit.rebase import (
-    Change,
-    Judgement,
-    Verdict,
-    decide,
-    judge_column,
-    judge_fragment,
-)
+from lance_spark.commit.rebase import Change, Verdict, decide
 from lance_spark.commit.refusals import (
     conflict_error,
+    lost_column,
     refuse_other_columns,
     refuse_overwritten,
     refuse_untold_moves,
@@ -107,9 +102,11 @@ def commit_columns(
         policy=policy or CommitPolicy.of(None),
     )
     since = max(change.read_version, history.upto)
-    result = run_rounds(snapshot, job_id, since, job.run_round, job.policy, known=job.known)
-    if job.slipped:
-        result = run_rounds(snapshot, job_id, result.version, job.run_repair, job.policy, known=job.known)
+    result = job.settled(run_rounds(snapshot, job_id, since, job.run_round, job.policy, known=job.known))
+    while job.slipped:
+        # Again where somebody slips in beside the repair, too; each time it takes another writer in the same moment.
+        found = run_rounds(snapshot, job_id, result.version, job.run_repair, job.policy, known=job.known)
+        result = job.settled(found)
     _logger.info(
         "backfill of %s committed to %s as version %d: %d rows in %d fragments, read at version %d, inputs %s (from %s), %d rows carried "
         "over, %d NULL because their inputs changed, %d fragments and %d rows gone meanwhile, %d new rows without a value, %d retries (job %s)",
@@ -137,6 +134,16 @@ class _Plan:
     new_rows: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Sent:
+    """What was sent to the store, what was left out of it, and what the job has covered then."""
+
+    head: Head
+    parts: Mapping[int, FragmentColumns]
+    left: dict[int, str]
+    coverage: Coverage
+
+
 @dataclass(slots=True, kw_only=True)
 class _ColumnCommit:
     """The state of one commit over its rounds: what is known of the history, what was followed, and which columns it has added."""
@@ -160,6 +167,8 @@ class _ColumnCommit:
     slipped: bool = False
     files: frozenset[str] | None = None
     result: CommitResult | None = None
+    unanswered: dict[int, _Sent] = field(default_factory=dict)
+    committed: Coverage | None = None
 
     @property
     def uri(self) -> str:
@@ -193,37 +202,47 @@ class _ColumnCommit:
         return self._replace(head, plan, retries)
 
     def run_repair(self, dataset: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
-        """Follows fragments again whose inputs were rewritten in the moment of the commit. One round."""
-        head = self._look(dataset)
-        wrong = self._wrong(head)
-        if self.follow is None or self.result is None or not wrong:
+        """Follows rows again whose inputs were rewritten in the moment of the commit, wherever they are by now. One round."""
+        if self.follow is None or self.result is None or self.committed is None:
             raise CommitError(
                 f"there is nothing to repair - at {self.uri} - this is a fault of lance-spark", uri=self.uri
             )
-        lost = self._lost_columns(head)
-        if lost is None:
-            try:
-                followed = self.follow(head.dataset, self._lineage(head), sorted(wrong))
-            except CommitError as error:
-                self._take_back(head)
-                raise CommitConflictError(
-                    f"{error}; the commit was taken back", uri=self.uri, fragments=sorted(wrong)
-                ) from error
-        else:
+        head = self._look(dataset)
+        lost = lost_column(self.change, head, self.changes)
+        if lost is not None:
             self._take_back(head)
-            raise self._conflict(dict.fromkeys(wrong, lost), head.dataset.version, "the commit was taken back at once")
+            raise conflict_error(
+                self.change,
+                self.uri,
+                dict.fromkeys(self.landed, lost),
+                head.dataset.version,
+                "the commit was taken back",
+            )
+        lineage = self.history.lineage(head.dataset, self.committed.version)
+        look = self.committed.look(head.dataset.version, head.fragments.values(), lineage, self.input_ids)
+        try:
+            followed = self.follow(head.dataset, self._lineage(head), look.open)
+        except Exception as error:
+            self._take_back(head)
+            if not isinstance(error, CommitError):
+                raise
+            raise CommitConflictError(
+                f"{error}; the commit was taken back", uri=self.uri, fragments=list(look.open)
+            ) from error
         self.followed.update({one.fragment_id: one for one in followed})
         parts = {one.fragment_id: one.columns for one in followed if one.columns is not None}
-        before = sum(self.landed[fragment].rows for fragment in wrong if fragment in self.landed)
-        carried, nulled = sum(one.carried for one in followed), sum(one.nulled for one in followed)
+        nulled = sum(one.nulled for one in followed)
         result = dataclasses.replace(
             self.result,
-            rows=self.result.rows - before + carried,
-            rows_carried=self.result.rows_carried + carried,
+            rows=self.result.rows - nulled,
+            rows_carried=self.result.rows_carried + sum(one.carried for one in followed),
             rows_nulled=self.result.rows_nulled + nulled,
             retries=self.result.retries + retries + 1,
         )
-        return self._send(head, parts, result)
+        if not parts:
+            self.slipped = False
+            return self.result
+        return self._send(head, parts, result, look.coverage.settled(look.open, {}))
 
     def _look(self, dataset: lance.LanceDataset | None) -> Head:
         if dataset is None or dataset.version < self.change.read_version:
@@ -239,7 +258,8 @@ class _ColumnCommit:
     def _plan(self, head: Head) -> _Plan:
         """Judges columns and fragments, has those followed that need it, and raises where anything stands in the way."""
         refuse_other_columns(self.change, head, self.changes, token=self.token, uri=self.uri)
-        decision = decide({part.fragment_id: self._judge_fragment(part, head) for part in self.change.fragments})
+        judge = self._judge(head)
+        decision = decide({part.fragment_id: judge.fragment(part) for part in self.change.fragments})
         parts = {fragment: self.parts[fragment] for fragment in decision.valid}
         if self.parts and not parts:
             refuse_overwritten(self.change, head, self.changes, self.uri)
@@ -262,7 +282,7 @@ class _ColumnCommit:
         fragments = [head.fragments[number] for number in head.fragments if number not in still]
         look = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
         open_ones = [fragment for fragment in look.open if fragment not in parts]
-        again = [fragment for fragment in open_ones if not self._still_fits(fragment, head)]
+        again = [fragment for fragment in open_ones if not self._still_fits(fragment, judge)]
         if again:
             self.followed.update({one.fragment_id: one for one in self.follow(head.dataset, lineage, again)})
         self.followed = {number: self.followed[number] for number in open_ones}
@@ -276,40 +296,18 @@ class _ColumnCommit:
         """Tells whether anything since the snapshot may have put rows into other fragments."""
         return any(change.operation in ("Rewrite", "Update", "Restore", "Overwrite", None) for change in self.changes)
 
-    def _still_fits(self, fragment: int, head: Head) -> bool:
+    def _judge(self, head: Head) -> FragmentJudge:
+        return FragmentJudge.of(self.change, head, self.changes, token=self.token, blanks=self.blanks)
+
+    def _targets_now(self, head: Head) -> tuple[FieldIdentity, ...]:
+        return targets_now(self.change, head, self.token)
+
+    def _still_fits(self, fragment: int, judge: FragmentJudge) -> bool:
         """Tells whether what was followed to an earlier head still fits."""
         one = self.followed.get(fragment)
         if one is None or one.columns is None:
             return False
-        return self._judge_fragment(one.columns, head).verdict is Verdict.VALID
-
-    def _judge_fragment(self, part: FragmentColumns, head: Head, *, ours: str | None = None) -> Judgement:
-        # A column that was dropped meanwhile cannot have been rewritten; the values were computed from what it held.
-        still = {column.id for column in head.fields}
-        inputs = [column for column in self.change.inputs if column.id in still]
-        now_fragment = head.fragments.get(part.fragment_id)
-        targets = self._targets_now(head)
-        then = fragment_identity(
-            part.fragment, inputs, [column for column in self.change.targets if column.id >= 0] or targets
-        )
-        now = None if now_fragment is None else fragment_identity(now_fragment, inputs, targets)
-        if now is not None and self.blanks:
-            others = tuple(file for file in now.targets if file.partition(":")[0] not in self.blanks)
-            now = dataclasses.replace(now, targets=others)
-        return judge_fragment(then, now, self.changes, ours=ours)
-
-    def _targets_now(self, head: Head) -> tuple[FieldIdentity, ...]:
-        """Returns the target columns of a version, under whatever name they are there."""
-        ids = {column.id for column in self.change.targets if column.id >= 0}
-        new = set(self.change.new_columns.names)
-        return tuple(
-            column
-            for column in head.fields
-            if column.id in ids or column.name in new or (column.token is not None and column.token == self.token)
-        )
-
-    def _conflict(self, blocked: Mapping[int, str], version: int, done: str) -> CommitConflictError:
-        return conflict_error(self.change, self.uri, blocked, version, done)
+        return judge.fragment(one.columns).verdict is Verdict.VALID
 
     def _add_columns(
         self, head: lance.LanceDataset, there: Collection[str]
@@ -343,10 +341,13 @@ class _ColumnCommit:
         if not plan.parts:
             self.files = frozenset()
             return dataclasses.replace(result, version=head.dataset.version)
-        return self._send(head, plan.parts, result)
+        covered = {n: Covered.of(head.fragments[n], self.input_ids, done=True) for n in plan.parts}
+        others = frozenset(number for number in head.fragments if number not in covered)
+        coverage = Coverage(version=head.dataset.version, covered=covered, others=others)
+        return self._send(head, plan.parts, result, coverage)
 
     def _send(
-        self, head: Head, parts: Mapping[int, FragmentColumns], result: CommitResult
+        self, head: Head, parts: Mapping[int, FragmentColumns], result: CommitResult, coverage: Coverage
     ) -> CommitResult | Lost | Unknown:
         from lance import LanceOperation
 
@@ -359,18 +360,33 @@ class _ColumnCommit:
             properties=properties_of(result, self.change.commit_message),
             storage_options=self.snapshot.storage,
         )
+        sent = _Sent(head=head, parts=parts, left=self.left, coverage=coverage)
+        if isinstance(outcome, Unknown):
+            self.unanswered[result.retries] = sent
         if not isinstance(outcome, Landed):
             return outcome
-        lost = lost_fragments(self.snapshot, head, outcome.dataset.version, parts, self.stage)
-        self.base = self.base or just_before(self.snapshot, head, outcome.dataset.version, self.change.targets)
+        return self._look_after(sent, dataclasses.replace(result, version=outcome.dataset.version), outcome.dataset)
+
+    def settled(self, result: CommitResult) -> CommitResult:
+        """Looks after a commit whose answer was lost and that was found in the history, as after any other."""
+        sent = self.unanswered.pop(result.retries, None)
+        if sent is None:
+            return result
+        return self._look_after(sent, result, open_from(self.snapshot, result.version))
+
+    def _look_after(self, sent: _Sent, result: CommitResult, landed: lance.LanceDataset) -> CommitResult:
+        """Takes note of what was committed, and looks whether it is right; `landed` is the version that it made, or a later one."""
+        head, parts, self.left = sent.head, sent.parts, sent.left
+        lost = lost_fragments(self.snapshot, head, result.version, parts, self.stage)
+        self.base = self.base or just_before(self.snapshot, head, result.version, self.change.targets)
         self.landed = {**self.landed, **parts}
         self.files = (self.files or frozenset()) | {part.staged.name for part in parts.values()}
-        self.result = dataclasses.replace(result, version=outcome.dataset.version)
+        self.result, self.committed = result, sent.coverage
         self.slipped = False
-        if outcome.dataset.version != head.dataset.version + 1:
-            self._examine(outcome.dataset)
+        if landed.version != head.dataset.version + 1:
+            self._examine(landed)
         if lost:
-            self._give_up_lost(outcome.dataset, lost)
+            self._give_up_lost(landed, lost)
         return self.result
 
     def _give_up_lost(self, landed: lance.LanceDataset, lost: Sequence[int]) -> None:
@@ -378,7 +394,9 @@ class _ColumnCommit:
         what = "its column file was deleted while it was committed, as by a cleanup of files that no version names"
         if self.follow is not None:
             self._take_back(Head.of(landed))
-            raise self._conflict(dict.fromkeys(lost, what), landed.version, "the commit was taken back at once")
+            raise conflict_error(
+                self.change, self.uri, dict.fromkeys(lost, what), landed.version, "the commit was taken back at once"
+            )
         mine = {number: self.landed.pop(number) for number in lost}
         self._put_back(mine, landed.version, job_id=f"{self.job_id}-lost")
         self.left = {**self.left, **dict.fromkeys(lost, what)}
@@ -404,10 +422,12 @@ class _ColumnCommit:
         wrong = self._wrong(head)
         if not wrong:
             return
-        lost = self._lost_columns(head)
+        lost = lost_column(self.change, head, self.changes)
         if lost is not None:
             self._take_back(head)
-            raise self._conflict(dict.fromkeys(wrong, lost), landed.version, "the commit was taken back at once")
+            raise conflict_error(
+                self.change, self.uri, dict.fromkeys(wrong, lost), landed.version, "the commit was taken back at once"
+            )
         _logger.warning(
             "while version %d of %s was committed, fragments %s changed",
             landed.version,
@@ -421,12 +441,11 @@ class _ColumnCommit:
 
     def _wrong(self, head: Head) -> dict[int, str]:
         """Returns why fragments that were committed are not right in a later version."""
-        lost = self._lost_columns(head)
+        lost = lost_column(self.change, head, self.changes)
         if lost is not None:
             return dict.fromkeys(self.landed, lost)
-        judged = {
-            number: self._judge_fragment(part, head, ours=part.staged.name) for number, part in self.landed.items()
-        }
+        judge = self._judge(head)
+        judged = {number: judge.fragment(part, ours=part.staged.name) for number, part in self.landed.items()}
         return {number: one.reason for number, one in judged.items() if one.verdict is not Verdict.VALID}
 
     def _result(self, head: Head, plan: _Plan, retries: int) -> CommitResult:
@@ -457,17 +476,6 @@ class _ColumnCommit:
             rows_gone=max(0, total - rows - carried - nulled),
             new_rows=plan.new_rows,
         )
-
-    def _lost_columns(self, head: Head) -> str | None:
-        """Tells what became of a target column that is not there any more as it was committed."""
-        for column in self.change.targets:
-            if column.id >= 0:
-                judgement = judge_column(column, head.fields, self.changes)
-                if judgement.verdict is not Verdict.VALID:
-                    return judgement.reason
-            elif all(now.name != column.name for now in head.fields):
-                return f"column {column.name!r}: it was dropped or renamed"
-        return None
 
     def _take_back(self, head: Head) -> None:
         """Gives the fragments that still have our files their previous values again."""

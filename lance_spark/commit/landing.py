@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from lance_spark.commit.changes import FragmentColumns
 from lance_spark.commit.doors import Stage
@@ -12,6 +13,9 @@ from lance_spark.commit.heads import Head
 from lance_spark.commit.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitImpossibleError, SnapshotError, TableNotFoundError, VersionNotFoundError
+
+if TYPE_CHECKING:
+    import lance
 
 _SOME = 16
 """Fragments whose files tell whether the table is there."""
@@ -74,6 +78,18 @@ def just_before(snapshot: DatasetRef, head: Head, version: int, targets: Sequenc
         return head
     there = {column.id for column in before.fields} | {column.name for column in before.fields}
     return before if all(column.id in there or column.name in there for column in targets) else head
+
+
+def open_from(snapshot: DatasetRef, version: int) -> lance.LanceDataset:
+    """Opens a version, or the latest one where it was cleaned up.
+
+    Raises:
+        TableNotFoundError: There is no table any more.
+    """
+    try:
+        return replace(snapshot, version=version, incarnation=None).open()
+    except (SnapshotError, VersionNotFoundError):
+        return snapshot.open_latest()
 
 
 def _own_files(head: Head, number: int) -> list[str]:

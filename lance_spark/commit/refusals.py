@@ -130,3 +130,15 @@ def shown(ids: Sequence[int]) -> str:
     """Returns a few ids of fragments, for a message."""
     more = len(ids) - _NAMED_FRAGMENTS
     return ", ".join(map(str, ids[:_NAMED_FRAGMENTS])) + (f" and {more} more" if more > 0 else "")
+
+
+def lost_column(change: ColumnsToCommit, head: Head, changes: Sequence[Change]) -> str | None:
+    """Tells what became of a target column that is not there any more as it was committed."""
+    for column in change.targets:
+        if column.id >= 0:
+            judgement = judge_column(column, head.fields, changes)
+            if judgement.verdict is not Verdict.VALID:
+                return judgement.reason
+        elif all(now.name != column.name for now in head.fields):
+            return f"column {column.name!r}: it was dropped or renamed"
+    return None

@@ -1,0 +1,169 @@
+"""Commits that land and whose answer is lost, and commits beside which somebody acts in the same moment: nothing is lost, all of it is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType
+
+from lance_spark.backfill.finishing import finish_backfill
+from lance_spark.commit import columns as column_commits
+from lance_spark.commit.attempt import Landed, Unknown
+from lance_spark.errors import CarryOverTooLargeError
+from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
+
+ALL = {key: key * 10 for key in range(30)}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    uri = str(tmp_path / "t.lance")
+    make_table(uri, c=pa.int64())
+    return uri
+
+
+def acts_beside(
+    monkeypatch: pytest.MonkeyPatch,
+    *,
+    before: dict[int, Callable[[], object]] | None = None,
+    after: dict[int, Callable[[], object]] | None = None,
+    lost: frozenset[int] = frozenset(),
+) -> None:
+    """Lets others act right before and after the first, second, ... commit, and loses the answers of some."""
+    real = column_commits.attempt_commit
+    number = 0
+
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        nonlocal number
+        number += 1
+        mine = number
+        (before or {}).get(mine, lambda: None)()
+        outcome = real(*args, **kwargs)
+        (after or {}).get(mine, lambda: None)()
+        assert isinstance(outcome, Landed)
+        return Unknown(error=OSError("connection reset by peer")) if mine in lost else outcome
+
+    monkeypatch.setattr(column_commits, "attempt_commit", attempt)
+
+
+def staged(path: str, **options: str) -> tuple[Backfill, Any]:
+    job = Backfill(path, "c", LongType(), options={"input_columns": "text", **options})
+    return job, job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
+
+
+def rewrite(path: str, *keys: int, text: str = "other") -> None:
+    source = pa.table({"id": pa.array(keys, pa.int64()), "text": [text] * len(keys)})
+    lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+
+
+def compact(path: str) -> None:
+    assert lance.dataset(path).optimize.compact_files().fragments_removed
+
+
+def without(*keys: int) -> dict[int, int | None]:
+    return {key: None if key in keys else value for key, value in ALL.items()}
+
+
+def test_values_that_were_carried_over_stay_where_the_answer_was_lost(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, message = staged(path)
+    compact(path)
+    acts_beside(monkeypatch, lost=frozenset({1}))
+    result = job.commit(message)
+    assert (result.rows_carried, result.version) == (30, lance.dataset(path).version)
+    assert column(path, "c") == ALL
+    assert orphans(path) == set()
+
+
+def test_inputs_that_changed_beside_a_commit_whose_answer_was_lost_leave_no_stale_value(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, message = staged(path)
+    acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5, 6)}, lost=frozenset({1}))
+    result = job.commit(message)
+    assert (result.rows, result.rows_nulled) == (28, 2)
+    assert column(path, "c") == without(5, 6)
+    assert orphans(path) == set()
+
+
+def test_a_repair_whose_answer_was_lost_stays(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, message = staged(path)
+    acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5, 6)}, lost=frozenset({2}))
+    assert job.commit(message).rows_nulled == 2
+    assert column(path, "c") == without(5, 6)
+    assert orphans(path) == set()
+
+
+def test_what_changes_beside_a_repair_is_repaired_too(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, message = staged(path)
+    acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5), 2: lambda: rewrite(path, 17)})
+    result = job.commit(message)
+    assert (result.rows, result.rows_nulled) == (28, 2)
+    assert column(path, "c") == without(5, 17)
+    assert orphans(path) == set()
+
+
+@pytest.mark.parametrize("lost", [frozenset(), frozenset({1})], ids=["answered", "answer lost"])
+@pytest.mark.parametrize(
+    ("act", "left"),
+    [
+        (compact, without(5, 6)),
+        (lambda path: lance.dataset(path).delete("id < 10"), {key: key * 10 for key in range(10, 30)}),
+        (lambda path: lance.dataset(path).update({"text": "'moved'"}, where="id < 10"), without(*range(10))),
+        (lambda path: lance.dataset(path).update({"other": "0"}, where="id < 10"), without(5, 6)),
+    ],
+    ids=["compacted", "deleted", "updated", "moved"],
+)
+def test_rows_of_changed_inputs_are_repaired_wherever_they_are_by_then(
+    act: Callable[[str], object],
+    left: dict[int, int | None],
+    lost: frozenset[int],
+    path: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    job, message = staged(path)
+    acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5, 6)}, after={1: lambda: act(path)}, lost=lost)
+    job.commit(message)
+    assert column(path, "c") == left
+    assert orphans(path) == set()
+
+
+def test_a_commit_that_cannot_be_repaired_is_taken_back_whatever_the_reason(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, message = staged(path)
+    acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5, 6)})
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("an executor died")
+
+    monkeypatch.setattr("lance_spark.write.carrying.CarryOver.__call__", fail)
+    with pytest.raises(RuntimeError, match="executor died"):
+        job.commit(message)
+    assert column(path, "c") == without(*range(30))
+
+
+def test_a_finished_write_whose_answer_was_lost_keeps_its_files(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, message = staged(path, carry_over_max_bytes="1")
+    compact(path)
+    with pytest.raises(CarryOverTooLargeError):
+        job.commit(message)
+    acts_beside(monkeypatch, lost=frozenset({1}))
+    monkeypatch.setattr("lance_spark.backfill.finishing.session_or_local", lambda _: None)
+    monkeypatch.setattr("lance_spark.backfill.finishing._SparkFollow", here)
+    finish_backfill(path, job.writer.staging.job_id)
+    assert column(path, "c") == ALL
+    assert orphans(path) == set()
+
+
+def here(_spark: object, staging: Any, pending: Any) -> Any:
+    """Follows in this process, in place of Spark."""
+    from lance_spark.write.carrying import CarryOver
+
+    return CarryOver(staging, pending.carry, {part.fragment_id: part for part in pending.change.fragments})
