@@ -183,10 +183,14 @@ def _of(moved: Moved, rows: RowSet) -> Moved:
 def _have_value_of(
     spec: BackfillSpec, origin: Origin, rows: SnapshotRows, fragment: LanceFragment, part: Moved, finder: Finder
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """Tells which rows have the value that the job computed for them. A blob counts as that: it cannot be read from a column file alone."""
+    """Tells which rows have the value that the job computed for them.
+
+    Whatever cannot be compared counts as that: blobs, which cannot be read from a column file alone, and where a cleanup took the job's file
+    after its rows had moved. What somebody else gave is then computed anew where inputs changed, rather than a copied value kept.
+    """
+    mine = np.ones(len(part.new), dtype=np.bool_)
     if spec.targets.blobs:
-        return np.ones(len(part.new), dtype=np.bool_)
-    mine = np.zeros(len(part.new), dtype=np.bool_)
+        return mine
     order = np.argsort(part.new)
     for first in range(0, len(order), _ROWS):
         at = order[first : first + _ROWS]

@@ -32,7 +32,7 @@ from lance_spark.commit.rowsets import RowSet
 from lance_spark.errors import SnapshotError, TableUnreadableError, VersionNotFoundError, panics_as_errors
 from lance_spark.write.addresses import SnapshotRows
 from lance_spark.write.compare import changed_rows
-from lance_spark.write.origins import Found, OpenBase, Origin, Origins
+from lance_spark.write.origins import Found, OpenBase, Origin, Origins, not_updated
 from lance_spark.write.pieces import Chunk, FilePiece, Moved, Offsets, distinct, merge, no_rows
 from lance_spark.write.staging import open_session
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore, source_digest
@@ -191,7 +191,7 @@ class Finder:
         return self._found[key]
 
     def changed(self, version: int, origin: Origin, fragment: FragmentMetadata, moved: Moved) -> NDArray[np.bool_]:
-        """Tells which rows have other inputs than they had at an older version; all where that cannot be told any more."""
+        """Tells which rows have other inputs than they had at an older version; those of which that cannot be told any more, too."""
         base = _base(self._spec, version)
         if base is not None:
             columns = [column.id for column in self._spec.inputs]
@@ -204,6 +204,9 @@ class Finder:
                     self._spec.snapshot.uri,
                     error,
                 )
+        if origin.by_row_id:
+            own = self._own_commits(origin.fragment)
+            return ~not_updated(self._rows, fragment.id, moved.new, version, own)
         return np.ones(len(moved.old), dtype=np.bool_)
 
     def own(self, fragment: FragmentMetadata) -> tuple[RowSet, RowSet]:
@@ -223,6 +226,12 @@ class Finder:
                     rows |= RowSet.from_text(str(body["rows"]["own"]))
                     failed |= RowSet.from_text(str(body["rows"]["failed"]))
         return rows, failed - rows
+
+    def _own_commits(self, fragment: FragmentMetadata) -> list[int]:
+        """Returns the versions in which this job committed values of a fragment that were right then."""
+        source = source_of(self._spec, fragment)
+        records = _records(self._spec).of(fragment.id)
+        return [r.table_version for r in records if r.job_id == self._spec.job_id and self._fits(r, fragment, source)]
 
     def computed_once(self, fragment: FragmentMetadata) -> Offsets:
         """Returns the rows of a fragment that any version of a UDF has computed, from whatever inputs, ascending."""

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lance_spark.errors import RowAddressError
+from lance_spark.read.filtering import explained
 from lance_spark.write.pieces import distinct
 
 if TYPE_CHECKING:
@@ -143,8 +144,11 @@ class SnapshotRows:
         if fragment is None or fragment.metadata.deletion_file is None:
             return None
         deleted = np.ones(fragment.metadata.physical_rows, dtype=np.bool_)
-        for batch in fragment.scanner(columns=[], with_row_address=True).to_batches():
-            deleted[offsets_of(batch.column(ROW_ADDRESS).to_numpy())] = False
+        try:
+            for batch in fragment.scanner(columns=[], with_row_address=True).to_batches():
+                deleted[offsets_of(batch.column(ROW_ADDRESS).to_numpy())] = False
+        except (OSError, ValueError) as error:
+            raise explained(error, self.dataset, fragment_id) from error
         return deleted
 
     def usable(self, addresses: Addresses, rejected: Rejected) -> Mask:

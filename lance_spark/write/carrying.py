@@ -33,7 +33,7 @@ from lance_spark.errors import (
 from lance_spark.write.addresses import SnapshotRows, equal_values
 from lance_spark.write.column_file import ColumnFile, Targets
 from lance_spark.write.compare import changed_rows, read_rows
-from lance_spark.write.origins import OpenBase, Origin, Origins
+from lance_spark.write.origins import OpenBase, Origin, Origins, not_updated
 from lance_spark.write.pieces import Chunk, FilePiece, MissingFileError, Moved, Offsets, columns_of, merge, no_rows
 from lance_spark.write.staging import Staging, open_session
 
@@ -168,6 +168,8 @@ class CarryOver:
                 changed = changed_rows(SnapshotRows(base), origin.fragment.id, head, number, moved, columns)
             except TableUnreadableError as error:
                 _LOG.warning("inputs of fragment %s cannot be compared, and count as changed: %s", number, error)
+                if origin.by_row_id:
+                    changed = ~not_updated(head, number, moved.new, base.version)
         return (
             Moved(old=moved.old[~changed], new=moved.new[~changed]),
             Moved(old=moved.old[changed], new=moved.new[changed]),

@@ -8,6 +8,7 @@ Runs on executors, and in the process that commits a DataFrame write. Memory: 24
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
     from lance_spark.commit.lineage import Lineage
 
+_LOG = logging.getLogger(__name__)
 
 UPDATED_AT = "_row_last_updated_at_version"
 
@@ -51,11 +53,13 @@ class Origin:
         fragment: That fragment, as the older version has it; where that version cannot be opened any more, as a compaction found it.
         moved: Which of its rows are which rows now.
         same: Whether the inputs of these rows are certainly the same; else they have to be compared.
+        by_row_id: Whether row ids told it; then :func:`not_updated` says something of rows that cannot be compared.
     """
 
     fragment: FragmentMetadata
     moved: Moved
     same: bool
+    by_row_id: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -98,13 +102,16 @@ class OpenBase:
         return None if handle is None else handle.metadata
 
     def addresses(self, handle: LanceFragment, rows: Offsets) -> tuple[Addresses, Mask] | None:
-        """Looks row ids up, as :class:`Base` says."""
+        """Looks row ids up, as :class:`Base` says; a cleanup may have taken deletion files that this needs."""
         if not self.dataset.has_stable_row_ids or not len(rows):
             return None
         ids = _ids(handle, rows)
-        found = [
-            look_up(self.dataset, ids[first : first + _LOOK_UP_ROWS]) for first in range(0, len(ids), _LOOK_UP_ROWS)
-        ]
+        starts = range(0, len(ids), _LOOK_UP_ROWS)
+        try:
+            found = [look_up(self.dataset, ids[first : first + _LOOK_UP_ROWS]) for first in starts]
+        except (OSError, ValueError) as error:
+            _LOG.warning("row ids cannot be looked up in version %s of %s: %s", self.version, self.dataset.uri, error)
+            return None
         known = np.concatenate([mask for _, mask in found])
         return np.concatenate([part for part, _ in found]), known
 
@@ -188,7 +195,7 @@ class Origins:
         addresses = self._base.addresses(handle, left)
         if addresses is None:
             return Found(origins=tuple(found), unknown=left)
-        return Found(origins=(*found, *self._by_row_id(self._base, fragment, left, addresses)), unknown=no_rows())
+        return Found(origins=(*found, *self._by_row_id(left, addresses)), unknown=no_rows())
 
     def _may_have_moved(self, fragment: FragmentMetadata, unknown: bool) -> bool:
         """Tells whether rows that no compaction accounts for may be rows of the older version."""
@@ -197,35 +204,16 @@ class Origins:
         leaves = self._lineage.leaves(fragment.id) or ()
         return any(self._lineage.moved_from(one) for one in (fragment, *(leaf.fragment for leaf in leaves)))
 
-    def _by_row_id(
-        self, base: Base, fragment: FragmentMetadata, rows: Offsets, looked_up: tuple[Addresses, Mask]
-    ) -> Iterator[Origin]:
+    def _by_row_id(self, rows: Offsets, looked_up: tuple[Addresses, Mask]) -> Iterator[Origin]:
         addresses, known = looked_up
         addresses, rows = addresses[known], rows[known]
         order = np.argsort(addresses)
         addresses, rows = addresses[order], rows[order]
-        same = self._not_updated(fragment, rows, base.version)
         for number, start, end in runs_of(fragments_of(addresses)):
             there = self._before(number)
-            for chosen, is_same in ((same[start:end], True), (~same[start:end], False)):
-                if there is not None and chosen.any():
-                    moved = Moved(old=offsets_of(addresses[start:end])[chosen], new=rows[start:end][chosen])
-                    yield Origin(fragment=there, moved=moved, same=is_same)
-
-    def _not_updated(
-        self, fragment: FragmentMetadata, rows: Offsets, version: int
-    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Tells which rows nobody has updated since a version: what Lance keeps per row excludes them, and compaction leaves it alone."""
-        handle = self._head.fragment(fragment.id)
-        if handle is None:
-            return np.zeros(len(rows), dtype=np.bool_)
-        table = handle.scanner(columns=[UPDATED_AT], with_row_address=True).to_table()
-        offsets, updated = offsets_of(table[ROW_ADDRESS].to_numpy()), table[UPDATED_AT].to_numpy()
-        order = np.argsort(offsets)
-        found: np.ndarray[tuple[int], np.dtype[np.bool_]] = (
-            updated[order][np.searchsorted(offsets[order], rows)] <= version
-        )
-        return found
+            if there is not None:
+                moved = Moved(old=offsets_of(addresses[start:end]), new=rows[start:end])
+                yield Origin(fragment=there, moved=moved, same=False, by_row_id=True)
 
     def _live(self, fragment: FragmentMetadata) -> Offsets:
         deleted = self._head.deleted(fragment.id)
@@ -234,3 +222,27 @@ class Origins:
 
     def _before(self, fragment_id: int) -> FragmentMetadata | None:
         return None if self._base is None else self._base.fragment(fragment_id)
+
+
+def not_updated(head: SnapshotRows, fragment_id: int, rows: Offsets, version: int, own: Collection[int] = ()) -> Mask:
+    """Tells which rows nobody has updated since a version, as far as what Lance keeps per row tells: for rows that cannot be compared.
+
+    Updates and merges that rewrite rows or columns move it, and compaction leaves it alone. What `LanceFragment.update_columns` wrote
+    in place does not move it (measured with pylance 14). Committing a column file moves it for all rows of the fragment.
+
+    Args:
+        head: The newer version; its row ids are stable.
+        fragment_id: The fragment that the rows are in.
+        rows: Offsets of live rows, in any order.
+        version: The older version.
+        own: Versions that wrote to these rows and left their inputs alone.
+    """
+    handle = head.fragment(fragment_id)
+    if handle is None:
+        return np.zeros(len(rows), dtype=np.bool_)
+    table = handle.scanner(columns=[UPDATED_AT], with_row_address=True).to_table()
+    offsets, updated = offsets_of(table[ROW_ADDRESS].to_numpy()), table[UPDATED_AT].to_numpy()
+    order = np.argsort(offsets)
+    last = updated[order][np.searchsorted(offsets[order], rows)]
+    found: Mask = (last <= version) | np.isin(last, list(own))
+    return found

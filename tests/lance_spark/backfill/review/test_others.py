@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -14,6 +16,7 @@ from lance_spark import BackfillJobResult, Table
 from lance_spark.commit import columns as column_commits
 from lance_spark.commit.attempt import Landed, Unknown
 from tests.lance_spark.backfill.review.lab import Lab
+from tests.waiting import eventually
 from udf_runtime import UDF, udf
 
 ROWS = 40
@@ -92,3 +95,106 @@ def test_files_of_a_commit_whose_answer_was_lost_stay(lab: Lab, monkeypatch: pyt
     result = run(make(lab))
     assert lost and result.versions == (lance.dataset(lab.uri).version,)
     assert (result.rows_computed, result.fragments_done, wrong(lab.uri)) == (40, 4, [])
+
+
+def when_committed(uri: str, act: Callable[[], object]) -> Callable[[], None]:
+    """Does something when the job has committed its first fragment."""
+
+    def wait_and_act() -> None:
+        eventually(lambda: lance.dataset(uri).count_rows("v IS NOT NULL") >= 10)
+        act()
+
+    return wait_and_act
+
+
+def compact(uri: str) -> None:
+    lance.dataset(uri).optimize.compact_files()
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["", "compacted"])
+@pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
+def test_inputs_that_changed_are_noticed_though_the_file_of_their_old_values_was_cleaned_up(
+    stable: bool, compacted: bool, lab: Lab
+) -> None:
+    table = make(lab, stable=stable)
+
+    def act() -> None:
+        lance.dataset(lab.uri).update({"x": "x + 1001"}, where="id < 10")
+        if compacted:
+            compact(lab.uri)
+        clean_up(lab.uri)
+
+    ACTS[35] = [when_committed(lab.uri, act)]
+    result = run(table, commit_granularity=1)
+    assert wrong(lab.uri) == []
+    if stable:
+        assert (len(CALLS), result.rows_recomputed, result.rows_kept) == (50, 10, 0)
+
+
+def test_a_compaction_and_a_cleanup_beside_commits_cost_no_call(lab: Lab) -> None:
+    table = make(lab)
+    ACTS[35] = [when_committed(lab.uri, lambda: (compact(lab.uri), clean_up(lab.uri)))]
+    result = run(table, commit_granularity=1)
+    assert wrong(lab.uri) == []
+    assert (len(CALLS), result.rows_recomputed, result.rows_kept, result.rows_gone) == (40, 0, 0, 0)
+
+
+def update_columns(uri: str, values: dict[int, int]) -> None:
+    """Rewrites `x` in place by the call of Lance that does not say so of the rows."""
+    dataset = lance.dataset(uri)
+    source = pa.table({"id": pa.array(values, pa.int64()), "x": pa.array(values.values(), pa.int64())})
+    fragment, fields = dataset.get_fragments()[0].update_columns(source, left_on="id")
+    change = lance.LanceOperation.Update(updated_fragments=[fragment], fields_modified=fields)
+    lance.LanceDataset.commit(dataset, change, read_version=dataset.version)
+
+
+def test_what_changed_in_place_before_a_compaction_is_found_by_comparing_where_the_old_version_is_kept(
+    lab: Lab,
+) -> None:
+    table = make(lab)
+
+    def act() -> None:
+        update_columns(lab.uri, {1: 1001, 2: 1002})
+        compact(lab.uri)
+        lance.dataset(lab.uri).update_config({"any": "thing"})
+        clean_up(lab.uri, error_if_tagged_old_versions=False)
+
+    ACTS[35] = [act]
+    assert run(table, protect_snapshot=True).rows_recomputed == 2
+    assert (wrong(lab.uri), len(CALLS)) == ([], 42)
+
+
+def test_stale_rows_are_found_by_comparing_with_a_version_that_a_tag_keeps(lab: Lab) -> None:
+    table = make(lab)
+    run(table)
+    dataset = lance.dataset(lab.uri)
+    dataset.tags.create("release", dataset.version)
+    update_columns(lab.uri, {1: 1001, 2: 1002})
+    compact(lab.uri)
+    lance.dataset(lab.uri).update_config({"any": "thing"})
+    clean_up(lab.uri, error_if_tagged_old_versions=False)
+    assert table.plan_backfill("v", stale=True).rows_stale == 2
+    assert run(table, stale=True).rows_computed == 2
+    assert (wrong(lab.uri), len(CALLS)) == ([], 42)
+
+
+@pytest.mark.parametrize("moved", [False, True], ids=["", "moved"])
+def test_a_deletion_and_a_cleanup_beside_a_job_leave_it_to_go_on(moved: bool, lab: Lab) -> None:
+    data = pa.table({"id": range(ROWS), "x": range(ROWS), "y": range(ROWS)})
+    lance.write_dataset(data, lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
+    lance.dataset(lab.uri).delete("id IN (3, 13, 23, 33)")
+    table = lab.table()
+    table.add_columns({"v": times_ten()})
+    others = f"""
+import lance
+from datetime import timedelta
+lance.dataset({lab.uri!r}).delete("id IN (4, 14, 24, 34)")
+if {moved}:
+    lance.dataset({lab.uri!r}).update({{"x": "x + 1001"}}, where="id = 5")
+lance.dataset({lab.uri!r}).cleanup_old_versions(older_than=timedelta(0))
+"""
+    # In a process of its own: this one's caches would still have the deletion files.
+    ACTS[15] = [lambda: subprocess.run([sys.executable, "-c", others], check=True)]
+    result = run(table)
+    assert (wrong(lab.uri), result.fragments_failed) == ([], {})
+    assert lance.dataset(lab.uri).count_rows("v IS NULL") == 0
