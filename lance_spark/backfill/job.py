@@ -142,11 +142,13 @@ class BackfillJob:
         return result
 
     def _follow(self, following: Following) -> None:
-        """Looks after rows that others moved or changed meanwhile, round after round, until the head has no such rows.
+        """Looks after rows that others moved or changed meanwhile, round after round, until a version has been right as it was.
 
-        A round that settles nothing is fruitless; as many are tried as commits are.
+        A round that settles nothing is fruitless; as many are tried as commits are. Where others change rows faster than they can be
+        computed, there is no end to it: then it is over after as many rounds, and after the time that a commit has.
         """
-        fruitless, began = 0, time.monotonic()
+        fruitless, rounds, began = 0, 0, time.monotonic()
+        first = began
         while True:
             done = self._done.fragments | self._tally.clean
             following_round = following.next_round(done, self._done.landed, self._hopeless, self._tally.held_now())
@@ -156,6 +158,10 @@ class BackfillJob:
             out_of_time = time.monotonic() - began > self._policy.timeout_s
             if fruitless > self._policy.max_retries or (fruitless and out_of_time):
                 return
+            if rounds > self._policy.max_retries and time.monotonic() - first > self._policy.timeout_s:
+                return
+            rounds += 1
+            self._beat()
             before = set(following.open)
             for known in (self._done.fragments, self._tally.clean, self._filed):
                 known.difference_update(before)
@@ -164,6 +170,11 @@ class BackfillJob:
             round_ = following_round.prepared
             self._commits = GroupCommits(round_, self._done, self._policy)
             self._run_tasks(round_, plan_tasks(following_round.plans, round_.task_rows(self._spark)))
+            if before <= self._tally.clean:
+                # What others did since that version came after the job as much as what they do after its end.
+                following.settle(self._tally.clean, self._tally.held_now())
+                self._settled = True
+                return
             if before & (self._done.fragments | self._tally.clean):
                 fruitless, began = 0, time.monotonic()
             else:

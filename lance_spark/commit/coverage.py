@@ -156,7 +156,7 @@ class Coverage:
         if not leaves:
             if now.id in self.others and not lineage.replaced:
                 return None
-            return False if lineage.moved_from(now) else None
+            return False if self._may_have_come_to(now, lineage) else None
         states = [self._leaf_state(leaf, now, lineage, input_ids) for leaf in leaves]
         known = [state for state in states if state is not None]
         return all(known) if known else None
@@ -164,6 +164,12 @@ class Coverage:
     def _leaf_state(self, leaf: Leaf, now: FragmentMetadata, lineage: Lineage, input_ids: Sequence[int]) -> bool | None:
         before = self.covered.get(leaf.fragment.id)
         if before is None:
-            return False if leaf.fragment.id not in self.others and lineage.moved_from(leaf.fragment) else None
+            is_other = leaf.fragment.id in self.others
+            return None if is_other or not self._may_have_come_to(leaf.fragment, lineage) else False
         unchanged = before.inputs == files_of(leaf.fragment, input_ids) and leaf.is_unchanged(now, input_ids)
         return before.done and unchanged
+
+    def _may_have_come_to(self, fragment: FragmentMetadata, lineage: Lineage) -> bool:
+        """Tells whether an update may have moved covered rows to a fragment; not one that took rows of other fragments alone."""
+        touched = lineage.moved_from(fragment) or frozenset()
+        return bool(touched) and (lineage.replaced or not touched <= self.others)

@@ -12,7 +12,8 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_spark import BackfillJobResult, Table
+from lance_spark import BackfillIncompleteError, BackfillJobResult, Table
+from lance_spark.backfill.following import Following
 from lance_spark.commit import columns as column_commits
 from lance_spark.commit.attempt import Landed, Unknown
 from tests.lance_spark.backfill.review.lab import Lab
@@ -198,3 +199,43 @@ lance.dataset({lab.uri!r}).cleanup_old_versions(older_than=timedelta(0))
     result = run(table)
     assert (wrong(lab.uri), result.fragments_failed) == ([], {})
     assert lance.dataset(lab.uri).count_rows("v IS NULL") == 0
+
+
+def at_each_look(monkeypatch: pytest.MonkeyPatch, act: Callable[[int], object]) -> list[int]:
+    """Lets somebody act whenever the job is about to look at the head; returns the looks."""
+    real, looks = Following.next_round, list[int]()
+
+    def next_round(self: Following, *arguments: Any) -> Any:
+        looks.append(len(looks) + 1)
+        act(looks[-1])
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Following, "next_round", next_round)
+    return looks
+
+
+def test_updates_of_rows_that_a_job_does_not_cover_are_none_of_its_business(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = make(lab)
+    looks = at_each_look(monkeypatch, lambda _: lance.dataset(lab.uri).update({"y": "y + 1"}, where="id = 35"))
+    result = run(table, num_frags=1)
+    assert (len(looks), result.rows_computed, len(CALLS)) == (1, 10, 10)
+
+
+def test_a_job_beside_steady_updates_ends_when_a_version_was_right(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make(lab)
+    looks = at_each_look(monkeypatch, lambda _: lance.dataset(lab.uri).update({"y": "y + 1"}, where="id = 5"))
+    result = run(table)
+    assert (len(looks), wrong(lab.uri), len(CALLS)) == (1, [], 40)
+    assert (result.rows_selected, result.rows_gone, result.new_rows) == (40, 0, 0)
+
+
+def test_a_job_beside_steady_updates_of_inputs_gives_up_in_the_end(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make(lab)
+    looks = at_each_look(monkeypatch, lambda _: lance.dataset(lab.uri).update({"x": "x + 1000"}, where="id = 5"))
+    with pytest.raises(BackfillIncompleteError, match="others kept changing it") as caught:
+        run(table, commit_max_retries=3, commit_timeout=timedelta(seconds=0.01))
+    assert len(looks) == 5
+    assert [row["id"] for row in wrong(lab.uri)] == [5]
+    assert (caught.value.result.status, caught.value.result.rows_recomputed) == ("PARTIAL", 4)
