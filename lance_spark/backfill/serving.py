@@ -25,9 +25,9 @@ from lance_spark.backfill.shipped import shipped
 from lance_spark.backfill.spec import BackfillSpec, DoneRows
 from lance_spark.catalog.binding import OUTPUT_KEY
 from lance_spark.checkpoints import LanceObjects, checkpoint_store
-from lance_spark.commit.history import Event, events_between
+from lance_spark.commit.history import events_between
 from lance_spark.commit.identity import TOKEN_KEY, files_of
-from lance_spark.commit.lineage import Lineage, Piece
+from lance_spark.commit.lineage import Lineage, Piece, Step
 from lance_spark.commit.rowsets import RowSet
 from lance_spark.errors import SnapshotError, TableUnreadableError, VersionNotFoundError, panics_as_errors
 from lance_spark.write.addresses import SnapshotRows
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 FOLDER = "_lance_spark"
+
+_LISTED_ONE_BY_ONE = 16
+"""From so many fragments on, all checkpoints of a job are listed at once."""
 
 
 def store_of(spec: BackfillSpec) -> CheckpointStore:
@@ -71,20 +74,23 @@ def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) 
     Without a filter of the user's, rows that were computed as NULL are skipped, and where the column had another UDF before, all that this
     one has computed. With a filter, rows are skipped that this job has computed before it was interrupted.
     """
-    source, holds = source_of(spec, fragment), files_of(fragment, spec.target_ids)
+    source = source_of(spec, fragment)
+    holds = {file.partition(":")[0] for file in files_of(fragment, spec.target_ids)}
     done = DoneRows()
     for record in records.of(fragment.id):
         fits = (record.key, record.source, record.physical_rows) == (spec.key.digest, source, fragment.physical_rows)
-        if not fits or not any(file.partition(":")[0] == record.target_file for file in holds):
+        if not fits or record.target_file not in holds:
             continue
+        # Somebody may have written one of several siblings in place: then nobody knows of which rows.
+        computed = record.computed if len(holds) == 1 else RowSet.empty()
         skip = RowSet.empty()
         if spec.stale:
-            skip = record.computed
+            skip = computed
         elif spec.where is None:
-            skip = record.computed if spec.redefined else record.nulls
+            skip = computed if spec.redefined else record.nulls
         elif record.job_id in spec.serving_jobs:
-            skip = record.computed
-        done |= DoneRows(computed=record.computed, nulls=record.nulls, skip=skip)
+            skip = computed
+        done |= DoneRows(computed=computed, nulls=record.nulls, skip=skip)
     return done
 
 
@@ -135,6 +141,9 @@ class Finder:
         self._rows = rows
         self._store = store
         self._found: dict[tuple[int, int], Found] = {}
+        self._listed: dict[str, list[CheckpointEntry]] = {}
+        self._knows_all = False
+        self._owned: dict[tuple[int, str], tuple[RowSet, RowSet]] = {}
         self.missing_files: set[str] = set()
 
     def inherited(self, fragment: FragmentMetadata) -> DoneRows:
@@ -147,6 +156,11 @@ class Finder:
             old = done_rows(self._spec, piece.fragment, _records(self._spec))
             done |= DoneRows(**{f.name: moved.new_rows(getattr(old, f.name)) for f in dataclasses.fields(old)})
         return done
+
+    def look_again(self) -> None:
+        """Forgets what was listed: something of it has turned out not to be there."""
+        self._listed, self._knows_all = {}, False
+        self._owned.clear()
 
     def find(self, fragment: FragmentMetadata, wanted: Offsets, without_value: Offsets) -> Served:
         """Finds values for rows of a fragment.
@@ -215,17 +229,29 @@ class Finder:
         As far as whole fragments go: what is known of a range that has not ended is in checkpoints alone.
         """
         spec, source = self._spec, source_of(self._spec, fragment)
+        if (fragment.id, source) in self._owned:
+            return self._owned[fragment.id, source]
         rows, failed = RowSet.empty(), RowSet.empty()
         for record in _records(spec).of(fragment.id):
             if record.job_id == spec.job_id and self._fits(record, fragment, source):
                 rows, failed = rows | record.computed, failed | record.failed
-        for entry in self._store.find(spec.key, source):
+        for entry in self._entries(source):
             if entry.kind == "reference" and entry.job_id == spec.job_id:
                 body = self._store.read_reference(entry, spec.key, source)
                 if body is not None:
                     rows |= RowSet.from_text(str(body["rows"]["own"]))
                     failed |= RowSet.from_text(str(body["rows"]["failed"]))
-        return rows, failed - rows
+        found = self._owned[fragment.id, source] = rows, failed - rows
+        return found
+
+    def _entries(self, source: str) -> Sequence[CheckpointEntry]:
+        """Returns what is in checkpoints of a fragment, listed once; all of the key at once where an update mixed rows of many fragments."""
+        if source not in self._listed and not self._knows_all:
+            if len(self._listed) < _LISTED_ONE_BY_ONE:
+                self._listed[source] = self._store.find(self._spec.key, source)
+            else:
+                self._listed, self._knows_all = self._store.find_all(self._spec.key), True
+        return self._listed.get(source, ())
 
     def _own_commits(self, fragment: FragmentMetadata) -> list[int]:
         """Returns the versions in which this job committed values of a fragment that were right then."""
@@ -259,7 +285,7 @@ class Finder:
         source = source_of(self._spec, fragment)
         if any(self._fits(record, fragment, source) for record in _records(self._spec).of(fragment.id)):
             return True
-        return bool(self._store.find(self._spec.key, source))
+        return bool(self._entries(source))
 
     def _fits(self, record: FragmentRecord, fragment: FragmentMetadata, source: str) -> bool:
         return (record.key, record.source, record.physical_rows) == (
@@ -300,7 +326,7 @@ class Finder:
                 self._take_file(served, record.target_file, record.computed, record.job_id, moved, missing)
         if not any(len(rows) for rows in missing.values()):
             return
-        entries = self._store.find(spec.key, source)
+        entries = self._entries(source)
         for entry in (e for e in entries if e.kind == "reference"):
             body = self._store.read_reference(entry, spec.key, source)
             if body is not None:
@@ -413,16 +439,16 @@ def _where(moved: Moved, chosen: NDArray[np.bool_]) -> Moved:
 
 
 @functools.lru_cache(maxsize=4)
-def _events(spec: BackfillSpec) -> tuple[Event, ...]:
+def _steps(spec: BackfillSpec) -> tuple[Step, ...]:
     """Returns what happened since the oldest version that matters; read once per process and round."""
     dataset = spec.snapshot.open()
-    return tuple(events_between(dataset, spec.lineage_after or dataset.version, dataset.version))
+    return tuple(map(Step.of, events_between(dataset, spec.lineage_after or dataset.version, dataset.version)))
 
 
 @functools.lru_cache(maxsize=16)
 def _lineage(spec: BackfillSpec, after: int) -> Lineage:
     dataset = spec.snapshot.open()
-    return Lineage.between(dataset, after, dataset.version, _events(spec))
+    return Lineage.between(dataset, after, dataset.version, _steps(spec))
 
 
 @functools.lru_cache(maxsize=16)

@@ -151,6 +151,8 @@ class Coverage:
         before = self.covered.get(now.id)
         if before is not None and before.is_same(now, replaced=lineage.replaced):
             return before.done and files_of(now, input_ids) == before.inputs
+        if before is None and lineage.is_added(now):
+            return None
         if before is not None or leaves is None:
             return False  # nobody knows what it is made of
         if not leaves:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from lance_spark.commit.history import Event, events_between
 from lance_spark.commit.identity import FieldIdentity, field_identities, files_of
-from lance_spark.commit.lineage import Lineage
+from lance_spark.commit.lineage import Lineage, Step
 from lance_spark.commit.rebase import Change
 
 if TYPE_CHECKING:
@@ -73,12 +73,12 @@ class SeenHistory:
     Attributes:
         upto: Version up to which; 0 before the first look.
         changes: Every event since the job's snapshot, as a judgement needs it.
-        events: The same, as lineage needs it.
+        steps: The same, as lineage needs it.
     """
 
     upto: int = 0
     changes: list[Change] = field(default_factory=list)
-    events: list[Event] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
 
     def look(self, dataset: lance.LanceDataset, after: int, known: dict[int, Event] | None = None) -> None:
         """Reads what happened up to a version, from `after` on if this is the first look; `known` as :func:`events_between` says."""
@@ -88,12 +88,12 @@ class SeenHistory:
             if event.name == "Restore":
                 change = replace(change, undone=_undone(dataset, event))
             self.changes.append(change)
-            self.events.append(_slim(event))
+            self.steps.append(Step.of(event))
         self.upto = max(self.upto, dataset.version)
 
     def lineage(self, dataset: lance.LanceDataset, after: int) -> Lineage:
         """Returns where the rows of a version came from since an older one; both were looked at."""
-        return Lineage.between(dataset, after, dataset.version, self.events)
+        return Lineage.between(dataset, after, dataset.version, self.steps)
 
 
 def change_of(event: Event) -> Change:
@@ -117,13 +117,3 @@ def _undone(dataset: lance.LanceDataset, restore: Event) -> tuple[Change, ...]:
     """Returns what happened between the version that was restored and the one before the restore."""
     operation: Any = restore.operation
     return tuple(map(change_of, events_between(dataset, operation.version, restore.version - 1)))
-
-
-def _slim(event: Event) -> Event:
-    """Returns an event without what lineage does not ask for: thousands of commits may come beside a job of days."""
-    from lance import LanceOperation
-
-    kept = (LanceOperation.Rewrite, LanceOperation.Update, LanceOperation.Restore, LanceOperation.Overwrite)
-    if event.operation is None or isinstance(event.operation, kept):
-        return replace(event, properties={})
-    return Event(version=event.version, operation=LanceOperation.BaseOperation(), properties={})

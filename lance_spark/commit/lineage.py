@@ -86,20 +86,58 @@ class _Made:
     parts: tuple[_Part, ...] | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Step:
+    """What one version did to the places of rows, and nothing else: a job of days keeps thousands.
+
+    Attributes:
+        version: The version.
+        name: Name of the operation; None where its transaction is gone.
+        made: Fragments that came out of a compaction.
+        moved: Data files of the fragments that an update made, which have no ids in its transaction.
+        touched: Ids of the fragments that it took their rows from; without any, all rows are new.
+        restored: The version that was restored.
+    """
+
+    version: int
+    name: str | None
+    made: dict[int, _Made] | None = None
+    moved: tuple[str, ...] = ()
+    touched: npt.NDArray[np.uint32] | None = None
+    restored: int | None = None
+
+    @staticmethod
+    def of(event: Event) -> Step:
+        """Takes it from a transaction."""
+        from lance import LanceOperation
+
+        operation = event.operation
+        name = None if operation is None else event.name
+        if isinstance(operation, LanceOperation.Rewrite):
+            return Step(version=event.version, name=name, made=_made_by(operation, event.version))
+        if isinstance(operation, LanceOperation.Update):
+            took = [*operation.removed_fragment_ids, *(fragment.id for fragment in operation.updated_fragments)]
+            files = _paths_of(operation.new_fragments)
+            return Step(version=event.version, name=name, moved=files, touched=np.array(took, np.uint32))
+        if isinstance(operation, LanceOperation.Append):
+            files = _paths_of(operation.fragments)
+            return Step(version=event.version, name=name, moved=files, touched=np.zeros(0, np.uint32))
+        restored = operation.version if isinstance(operation, LanceOperation.Restore) else None
+        return Step(version=event.version, name=name, restored=restored)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
     """What is known of the way to one version; later states refer to earlier ones, so that a restore can go back.
 
     Attributes:
         earlier: The state before; None where the table was as it was at the start, or was made anew.
-        made: Fragments that came out of a compaction in this step.
-        moved: Fragments that an update took rows from in this step, by the data files that it put them into.
+        step: What this step did; None where its transaction is gone, and at the start.
         lost: Whether the transaction of this step is gone.
     """
 
     earlier: _State | None = None
-    made: dict[int, _Made] | None = None
-    moved: dict[str, frozenset[int]] | None = None
+    step: Step | None = None
     lost: bool = False
 
 
@@ -118,16 +156,18 @@ class Lineage:
         self._dataset = dataset
         self._after = after
         self._made: dict[int, _Made] = {}
-        self._moved: dict[str, frozenset[int]] = {}
+        self._moved: dict[str, npt.NDArray[np.uint32]] = {}
         self.complete = True
         self.replaced = replaced
-        step: _State | None = state
-        while step is not None:
-            # No id is on the way twice: compaction reserves new ones, and the way begins after an overwrite or at the restored version.
-            self._made.update(step.made or {})
-            self._moved.update(step.moved or {})
-            self.complete = self.complete and not step.lost
-            step = step.earlier
+        at: _State | None = state
+        while at is not None:
+            if at.step is not None:
+                # No id is on the way twice: compaction reserves new ones, and the way begins after an overwrite or at the restored version.
+                self._made.update(at.step.made or {})
+                if at.step.touched is not None:
+                    self._moved.update(dict.fromkeys(at.step.moved, at.step.touched))
+            self.complete = self.complete and not at.lost
+            at = at.earlier
         self._there_before: frozenset[int] | None = None
         self._opened: lance.LanceDataset | None = None
 
@@ -137,43 +177,40 @@ class Lineage:
         return frozenset(self._made)
 
     @staticmethod
-    def between(dataset: lance.LanceDataset, after: int, upto: int, events: Iterable[Event] | None = None) -> Lineage:
+    def between(dataset: lance.LanceDataset, after: int, upto: int, steps: Iterable[Step] | None = None) -> Lineage:
         """Follows the versions `after + 1` to `upto`.
 
         Args:
             dataset: The table, at any version of the branch.
             after: The version that the older rows are of.
             upto: The version that the newer rows are of.
-            events: What is known of these versions already, and maybe of others; by default their transactions are read, one small read each.
+            steps: What is known of these versions already, and maybe of others; by default their transactions are read, one small read each.
         """
-        from lance import LanceOperation
-
         states = {after: _State()}
         replaced = False
-        for event in events_between(dataset, after, upto) if events is None else events:
-            if not after < event.version <= upto:
+        for step in map(Step.of, events_between(dataset, after, upto)) if steps is None else steps:
+            if not after < step.version <= upto:
                 continue
-            earlier = states[event.version - 1]
-            operation = event.operation
-            state = earlier
-            if operation is None:
+            earlier = states[step.version - 1]
+            state = _State(earlier=earlier, step=step)
+            if step.name is None:
                 state, replaced = _State(earlier=earlier, lost=True), True
-            elif isinstance(operation, LanceOperation.Rewrite):
-                state = _State(earlier=earlier, made=_made_by(operation, event.version))
-            elif isinstance(operation, LanceOperation.Update):
-                state = _State(earlier=earlier, moved=_moved_by(operation))
-            elif isinstance(operation, LanceOperation.Restore):
+            elif step.restored is not None:
                 # Back to before the beginning: what is there now may be what the older version had under other ids.
-                state, replaced = states.get(operation.version, _State(lost=True)), True
-            elif isinstance(operation, LanceOperation.Overwrite):
+                state, replaced = states.get(step.restored, _State(lost=True)), True
+            elif step.name == "Overwrite":
                 state, replaced = _State(), True
-            states[event.version] = state
+            states[step.version] = state
         return Lineage(dataset, after, states.get(upto, _State()), replaced=replaced)
 
     def moved_from(self, fragment: FragmentMetadata) -> frozenset[int] | None:
         """Returns the ids of the fragments from which an update may have moved rows into a fragment; None where no known update made it."""
         found = [self._moved[file.path] for file in fragment.files if file.path in self._moved]
-        return frozenset().union(*found) if found else None
+        return frozenset(np.concatenate(found).tolist()) if found else None
+
+    def is_added(self, fragment: FragmentMetadata) -> bool:
+        """Tells whether all rows of a fragment are known to be new: an append made it, or a merge that took no rows from anywhere."""
+        return self.moved_from(fragment) == frozenset()
 
     def leaves(self, fragment_id: int) -> list[Leaf] | None:
         """Returns where the rows of a fragment were at the older version, without reading anything.
@@ -272,10 +309,8 @@ class Lineage:
         return self._opened
 
 
-def _moved_by(update: lance.LanceOperation.Update) -> dict[str, frozenset[int]]:
-    """Returns the files of an update's new fragments, whose ids the transaction does not know, and the fragments that lost rows to them."""
-    touched = frozenset([*update.removed_fragment_ids, *(fragment.id for fragment in update.updated_fragments)])
-    return {file.path: touched for fragment in update.new_fragments for file in fragment.files}
+def _paths_of(fragments: Iterable[FragmentMetadata]) -> tuple[str, ...]:
+    return tuple(file.path for fragment in fragments for file in fragment.files)
 
 
 def _made_by(rewrite: lance.LanceOperation.Rewrite, version: int) -> dict[int, _Made]:

@@ -166,6 +166,8 @@ class Origins:
             return Found(
                 origins=(Origin(fragment=before, moved=Moved(old=live, new=live), same=same),), unknown=no_rows()
             )
+        if before is None and self._lineage.is_added(fragment):
+            return Found(origins=(), unknown=no_rows())
         pieces = self._lineage.origins(fragment.id)
         if self._base is None and not pieces and fragment.id in self._unchanged:
             return Found(

@@ -14,7 +14,7 @@ from lance.fragment import DataFile, DeletionFile, FragmentMetadata
 
 from lance_spark.commit.coverage import Coverage, Covered, Look
 from lance_spark.commit.history import Event
-from lance_spark.commit.lineage import Leaf, Lineage
+from lance_spark.commit.lineage import Leaf, Lineage, Step
 
 INPUT, TARGET, OTHER = 1, 2, 3
 ROWS = 10
@@ -48,6 +48,9 @@ class FakeLineage:
 
     def moved_from(self, one: FragmentMetadata) -> frozenset[int] | None:
         return self.updates.get(one.id)
+
+    def is_added(self, one: FragmentMetadata) -> bool:
+        return self.updates.get(one.id) == frozenset()
 
 
 def coverage(done: Mapping[int, bool], others: Iterable[int] = (), *, held: int = 0) -> Coverage:
@@ -277,13 +280,13 @@ class Model:
 
     fragments: dict[int, FragmentMetadata]
     rows: dict[int, list[dict[str, Any]]]
-    events: list[Event] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
     next_id: int = 0
     files: int = 0
 
     @property
     def version(self) -> int:
-        return 1 + len(self.events)
+        return 1 + len(self.steps)
 
     def add(self, rows: list[dict[str, Any]]) -> FragmentMetadata:
         self.files += 1
@@ -293,7 +296,7 @@ class Model:
         return made
 
     def note(self, operation: Any) -> None:
-        self.events.append(Event(version=self.version + 1, operation=operation, properties={}))
+        self.steps.append(Step.of(Event(version=self.version + 1, operation=operation, properties={})))
 
     def append(self, count: int) -> None:
         self.note(LanceOperation.Append([self.add([{"job": None, "fresh": True} for _ in range(count)])]))
@@ -351,7 +354,7 @@ class Model:
 
     def lineage(self, after: int) -> Lineage:
         none: Any = None  # nothing is opened where all transactions are there
-        return Lineage.between(none, after, self.version, self.events)
+        return Lineage.between(none, after, self.version, self.steps)
 
 
 @given(st.data())

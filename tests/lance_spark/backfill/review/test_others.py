@@ -6,7 +6,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
+from typing import Any, NamedTuple
 
 import lance
 import pyarrow as pa
@@ -18,7 +18,8 @@ from lance_spark.commit import columns as column_commits
 from lance_spark.commit.attempt import Landed, Unknown
 from tests.lance_spark.backfill.review.lab import Lab
 from tests.waiting import eventually
-from udf_runtime import UDF, udf
+from udf_runtime import UDF, Columns, udf
+from udf_runtime.checkpoint import CheckpointStore
 
 ROWS = 40
 SETTINGS: dict[str, Any] = {
@@ -239,3 +240,67 @@ def test_a_job_beside_steady_updates_of_inputs_gives_up_in_the_end(lab: Lab, mon
     assert len(looks) == 5
     assert [row["id"] for row in wrong(lab.uri)] == [5]
     assert (caught.value.result.status, caught.value.result.rows_recomputed) == ("PARTIAL", 4)
+
+
+@pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
+def test_rows_that_somebody_appended_with_values_keep_them_though_older_versions_are_gone(
+    stable: bool, lab: Lab
+) -> None:
+    table = make(lab, stable=stable)
+
+    def act() -> None:
+        data = {"id": [100, 101], "x": [100, 101], "y": [0, 0], "v": pa.array([-1, -1], pa.int64())}
+        lance.write_dataset(pa.table(data), lab.uri, mode="append")
+        clean_up(lab.uri)
+
+    ACTS[35] = [when_committed(lab.uri, act)]
+    result = run(table, commit_granularity=1)
+    assert [(row["id"], row["v"]) for row in wrong(lab.uri)] == [(100, -1), (101, -1)]
+    assert (len(CALLS), result.rows_recomputed, result.new_rows, result.rows_gone) == (40, 0, 2, 0)
+
+
+class Parts(NamedTuple):
+    a: int
+    b: int
+
+
+def test_a_sibling_that_somebody_else_wrote_in_place_is_out_of_date(lab: Lab) -> None:
+    def parts(x: int) -> Columns[Parts]:
+        from tests.lance_spark.backfill.review.test_others import CALLS
+
+        CALLS.append(x)
+        return Parts(x * 2, x * 3)
+
+    data = pa.table({"id": range(20), "x": range(20)})
+    lance.write_dataset(data, lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
+    table = lab.table()
+    table.add_columns(udf(parts, version="1", name="parts"))
+    table.backfill("a", **SETTINGS)
+    rewrite(lab.uri, "b", {1: -1, 2: -2})
+    assert table.plan_backfill("a", stale=True).total_rows_pending > 0
+    assert table.backfill("a", stale=True, **SETTINGS).status == "DONE"
+    rows = lance.dataset(lab.uri).to_table().to_pylist()
+    assert [(row["a"], row["b"]) for row in rows] == [(2 * x, 3 * x) for x in range(20)]
+    assert len(CALLS) == 20, "values of old were at hand"
+
+
+def test_checkpoints_are_listed_once_where_an_update_mixes_rows_of_many_fragments(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = pa.table({"id": range(200), "x": range(200), "y": range(200)})
+    lance.write_dataset(data, lab.uri, max_rows_per_file=5, enable_stable_row_ids=True)
+    table = lab.table()
+    table.add_columns({"v": times_ten()})
+    listed = list[int]()
+
+    def act(look: int) -> None:
+        if look == 1:
+            lance.dataset(lab.uri).update({"y": "y + 1"}, where="id % 5 = 0")
+            for name in ("find", "find_all"):
+                real = getattr(CheckpointStore, name)
+                monkeypatch.setattr(CheckpointStore, name, lambda *a, _real=real: (listed.append(1), _real(*a))[1])
+
+    at_each_look(monkeypatch, act)
+    run(table, task_size=100)
+    assert wrong(lab.uri) == []
+    assert 0 < len(listed) < 30
