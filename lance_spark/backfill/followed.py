@@ -11,6 +11,7 @@ done about it depends on what the user asked for:
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,8 @@ from lance_spark.backfill.selection import has_values, live_rows, matching_rows,
 from lance_spark.backfill.serving import Finder
 from lance_spark.backfill.spec import BackfillSpec, FollowSpec, FragmentWork
 from lance_spark.commit.rowsets import RowSet
-from lance_spark.write.addresses import SnapshotRows, equal_values
+from lance_spark.errors import FilterError
+from lance_spark.write.addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, equal_values
 from lance_spark.write.compare import read_rows
 from lance_spark.write.pieces import Moved, Offsets, distinct, no_rows
 
@@ -84,6 +86,8 @@ def select_followed(
         return _of_missing(spec, follow, work, rows, fragment, finder, known)
     unfinished = _union([found.unknown, *(o.moved.new for o in covered if o.fragment.id in follow.unfinished)], live)
     if spec.where is not None and len(unfinished):
+        if any(o.fragment.id != fragment.fragment_id for o in covered) or len(found.unknown):
+            _refuse_addresses(spec, rows, fragment)
         now = matching_rows(rows.dataset, fragment, work, spec.where)
         unfinished = np.intersect1d(unfinished, now, assume_unique=True)
     selected = distinct(own, without(unfinished, work.done.skip.to_numpy()))
@@ -94,6 +98,22 @@ def select_followed(
         held=len(distinct(selected, own)),
         added=len(live) - len(there),
     )
+
+
+def _refuse_addresses(spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment) -> None:
+    """Refuses to look for rows by addresses that they had in another version.
+
+    Raises:
+        FilterError: The filter names addresses, or ids that are addresses.
+    """
+    name = ROW_ADDRESS if rows.dataset.has_stable_row_ids else f"{ROW_ADDRESS}|{ROW_ID}"
+    if re.search(rf"\b({name})\b", spec.where or ""):
+        raise FilterError(
+            spec.where or "",
+            f"rows that it names were moved to fragment {fragment.fragment_id} while the job ran, where their addresses are others",
+            uri=rows.dataset.uri,
+            hint="run the backfill again with the addresses of now; get_failed_row_addresses returns them",
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

@@ -24,7 +24,7 @@ from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.coverage import Coverage, Covered
 from lance_spark.commit.heads import SeenHistory
 from lance_spark.commit.identity import FieldIdentity, field_identities
-from lance_spark.commit.rebase import Verdict, judge_column
+from lance_spark.commit.rebase import Verdict, drop_of, judge_column
 from lance_spark.dataset import DatasetRef, moments_of
 from lance_spark.errors import CommitImpossibleError, TableNotFoundError
 from lance_spark.read.sizes import measure
@@ -183,6 +183,7 @@ class Following:
         then = field_identities(self._first.dataset.lance_schema)
         targets = self._targets_now(then, fields, head)
         by_id = {column.id: column for column in fields}
+        self._refuse_other_inputs(by_id, head)
         return replace(
             first,
             snapshot=head,
@@ -196,6 +197,22 @@ class Following:
             bases=tuple(dict.fromkeys([*self._bases, *first.bases]))[:MOST_BASES],
             follow=follow,
         )
+
+    def _refuse_other_inputs(self, now: Mapping[int, FieldIdentity], head: DatasetRef) -> None:
+        """Ends the job where rows have to be looked at whose input was dropped, and another column has its field id.
+
+        Raises:
+            CommitImpossibleError: So it is.
+        """
+        for column in self._first.spec.inputs:
+            dropped = drop_of(column, self._history.changes) if column.id in now else None
+            if dropped is not None:
+                raise CommitImpossibleError(
+                    f"input column {column.name!r} was dropped ({dropped.text}), and rows that need it changed{moments_of(head.open(), [dropped.version])} "
+                    f"- at {head.uri}, version {head.version}, read at version {self._bases[-1]} - nothing more is committed; what was computed is "
+                    "kept; give the column another UDF, or drop it",
+                    uri=head.uri,
+                )
 
     def _targets_now(
         self, then: Sequence[FieldIdentity], now: Sequence[FieldIdentity], head: DatasetRef

@@ -103,6 +103,11 @@ def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: 
     return VALID
 
 
+def drop_of(column: FieldIdentity, changes: Iterable[Change]) -> Change | None:
+    """Returns what dropped a column, as far as that is known; another column may have its field id by now."""
+    return next((c for c in changes if c.schema is not None and all(field.id != column.id for field in c.schema)), None)
+
+
 def _lost_in(then: FieldIdentity, change: Change) -> bool:
     return change.schema is not None and not any(
         (field.id, field.type) == (then.id, then.type) for field in change.schema

@@ -16,6 +16,7 @@ from lance_spark import BackfillIncompleteError, BackfillJobResult, Table
 from lance_spark.backfill.following import Following
 from lance_spark.commit import columns as column_commits
 from lance_spark.commit.attempt import Landed, Unknown
+from lance_spark.errors import CommitImpossibleError
 from tests.lance_spark.backfill.review.lab import Lab
 from tests.waiting import eventually
 from udf_runtime import UDF, Columns, udf
@@ -304,3 +305,37 @@ def test_checkpoints_are_listed_once_where_an_update_mixes_rows_of_many_fragment
     run(table, task_size=100)
     assert wrong(lab.uri) == []
     assert 0 < len(listed) < 30
+
+
+@pytest.mark.parametrize("compacted", [False, True], ids=["", "compacted"])
+def test_a_column_that_got_the_field_id_of_a_dropped_input_is_not_read_in_its_place(compacted: bool, lab: Lab) -> None:
+    lance.write_dataset(pa.table({"id": range(ROWS)}), lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
+    table = lab.table()
+
+    def first(id: int) -> int:
+        return id
+
+    table.add_columns({"v": udf(first, data_type=pa.int64(), version="0")})
+    lance.dataset(lab.uri).add_columns({"x": "id + 0"})
+    table.alter_columns({"path": "v", "udf": times_ten()})
+
+    def act() -> None:
+        lance.dataset(lab.uri).drop_columns(["x"])
+        if compacted:
+            compact(lab.uri)
+        lance.dataset(lab.uri).add_columns({"z": "id * 7"})
+
+    ACTS[15] = [act]
+    with pytest.raises(CommitImpossibleError, match="input column 'x' was dropped"):
+        run(table)
+    assert set(CALLS) <= set(range(ROWS)) and len(CALLS) <= ROWS
+
+
+def test_rows_that_were_named_by_address_and_moved_are_told(lab: Lab) -> None:
+    table = make(lab)
+    addresses = [0, 1, *(3 << 32 | row for row in range(4))]
+    ACTS[0] = [lambda: (compact(lab.uri), clean_up(lab.uri))]
+    with pytest.raises(BackfillIncompleteError, match="addresses are others") as caught:
+        run(table, where=f"_rowaddr IN ({', '.join(map(str, addresses))})")
+    assert caught.value.result.status in ("PARTIAL", "FAILED")
+    assert caught.value.result.fragments_failed
