@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 import uuid
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -27,7 +27,7 @@ from lance_spark.commit.changes import (
 from lance_spark.commit.committer import properties_of, run_rounds
 from lance_spark.commit.coverage import Coverage, Covered
 from lance_spark.commit.doors import Follow, Outcome, Stage
-from lance_spark.commit.entries import add_null_columns, data_files, fill_gaps
+from lance_spark.commit.entries import add_null_columns, column_entries, fill_gaps
 from lance_spark.commit.heads import Head, SeenHistory
 from lance_spark.commit.history import Event
 from lance_spark.commit.identity import FieldIdentity
@@ -49,7 +49,6 @@ from lance_spark.errors import CommitConflictError, CommitError, CommitImpossibl
 
 if TYPE_CHECKING:
     import lance
-    from lance.fragment import DataFile
 
 _logger = logging.getLogger(__name__)
 
@@ -351,8 +350,9 @@ class _ColumnCommit:
     ) -> CommitResult | Lost | Unknown:
         from lance import LanceOperation
 
-        numbers = sorted(parts)
-        groups = [LanceOperation.DataReplacementGroup(*pair) for pair in self._entries(head, numbers, parts)]
+        staged = {number: parts[number].staged for number in sorted(parts)}
+        entries = column_entries(head, self.change.targets, staged, self.followed, self.stage.blank)
+        groups = [LanceOperation.DataReplacementGroup(*pair) for pair in entries]
         outcome = attempt_commit(
             head.dataset,
             LanceOperation.DataReplacement(groups),
@@ -401,17 +401,6 @@ class _ColumnCommit:
         self._put_back(mine, landed.version, job_id=f"{self.job_id}-lost")
         self.left = {**self.left, **dict.fromkeys(lost, what)}
         self.files = (self.files or frozenset()) - {part.staged.name for part in mine.values()}
-
-    def _entries(
-        self, head: Head, numbers: Sequence[int], parts: Mapping[int, FragmentColumns]
-    ) -> Iterator[tuple[int, DataFile]]:
-        """Yields the entries of column files; a file names its columns as the version did that it was written for."""
-        names = {column.id: column.name for column in head.fields}
-        renamed = any(column.id >= 0 and names.get(column.id) != column.name for column in self.change.targets)
-        for followed in (False, True):
-            chosen = [n for n in numbers if (n in self.followed) == followed]
-            dataset = self.snapshot.open() if renamed and not followed and chosen else head.dataset
-            yield from zip(chosen, data_files(dataset, [parts[n].staged for n in chosen]), strict=True)
 
     def _examine(self, landed: lance.LanceDataset) -> None:
         """Looks for what slipped in between the look at the head and the commit.

@@ -311,6 +311,22 @@ def test_a_target_renamed_between_look_and_commit_has_the_values_under_its_new_n
     assert_readable_and_clean(path)
 
 
+@pytest.mark.parametrize("cleaned", [False, True], ids=["", "snapshot cleaned up"])
+def test_a_target_that_was_renamed_is_filled_beside_one_that_is_new(cleaned: bool, path: Path) -> None:
+    at = str(path)
+    make_table(at)
+    job = Backfill(at, "other", LongType(), extra=[StructField("n", LongType())])
+    addresses, values = zip(*computed(snapshot_rows(at)), strict=True)
+    message = job.task([job.batch(addresses, values, [-value for value in values])])
+    lance.dataset(at).alter_columns({"path": "other", "name": "renamed"})
+    if cleaned:
+        lance.dataset(at).cleanup_old_versions(older_than=timedelta(0))
+    job.commit(message)
+    assert column(at, "renamed") == {k: k * 10 for k in range(30)}
+    assert column(at, "n") == {k: k * -10 for k in range(30)}
+    assert_readable_and_clean(path)
+
+
 def test_old_values_are_read_in_windows_of_what_they_take_in_memory(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
