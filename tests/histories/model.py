@@ -283,8 +283,11 @@ class Judge:
         if run.start.where is None and not run.start.stale:
             if last is None:
                 return right | {None} if late else right
+            # Nobody can tell any more whether it was given, or copied from what the job had computed.
+            untold = life.changed and life.relocated and self.story.was_done(CleanUp, run.snapshot, self.end)
             # What another backfill of the same function gave may be as old as ours.
-            return {last} if last < 0 or last % 10 == 1 else right | ({last} if life.restored else set())
+            is_theirs = (last < 0 or last % 10 == 1) and not untold
+            return {last} if is_theirs else right | ({last} if untold or life.restored else set())
         return right | {last} if late else right
 
     def _of_write(self, life: _Life, then: Row, *, unknown: bool) -> set[int | None]:
