@@ -12,11 +12,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from lance_spark.commit.changes import FollowedColumns, FragmentColumns
 from lance_spark.commit.identity import FieldIdentity, field_identities
@@ -30,12 +29,13 @@ from lance_spark.errors import (
     TableUnreadableError,
     VersionNotFoundError,
 )
-from lance_spark.write.addresses import SnapshotRows, equal_values
+from lance_spark.write.addresses import SnapshotRows
 from lance_spark.write.column_file import ColumnFile, Targets
-from lance_spark.write.compare import changed_rows, read_rows
+from lance_spark.write.compare import changed_rows
 from lance_spark.write.origins import OpenBase, Origin, Origins, not_updated
-from lance_spark.write.pieces import Chunk, FilePiece, MissingFileError, Moved, Offsets, columns_of, merge, no_rows
+from lance_spark.write.pieces import Chunk, FilePiece, MissingFileError, Moved, columns_of, merge, no_rows
 from lance_spark.write.staging import Staging, open_session
+from lance_spark.write.stale import Column, Stale, judge_stale, staged_values, values_before
 
 if TYPE_CHECKING:
     import lance
@@ -46,8 +46,6 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 OnStale = Literal["null", "error"]
-
-_ROWS = 2048
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,12 +144,11 @@ class CarryOver:
                 carried += len(good.old)
                 given.append(good.new)
             if len(stale.old):
-                wrong, kept = self._without_value(stale, part, head, number, base, origin.fragment.id)
-                self._refuse_stale(len(stale.old) - kept, number, head)
-                if len(wrong):
-                    streams.append(self._nulls(wrong))
-                    given.append(wrong)
-                nulled += len(stale.old) - kept
+                found_stale = self._judge(stale, part, head, number, base, origin.fragment.id)
+                if len(found_stale.rows):
+                    streams.append(found_stale.chunks())
+                    given.append(found_stale.rows)
+                nulled += found_stale.nulled
         columns = self._write(handle, head, streams, RowSet.of(np.concatenate(given))) if streams else None
         return FollowedColumns(fragment_id=number, columns=columns, carried=carried, nulled=nulled, covered=covered)
 
@@ -175,7 +172,7 @@ class CarryOver:
             Moved(old=moved.old[changed], new=moved.new[changed]),
         )
 
-    def _without_value(
+    def _judge(
         self,
         stale: Moved,
         part: FragmentColumns,
@@ -183,56 +180,29 @@ class CarryOver:
         number: int,
         base: lance.LanceDataset | None,
         base_id: int,
-    ) -> tuple[Offsets, int]:
-        """Finds the rows of changed inputs that have a value that is not theirs: the one from before, or this write's.
+    ) -> Stale:
+        """Finds the values that rows of changed inputs must not keep.
 
-        Returns:
-            Them, ascending, and how many other rows have a value: whoever changed the inputs has given it too.
+        Raises:
+            CommitConflictError: The user wants to hear of such rows, or a column has to be NULL and may not be.
         """
-        names = self._names_now(head.dataset)
-        existing = [name for name in names if name is not None]
-        order = np.argsort(stale.new)
-        old, new = stale.old[order], stale.new[order]
-        if len(existing) < len(names):
-            return no_rows(), 0  # the column is not there yet: nothing has a value
-        wrong = np.zeros(len(new), dtype=np.bool_)
-        kept = 0
-        for first in range(0, len(new), _ROWS):
-            at = slice(first, first + _ROWS)
-            now = read_rows(head, number, tuple(existing), new[at])
-            same = self._equal_to_staged(part, old[at], now)
-            if base is not None and len(self._plan.targets.existing) == len(names):
-                same |= self._equal_to_before(base, base_id, old[at], now)
-            filled = np.zeros(len(new[at]), dtype=np.bool_)
-            for array in now:
-                filled |= ~np.asarray(array.is_null())
-            wrong[at] = filled & same
-            kept += int((filled & ~same).sum())
-        return new[wrong], kept
-
-    def _equal_to_before(
-        self, base: lance.LanceDataset, base_id: int, old: Offsets, now: Sequence[pa.Array[Any]]
-    ) -> NDArray[np.bool_]:
-        try:
-            before = read_rows(SnapshotRows(base), base_id, tuple(self._plan.targets.schema.names), old)
-        except TableUnreadableError as error:
-            # Whether these values are copies is not known any more; a value that somebody gave must not be lost.
-            _LOG.warning("values of fragment %s cannot be compared: %s", base_id, error)
-            return np.zeros(len(old), dtype=np.bool_)
-        return _all_equal(before, now)
-
-    def _equal_to_staged(self, part: FragmentColumns, old: Offsets, now: Sequence[pa.Array[Any]]) -> NDArray[np.bool_]:
         session = open_session(self._staging.uri, self._staging.storage_options)
-        names = self._plan.targets.schema.names
-        try:
-            reader = session.open_reader(f"data/{part.staged.name}", columns=names)
-            found = [
-                reader.take_rows(old[first : first + _ROWS].tolist()).to_table() for first in range(0, len(old), _ROWS)
-            ]
-        except (OSError, ValueError, RuntimeError) as error:
-            raise MissingFileError(part.staged.name) from error
-        table = pa.concat_tables(found).combine_chunks()
-        return _all_equal([pa.concat_arrays(table.column(name).chunks) for name in names], now)
+        columns = [
+            Column(field=field, now=name, before=column.name if column.id >= 0 else None)
+            for field, name, column in zip(
+                self._plan.targets.schema, self._names_now(head.dataset), self._plan.identities, strict=True
+            )
+        ]
+        found = judge_stale(
+            head,
+            number,
+            stale,
+            columns,
+            staged=staged_values(session, part.staged.name),
+            before=values_before(None if base is None else SnapshotRows(base), base_id),
+        )
+        self._refuse_stale(found.nulled, number, head)
+        return found
 
     def _names_now(self, head: lance.LanceDataset) -> list[str | None]:
         """Returns the names that the target columns have in a version."""
@@ -260,12 +230,6 @@ class CarryOver:
         if limit is not None and self._carried_bytes > limit:
             raise CarryOverTooLargeError(self._staging.uri, self._staging.job_id, self._carried_bytes, limit)
 
-    def _nulls(self, offsets: Offsets) -> Iterator[Chunk]:
-        kind = pa.struct(list(self._plan.targets.schema))
-        for first in range(0, len(offsets), _ROWS):
-            part = offsets[first : first + _ROWS]
-            yield part, pa.nulls(len(part), kind)
-
     def _write(
         self, handle: LanceFragment, head: SnapshotRows, streams: Sequence[Iterator[Chunk]], given: RowSet
     ) -> FragmentColumns:
@@ -289,10 +253,3 @@ class CarryOver:
             raise
         self.names.append(written.staged.name)
         return FragmentColumns(fragment=handle.metadata, staged=written.staged, given=given)
-
-
-def _all_equal(one: Sequence[pa.Array[Any]], other: Sequence[pa.Array[Any]]) -> NDArray[np.bool_]:
-    same = np.ones(len(other[0]), dtype=np.bool_)
-    for a, b in zip(one, other, strict=True):
-        same &= equal_values(a, b)
-    return same

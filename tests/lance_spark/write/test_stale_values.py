@@ -1,0 +1,105 @@
+"""What a write leaves in rows whose inputs somebody changed meanwhile: what it cannot compute is NULL and counted, column by column."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import LongType, StructField
+
+from tests.lance_spark.write.backfills import (
+    Backfill,
+    ColumnsWritten,
+    column,
+    computed,
+    make_table,
+    orphans,
+    snapshot_rows,
+)
+from tests.lance_spark.write.test_backfill_conflicts import between_look_and_commit
+
+CHANGED = {3, 4, 25}
+
+
+@pytest.fixture
+def path(tmp_path: Any) -> str:
+    return str(tmp_path / "table.lance")
+
+
+def update_inputs(path: str) -> None:
+    lance.dataset(path).update({"text": "'changed'"}, where="id in (3, 4, 25)")
+
+
+def update_a_whole_fragment_too(path: str) -> None:
+    lance.dataset(path).update({"text": "'changed'"}, where="id in (3, 4, 25) or id < 10")
+
+
+def update_and_compact(path: str) -> None:
+    update_inputs(path)
+    lance.dataset(path).optimize.compact_files(materialize_deletions_threshold=0.0)
+
+
+def two_columns(path: str, second: str, **options: str) -> tuple[Backfill, ColumnsWritten]:
+    """Writes two columns: `a`, which is there with values of an earlier write, and another one."""
+    job = Backfill(
+        path, "a", LongType(), options={"input_columns": "text", **options}, extra=[StructField(second, LongType())]
+    )
+    rows = snapshot_rows(path)
+    return job, job.task([job.batch([at for at, _ in rows], [k * 10 for _, k in rows], [k * 100 for _, k in rows])])
+
+
+@pytest.mark.parametrize("act", [update_inputs, update_a_whole_fragment_too, update_and_compact])
+def test_a_column_that_is_there_loses_old_copies_where_another_one_is_new(
+    act: Callable[[str], None], path: str
+) -> None:
+    make_table(path, a=pa.int64())
+    Backfill(path, "a", LongType()).run(computed(snapshot_rows(path), lambda k: -k - 1))
+    job, message = two_columns(path, "n")
+    act(path)
+    result = job.commit(message)
+    lost = CHANGED | set(range(10)) if act is update_a_whole_fragment_too else CHANGED
+    assert column(path, "a") == {k: None if k in lost else k * 10 for k in range(30)}
+    assert column(path, "n") == {k: None if k in lost else k * 100 for k in range(30)}
+    assert (result.rows, result.rows_nulled, result.rows_gone) == (30 - len(lost), len(lost), 0)
+    assert orphans(path) == set()
+
+
+def filled(path: str, **options: str) -> tuple[Backfill, ColumnsWritten]:
+    """Makes a table with two filled columns, `a` and `b`, and writes both."""
+    make_table(path, a=pa.int64(), b=pa.int64())
+    first = Backfill(path, "a", LongType(), extra=[StructField("b", LongType())])
+    rows = snapshot_rows(path)
+    first.commit(first.task([first.batch([at for at, _ in rows], [-k for _, k in rows], [-k for _, k in rows])]))
+    return two_columns(path, "b", **options)
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_of_several_columns_each_is_compared_by_itself(compacted: bool, path: str) -> None:
+    job, message = filled(path)
+    lance.dataset(path).update({"text": "'new'", "a": "-777"}, where="id in (3, 25)")
+    lance.dataset(path).update({"text": "'new'"}, where="id = 4")
+    lance.dataset(path).update({"text": "'new'", "a": "-777", "b": "-888"}, where="id = 5")
+    if compacted:
+        lance.dataset(path).optimize.compact_files(materialize_deletions_threshold=0.0)
+    result = job.commit(message)
+    given = {3: -777, 25: -777, 4: None, 5: -777}
+    assert column(path, "a") == {k: given.get(k, k * 10) for k in range(30)}
+    copied = {3: None, 25: None, 4: None, 5: -888}
+    assert column(path, "b") == {k: copied.get(k, k * 100) for k in range(30)}
+    assert (result.rows, result.rows_nulled) == (26, 3), "the rows without a value in one of the columns are counted"
+
+
+def test_what_a_repair_takes_away_is_this_writes_value_alone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    job, message = filled(path)
+
+    def slip_in() -> None:
+        source = pa.table({"id": pa.array([5, 6], pa.int64()), "text": ["u", "u"]})
+        lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+
+    between_look_and_commit(monkeypatch, slip_in)
+    assert job.commit(message).rows_nulled == 2
+    for name, factor in (("a", 10), ("b", 100)):
+        assert column(path, name) == {k: None if k in {5, 6} else k * factor for k in range(30)}
