@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_spark.commit.changes import FollowedColumns, FragmentColumns
-from lance_spark.commit.identity import FieldIdentity, field_identities
+from lance_spark.commit.identity import FieldIdentity, field_identities, files_of
 from lance_spark.commit.rowsets import RowSet
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
@@ -134,7 +134,7 @@ class CarryOver:
                 continue
             mine = np.isin(origin.moved.old, part.given.to_numpy(), assume_unique=True)
             moved = Moved(old=origin.moved.old[mine], new=origin.moved.new[mine])
-            good, stale = self._sorted_out(origin, moved, head, number, base)
+            good, stale = self._sorted_out(origin, moved, part, head, number, base)
             if len(good.old):
                 self._count_bytes(part, len(good.old))
                 order = np.argsort(good.new)
@@ -153,10 +153,18 @@ class CarryOver:
         return FollowedColumns(fragment_id=number, columns=columns, carried=carried, nulled=nulled, covered=covered)
 
     def _sorted_out(
-        self, origin: Origin, moved: Moved, head: SnapshotRows, number: int, base: lance.LanceDataset | None
+        self,
+        origin: Origin,
+        moved: Moved,
+        part: FragmentColumns,
+        head: SnapshotRows,
+        number: int,
+        base: lance.LanceDataset | None,
     ) -> tuple[Moved, Moved]:
         """Returns the rows whose inputs are the same, and the others."""
-        if origin.same or not len(moved.old):
+        # Where the older version is gone, the origin is what a compaction met: inputs may have been rewritten in place before that.
+        read = files_of(part.fragment, self._input_ids) == files_of(origin.fragment, self._input_ids)
+        if (origin.same and read) or not len(moved.old):
             return moved, Moved(old=moved.old[:0], new=moved.new[:0])
         changed = np.ones(len(moved.old), dtype=np.bool_)
         if base is not None:

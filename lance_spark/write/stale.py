@@ -91,7 +91,8 @@ def judge_stale(
         stale: The rows.
         columns: The target columns.
         staged: What this write has for rows, by where they were, and names of its own.
-        before: The same for what they had in the older version.
+        before: The same for what they had in the older version. Where that is not known, every value counts as a copy: one that is missing is
+            found and computed again, one that is out of date never.
     """
     order = np.argsort(stale.new)
     old, new = stale.old[order], stale.new[order]
@@ -143,7 +144,7 @@ def _judge(
     ):
         found = values(old, names) if names else []
         for at, (i, array) in enumerate(judged):
-            copied[:, i] |= False if found is None else equal_values(found[at], array)
+            copied[:, i] |= True if found is None else equal_values(found[at], array)
     return copied & ~empty, empty
 
 
@@ -172,7 +173,7 @@ def values_before(base: SnapshotRows | None, number: int) -> Values:
         try:
             return read_rows(base, number, tuple(names), rows)
         except TableUnreadableError as error:
-            _LOG.warning("values of fragment %s cannot be compared: %s", number, error)
+            _LOG.warning("values of fragment %s cannot be compared, and count as out of date: %s", number, error)
             return None
 
     return read

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import lance
@@ -10,6 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField
 
+from lance_spark import dataset
+from lance_spark.errors import CommitConflictError
 from tests.lance_spark.write.backfills import (
     Backfill,
     ColumnsWritten,
@@ -103,3 +106,35 @@ def test_what_a_repair_takes_away_is_this_writes_value_alone(path: str, monkeypa
     assert job.commit(message).rows_nulled == 2
     for name, factor in (("a", 10), ("b", 100)):
         assert column(path, name) == {k: None if k in {5, 6} else k * factor for k in range(30)}
+
+
+def rewritten_compacted_and_cleaned_up(path: str, **options: str) -> tuple[Backfill, ColumnsWritten]:
+    """Leaves a table whose snapshot is gone, after inputs of its first fragment were rewritten in place and all were compacted."""
+    make_table(path, c=pa.int64())
+    Backfill(path, "c", LongType()).run(computed(snapshot_rows(path), lambda k: -k - 1))
+    told = {"input_columns": "text", **options}
+    job = Backfill(path, "c", LongType(), options=told, spec={"exclusive": True})
+    message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
+    read = lance.dataset(path).version
+    source = pa.table({"id": pa.array([5, 6], pa.int64()), "text": ["u", "u"]})
+    lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+    lance.dataset(path).optimize.compact_files()
+    for version in range(read + 1, lance.dataset(path).version):
+        lance.dataset(path).tags.create(f"kept-{version}", version)
+    lance.dataset(path).cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)
+    dataset._open_pinned.cache_clear()  # as in the process that commits
+    return job, message
+
+
+def test_values_that_only_a_cleaned_up_version_could_tell_from_copies_are_null_and_counted(path: str) -> None:
+    job, message = rewritten_compacted_and_cleaned_up(path)
+    result = job.commit(message)
+    assert column(path, "c") == {k: k * 10 if k >= 10 else None for k in range(30)}
+    assert (result.rows, result.rows_nulled, result.rows_gone) == (20, 10, 0)
+
+
+def test_values_that_cannot_be_compared_any_more_are_an_error_where_that_is_asked_for(path: str) -> None:
+    job, message = rewritten_compacted_and_cleaned_up(path, on_stale="error")
+    with pytest.raises(CommitConflictError, match="10 rows"):
+        job.commit(message)
+    assert column(path, "c") == {k: -k - 1 for k in range(30)}
