@@ -226,6 +226,9 @@ def equal_values(given: pa.Array[Any], stored: pa.Array[Any]) -> Mask:
         return np.ones(len(one), dtype=np.bool_)
     if pa.types.is_dictionary(one.type):
         one, other = one.dictionary_decode(), other.dictionary_decode()
+    if pa.types.is_float16(one.type):
+        # There is no kernel that compares them.
+        one, other = one.cast(pa.float32()), other.cast(pa.float32())
     if pa.types.is_nested(one.type) or pa.types.is_null(one.type):
         # Rare, and only where something differs: one Python object per row.
         pairs = zip(one, other, strict=True)

@@ -7,6 +7,7 @@ from datetime import timedelta
 from typing import Any
 
 import lance
+import numpy as np
 import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField
@@ -138,3 +139,29 @@ def test_values_that_cannot_be_compared_any_more_are_an_error_where_that_is_aske
     with pytest.raises(CommitConflictError, match="10 rows"):
         job.commit(message)
     assert column(path, "c") == {k: -k - 1 for k in range(30)}
+
+
+HALF = pa.float16()
+NESTED = {
+    "plain": (HALF, lambda half: half),
+    "list": (pa.list_(HALF), lambda half: [half]),
+    "vector": (pa.list_(HALF, 2), lambda half: [half, half]),
+    "struct": (pa.struct([("x", HALF)]), lambda half: {"x": half}),
+}
+
+
+@pytest.mark.parametrize("kind", NESTED)
+def test_half_precision_inputs_are_compared_as_single_precision_ones_are(kind: str, path: str) -> None:
+    type_, made = NESTED[kind]
+
+    def table(*halves: float) -> pa.Table:
+        values = pa.array([made(np.float16(half)) for half in halves] + [None], type_)
+        return pa.table({"id": pa.array(range(5), pa.int64()), "h": values})
+
+    lance.write_dataset(table(1.5, float("nan"), 0.0, 3.0), path, enable_stable_row_ids=True)
+    job = Backfill(path, "c", LongType(), options={"input_columns": "h"})
+    message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
+    given = table(2.5, float("nan"), -0.0, 3.0)
+    lance.dataset(path).merge_insert("id").when_matched_update_all().execute(given)
+    assert job.commit(message).rows_nulled == 1
+    assert column(path, "c") == {0: None, 1: 10, 2: 20, 3: 30, 4: 40}
