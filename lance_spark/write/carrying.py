@@ -210,6 +210,7 @@ class CarryOver:
             before=values_before(None if base is None else SnapshotRows(base), base_id),
         )
         self._refuse_stale(found.nulled, number, head)
+        self._refuse_null(found, number, head)
         return found
 
     def _names_now(self, head: lance.LanceDataset) -> list[str | None]:
@@ -227,6 +228,18 @@ class CarryOver:
                 f"input columns of {count} rows changed since version {self._plan.snapshot.version}, so their values are not right any more - at "
                 f"{head.dataset.uri}, version {head.dataset.version}, fragment {number} - nothing was committed; read the table again and write "
                 "again, or leave these rows NULL with option('on_stale', 'null')",
+                uri=head.dataset.uri,
+                fragments=[number],
+            )
+
+    def _refuse_null(self, stale: Stale, number: int, head: SnapshotRows) -> None:
+        names = sorted(name for name in stale.emptied if not head.dataset.schema.field(name).nullable)
+        if names:
+            raise CommitConflictError(
+                f"input columns of {len(stale.rows)} rows changed since version {self._plan.snapshot.version}, so their values are not right any "
+                f"more, and {', '.join(map(repr, names))} may not be NULL - at {head.dataset.uri}, version {head.dataset.version}, fragment "
+                f"{number} - nothing was committed; read the table again and write again, or let the column be NULL first: "
+                f"alter_columns({{'path': {names[0]!r}, 'nullable': True}})",
                 uri=head.dataset.uri,
                 fragments=[number],
             )

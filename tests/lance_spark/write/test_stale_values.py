@@ -165,3 +165,27 @@ def test_half_precision_inputs_are_compared_as_single_precision_ones_are(kind: s
     lance.dataset(path).merge_insert("id").when_matched_update_all().execute(given)
     assert job.commit(message).rows_nulled == 1
     assert column(path, "c") == {0: None, 1: 10, 2: 20, 3: 30, 4: 40}
+
+
+@pytest.mark.parametrize("moment", ["before", "slipped"])
+def test_a_column_that_may_not_be_null_and_has_rows_with_changed_inputs_is_refused(
+    moment: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    schema = pa.schema([("id", pa.int64()), ("text", pa.string()), pa.field("a", pa.int64(), nullable=False)])
+    values = {"id": range(20), "text": ["t"] * 20, "a": [-k for k in range(20)]}
+    lance.write_dataset(pa.table(values, schema=schema), path, max_rows_per_file=10, enable_stable_row_ids=True)
+    job = Backfill(path, "a", LongType(), options={"input_columns": "text"})
+    message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
+
+    def rewrite() -> None:
+        source = pa.table({"id": pa.array([3, 15], pa.int64()), "text": ["u", "u"]})
+        lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+
+    if moment == "before":
+        rewrite()
+    else:
+        between_look_and_commit(monkeypatch, rewrite)
+    with pytest.raises(CommitConflictError, match=r"1 rows changed.*'a' may not be NULL.*nullable"):
+        job.commit(message)
+    assert column(path, "a") == {k: -k for k in range(20)}
+    assert orphans(path) == set()
