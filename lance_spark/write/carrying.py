@@ -33,7 +33,7 @@ from lance_spark.write.addresses import SnapshotRows
 from lance_spark.write.column_file import ColumnFile, Targets
 from lance_spark.write.compare import changed_rows
 from lance_spark.write.origins import OpenBase, Origin, Origins, not_updated
-from lance_spark.write.pieces import Chunk, FilePiece, MissingFileError, Moved, columns_of, merge, no_rows
+from lance_spark.write.pieces import Chunk, FilePiece, MissingFileError, Moved, chained, columns_of, merge, no_rows
 from lance_spark.write.staging import Staging, open_session
 from lance_spark.write.stale import Column, Stale, judge_stale, staged_values, values_before
 
@@ -124,7 +124,7 @@ class CarryOver:
                 uri=head.dataset.uri,
             )
         outputs = tuple((name, name) for name in self._plan.targets.schema.names)
-        streams: list[Iterator[Chunk]] = []
+        pieces: list[FilePiece | Stale] = []
         carried, nulled, covered = 0, 0, 0
         given = [no_rows()]
         for origin in found.origins:
@@ -138,18 +138,18 @@ class CarryOver:
             if len(good.old):
                 self._count_bytes(part, len(good.old))
                 order = np.argsort(good.new)
-                piece = FilePiece(offsets=good.new[order], at=good.old[order], file=part.staged.name, outputs=outputs)
-                session = open_session(self._staging.uri, self._staging.storage_options)
-                streams.append(piece.chunks(session))
+                pieces.append(
+                    FilePiece(offsets=good.new[order], at=good.old[order], file=part.staged.name, outputs=outputs)
+                )
                 carried += len(good.old)
                 given.append(good.new)
             if len(stale.old):
                 found_stale = self._judge(stale, part, head, number, base, origin.fragment.id)
-                if len(found_stale.rows):
-                    streams.append(found_stale.chunks())
-                    given.append(found_stale.rows)
+                if len(found_stale.offsets):
+                    pieces.append(found_stale)
+                    given.append(found_stale.offsets)
                 nulled += found_stale.nulled
-        columns = self._write(handle, head, streams, RowSet.of(np.concatenate(given))) if streams else None
+        columns = self._write(handle, head, pieces, RowSet.of(np.concatenate(given))) if pieces else None
         return FollowedColumns(fragment_id=number, columns=columns, carried=carried, nulled=nulled, covered=covered)
 
     def _sorted_out(
@@ -236,7 +236,7 @@ class CarryOver:
         names = sorted(name for name in stale.emptied if not head.dataset.schema.field(name).nullable)
         if names:
             raise CommitConflictError(
-                f"input columns of {len(stale.rows)} rows changed since version {self._plan.snapshot.version}, so their values are not right any "
+                f"input columns of {len(stale.offsets)} rows changed since version {self._plan.snapshot.version}, so their values are not right any "
                 f"more, and {', '.join(map(repr, names))} may not be NULL - at {head.dataset.uri}, version {head.dataset.version}, fragment "
                 f"{number} - nothing was committed; read the table again and write again, or let the column be NULL first: "
                 f"alter_columns({{'path': {names[0]!r}, 'nullable': True}})",
@@ -251,8 +251,19 @@ class CarryOver:
         if limit is not None and self._carried_bytes > limit:
             raise CarryOverTooLargeError(self._staging.uri, self._staging.job_id, self._carried_bytes, limit)
 
+    def _streams(self, pieces: Sequence[FilePiece | Stale]) -> list[Iterator[Chunk]]:
+        """Returns streams of the values of pieces; those that come one after the other make one stream."""
+        session = open_session(self._staging.uri, self._staging.storage_options)
+        chains = chained(pieces)
+
+        def read(chain: Sequence[FilePiece | Stale]) -> Iterator[Chunk]:
+            for piece in chain:
+                yield from piece.chunks() if isinstance(piece, Stale) else piece.chunks(session, beside=len(chains))
+
+        return [read(chain) for chain in chains]
+
     def _write(
-        self, handle: LanceFragment, head: SnapshotRows, streams: Sequence[Iterator[Chunk]], given: RowSet
+        self, handle: LanceFragment, head: SnapshotRows, pieces: Sequence[FilePiece | Stale], given: RowSet
     ) -> FragmentColumns:
         """Streams values into a column file of a fragment of today, over the values that it has."""
         plan = self._plan
@@ -266,7 +277,7 @@ class CarryOver:
         outputs = tuple(zip(plan.targets.schema.names, schema.names, strict=True))
         file = ColumnFile(self._staging.begin_attempt(), head, handle, targets)
         try:
-            for offsets, values in merge(streams):
+            for offsets, values in merge(self._streams(pieces)):
                 file.append(offsets, columns_of(values, outputs, schema))
             written = file.close()
         except BaseException:

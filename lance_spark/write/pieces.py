@@ -6,9 +6,10 @@ holds one chunk per stream.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -23,11 +24,28 @@ if TYPE_CHECKING:
 Offsets: TypeAlias = NDArray[np.int64]
 Chunk: TypeAlias = "tuple[Offsets, pa.Array[Any]]"
 
+_Head: TypeAlias = "tuple[int, int, Chunk, Iterator[Chunk]]"
+"""What is next of a stream: its first row, the number of the stream, a chunk, and what follows."""
+
 _FILE_ROWS = 4096
 """Rows that are read of a column file at once."""
+_FEWEST_FILE_ROWS = 64
+"""The same where very many column files are read at once."""
+_MANY_STREAMS = 64
 
 
 _Numbers = TypeVar("_Numbers", bound=np.generic)
+
+
+class Piece(Protocol):
+    """Rows from one place."""
+
+    @property
+    def offsets(self) -> Offsets:
+        """The rows, ascending; there are some."""
+
+
+_Piece = TypeVar("_Piece", bound=Piece)
 
 
 def distinct(*parts: NDArray[_Numbers]) -> NDArray[_Numbers]:
@@ -108,14 +126,15 @@ class FilePiece:
     file: str
     outputs: tuple[tuple[str, str], ...]
 
-    def chunks(self, session: LanceFileSession) -> Iterator[Chunk]:
-        """Yields the rows."""
+    def chunks(self, session: LanceFileSession, *, beside: int = 1) -> Iterator[Chunk]:
+        """Yields the rows, fewer at once where so many pieces are read at a time."""
+        rows = max(_FILE_ROWS // beside, _FEWEST_FILE_ROWS)
         try:
             reader = session.open_reader(f"data/{self.file}", columns=[column for _, column in self.outputs])
         except (OSError, ValueError, RuntimeError) as error:
             raise MissingFileError(self.file) from error
-        for first in range(0, len(self.offsets), _FILE_ROWS):
-            part = slice(first, first + _FILE_ROWS)
+        for first in range(0, len(self.offsets), rows):
+            part = slice(first, first + rows)
             wanted = self.at[part]
             order: Any = np.argsort(wanted)
             try:
@@ -153,31 +172,54 @@ def _one(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     return whole
 
 
+def chained(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
+    """Sorts pieces into chains in which one comes after the other, as few as there can be: of a chain, one is read at a time."""
+    chains: list[list[_Piece]] = []
+    ends: list[tuple[int, int]] = []
+    for piece in sorted(pieces, key=lambda piece: int(piece.offsets[0])):
+        if ends and ends[0][0] < piece.offsets[0]:
+            number = heapq.heappop(ends)[1]
+        else:
+            number = len(chains)
+            chains.append([])
+        chains[number].append(piece)
+        heapq.heappush(ends, (int(piece.offsets[-1]), number))
+    return chains
+
+
 def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
     """Merges streams of different rows into one in the order of the rows."""
-    heads: list[tuple[Chunk, Iterator[Chunk]]] = []
-    for stream in streams:
-        _advance(heads, stream)
+    heads: list[_Head] = []
+    for number, stream in enumerate(streams):
+        _advance(heads, number, stream)
     while len(heads) > 1:
-        # Up to the first end of a chunk, so that rows that alternate between streams are not taken one by one.
-        limit = min(int(offsets[-1]) for (offsets, _), _ in heads)
+        limit = _limit(heads)
         parts: list[Chunk] = []
-        left: list[tuple[Chunk, Iterator[Chunk]]] = []
-        for (offsets, values), stream in heads:
+        while heads and heads[0][0] <= limit:
+            _, number, (offsets, values), stream = heapq.heappop(heads)
             upto = int(np.searchsorted(offsets, limit, "right"))
-            if upto:
-                parts.append((offsets[:upto], values.slice(0, upto)))
+            parts.append((offsets[:upto], values.slice(0, upto)))
             if upto < len(offsets):
-                left.append(((offsets[upto:], values.slice(upto)), stream))
+                heapq.heappush(heads, (int(offsets[upto]), number, (offsets[upto:], values.slice(upto)), stream))
             else:
-                _advance(left, stream)
-        heads = left
+                _advance(heads, number, stream)
         yield _in_order(parts)
     if heads:
-        chunk, stream = heads.pop()
+        _, _, chunk, stream = heads.pop()
         yield chunk
         del chunk  # a checkpoint's values are large, and this frame lives as long as the stream
         yield from (more for more in stream if len(more[0]))
+
+
+def _limit(heads: Sequence[_Head]) -> int:
+    """Returns the row up to which streams are merged next, so that rows that alternate between streams are not taken one by one.
+
+    That is the first end of a chunk: nothing more has to be held. Among very many streams there is an end every few rows, and looking at all
+    of them each time took longer than anything else.
+    """
+    if len(heads) > _MANY_STREAMS:
+        return heads[0][0] + _FILE_ROWS - 1
+    return min(int(offsets[-1]) for _, _, (offsets, _), _ in heads)
 
 
 def _in_order(parts: Sequence[Chunk]) -> Chunk:
@@ -189,8 +231,8 @@ def _in_order(parts: Sequence[Chunk]) -> Chunk:
     return offsets[order], pa.concat_arrays([part[1] for part in parts]).take(order)
 
 
-def _advance(heads: list[tuple[Chunk, Iterator[Chunk]]], stream: Iterator[Chunk]) -> None:
+def _advance(heads: list[_Head], number: int, stream: Iterator[Chunk]) -> None:
     for chunk in stream:
         if len(chunk[0]):
-            heads.append((chunk, stream))
+            heapq.heappush(heads, (int(chunk[0][0]), number, chunk, stream))
             return

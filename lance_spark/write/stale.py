@@ -53,12 +53,12 @@ class Stale:
     """What rows of changed inputs are left with.
 
     Attributes:
-        rows: Those with a value that is not theirs, ascending.
+        offsets: Those with a value that is not theirs, ascending.
         emptied: Names of the columns that lose values.
         nulled: How many rows, of all that were judged, have no value in one of the columns.
     """
 
-    rows: Offsets
+    offsets: Offsets
     emptied: frozenset[str]
     nulled: int
     _null: NDArray[np.uint8]
@@ -68,8 +68,8 @@ class Stale:
 
     def chunks(self) -> Iterator[Chunk]:
         """Yields what the rows have to have: NULL, and values that are theirs."""
-        for first in range(0, len(self.rows), _ROWS):
-            rows = self.rows[first : first + _ROWS]
+        for first in range(0, len(self.offsets), _ROWS):
+            rows = self.offsets[first : first + _ROWS]
             null = np.unpackbits(self._null[first : first + _ROWS], axis=1, count=len(self._columns)).astype(np.bool_)
             kept = [column.now for column, mask in zip(self._columns, null.T, strict=True) if not mask.all()]
             names = [name for name in kept if name is not None]
@@ -108,7 +108,7 @@ def judge_stale(
         nulled += int((copied | empty).any(axis=1).sum())
         emptied.update(str(column.now) for column, mask in zip(columns, copied.T, strict=True) if mask.any())
     return Stale(
-        rows=new[wrong],
+        offsets=new[wrong],
         emptied=frozenset(emptied),
         nulled=nulled,
         _null=null[wrong],
