@@ -16,7 +16,7 @@ from lance_spark.errors import JobNotFoundError
 from lance_spark.session import session_or_local
 from lance_spark.write.backfill_writer import fragments_of_snapshot
 from lance_spark.write.carrying import CarryOver
-from lance_spark.write.ending import commit_or_give_up, find_commit, finish
+from lance_spark.write.ending import commit_or_keep, find_commit, finish
 from lance_spark.write.pending import Pending, dump_followed, find_pending, load_followed
 from lance_spark.write.staging import Staging
 from lance_spark.write.untouched import UntouchedFiles
@@ -42,7 +42,8 @@ def finish_backfill(
 
     Raises:
         JobNotFoundError: Nothing of such a job is kept.
-        CommitError: As for the write itself; what was written is kept only where a further call can succeed.
+        CommitImpossibleError: What was written cannot be applied any more, and is deleted.
+        CommitError: As for the write itself. What was written is kept, as after every other failure.
     """
     ref = DatasetRef.at(path, storage_options or {})
     staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=job_id)
@@ -56,7 +57,7 @@ def finish_backfill(
     staging.open_job()
     stage = UntouchedFiles(staging, pending.carry.targets.format)
     follow = _SparkFollow(session_or_local(spark), staging, pending)
-    outcome = commit_or_give_up(
+    outcome = commit_or_keep(
         staging,
         snapshot,
         lambda: commit_columns(
@@ -66,6 +67,7 @@ def finish_backfill(
             stage=stage,
             others=fragments_of_snapshot(snapshot),
             follow=follow,
+            policy=pending.policy,
         ),
     )
     of_unknown = staging.find_data_files() if outcome.files is None else stage.names

@@ -232,7 +232,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
                 policy=self._policy,
             )
         except CarryOverTooLargeError:
-            leave_pending(self.staging, Pending(change=change, carry=carry))
+            leave_pending(self.staging, Pending(change=change, carry=carry, policy=self._policy))
             raise
         return fragments, outcome
 

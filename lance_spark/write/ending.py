@@ -15,7 +15,13 @@ from typing import TypeVar
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.history import find_job, named_files
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CarryOverTooLargeError, CommitError, CommitOutcomeUnknownError, TableNotFoundError
+from lance_spark.errors import (
+    CarryOverTooLargeError,
+    CommitError,
+    CommitImpossibleError,
+    CommitOutcomeUnknownError,
+    TableNotFoundError,
+)
 from lance_spark.write.folders import is_local, remove_empty_folders
 from lance_spark.write.staging import Staging
 
@@ -39,6 +45,30 @@ def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) 
         if isinstance(error, CommitError) or is_local(ref.uri) or not staging.has_begun_commit():
             _try_to_give_up(staging, ref)
         raise
+
+
+def commit_or_keep(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) -> _T:
+    """Runs a commit of what an earlier one has left, and deletes that only if no further call could commit it.
+
+    Raises:
+        Whatever `act` raises. After anything but a `CommitImpossibleError`, all that the job's tasks wrote is kept.
+    """
+    try:
+        return act()
+    except CommitImpossibleError:
+        _try_to_give_up(staging, ref)
+        raise
+    except BaseException:
+        _try_to_close(staging)
+        raise
+
+
+def _try_to_close(staging: Staging) -> None:
+    """Ends a job for its tasks that still run: they delete what they made. A further call opens it again."""
+    try:
+        staging.close_job()
+    except OSError as error:
+        logger.warning("job %s could not be closed: %s - at %s", staging.job_id, error, staging.uri)
 
 
 def _try_to_give_up(staging: Staging, ref: DatasetRef) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, FollowedColumns, FragmentColumns, StagedColumns
 from lance_spark.commit.identity import FieldIdentity
 from lance_spark.commit.rowsets import RowSet
@@ -30,10 +31,12 @@ class Pending:
     Attributes:
         change: What is to be committed.
         carry: How values are carried over.
+        policy: Bounds of the retries, as the write's options and the environment of its driver say.
     """
 
     change: ColumnsToCommit
     carry: CarryPlan
+    policy: CommitPolicy
 
     def dumps(self) -> bytes:
         """Returns the stored form. Storage options are not in it."""
@@ -51,6 +54,7 @@ class Pending:
             "existing": list(carry.targets.existing),
             "format": carry.targets.format,
             "on_stale": carry.on_stale,
+            "policy": dataclasses.asdict(self.policy),
             "fragments": [dump_columns(part) for part in change.fragments],
         }
         return json.dumps(values).encode()
@@ -86,6 +90,7 @@ class Pending:
                 on_stale=values["on_stale"],
                 max_bytes=None,
             ),
+            policy=CommitPolicy(**values["policy"]),
         )
 
 
