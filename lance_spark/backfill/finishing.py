@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import functools
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_spark.commit.changes import CommitResult, FollowedColumns
+from lance_spark.commit.changes import CommitResult, FollowedColumns, FragmentColumns
 from lance_spark.commit.columns import commit_columns
 from lance_spark.commit.lineage import Lineage
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import JobNotFoundError
-from lance_spark.session import session_or_local
+from lance_spark.errors import CommitError, JobNotFoundError
+from lance_spark.session import known_slots, session_or_local
 from lance_spark.write.backfill_writer import fragments_of_snapshot
 from lance_spark.write.carrying import CarryOver
 from lance_spark.write.ending import commit_or_keep, find_commit, finish
@@ -25,13 +27,20 @@ if TYPE_CHECKING:
     import lance
     from pyspark.sql import SparkSession
 
+_ANSWERS = pa.schema([("followed", pa.binary()), ("error", pa.binary())])
+
+_TASKS_PER_SLOT = 4
+"""More than one, since fragments differ in size; not one per fragment, since each may have to read the table's history."""
+_ASSUMED_SLOTS = 64
+"""Where the size of the cluster is not known, or changes."""
+
 
 def finish_backfill(
     path: str, job_id: str, storage_options: Mapping[str, str] | None = None, *, spark: SparkSession | None = None
 ) -> CommitResult:
     """Commits a DataFrame backfill whose commit ended with a :class:`~lance_spark.errors.CarryOverTooLargeError`.
 
-    The values that were written are carried over to where their rows are now by tasks on executors, one per fragment, and committed at once.
+    The values that were written are carried over to where their rows are now by tasks on executors, and committed at once.
     May be called again after any failure; once it has committed, it returns the same result.
 
     Args:
@@ -56,7 +65,7 @@ def finish_backfill(
     snapshot = pending.carry.snapshot
     staging.open_job()
     stage = UntouchedFiles(staging, pending.carry.targets.format)
-    follow = _SparkFollow(session_or_local(spark), staging, pending)
+    follow = _SparkFollow(session_or_local(spark), staging, snapshot)
     outcome = commit_or_keep(
         staging,
         snapshot,
@@ -81,36 +90,89 @@ class _SparkFollow:
 
     spark: SparkSession
     staging: Staging
-    pending: Pending
+    snapshot: DatasetRef
 
     def __call__(
         self, head: lance.LanceDataset, lineage: Lineage, fragments: Sequence[int], /
     ) -> list[FollowedColumns]:
-        """Runs a task per fragment; executors read the lineage themselves."""
+        """Runs tasks; executors read the lineage themselves.
+
+        Raises:
+            CommitError: As a task says; or tasks failed for another reason.
+        """
         del lineage
-        snapshot = self.pending.carry.snapshot
-        ref = DatasetRef(uri=snapshot.uri, storage_options=snapshot.storage_options).pin(head.version)
-        work = _Work(self.staging, self.pending, ref, tuple(fragments))
-        frame = self.spark.range(0, len(fragments), 1, len(fragments)).mapInArrow(work, "followed binary")
-        return [load_followed(bytes(row[0])) for row in frame.collect()]
+        ref = DatasetRef(uri=self.snapshot.uri, storage_options=self.snapshot.storage_options).pin(head.version)
+        work = _Work(self.staging, ref, tuple(fragments))
+        tasks = min(len(fragments), _TASKS_PER_SLOT * (known_slots(self.spark) or _ASSUMED_SLOTS))
+        frame = self.spark.range(0, len(fragments), 1, tasks).mapInArrow(work, "followed binary, error binary")
+        try:
+            rows = frame.collect()
+        except Exception as error:
+            # As a CommitError, so that a commit is taken back that was to be mended.
+            text = " ".join(str(error).strip().splitlines()[:2]) or repr(error)
+            raise CommitError(
+                f"executors could not carry values over: {text} - at {self.staging.uri} - what was written is kept: "
+                f"lance_spark.finish_backfill({self.staging.uri!r}, {self.staging.job_id!r}) tries again",
+                uri=self.staging.uri,
+            ) from error
+        for _, said in rows:
+            if said is not None:
+                raise _said(said)
+        return [load_followed(bytes(followed)) for followed, _ in rows]
+
+
+def _said(payload: bytes) -> CommitError:
+    """Returns the error of a task, which came through Spark and from nowhere else."""
+    error: CommitError = pickle.loads(bytes(payload))  # noqa: S301 - of this job's own tasks
+    return error
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What Spark runs on executors: the number of a fragment becomes what was carried over to it. Pickled by reference."""
+    """What Spark runs on executors: the number of a fragment becomes what was carried over to it, or the error. Pickled by reference."""
 
     staging: Staging
-    pending: Pending
     head: DatasetRef
     fragments: tuple[int, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        dataset = self.head.open()
-        change = self.pending.change
-        lineage = Lineage.between(dataset, change.read_version, dataset.version)
-        parts = {part.fragment_id: part for part in change.fragments}
         for batch in batches:
             for index in batch.column(0).to_numpy():
-                carry = CarryOver(self.staging, self.pending.carry, parts)
-                followed = carry(dataset, lineage, [self.fragments[int(index)]])
-                yield pa.RecordBatch.from_pydict({"followed": [dump_followed(one) for one in followed]})
+                answer = self._answer(self.fragments[int(index)])
+                yield pa.RecordBatch.from_pylist([answer], schema=_ANSWERS)
+                if answer["error"] is not None:
+                    return
+
+    def _answer(self, fragment: int) -> dict[str, bytes | None]:
+        try:
+            return {"followed": dump_followed(self._follow(fragment)), "error": None}
+        except CommitError as error:
+            # Raised, it would arrive as a text, after Spark has tried three times more.
+            return {"followed": None, "error": pickle.dumps(error)}
+
+    def _follow(self, fragment: int) -> FollowedColumns:
+        pending, parts = _pending(self.staging)
+        lineage = _lineage(self.staging, self.head, pending.change.read_version)
+        followed = CarryOver(self.staging, pending.carry, parts)(self.head.open(), lineage, [fragment])
+        return followed[0]
+
+
+@functools.lru_cache(maxsize=1)
+def _pending(staging: Staging) -> tuple[Pending, dict[int, FragmentColumns]]:
+    """Returns what is to be finished; read once per process, since it grows with the table and would go with every task."""
+    pending = find_pending(staging)
+    if pending is None:
+        raise CommitError(
+            f"what was to be finished is not there any more: another call has finished it, or it was cleaned up - at {staging.uri}, job "
+            f"{staging.job_id} - lance_spark.last_commit({staging.uri!r}) tells",
+            uri=staging.uri,
+        )
+    return pending, {part.fragment_id: part for part in pending.change.fragments}
+
+
+@functools.lru_cache(maxsize=1)
+def _lineage(staging: Staging, head: DatasetRef, after: int) -> Lineage:
+    """Returns what happened before a version; read once per process, job and version."""
+    del staging  # another job may be of a table of the same name that was made anew
+    dataset = head.open()
+    return Lineage.between(dataset, after, dataset.version)

@@ -178,6 +178,17 @@ def test_others_may_go_on_before_what_was_too_large_is_carried_over(path: str, s
     written.check({5: None, 25: None, 35: None})
 
 
+def test_changed_inputs_are_the_same_error_where_executors_find_them(path: str, spark: SparkSession) -> None:
+    make(path)
+    with pytest.raises(errors.CarryOverTooLargeError) as caught:
+        write_while(path, compact, "before", options={"carry_over_max_bytes": "16", "on_stale": "error"})
+    update_input(path)
+    with pytest.raises(CommitConflictError, match="input columns") as refused:
+        lance_spark.finish_backfill(path, caught.value.job_id)
+    assert refused.value.retryable and refused.value.fragments
+    assert column(path) == {i: -i - 1 for i in range(40)}
+
+
 def test_finishing_twice_commits_once(path: str, spark: SparkSession) -> None:
     make(path)
     error = too_large(path, compact, "before")

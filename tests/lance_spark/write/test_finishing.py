@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ from lance_spark.errors import (
     JobNotFoundError,
 )
 from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
+from tests.lance_spark.write.test_backfill_conflicts import between_look_and_commit
 
 
 @pytest.fixture
@@ -130,3 +132,65 @@ def test_the_bounds_of_the_write_are_those_of_its_finishing(path: str, monkeypat
     monkeypatch.setattr(finishing, "commit_columns", noted)
     lance_spark.finish_backfill(path, job_id, spark=Executors())  # type: ignore[arg-type]
     assert [(one.max_retries, one.timeout_s, one.allow_unsafe) for one in seen] == [(3, 77.0, True)]
+
+
+def test_an_error_of_a_task_is_raised_as_what_it_is(path: str) -> None:
+    job_id = too_large(path, on_stale="error")
+    lance.dataset(path).update({"text": "'changed'"}, where="id = 3")
+    with pytest.raises(CommitConflictError, match="input columns of 1 rows changed") as caught:
+        lance_spark.finish_backfill(path, job_id, spark=Executors())  # type: ignore[arg-type]
+    assert caught.value.fragments
+    assert set(column(path, "c").values()) == {None}
+
+
+@pytest.mark.parametrize("fault", ["stale", "lost"])
+def test_what_cannot_be_mended_after_the_commit_is_taken_back(
+    fault: str, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Inputs are rewritten in the moment of the commit, and the tasks that are to look after it end with an error, or die."""
+    job_id = too_large(path, on_stale="error" if fault == "stale" else "null")
+    source = pa.table({"id": pa.array([5, 6], pa.int64()), "text": ["u", "u"]})
+    jobs: list[int] = []
+
+    def second_dies() -> None:
+        jobs.append(1)
+        if fault == "lost" and len(jobs) > 1:
+            lost()
+
+    between_look_and_commit(
+        monkeypatch,
+        lambda: (
+            lance.dataset(path)
+            .merge_insert("id")
+            .when_matched_update_all()
+            .write_mode("rewrite_columns")
+            .execute(source)
+        ),
+    )
+    with pytest.raises(CommitConflictError, match="taken back"):
+        lance_spark.finish_backfill(path, job_id, spark=Executors(second_dies))  # type: ignore[arg-type]
+    assert len(jobs) == 2
+    assert set(column(path, "c").values()) == {None}
+    if fault == "lost":
+        assert lance_spark.finish_backfill(path, job_id, spark=Executors()).rows_nulled == 2  # type: ignore[arg-type]
+        assert column(path, "c") == {k: None if k in {5, 6} else k * 10 for k in range(30)}
+        assert orphans(path) == set()
+
+
+def test_what_executors_need_is_read_once_per_process_and_sent_to_no_task(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job_id = too_large(path, fragments=60)
+    lance.dataset(path).update({"other": "1"}, where="id % 20 = 0")
+    for first in range(0, 600, 20):  # one fragment each: nothing is compacted any more
+        lance.dataset(path).update({"other": "2"}, where=f"id = {first}")
+    read: list[str] = []
+    for module, name in ((finishing, "find_pending"), (finishing.Lineage, "between")):
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, real=real, name=name: read.append(name) or real(*args))
+    executors = Executors()
+    result = lance_spark.finish_backfill(path, job_id, spark=executors)  # type: ignore[arg-type]
+    assert column(path, "c") == {k: k * 10 for k in range(600)} and result.rows_carried == 600
+    assert len(executors.work.fragments) > 8 == len(executors.tasks), "a task has several fragments"
+    assert sorted(read) == ["between"] * 2 + ["find_pending"] * 2, "once for the commit, and once for all tasks"
+    assert len(pickle.dumps(executors.work)) < 2000, "column files are sent with the work"
