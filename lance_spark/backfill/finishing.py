@@ -103,9 +103,9 @@ class _SparkFollow:
         del lineage
         ref = DatasetRef(uri=self.snapshot.uri, storage_options=self.snapshot.storage_options).pin(head.version)
         work = _Work(self.staging, ref, tuple(fragments))
-        tasks = min(len(fragments), _TASKS_PER_SLOT * (known_slots(self.spark) or _ASSUMED_SLOTS))
-        frame = self.spark.range(0, len(fragments), 1, tasks).mapInArrow(work, "followed binary, error binary")
         try:
+            tasks = min(len(fragments), _TASKS_PER_SLOT * (known_slots(self.spark) or _ASSUMED_SLOTS))
+            frame = self.spark.range(0, len(fragments), 1, tasks).mapInArrow(work, "followed binary, error binary")
             rows = frame.collect()
         except Exception as error:
             # As a CommitError, so that a commit is taken back that was to be mended.
