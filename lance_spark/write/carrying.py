@@ -123,7 +123,10 @@ class CarryOver:
                 "write again",
                 uri=head.dataset.uri,
             )
+        there = {column.id for column in field_identities(head.dataset.lance_schema)}
+        inputs = [i for column in self._plan.inputs if column.id in there for i in column.ids]
         outputs = tuple((name, name) for name in self._plan.targets.schema.names)
+        columns = self._columns_now(head.dataset)
         pieces: list[FilePiece | Stale] = []
         carried, nulled, covered = 0, 0, 0
         given = [no_rows()]
@@ -134,7 +137,9 @@ class CarryOver:
                 continue
             mine = np.isin(origin.moved.old, part.given.to_numpy(), assume_unique=True)
             moved = Moved(old=origin.moved.old[mine], new=origin.moved.new[mine])
-            good, stale = self._sorted_out(origin, moved, part, head, number, base)
+            # Where the older version is gone, the origin is what a compaction met: inputs may have been rewritten in place before that.
+            same = origin.same and files_of(part.fragment, inputs) == files_of(origin.fragment, inputs)
+            good, stale = self._sorted_out(origin, moved, same, head, number, base)
             if len(good.old):
                 self._count_bytes(part, len(good.old))
                 order = np.argsort(good.new)
@@ -144,27 +149,25 @@ class CarryOver:
                 carried += len(good.old)
                 given.append(good.new)
             if len(stale.old):
-                found_stale = self._judge(stale, part, head, number, base, origin.fragment.id)
+                found_stale = self._judge(stale, columns, part, head, number, base, origin.fragment.id)
                 if len(found_stale.offsets):
                     pieces.append(found_stale)
                     given.append(found_stale.offsets)
                 nulled += found_stale.nulled
-        columns = self._write(handle, head, pieces, RowSet.of(np.concatenate(given))) if pieces else None
-        return FollowedColumns(fragment_id=number, columns=columns, carried=carried, nulled=nulled, covered=covered)
+        staged = self._write(handle, head, pieces, RowSet.of(np.concatenate(given))) if pieces else None
+        return FollowedColumns(fragment_id=number, columns=staged, carried=carried, nulled=nulled, covered=covered)
 
     def _sorted_out(
         self,
         origin: Origin,
         moved: Moved,
-        part: FragmentColumns,
+        same: bool,
         head: SnapshotRows,
         number: int,
         base: lance.LanceDataset | None,
     ) -> tuple[Moved, Moved]:
         """Returns the rows whose inputs are the same, and the others."""
-        # Where the older version is gone, the origin is what a compaction met: inputs may have been rewritten in place before that.
-        read = files_of(part.fragment, self._input_ids) == files_of(origin.fragment, self._input_ids)
-        if (origin.same and read) or not len(moved.old):
+        if same or not len(moved.old):
             return moved, Moved(old=moved.old[:0], new=moved.new[:0])
         changed = np.ones(len(moved.old), dtype=np.bool_)
         if base is not None:
@@ -183,6 +186,7 @@ class CarryOver:
     def _judge(
         self,
         stale: Moved,
+        columns: Sequence[Column],
         part: FragmentColumns,
         head: SnapshotRows,
         number: int,
@@ -195,12 +199,6 @@ class CarryOver:
             CommitConflictError: The user wants to hear of such rows, or a column has to be NULL and may not be.
         """
         session = open_session(self._staging.uri, self._staging.storage_options)
-        columns = [
-            Column(field=field, now=name, before=column.name if column.id >= 0 else None)
-            for field, name, column in zip(
-                self._plan.targets.schema, self._names_now(head.dataset), self._plan.identities, strict=True
-            )
-        ]
         found = judge_stale(
             head,
             number,
@@ -212,6 +210,15 @@ class CarryOver:
         self._refuse_stale(found.nulled, number, head)
         self._refuse_null(found, number, head)
         return found
+
+    def _columns_now(self, head: lance.LanceDataset) -> list[Column]:
+        """Returns the target columns with the names that they have in a version and had in the snapshot."""
+        return [
+            Column(field=field, now=name, before=column.name if column.id >= 0 else None)
+            for field, name, column in zip(
+                self._plan.targets.schema, self._names_now(head), self._plan.identities, strict=True
+            )
+        ]
 
     def _names_now(self, head: lance.LanceDataset) -> list[str | None]:
         """Returns the names that the target columns have in a version."""

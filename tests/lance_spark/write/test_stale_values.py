@@ -109,16 +109,16 @@ def test_what_a_repair_takes_away_is_this_writes_value_alone(path: str, monkeypa
         assert column(path, name) == {k: None if k in {5, 6} else k * factor for k in range(30)}
 
 
-def rewritten_compacted_and_cleaned_up(path: str, **options: str) -> tuple[Backfill, ColumnsWritten]:
-    """Leaves a table whose snapshot is gone, after inputs of its first fragment were rewritten in place and all were compacted."""
+def cleaned_up(path: str, act: Callable[[], object], **options: str) -> tuple[Backfill, ColumnsWritten]:
+    """Writes a filled column; then somebody acts, compacts all, and has the version that was read cleaned up, but no later one."""
     make_table(path, c=pa.int64())
+    lance.dataset(path).add_columns({"late": "id"})
     Backfill(path, "c", LongType()).run(computed(snapshot_rows(path), lambda k: -k - 1))
-    told = {"input_columns": "text", **options}
+    told = {"input_columns": "text,late", **options}
     job = Backfill(path, "c", LongType(), options=told, spec={"exclusive": True})
     message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
     read = lance.dataset(path).version
-    source = pa.table({"id": pa.array([5, 6], pa.int64()), "text": ["u", "u"]})
-    lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+    act()
     lance.dataset(path).optimize.compact_files()
     for version in range(read + 1, lance.dataset(path).version):
         lance.dataset(path).tags.create(f"kept-{version}", version)
@@ -127,18 +127,29 @@ def rewritten_compacted_and_cleaned_up(path: str, **options: str) -> tuple[Backf
     return job, message
 
 
+def rewrite_texts(path: str) -> None:
+    source = pa.table({"id": pa.array([5, 6], pa.int64()), "text": ["u", "u"]})
+    lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+
+
 def test_values_that_only_a_cleaned_up_version_could_tell_from_copies_are_null_and_counted(path: str) -> None:
-    job, message = rewritten_compacted_and_cleaned_up(path)
+    job, message = cleaned_up(path, lambda: rewrite_texts(path))
     result = job.commit(message)
     assert column(path, "c") == {k: k * 10 if k >= 10 else None for k in range(30)}
     assert (result.rows, result.rows_nulled, result.rows_gone) == (20, 10, 0)
 
 
 def test_values_that_cannot_be_compared_any_more_are_an_error_where_that_is_asked_for(path: str) -> None:
-    job, message = rewritten_compacted_and_cleaned_up(path, on_stale="error")
+    job, message = cleaned_up(path, lambda: rewrite_texts(path), on_stale="error")
     with pytest.raises(CommitConflictError, match="10 rows"):
         job.commit(message)
     assert column(path, "c") == {k: -k - 1 for k in range(30)}
+
+
+def test_an_input_that_was_dropped_needs_no_cleaned_up_version(path: str) -> None:
+    job, message = cleaned_up(path, lambda: lance.dataset(path).drop_columns(["late"]))
+    assert job.commit(message).rows_nulled == 0
+    assert column(path, "c") == {k: k * 10 for k in range(30)}
 
 
 HALF = pa.float16()
