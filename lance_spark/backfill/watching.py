@@ -81,8 +81,8 @@ class Watch:
                 return
             result = self._backfill()
             self.error = None
-            # Its own versions are looked at once more: others may have come between them.
-            self._seen = version if result.versions else self._ref.open_latest().version
+            # What came since, its own versions too, is looked at once more: others may have come before and between them.
+            self._seen = version
             if result.rows_selected or result.versions:
                 self.results = [*self.results[-99:], result]
         except Exception as error:  # noqa: BLE001 - a Spark session that ended is one too; a watch that stops without a word is worse
