@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from lance_spark import Table
-from lance_spark.backfill import cluster, failures, plan, request, task
+from lance_spark.backfill import cluster, failures, keeping, plan, request
 from lance_spark.jobs import history
 from lance_spark.write import inputs
 from udf_runtime.execute import stream, time_limit
@@ -18,8 +18,8 @@ DOCS = Path(__file__).parents[1] / "docs"
 
 SAID = {
     "checkpoints.md": [
-        f"after {task.FLUSH_BYTES >> 20} MiB of values",
-        f"persisted: {task.FLUSH_BYTES >> 20} MiB, and a batch",
+        f"after {keeping.FLUSH_BYTES >> 20} MiB of values",
+        f"persisted: {keeping.FLUSH_BYTES >> 20} MiB, and a batch",
         f"ends at {inputs._BATCH_BYTES >> 20} MiB of input",
         f"batches of input, {inputs._BATCH_BYTES >> 20} MiB at most each",
         f"`blob_read_buffer_size` ({request.DEFAULT_BLOB_BUFFER_BYTES >> 20} MiB)",

@@ -8,8 +8,16 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.write.pieces import Chunk, Moved, Offsets
+from lance_spark.write.pieces import Chunk, MissingFileError, Moved, Offsets
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointStore
+
+
+class MissingCheckpointError(MissingFileError):
+    """A checkpoint that was there is not any more: the job that left it has committed its values, or somebody deleted it."""
+
+    def __init__(self, path: str) -> None:
+        OSError.__init__(self, f"the checkpoint {path} is not there any more")
+        self.file = path
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,10 +39,14 @@ class EntryPiece:
     moved: Moved | None = None
 
     def chunks(self, store: CheckpointStore) -> Iterator[Chunk]:
-        """Yields the rows; nothing if the checkpoint vanished meanwhile."""
+        """Yields the rows.
+
+        Raises:
+            MissingCheckpointError: The checkpoint vanished meanwhile.
+        """
         found = read_entry(store, self.entry, self.key, self.source, self.moved)
         if found is None:
-            return
+            raise MissingCheckpointError(self.entry.path)
         offsets, values = found
         wanted = np.isin(offsets, self.offsets, assume_unique=True)
         yield offsets[wanted], values if wanted.all() else values.filter(pa.array(wanted))

@@ -74,6 +74,7 @@ class BackfillSpec:
         blob_strategy: How blobs are read.
         blob_buffer_bytes: Most bytes of blobs that are held at once.
         report_s: Seconds after which a task tells again what it has done.
+        look: How often a task has looked for values anew, because some that it had found were gone.
     """
 
     snapshot: DatasetRef
@@ -99,6 +100,7 @@ class BackfillSpec:
     blob_strategy: BlobReadStrategy
     blob_buffer_bytes: int
     report_s: float
+    look: int = 0
 
     @property
     def lineage_after(self) -> int | None:

@@ -25,7 +25,8 @@ import pyarrow as pa
 from lance_spark.backfill.counts import Counts
 from lance_spark.backfill.failures import FailureLog
 from lance_spark.backfill.followed import select_followed
-from lance_spark.backfill.notes import Notes
+from lance_spark.backfill.keeping import Keeper
+from lance_spark.backfill.notes import Noted, Notes
 from lance_spark.backfill.selection import has_values, rows_without_value, select_rows, without
 from lance_spark.backfill.serving import Finder, Served, source_of, store_of
 from lance_spark.backfill.spec import BackfillSpec, FollowSpec, FragmentRows, FragmentWork, RangeOutcome, Task
@@ -34,7 +35,7 @@ from lance_spark.errors import TableUnreadableError
 from lance_spark.write.addresses import SnapshotRows
 from lance_spark.write.column_file import ColumnFile, Targets
 from lance_spark.write.inputs import InputReader
-from lance_spark.write.pieces import Chunk, MissingFileError, Offsets, columns_of, merge, no_rows
+from lance_spark.write.pieces import Chunk, MissingFileError, Offsets, columns_of, distinct, merge, no_rows
 from udf_runtime import UDF, UdfRuntimeError
 from udf_runtime.execute import RowFailure, UdfRunner
 from udf_runtime.policies import AdaptiveSize
@@ -46,12 +47,11 @@ _LOG = logging.getLogger(__name__)
 
 _T = TypeVar("_T")
 
-FLUSH_BYTES = 32 << 20
-"""Bytes of computed values after which they are persisted before the interval is over. A checkpoint takes about six times its size in memory
-while it is encoded: its batches, the values as one array, compressed buffers, the stream, and the payload."""
-
 _NULL_ROWS = 4096
 """Rows that failed and are written as NULL at once: those of a vector take as much as any other."""
+
+_MOST_MISSING = 10
+"""Files and checkpoints of a range that may turn out to be gone, one after the other."""
 
 _CUT_ROWS = 1 << 15
 """Rows of one checkpoint that copies values from elsewhere."""
@@ -117,15 +117,14 @@ class _RangeRun:
         self._done = Counts()
         self._selected = 0
         self._reused = 0
-        self._held: list[Chunk] = []
-        self._held_bytes = 0
-        self._flushed = False
+        self._keeper = Keeper(spec, self._store, self._done.seconds, clock)
         self._inherited = False
         self._finder = Finder(spec, self._rows, self._store)
-        self._last_flush = clock()
         self._failures = FailureLog(spec, work.fragment_id)
         self._source = ""
         self._known = no_rows()
+        self._nulled = no_rows()
+        self._valued = [no_rows()]
         self._taken: deque[Offsets] = deque()
 
     def run(self) -> RangeOutcome:
@@ -141,13 +140,21 @@ class _RangeRun:
                 return self._run()
             except MissingFileError as error:
                 # Of another job, which ended meanwhile. What was computed so far is found in checkpoints.
-                if error.file in self._finder.missing_files:
-                    raise
+                missing = self._finder.missing_files
+                if error.file in missing or len(missing) >= _MOST_MISSING:
+                    raise self._lost(str(error)) from error
                 _LOG.warning("%s; its values are looked for elsewhere", error)
-                self._finder.missing_files.add(error.file)
-                self._flush()
-                self._work = replace(self._work, search=True)
-                self._taken.clear()
+                self._keeper.flush()
+                self._look_again({*missing, error.file})
+
+    def _look_again(self, missing: set[str]) -> None:
+        """Prepares for another pass: the job that took a file or a checkpoint away may have recorded a moment before where its values are."""
+        # What a process keeps of the records is of one look.
+        self._spec = replace(self._spec, look=self._spec.look + 1)
+        self._finder = Finder(self._spec, self._rows, self._store)
+        self._finder.missing_files |= missing
+        self._work = replace(self._work, search=True)
+        self._taken.clear()
 
     def _run(self) -> RangeOutcome:
         """Does the work once."""
@@ -159,15 +166,17 @@ class _RangeRun:
                 f"fragment {work.fragment_id} is not in version {spec.snapshot.version}",
                 hint="open the table again",
             )
-        self._source = source_of(spec, fragment.metadata)
+        self._source = self._keeper.source = source_of(spec, fragment.metadata)
         self._inherit(fragment.metadata)
         work = self._work
         if spec.follow is None:
             selected = self._timed("read", lambda: select_rows(spec, work, self._rows, fragment))
             self._selected = len(selected)
-            served = self._find(fragment, selected)
-            self._reused = len(served.offsets) - self._done.rows
-            todo = without(selected, served.offsets)
+            # Rows that failed in an earlier pass have had their call.
+            left = without(selected, self._failed())
+            served = self._find(fragment, left, work)
+            self._reused = len(self._of_others(served))
+            todo = without(left, served.offsets)
         else:
             served, todo = self._look_after(fragment, spec.follow)
         if work.is_whole:
@@ -188,16 +197,17 @@ class _RangeRun:
         found = self._timed(
             "read", lambda: select_followed(self._spec, follow, self._work, self._rows, fragment, self._finder)
         )
-        served = self._find(fragment, found.selected)
-        todo = without(found.selected, served.offsets)
+        left = without(found.selected, self._failed())
+        served = self._find(fragment, left, self._work)
+        todo = without(left, served.offsets)
         if follow.on_stale == "null":
-            stale = np.intersect1d(todo, served.changed, assume_unique=True)
-            todo = without(todo, stale)
-            self._done.nulled = len(stale)
-            self._done.failed.extend(stale.tolist())
+            self._nulled = np.intersect1d(todo, served.changed, assume_unique=True)
+            todo = without(todo, self._nulled)
+            self._done.nulled = len(self._nulled)
         self._selected = len(found.fresh)
-        self._reused = int(np.isin(served.offsets, found.fresh, assume_unique=True).sum())
-        self._done.carried = len(served.offsets) - self._reused
+        others = self._of_others(served)
+        self._reused = int(np.isin(others, found.fresh, assume_unique=True).sum())
+        self._done.carried = len(others) - self._reused
         self._done.kept = found.kept
         self._done.held = found.held
         self._done.added = found.added
@@ -207,7 +217,7 @@ class _RangeRun:
     def failed(self, error: Exception) -> RangeOutcome:
         """Returns the outcome of a range that raised; keeps what was computed before."""
         try:
-            self._flush()
+            self._keeper.flush()
         except OSError:
             _LOG.exception("what was computed before the error is lost")
         row = getattr(error, "row", None)
@@ -228,15 +238,27 @@ class _RangeRun:
         # Results come in the order of the batches, so the first one without a result is the one that failed.
         return int(self._taken[0][row]) if self._taken and row < len(self._taken[0]) else None
 
-    def _find(self, fragment: LanceFragment, selected: Offsets) -> Served:
-        if not self._work.search or not len(selected):
-            return Served(np.empty(0, dtype=np.int64), [], [])
-        empty = rows_without_value(self._spec, self._work, self._rows, fragment, selected)
+    def _failed(self) -> Offsets:
+        """Returns the rows that failed so far, ascending."""
+        return np.sort(np.array(self._done.failed, dtype=np.int64))
+
+    def _without_result(self) -> Offsets:
+        """Returns the rows that failed or are NULL because their inputs changed, ascending."""
+        return distinct(self._failed(), self._nulled)
+
+    def _of_others(self, served: Served) -> Offsets:
+        """Returns the rows that something else served than an earlier pass."""
+        return without(served.offsets, distinct(*self._valued))
+
+    def _find(self, fragment: LanceFragment, selected: Offsets, work: FragmentWork) -> Served:
+        if not work.search or not len(selected):
+            return Served(no_rows(), [], [])
+        empty = rows_without_value(self._spec, work, self._rows, fragment, selected)
         return self._timed("read", lambda: self._finder.find(fragment.metadata, selected, empty))
 
     def _whole(self, fragment: LanceFragment, served: Served, todo: Offsets) -> RangeOutcome:
         """Streams a fragment that is one range into its column file."""
-        lost = np.array(self._done.failed, dtype=np.int64)
+        lost = self._without_result()
         if not len(todo) and not len(served.offsets) and not len(lost):
             return self._untouched()
         attempt = self._spec.staging.begin_attempt()
@@ -245,7 +267,7 @@ class _RangeRun:
             streams = [self._compute(fragment, todo), *served.streams(self._spec, self._store), self._nulls(lost)]
             nulls = self._fill(file, merge(streams))
             self._refuse_lost(len(todo) + len(served.offsets) + len(lost) - file.rows)
-            useless = self._changes_nothing(self._done.rows + len(served.offsets))
+            useless = self._changes_nothing(self._done.rows + len(served.offsets), self._done.nulled)
             written = None if useless else self._timed("write", file.close)
         except BaseException:
             file.discard()
@@ -254,15 +276,15 @@ class _RangeRun:
             file.discard()
             return self._only_failed()
         if self._spec.targets.blobs:
-            self._flush()
-        failed = RowSet.of(np.array(self._done.failed, dtype=np.int64))
+            self._keeper.flush()
+        failed = RowSet.of(self._without_result())
         computed = RowSet.of(np.concatenate([served.offsets, todo])) - failed
         rows = self._all_rows(computed, RowSet.of(nulls), failed)
         return self._finish(written.staged.name, written.staged.size_bytes, rows)
 
-    def _changes_nothing(self, rows: int) -> bool:
+    def _changes_nothing(self, rows: int, nulled: int) -> bool:
         """Tells whether a file would say what the table says anyway: no row got a value, and those that failed have none."""
-        return rows == 0 and self._spec.where is None and not self._spec.recomputes and not self._done.nulled
+        return rows == 0 and self._spec.where is None and not self._spec.recomputes and not nulled
 
     def _only_failed(self) -> RangeOutcome:
         """Returns the outcome of a fragment in which all selected rows failed again."""
@@ -312,7 +334,7 @@ class _RangeRun:
     def _fill(self, file: ColumnFile, chunks: Iterator[Chunk]) -> Offsets:
         """Writes values into a column file, and returns the rows whose value is NULL."""
         spec = self._spec
-        nulls = [np.empty(0, dtype=np.int64)]
+        nulls = [no_rows()]
         for offsets, values in chunks:
             began = self._clock()
             batch = columns_of(values, spec.outputs, spec.targets.schema)
@@ -329,55 +351,64 @@ class _RangeRun:
         """Leaves the values of one of several ranges in checkpoints, and assembles the fragment if it was the last."""
         for _ in self._compute(fragment, todo):
             pass
-        self._flush()
+        self._keeper.flush()
         self._copy(served)
         self._failures.write()
         notes = Notes(self._spec, self._work)
-        failed = RowSet.of(np.array(self._done.failed, dtype=np.int64))
+        failed = RowSet.of(self._without_result())
         computed = RowSet.of(np.concatenate([served.offsets, todo])) - failed
-        notes.leave(computed, failed, touched=bool(len(todo) or len(served.offsets) or self._done.nulled))
+        notes.leave(Noted(computed=computed, failed=failed, nulled=self._done.nulled))
         found = notes.all()
         if found is None:
             return replace(self._outcome(), checkpoints=True)
-        if not any(note["touched"] for note in found):
-            return self._untouched()
-        return self._assemble(fragment, found)
+        return self._assemble(fragment, found) if found.computed or found.failed else self._untouched()
 
     def _copy(self, served: Served) -> None:
         """Puts values that are elsewhere into checkpoints of this fragment: whoever assembles it looks only there."""
         elsewhere = replace(served, entries=[piece for piece in served.entries if piece.moved is not None])
         for offsets, values in merge(elsewhere.streams(self._spec, self._store)):
             for first in range(0, len(offsets), _CUT_ROWS):
-                self._write_checkpoint(offsets[first : first + _CUT_ROWS], values.slice(first, _CUT_ROWS))
+                self._keeper.write(offsets[first : first + _CUT_ROWS], values.slice(first, _CUT_ROWS))
 
-    def _assemble(self, fragment: LanceFragment, notes: list[dict[str, Any]]) -> RangeOutcome:
+    def _assemble(self, fragment: LanceFragment, noted: Noted) -> RangeOutcome:
         """Streams the checkpoints of all ranges into the column file."""
         spec = self._spec
-        computed, failed = RowSet.empty(), RowSet.empty()
-        for note in notes:
-            computed |= RowSet.from_text(note["computed"])
-            failed |= RowSet.from_text(note["failed"])
-        if self._changes_nothing(len(computed)):
+        failed = noted.failed | RowSet.of(self._failed())
+        computed = noted.computed - failed
+        if self._changes_nothing(len(computed), noted.nulled):
             return self._only_failed()
         file = ColumnFile(spec.staging.begin_attempt(), self._rows, fragment, self._targets(fragment))
-        nulls = [np.empty(0, dtype=np.int64)]
+        nulls = [no_rows()]
         try:
             for start, stop in self._work.ranges:
                 part = computed & RowSet.span(start, stop)
                 wanted = part.to_numpy()
                 served = self._finder.find_checkpointed(fragment.metadata, wanted)
-                # Checkpoints of another job that ended meanwhile are gone: whoever assembles the fragment computes these rows.
+                # Checkpoints of another job that ended meanwhile are gone: whoever assembles the fragment finds or computes these rows.
                 gone = without(wanted, served.offsets)
+                found = self._found_again(fragment, gone, start, stop)
                 lost = (failed & RowSet.span(start, stop)).to_numpy()
-                streams = [*served.streams(spec, self._store), self._nulls(lost), self._compute(fragment, gone)]
+                streams = [
+                    *served.streams(spec, self._store),
+                    *found.streams(spec, self._store),
+                    self._nulls(lost),
+                    self._compute(fragment, without(gone, found.offsets)),
+                ]
                 nulls.append(self._fill(file, merge(streams)))
             self._refuse_lost(len(computed) + len(failed) - file.rows)
+            failed |= RowSet.of(self._failed())
             written = file.close()
         except BaseException:
             file.discard()
             raise
-        rows = self._all_rows(computed, RowSet.of(np.concatenate(nulls)), failed)
+        rows = self._all_rows(computed - failed, RowSet.of(np.concatenate(nulls)), failed)
         return self._finish(written.staged.name, written.staged.size_bytes, rows)
+
+    def _found_again(self, fragment: LanceFragment, gone: Offsets, start: int, stop: int) -> Served:
+        """Finds rows of any range whose checkpoints are gone, as that range would."""
+        if len(gone):
+            self._look_again(self._finder.missing_files)
+        return self._find(fragment, gone, replace(self._work, start=start, stop=stop))
 
     def _nulls(self, offsets: Offsets) -> Iterator[Chunk]:
         """Yields NULLs for rows that failed."""
@@ -389,11 +420,11 @@ class _RangeRun:
     def _refuse_lost(self, rows: int) -> None:
         """Ends the range where values that were checkpointed cannot be found again."""
         if rows:
-            raise TableUnreadableError(
-                self._spec.snapshot.uri,
-                f"{rows} checkpointed values of fragment {self._work.fragment_id} are gone",
-                hint="somebody deleted checkpoints beside the job; run the backfill again",
-            )
+            raise self._lost(f"{rows} checkpointed values of fragment {self._work.fragment_id} are gone")
+
+    def _lost(self, what: str) -> TableUnreadableError:
+        hint = "somebody deletes checkpoints or column files beside the job; run the backfill again"
+        return TableUnreadableError(self._spec.snapshot.uri, what, hint=hint)
 
     def _compute(self, fragment: LanceFragment, todo: Offsets) -> Iterator[Chunk]:
         """Calls the UDF for rows, and yields their values; failed rows are NULL."""
@@ -410,7 +441,7 @@ class _RangeRun:
             clock=self._clock,
         )
         began = self._clock()
-        self._last_flush = began
+        self._keeper.begin()
         for result in self._runner.run(reader.batches(todo, sizer.next_rows, self._taken)):
             offsets = self._taken.popleft()
             self._done.seconds["read"] += reader.seconds
@@ -419,9 +450,11 @@ class _RangeRun:
             sizer.record(len(offsets), result.seconds)
             self._done.retries += result.retries
             self._note_failures(offsets, result.failures)
-            self._done.rows += len(offsets) - len(result.failures)
+            failed = [failure.row for failure in result.failures]
+            self._valued.append(np.delete(offsets, failed) if failed else offsets)
+            self._done.rows += len(offsets) - len(failed)
             self._done.recomputed += int(np.isin(offsets, self._known, assume_unique=True).sum())
-            self._hold(offsets, result.values, [failure.row for failure in result.failures])
+            self._keeper.hold(offsets, result.values, failed)
             yield offsets, result.values
             began = self._clock()
 
@@ -433,36 +466,6 @@ class _RangeRun:
             self._done.crashed += failure.outcome == "crashed"
             self._failures.add(failure, offset)
         self._udf.on_error.check_skips(self._done.skipped, self._done.rows + len(self._done.failed), final=False)
-
-    def _hold(self, offsets: Offsets, values: pa.Array[Any], failed: list[int]) -> None:
-        """Keeps computed values until they are persisted."""
-        if failed:
-            kept = np.ones(len(offsets), dtype=np.bool_)
-            kept[failed] = False
-            offsets, values = offsets[kept], values.filter(pa.array(kept))
-        if len(offsets):
-            self._held.append((offsets, values))
-            self._held_bytes += values.nbytes
-        if self._clock() - self._last_flush >= self._spec.flush_s or self._held_bytes >= FLUSH_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        """Persists the values that are held."""
-        began = self._clock()
-        held, self._held, self._held_bytes = self._held, [], 0
-        if held:
-            offsets = np.concatenate([part[0] for part in held])
-            values = pa.concat_arrays([part[1] for part in held])
-            held.clear()
-            self._write_checkpoint(offsets, values)
-        self._last_flush = self._clock()
-        self._done.seconds["checkpoint"] += self._last_flush - began
-
-    def _write_checkpoint(self, offsets: Offsets, values: pa.Array[Any]) -> None:
-        self._store.write(
-            self._spec.key, self._source, job_id=self._spec.job_id, offsets=pa.array(offsets), values=values
-        )
-        self._flushed = True
 
     def _timed(self, stage: str, act: Callable[[], _T]) -> _T:
         began = self._clock()
@@ -491,5 +494,5 @@ class _RangeRun:
             retries=done.retries,
             seconds=dict(done.seconds),
             source=self._source,
-            checkpoints=self._flushed,
+            checkpoints=self._keeper.has_written,
         )

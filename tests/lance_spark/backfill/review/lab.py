@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +16,20 @@ from lance_spark.backfill.spec import BackfillSpec, RangeOutcome, Task
 from lance_spark.backfill.task import run_task
 from lance_spark.dataset import DatasetRef
 from udf_runtime import UDF, udf
+
+ACTS: dict[str, dict[int, list[Callable[[], object]]]] = {}
+"""What is to happen in calls of UDFs, by table and row. Here, because a UDF that was loaded shares nothing with the one that was stored."""
+
+WHOLE: dict[str, Any] = {
+    "min_checkpoint_size": 5,
+    "checkpoint_size": 5,
+    "batch_checkpoint_flush_interval_seconds": 0,
+    "task_size": 1000,
+}
+"""A checkpoint for every five rows; a fragment is one range."""
+
+CUT: dict[str, Any] = {**WHOLE, "task_size": 10}
+"""The same, with ranges of ten rows."""
 
 
 class Death(BaseException):
@@ -64,19 +78,28 @@ class Lab:
         session: Any = NoSpark()
         return Table(DatasetRef.at(self.uri), "t", lambda: session, query_spark=lambda: session, progress=False)
 
-    def udf(self, *, bad: frozenset[int] = frozenset()) -> UDF:
+    def at(self, row: int, *acts: Callable[[], object]) -> None:
+        """Lets something happen in calls of the UDF for a row: the first act in the first call, and so on."""
+        ACTS.setdefault(self.uri, {})[row] = list(acts)
+
+    def udf(self, *, bad: frozenset[int] = frozenset(), on_error: Any = None) -> UDF:
         """A UDF that logs the rows it sees, fails for some as long as the switch is off, and adds what the switch says."""
-        log, switch = str(self.log), self.switch
+        log, switch, uri = str(self.log), self.switch, self.uri
 
         def f(id: int) -> int:
+            from tests.lance_spark.backfill.review.lab import ACTS
+
             with open(log, "a") as file:
                 file.write(f"{id}\n")
+            acts = ACTS.get(uri, {}).get(id)
+            if acts:
+                acts.pop(0)()
             on = switch.exists()
             if id in bad and not on:
                 raise ValueError(f"row {id}")
             return id + (int(switch.read_text()) if on else 0)
 
-        return udf(f, data_type=pa.int64(), version="1", name="f")
+        return udf(f, data_type=pa.int64(), version="1", name="f", on_error=on_error)
 
     def calls(self) -> list[int]:
         """The rows that the UDF was called for since the last look, ascending."""

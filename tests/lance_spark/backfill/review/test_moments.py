@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
+import pytest
 
 import lance_spark
+from lance_spark.backfill.commits import GroupCommits
+from lance_spark.backfill.prepare import prepare
+from lance_spark.backfill.request import BackfillRequest
+from lance_spark.backfill.serving import source_of, store_of
 from lance_spark.backfill.watching import Watch
 from lance_spark.dataset import DatasetRef
-from tests.lance_spark.backfill.review.lab import Lab, values
+from lance_spark.write.pieces import FilePiece, MissingFileError
+from tests.lance_spark.backfill.review.lab import CUT, WHOLE, Death, Lab, values
+from udf_runtime import skip_on_error
+from udf_runtime.checkpoint import CheckpointEntry
 
 ROWS = 40
 IDS = pa.table({"id": range(ROWS)})
@@ -34,3 +45,135 @@ def test_a_watch_looks_at_a_version_that_came_right_after_a_backfill_that_found_
         assert watch.error is None
     assert values(table, "v")[100] == (100,)
     assert [result.rows_computed for result in found] == [0, 1, 0], "the last one looks at the version of the second"
+
+
+def die(*_: object) -> None:
+    raise Death
+
+
+def no_version_names(uri: str) -> list[Path]:
+    named = {file.path for fragment in lance.dataset(uri).get_fragments() for file in fragment.metadata.files}
+    return [path for path in Path(uri, "data").iterdir() if path.name not in named]
+
+
+def left_by_another_job(lab: Lab, *parts: range, factor: int = 1) -> list[Any]:
+    """Puts checkpoints into the first fragment as another job does; returns acts that take them away."""
+    prepared = prepare(DatasetRef.at(lab.uri), BackfillRequest(columns=("v",)), checkpoints=None)
+    store, spec = store_of(prepared.spec), prepared.spec
+    source = source_of(spec, prepared.dataset.get_fragments()[0].metadata)
+
+    def leave(rows: range) -> CheckpointEntry:
+        given = pa.array([row * factor for row in rows])
+        return store.write(spec.key, source, job_id="other", offsets=pa.array(rows), values=given)
+
+    entries = [leave(rows) for rows in parts]
+    return [lambda entry=entry: store.delete(entry) for entry in entries]
+
+
+def test_a_row_that_was_skipped_before_a_file_vanished_is_called_and_counted_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    table = lab.make(pa.table({"id": range(10)}))
+    table.add_columns({"v": lab.udf(bad=frozenset({2}), on_error=skip_on_error())})
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupCommits, "commit", die)
+        with pytest.raises(Death):
+            table.backfill("v", where="id >= 5", **WHOLE)
+    lab.calls()
+    lab.at(0, lambda: [path.unlink() for path in no_version_names(lab.uri)])
+    result = table.backfill("v", **WHOLE)
+    assert lab.calls() == [0, 1, 2, 3, 4]
+    assert values(table, "v") == {i: (None if i == 2 else i,) for i in range(10)}
+    counted = (result.rows_selected, result.rows_computed, result.rows_from_checkpoint, result.rows_skipped)
+    assert counted == (10, 4, 5, 1)
+    assert result.status == "DONE"
+
+
+def test_rows_that_become_null_do_so_once_where_a_file_vanished_meanwhile(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    table = lab.make(pa.table({"id": range(10), "a": range(10)}))
+    table.add_columns({"v": (lab.udf(), ["a"])})
+    commit, chunks, seen = GroupCommits.commit, FilePiece.chunks, list[str]()
+
+    def commit_late(self: Any, outcomes: Any) -> None:
+        if not seen:
+            lab.rewrite("a", pa.array([500, *range(1, 10)]))
+        commit(self, outcomes)
+
+    def chunks_of_the_second(self: FilePiece, session: Any) -> Any:
+        seen.append(self.file)
+        if len(seen) == 1:
+            raise MissingFileError(self.file)
+        return chunks(self, session)
+
+    monkeypatch.setattr(GroupCommits, "commit", commit_late)
+    monkeypatch.setattr(FilePiece, "chunks", chunks_of_the_second)
+    result = table.backfill("v", on_stale="null", **WHOLE)
+    assert seen, "the second round takes values from the file of the first"
+    assert values(table, "v") == {i: (i or None,) for i in range(10)}
+    assert (result.status, result.rows_nulled, result.rows_carried) == ("DONE", 1, 9)
+    assert lab.calls() == [*range(10)]
+
+
+def test_checkpoints_that_vanish_while_a_job_runs_are_computed_and_nothing_else_is(lab: Lab):
+    table = lab.make(pa.table({"id": range(10)}))
+    table.add_columns({"v": lab.udf()})
+    first, _ = left_by_another_job(lab, range(5, 8), range(8, 10))
+    lab.at(0, first)
+    result = table.backfill("v", **WHOLE)
+    assert lab.calls() == [*range(8)]
+    assert (result.status, result.rows_computed, result.rows_from_checkpoint) == ("DONE", 8, 2)
+    assert values(table, "v") == {i: (i,) for i in range(10)}
+
+
+def two_jobs(lab: Lab, table: lance_spark.Table, rows: int, at: int, **settings: Any) -> list[Any]:
+    """Runs a job that waits in the call for a row until another one, which found its checkpoints, calls for the same row; then it ends first."""
+    waits, goes_on, results = threading.Event(), threading.Event(), list[Any]()
+
+    def wait() -> None:
+        waits.set()
+        assert goes_on.wait(60)
+
+    def let_it_end() -> None:
+        goes_on.set()
+        one.join(60)
+
+    lab.at(at, wait, let_it_end)
+    one = threading.Thread(target=lambda: results.append(table.backfill("v", **settings)))
+    one.start()
+    assert waits.wait(60)
+    results.append(table.backfill("v", **settings))
+    one.join(60)
+    assert values(table, "v") == {i: (i,) for i in range(rows)}
+    return results
+
+
+def test_a_job_whose_checkpoints_another_one_found_may_commit_and_drop_them(lab: Lab):
+    table = lab.make(pa.table({"id": range(20)}))
+    table.add_columns({"v": lab.udf()})
+    one, other = two_jobs(lab, table, 20, 15, **WHOLE)
+    assert (one.status, one.rows_computed, one.rows_from_checkpoint) == ("DONE", 20, 0)
+    assert (other.status, other.rows_computed, other.rows_from_checkpoint) == ("DONE", 5, 15)
+    assert lab.calls() == sorted([*range(20), *range(15, 20)]), "but for what both computed at once"
+
+
+def test_whoever_assembles_a_fragment_finds_what_another_job_committed_meanwhile(lab: Lab):
+    table = lab.make(pa.table({"id": range(20)}))
+    table.add_columns({"v": lab.udf()})
+    one, other = two_jobs(lab, table, 20, 15, **CUT)
+    assert (one.status, one.rows_computed) == ("DONE", 20)
+    assert (other.status, other.rows_computed, other.rows_from_checkpoint) == ("DONE", 5, 15)
+    assert lab.calls() == sorted([*range(20), *range(15, 20)])
+
+
+def test_a_row_that_fails_when_its_checkpoint_is_gone_is_not_recorded_as_computed(lab: Lab):
+    table = lab.make(pa.table({"id": range(20)}))
+    table.add_columns({"v": lab.udf(bad=frozenset({3}), on_error=skip_on_error())})
+    (vanish,) = left_by_another_job(lab, range(5))
+    lab.at(19, vanish)
+    result = table.backfill("v", **CUT)
+    assert lab.calls() == [*range(20)]
+    assert (result.status, result.rows_skipped) == ("DONE", 1)
+    lab.switch.write_text("0")
+    assert table.backfill("v").rows_computed == 1
+    assert lab.calls() == [3]
+    assert values(table, "v") == {i: (i,) for i in range(20)}
