@@ -177,8 +177,8 @@ class Cluster:
 
 
 def _reports_of(spec: BackfillSpec) -> str:
-    """Returns the folder of one round's reports: what an earlier round left is about another version."""
-    return f"jobs/{spec.staging.job_id}/reports/{spec.snapshot.version}"
+    """Returns the folder of one round's reports: what an earlier round left is no answer, though it may have read the same version."""
+    return f"jobs/{spec.staging.job_id}/reports/{spec.round}"
 
 
 def _company(queue: Sequence[Task], attempts: Mapping[int, int], size: int) -> int:

@@ -196,6 +196,7 @@ class Following:
             ),
             bases=tuple(dict.fromkeys([*self._bases, *first.bases]))[:MOST_BASES],
             follow=follow,
+            round=len(self._bases),
         )
 
     def _refuse_other_inputs(self, now: Mapping[int, FieldIdentity], head: DatasetRef) -> None:

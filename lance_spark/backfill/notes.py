@@ -31,8 +31,8 @@ class Notes:
 
     def __init__(self, spec: BackfillSpec, work: FragmentWork) -> None:
         self._objects = LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options)
-        # Each round of a job reads another version.
-        self._folder = f"jobs/{spec.staging.job_id}/ranges/{spec.snapshot.version}-{work.fragment_id}"
+        # A round that reads the same version as the one before must not take its notes.
+        self._folder = f"jobs/{spec.staging.job_id}/ranges/{spec.round}-{work.fragment_id}"
         self._work = work
 
     def leave(self, noted: Noted) -> None:

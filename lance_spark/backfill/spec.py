@@ -74,6 +74,7 @@ class BackfillSpec:
         blob_strategy: How blobs are read.
         blob_buffer_bytes: Most bytes of blobs that are held at once.
         report_s: Seconds after which a task tells again what it has done.
+        round: Which round of the job it is; two may read the same version.
         look: How often a task has looked for values anew, because some that it had found were gone.
     """
 
@@ -100,6 +101,7 @@ class BackfillSpec:
     blob_strategy: BlobReadStrategy
     blob_buffer_bytes: int
     report_s: float
+    round: int = 0
     look: int = 0
 
     @property

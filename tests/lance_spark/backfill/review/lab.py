@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,10 +56,34 @@ class _Conf:
         return {"spark.master": "local[2]"}.get(key, default)
 
 
+class _Frame:
+    """A range whose rows are mapped at once, in this process."""
+
+    def __init__(self, rows: int) -> None:
+        self._rows = rows
+        self._work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]] = iter
+
+    def mapInArrow(self, work: Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]], _: str) -> _Frame:  # noqa: N802 - Spark's names
+        self._work = work
+        return self
+
+    def collect(self) -> list[tuple[Any, ...]]:
+        batch = pa.RecordBatch.from_pydict({"id": range(self._rows)})
+        return [tuple(row.values()) for answer in self._work(iter([batch])) for row in answer.to_pylist()]
+
+
 class NoSpark:
-    """As much of a session as a job looks at."""
+    """As much of a session as a job looks at, and for a test of the real cluster, as a Spark job needs."""
 
     conf = _Conf()
+
+    def range(self, _start: int, stop: int, *_: int) -> _Frame:
+        return _Frame(stop)
+
+    def addTag(self, _: str) -> None:  # noqa: N802
+        """Nobody interrupts it."""
+
+    removeTag = interruptTag = addTag  # noqa: N815
 
 
 class Lab:

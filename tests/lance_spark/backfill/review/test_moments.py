@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import threading
+import time
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -12,11 +14,16 @@ import pyarrow as pa
 import pytest
 
 import lance_spark
+from lance_spark.backfill import job
+from lance_spark.backfill.cluster import Cluster
 from lance_spark.backfill.commits import GroupCommits
+from lance_spark.backfill.notes import Noted, Notes
 from lance_spark.backfill.prepare import prepare
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.serving import source_of, store_of
+from lance_spark.backfill.spec import DoneRows, FragmentWork
 from lance_spark.backfill.watching import Watch
+from lance_spark.commit.rowsets import RowSet
 from lance_spark.dataset import DatasetRef
 from lance_spark.write.pieces import FilePiece, MissingFileError
 from tests.lance_spark.backfill.review.lab import CUT, WHOLE, Death, Lab, values
@@ -177,3 +184,44 @@ def test_a_row_that_fails_when_its_checkpoint_is_gone_is_not_recorded_as_compute
     assert table.backfill("v").rows_computed == 1
     assert lab.calls() == [3]
     assert values(table, "v") == {i: (i,) for i in range(20)}
+
+
+def test_a_round_takes_no_answers_of_another_one_that_read_the_same_version(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    table = lab.make(IDS, rows_per_file=10)
+    table.add_columns({"v": lab.udf()})
+    commit, rounds = GroupCommits.commit, list[GroupCommits]()
+
+    def commit_after_a_cleanup(self: GroupCommits, outcomes: Any) -> None:
+        if not rounds:
+            lance.dataset(lab.uri).cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
+        if self not in rounds:
+            rounds.append(self)
+        commit(self, outcomes)
+
+    monkeypatch.setattr(job, "Cluster", Cluster)
+    monkeypatch.setattr(GroupCommits, "commit", commit_after_a_cleanup)
+    # The second round takes so long that the driver looks for reports meanwhile.
+    lab.at(0, lambda: None, lambda: time.sleep(0.5))
+    settings = {**CUT, "batch_checkpoint_flush_interval_seconds": 1000}
+    result = table.backfill("v", refresh_status_secs=0.1, commit_granularity=None, **settings)
+    assert len(rounds) == 2
+    assert (result.status, len(result.versions)) == ("DONE", 1)
+    assert values(table, "v") == {i: (i,) for i in range(ROWS)}
+    assert lab.calls() == sorted(2 * [*range(ROWS)]), "all files were lost, and each was computed again once"
+
+
+def test_a_round_takes_no_notes_of_another_one_that_read_the_same_version(lab: Lab):
+    table = lab.make(pa.table({"id": range(20)}))
+    table.add_columns({"v": lab.udf()})
+    spec = prepare(DatasetRef.at(lab.uri), BackfillRequest(columns=("v",)), checkpoints=None).spec
+    ranges, nothing = ((0, 10), (10, 20)), Noted(computed=RowSet.empty(), failed=RowSet.empty(), nulled=0)
+    first, second = (
+        FragmentWork(fragment_id=0, start=start, stop=stop, ranges=ranges, done=DoneRows(), search=True)
+        for start, stop in ranges
+    )
+    Notes(spec, first).leave(nothing)
+    later = replace(spec, round=1)
+    Notes(later, second).leave(nothing)
+    assert Notes(later, second).all() is None
+    Notes(later, first).leave(nothing)
+    assert Notes(later, second).all() == nothing
