@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
-from lance_spark.backfill.spec import RangeOutcome
+from lance_spark.backfill.spec import FragmentRows, RangeOutcome
 
 
 @dataclass(slots=True)
@@ -71,8 +71,10 @@ class Tally:
         if is_void:
             self.void += outcome.computed
             return
-        self.carried[outcome.fragment_id, outcome.start] = outcome
-        self.round[outcome.fragment_id, outcome.start] = outcome
+        # Numbers alone: which rows they were takes megabytes where a filter chose them, and is known to the records.
+        numbers = replace(outcome, rows=FragmentRows(), seconds={})
+        self.carried[outcome.fragment_id, outcome.start] = numbers
+        self.round[outcome.fragment_id, outcome.start] = numbers
         self.recomputed += outcome.recomputed
         self.selected += outcome.selected
         self.reused += outcome.reused
