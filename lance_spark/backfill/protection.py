@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from lance_spark.dataset import DatasetRef
+from lance_spark.errors import TableUnwritableError, panics_as_errors
 
 if TYPE_CHECKING:
     import lance
@@ -19,37 +20,65 @@ _LOG = logging.getLogger(__name__)
 
 _PREFIX = "lance-spark-protects-until-"
 
+_ERRORS = (OSError, ValueError, RuntimeError)
+"""What pylance raises, whatever the cause is."""
+
 LIFETIME = timedelta(days=30)
 """Time after which a tag that was left behind is removed."""
 
 
 def protect(snapshot: DatasetRef, job_id: str, *, now: float | None = None) -> str:
-    """Tags a version, and returns the name of the tag. `job_id` is an id of the job's staging."""
+    """Tags a version, and returns the name of the tag. `job_id` is an id of the job's staging.
+
+    Raises:
+        TableUnwritableError: The version cannot be tagged.
+        LanceSparkError: The table cannot be opened.
+    """
     until = int((time.time() if now is None else now) + LIFETIME.total_seconds())
     name = f"{_PREFIX}{until}-{job_id}"
-    snapshot.open_latest().tags.create(name, snapshot.version)
+    dataset = snapshot.open_latest()
+    try:
+        with panics_as_errors():
+            dataset.tags.create(name, snapshot.version)
+    except _ERRORS as error:
+        reason = f"version {snapshot.version} cannot be tagged to protect it from cleanups: {error}"
+        raise TableUnwritableError(snapshot.uri, reason) from error
     return name
 
 
 def release(ref: DatasetRef, name: str) -> None:
-    """Removes a tag; one that is not there any more is no error."""
+    """Removes a tag; one that is not there any more is no error.
+
+    Raises:
+        TableUnwritableError: It is there, and cannot be removed.
+        LanceSparkError: The table cannot be opened.
+    """
     _delete(ref.open_latest(), name)
 
 
 def remove_expired(dataset: lance.LanceDataset, *, now: float | None = None) -> None:
-    """Removes the tags that jobs have left behind and that have expired."""
+    """Removes the tags that jobs have left behind and that have expired; one that cannot be removed now is left to the next job."""
     at = time.time() if now is None else now
-    for name in dataset.tags.list():
-        until = name.removeprefix(_PREFIX).partition("-")[0]
-        if name.startswith(_PREFIX) and until.isdecimal() and int(until) < at:
-            _LOG.info("removing the expired tag %s of %s", name, dataset.uri)
-            _delete(dataset, name)
+    try:
+        for name in _names(dataset):
+            until = name.removeprefix(_PREFIX).partition("-")[0]
+            if name.startswith(_PREFIX) and until.isdecimal() and int(until) < at:
+                _LOG.info("removing the expired tag %s of %s", name, dataset.uri)
+                _delete(dataset, name)
+    except _ERRORS as error:
+        _LOG.warning("expired tags of %s are not removed yet: %s", dataset.uri, error)
+
+
+def _names(dataset: lance.LanceDataset) -> list[str]:
+    with panics_as_errors():
+        return list(dataset.tags.list())
 
 
 def _delete(dataset: lance.LanceDataset, name: str) -> None:
     try:
-        dataset.tags.delete(name)
-    except (OSError, ValueError) as error:
-        if name in dataset.tags.list():
-            raise
+        with panics_as_errors():
+            dataset.tags.delete(name)
+    except _ERRORS as error:
+        if name in _names(dataset):
+            raise TableUnwritableError(dataset.uri, f"the tag {name} cannot be removed: {error}") from error
         _LOG.debug("the tag %s of %s is gone: %s", name, dataset.uri, error)

@@ -12,6 +12,7 @@ from typing import Any
 import lance
 import pyarrow as pa
 import pytest
+from lance.dataset import Tags
 
 import lance_spark
 from lance_spark.backfill import job
@@ -19,12 +20,14 @@ from lance_spark.backfill.cluster import Cluster
 from lance_spark.backfill.commits import GroupCommits
 from lance_spark.backfill.notes import Noted, Notes
 from lance_spark.backfill.prepare import prepare
+from lance_spark.backfill.protection import protect
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.serving import source_of, store_of
 from lance_spark.backfill.spec import DoneRows, FragmentWork
 from lance_spark.backfill.watching import Watch
 from lance_spark.commit.rowsets import RowSet
 from lance_spark.dataset import DatasetRef
+from lance_spark.errors import TableUnwritableError
 from lance_spark.write.pieces import FilePiece, MissingFileError
 from tests.lance_spark.backfill.review.lab import CUT, WHOLE, Death, Lab, values
 from udf_runtime import skip_on_error
@@ -225,3 +228,28 @@ def test_a_round_takes_no_notes_of_another_one_that_read_the_same_version(lab: L
     assert Notes(later, second).all() is None
     Notes(later, first).leave(nothing)
     assert Notes(later, second).all() == nothing
+
+
+def refuse(*_: object) -> None:
+    raise ValueError("Ref conflict: the store said no")
+
+
+def test_a_job_runs_although_an_expired_tag_of_somebody_cannot_be_removed(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+):
+    table = lab.make(IDS)
+    table.add_columns({"v": lab.udf()})
+    left = protect(DatasetRef.at(lab.uri).pin(None), "a" * 40, now=0.0)
+    monkeypatch.setattr(Tags, "delete", refuse)
+    assert table.backfill("v").status == "DONE"
+    assert "expired tags" in caplog.text and "the store said no" in caplog.text
+    assert list(lance.dataset(lab.uri).tags.list()) == [left]
+
+
+def test_a_snapshot_that_cannot_be_protected_is_said_in_an_error_of_ours(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    table = lab.make(IDS)
+    table.add_columns({"v": lab.udf()})
+    monkeypatch.setattr(Tags, "create", refuse)
+    with pytest.raises(TableUnwritableError, match=r"version 2 cannot be tagged .* the store said no - at"):
+        table.backfill("v", protect_snapshot=True)
+    assert lab.calls() == []
