@@ -6,6 +6,7 @@ where rows were moved by an update, or inputs were rewritten in place, the rows'
 
 from __future__ import annotations
 
+import functools
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,9 +14,11 @@ import numpy as np
 
 from lance_spark.backfill.plan import FragmentPlan, countable
 from lance_spark.backfill.prepare import Prepared, bases_of_records
+from lance_spark.backfill.records import Records
 from lance_spark.backfill.selection import has_values, live_rows, matching_rows, without
 from lance_spark.backfill.serving import Finder, store_of
 from lance_spark.backfill.spec import BackfillSpec, DoneRows, FragmentWork
+from lance_spark.commit.identity import files_of
 from lance_spark.write.addresses import SnapshotRows
 from lance_spark.write.pieces import Offsets, distinct, no_rows
 
@@ -51,7 +54,9 @@ def count_stale(prepared: Prepared, *, but_selected: bool) -> int:
     spec = replace(spec, bases=bases_of_records(prepared.records, spec))
     rows = SnapshotRows(prepared.dataset)
     finder = Finder(spec, rows, store_of(spec))
-    return sum(len(_stale_rows(spec, plan, rows, finder, but_selected=but_selected)) for plan in suspects)
+    committed = frozenset(record.target_file for record in prepared.records if record.key == spec.key.digest)
+    look = functools.partial(_stale_rows, spec, rows, finder, prepared.records, committed, but_selected=but_selected)
+    return sum(len(look(plan)) for plan in suspects)
 
 
 def _is_suspect(prepared: Prepared, plan: FragmentPlan) -> bool:
@@ -62,8 +67,16 @@ def _is_suspect(prepared: Prepared, plan: FragmentPlan) -> bool:
 
 
 def _stale_rows(
-    spec: BackfillSpec, plan: FragmentPlan, rows: SnapshotRows, finder: Finder, *, but_selected: bool
+    spec: BackfillSpec,
+    rows: SnapshotRows,
+    finder: Finder,
+    records: Records,
+    committed: frozenset[str],
+    plan: FragmentPlan,
+    *,
+    but_selected: bool,
 ) -> Offsets:
+    """Returns the rows of a fragment whose value is out of date; `committed` are the column files that records of this UDF version name."""
     fragment = rows.fragment(plan.fragment_id)
     if fragment is None:
         return no_rows()
@@ -86,7 +99,11 @@ def _stale_rows(
         found = without(found, matching_rows(rows.dataset, fragment, work, spec.where))
     if not len(found):
         return found
-    return without(found, finder.find(fragment.metadata, found, found).offsets)
+    # That a value can be had from somewhere does not mean that the table has it: its file must be there, or the rows have moved with it.
+    has = committed - {record.target_file for record in records.of(plan.fragment_id)}
+    has |= {file.partition(":")[0] for file in files_of(fragment.metadata, spec.target_ids)} & committed
+    served = finder.find(fragment.metadata, found, found)
+    return without(found, distinct(no_rows(), *(piece.offsets for piece in served.files if piece.file in has)))
 
 
 def _with_value(spec: BackfillSpec, work: FragmentWork, rows: SnapshotRows, fragment: LanceFragment) -> Offsets:

@@ -136,3 +136,17 @@ def test_a_column_that_got_the_id_of_a_dropped_input_is_not_read_in_its_place(la
     table.add_columns({"d": "id * 777"})
     with pytest.raises(lance_spark.RegistrationError, match="input columns are gone"):
         table.backfill("v", where="1=1")
+
+
+def test_values_that_somebody_wrote_over_ours_in_place_count_as_out_of_date(lab: Lab):
+    table = lab.make(IDS, rows_per_file=20)
+    table.add_columns({"v": lab.udf()})
+    table.backfill("v")
+    lab.rewrite("v", pa.array([-i for i in range(20)]))
+    plan = table.plan_backfill("v")
+    assert (plan.rows_stale, plan.total_rows_pending) == (20, 0)
+    assert table.plan_backfill("v", stale=True).total_rows_pending == 20
+    assert table.backfill("v").rows_stale == 20
+    assert table.backfill("v", stale=True).rows_stale == 0
+    assert table.plan_backfill("v").rows_stale == 0
+    assert values(table, "v") == {i: (i,) for i in range(ROWS)}
