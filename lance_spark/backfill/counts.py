@@ -19,6 +19,7 @@ class Counts:
     kept: int = 0
     held: int = 0
     added: int = 0
+    again: int = 0
     failed: list[int] = field(default_factory=list)
     seconds: dict[str, float] = field(
         default_factory=lambda: {"read": 0.0, "compute": 0.0, "checkpoint": 0.0, "write": 0.0}

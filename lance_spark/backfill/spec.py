@@ -222,6 +222,7 @@ class RangeOutcome:
         kept: Rows that somebody else gave a value meanwhile.
         held: Live rows that the job has looked after by now.
         added: Live rows that the version lacked which the job read first.
+        again: Rows that were selected again because their inputs changed, and that an earlier round had left without a value.
         retries: Calls that were tried again.
         seconds: Time per stage.
         file: Name of the fragment's column file, if this range completed it.
@@ -249,6 +250,7 @@ class RangeOutcome:
     kept: int = 0
     held: int = 0
     added: int = 0
+    again: int = 0
     retries: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     file: str | None = None

@@ -30,6 +30,7 @@ from lance_spark.backfill.notes import Noted, Notes
 from lance_spark.backfill.selection import has_values, rows_without_value, select_rows, without
 from lance_spark.backfill.serving import Finder, Served, source_of, store_of
 from lance_spark.backfill.spec import BackfillSpec, FollowSpec, FragmentRows, FragmentWork, RangeOutcome, Task
+from lance_spark.backfill.unvalued import left_without_value
 from lance_spark.commit.rowsets import RowSet
 from lance_spark.errors import TableUnreadableError
 from lance_spark.write.addresses import SnapshotRows
@@ -158,12 +159,12 @@ class _RangeRun:
 
     def _run(self) -> RangeOutcome:
         """Does the work once."""
-        spec, work = self._spec, self._work
-        fragment = self._rows.fragment(work.fragment_id)
+        spec = self._spec
+        fragment = self._rows.fragment(self._work.fragment_id)
         if fragment is None:
             raise TableUnreadableError(
                 spec.snapshot.uri,
-                f"fragment {work.fragment_id} is not in version {spec.snapshot.version}",
+                f"fragment {self._work.fragment_id} is not in version {spec.snapshot.version}",
                 hint="open the table again",
             )
         self._source = self._keeper.source = source_of(spec, fragment.metadata)
@@ -204,7 +205,9 @@ class _RangeRun:
             self._nulled = np.intersect1d(todo, served.changed, assume_unique=True)
             todo = without(todo, self._nulled)
             self._done.nulled = len(self._nulled)
-        self._selected = len(found.fresh)
+        again = left_without_value(self._spec.bases, fragment.metadata, self._finder)
+        self._done.again = len(np.intersect1d(found.selected, again, assume_unique=True))
+        self._selected = len(without(found.fresh, again))
         others = self._of_others(served)
         self._reused = int(np.isin(others, found.fresh, assume_unique=True).sum())
         self._done.carried = len(others) - self._reused
@@ -305,8 +308,7 @@ class _RangeRun:
 
     def _untouched(self) -> RangeOutcome:
         """Returns the outcome of a fragment in which there was nothing to do."""
-        before = self._work.done
-        rows = FragmentRows(computed=before.computed, nulls=before.nulls)
+        rows = FragmentRows(computed=self._work.done.computed, nulls=self._work.done.nulls)
         return replace(self._outcome(), complete=True, inherited=self._inherited, rows=rows)
 
     def _finish(self, file: str, file_bytes: int | None, rows: FragmentRows) -> RangeOutcome:
@@ -372,12 +374,11 @@ class _RangeRun:
 
     def _assemble(self, fragment: LanceFragment, noted: Noted) -> RangeOutcome:
         """Streams the checkpoints of all ranges into the column file."""
-        spec = self._spec
         failed = noted.failed | RowSet.of(self._failed())
         computed = noted.computed - failed
         if self._changes_nothing(len(computed), noted.nulled):
             return self._only_failed()
-        file = ColumnFile(spec.staging.begin_attempt(), self._rows, fragment, self._targets(fragment))
+        file = ColumnFile(self._spec.staging.begin_attempt(), self._rows, fragment, self._targets(fragment))
         nulls = [no_rows()]
         try:
             for start, stop in self._work.ranges:
@@ -389,8 +390,8 @@ class _RangeRun:
                 found = self._found_again(fragment, gone, start, stop)
                 lost = (failed & RowSet.span(start, stop)).to_numpy()
                 streams = [
-                    *served.streams(spec, self._store),
-                    *found.streams(spec, self._store),
+                    *served.streams(self._spec, self._store),
+                    *found.streams(self._spec, self._store),
                     self._nulls(lost),
                     self._compute(fragment, without(gone, found.offsets)),
                 ]
@@ -491,6 +492,7 @@ class _RangeRun:
             kept=done.kept,
             held=done.held if self._spec.follow is not None else done.rows + self._reused,
             added=done.added,
+            again=done.again,
             retries=done.retries,
             seconds=dict(done.seconds),
             source=self._source,

@@ -56,7 +56,7 @@ class BackfillJobResult:
         rows_failed: Rows that have neither a value nor were skipped, where their number is known.
         rows_carried: Rows whose value was carried over, because others had moved them, or changed their fragment, before it was committed.
         rows_recomputed: Those of `rows_computed` that were computed once more, because others had changed their inputs meanwhile.
-        rows_nulled: Rows that are NULL because others changed their inputs meanwhile; only with `on_stale="null"`.
+        rows_nulled: Rows that are NULL at the end because others changed their inputs meanwhile; only with `on_stale="null"`.
         rows_kept: Rows that kept a value that somebody else gave them meanwhile.
         rows_stale: Rows with a value that is out of date and that the job did not select, as far as that is known: their inputs changed
             after it was computed, or another version of the UDF computed it. `stale=True` selects them.

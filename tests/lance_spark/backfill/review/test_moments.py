@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -18,6 +19,7 @@ import lance_spark
 from lance_spark.backfill import job
 from lance_spark.backfill.cluster import Cluster
 from lance_spark.backfill.commits import GroupCommits
+from lance_spark.backfill.following import Following
 from lance_spark.backfill.notes import Noted, Notes
 from lance_spark.backfill.prepare import prepare
 from lance_spark.backfill.protection import protect
@@ -253,3 +255,62 @@ def test_a_snapshot_that_cannot_be_protected_is_said_in_an_error_of_ours(lab: La
     with pytest.raises(TableUnwritableError, match=r"version 2 cannot be tagged .* the store said no - at"):
         table.backfill("v", protect_snapshot=True)
     assert lab.calls() == []
+
+
+def between_rounds(monkeypatch: pytest.MonkeyPatch, *acts: Callable[[], object]) -> None:
+    """Lets something happen before each look at the head, when the tasks of a round have ended and all is committed."""
+    next_round, left = Following.next_round, list(acts)
+
+    def act_first(self: Following, *given: Any) -> Any:
+        if left:
+            left.pop(0)()
+        return next_round(self, *given)
+
+    monkeypatch.setattr(Following, "next_round", act_first)
+
+
+@pytest.mark.parametrize("settings", [WHOLE, CUT], ids=["one range", "two ranges"])
+def test_rows_that_became_null_in_two_rounds_are_counted_together(
+    settings: dict[str, Any], lab: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    table = lab.make(pa.table({"id": range(20), "a": range(20)}))
+    table.add_columns({"v": (lab.udf(), ["a"])})
+    between_rounds(
+        monkeypatch,
+        lambda: lab.rewrite("a", pa.array([500, *range(1, 20)])),
+        lambda: lab.rewrite("a", pa.array([500, 501, *range(2, 20)])),
+    )
+    result = table.backfill("v", on_stale="null", **settings)
+    assert values(table, "v") == {i: (i if i > 1 else None,) for i in range(20)}
+    assert (result.status, result.rows_nulled, result.rows_computed) == ("DONE", 2, 20)
+    assert lab.calls() == [*range(20)]
+
+
+def test_a_skipped_row_that_gets_a_value_when_its_inputs_change_is_counted_once(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    table = lab.make(pa.table({"id": range(20), "a": range(20)}))
+    table.add_columns({"v": (lab.udf(bad=frozenset({2}), on_error=skip_on_error()), ["a"])})
+    between_rounds(monkeypatch, lambda: lab.rewrite("a", pa.array([0, 1, 1002, *range(3, 20)])))
+    result = table.backfill("v", **CUT)
+    assert values(table, "v") == {i: (i if i != 2 else 1002,) for i in range(20)}
+    assert lab.calls() == [*range(20), 1002]
+    counted = (result.rows_selected, result.rows_computed, result.rows_recomputed, result.rows_skipped)
+    assert counted == (20, 20, 0, 0)
+    assert (result.status, result.rows_failed, result.rows_gone) == ("DONE", 0, 0)
+
+
+def test_ranges_of_a_fragment_that_a_cleanup_took_away_count_once(lab: Lab):
+    table = lab.make(IDS, rows_per_file=20)
+    table.add_columns({"v": lab.udf()})
+
+    def compact_and_clean_up() -> None:
+        table.to_lance().optimize.compact_files(target_rows_per_fragment=40)
+        lance.dataset(lab.uri).cleanup_old_versions(older_than=timedelta(0))
+
+    lab.at(2, compact_and_clean_up)
+    result = table.backfill("v", **CUT)
+    assert values(table, "v") == {i: (i,) for i in range(ROWS)}
+    assert lab.calls() == [*range(ROWS)]
+    assert (result.rows_selected, result.rows_computed, result.rows_gone) == (ROWS, ROWS, 0)
+    assert (result.status, result.rows_failed) == ("DONE", 0)
