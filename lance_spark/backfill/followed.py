@@ -22,6 +22,7 @@ import pyarrow as pa
 from lance_spark.backfill.selection import has_values, live_rows, matching_rows, null_filter, without
 from lance_spark.backfill.serving import Finder
 from lance_spark.backfill.spec import BackfillSpec, FollowSpec, FragmentWork
+from lance_spark.backfill.unvalued import left_without_value
 from lance_spark.commit.rowsets import RowSet
 from lance_spark.errors import FilterError
 from lance_spark.write.addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, equal_values
@@ -44,7 +45,7 @@ class Followed:
         selected: All of them, ascending.
         fresh: Those of them of which nobody knows that the job has computed them before.
         kept: How many rows keep a value that somebody else gave them meanwhile.
-        held: How many rows of the range the job looks after: these, and those that are right.
+        held: How many rows of the range the job looks after: these, those that are right, and those that failed for good.
         added: How many live rows the version lacked that the job read first.
     """
 
@@ -79,9 +80,14 @@ def select_followed(
     if not follow.unfinished:
         # Whatever nobody can tell apart was computed before, but for rows that came with it.
         own = distinct(own, _union([found.unknown], live))
+    left = np.intersect1d(left_without_value(spec.bases, fragment.metadata, finder), all_covered, assume_unique=True)
     if spec.where is None and not spec.recomputes:
         known = _Known(
-            added=len(live) - len(there), covered=all_covered, own=own, unknown=_union([found.unknown], live)
+            added=len(live) - len(there),
+            covered=all_covered,
+            own=own,
+            left=left,
+            unknown=_union([found.unknown], live),
         )
         return _of_missing(spec, follow, work, rows, fragment, finder, known)
     unfinished = _union([found.unknown, *(o.moved.new for o in covered if o.fragment.id in follow.unfinished)], live)
@@ -95,7 +101,7 @@ def select_followed(
         selected=selected,
         fresh=np.setdiff1d(selected, own, assume_unique=True),
         kept=0,
-        held=len(distinct(selected, own)),
+        held=len(distinct(selected, own, left)),
         added=len(live) - len(there),
     )
 
@@ -118,10 +124,11 @@ def _refuse_addresses(spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFra
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Known:
-    """Rows of a range: covered ones, those that the job has computed, and those of which nobody knows where they were."""
+    """Rows of a range: covered ones, those that the job has computed or left without a value, and those of which nobody knows where they were."""
 
     covered: Offsets
     own: Offsets
+    left: Offsets
     unknown: Offsets
     added: int
 
@@ -167,7 +174,7 @@ def _of_missing(
         selected=selected,
         fresh=np.setdiff1d(selected, known.own, assume_unique=True),
         kept=len(kept),
-        held=len(distinct(selected, known.own)),
+        held=len(distinct(selected, known.own, known.left)),
         added=known.added,
     )
 

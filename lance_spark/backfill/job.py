@@ -444,10 +444,11 @@ class BackfillJob:
         )
 
     def _rows_gone(self) -> int:
-        """Returns how many rows that got a value are not in the table any more."""
+        """Returns how many rows that got a value, or were to get one and failed, are not in the table any more."""
         if self._following is None or not self._settled:
             return sum(result.rows_gone for result in self._done.results)
-        return max(0, self._tally.processed - self._following.held_rows)
+        tally = self._tally
+        return max(0, tally.processed + tally.skipped + tally.crashed - self._following.held_rows)
 
 
 _GONE_ERRORS = ("VersionNotFoundError", "SnapshotError", "TableUnreadableError", "TableNotFoundError")

@@ -157,11 +157,6 @@ class Finder:
             done |= DoneRows(**{f.name: moved.new_rows(getattr(old, f.name)) for f in dataclasses.fields(old)})
         return done
 
-    def look_again(self) -> None:
-        """Forgets what was listed: something of it has turned out not to be there."""
-        self._listed, self._knows_all = {}, False
-        self._owned.clear()
-
     def find(self, fragment: FragmentMetadata, wanted: Offsets, without_value: Offsets) -> Served:
         """Finds values for rows of a fragment.
 

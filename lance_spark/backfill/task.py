@@ -490,7 +490,7 @@ class _RangeRun:
             recomputed=done.recomputed,
             nulled=done.nulled,
             kept=done.kept,
-            held=done.held if self._spec.follow is not None else done.rows + self._reused,
+            held=done.held if self._spec.follow else done.rows + self._reused + done.skipped + done.crashed,
             added=done.added,
             again=done.again,
             retries=done.retries,

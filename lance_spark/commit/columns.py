@@ -220,8 +220,8 @@ class _ColumnCommit:
         lineage = self.history.lineage(head.dataset, self.committed.version)
         look = self.committed.look(head.dataset.version, head.fragments.values(), lineage, self.input_ids)
         try:
-            followed = self.follow(head.dataset, self._lineage(head), look.open)
-        except Exception as error:
+            followed = self.follow(head.dataset, self._lineage(head), look.open) if look.open else ()
+        except BaseException as error:
             self._take_back(head)
             if not isinstance(error, CommitError):
                 raise

@@ -162,8 +162,10 @@ def test_a_finished_write_whose_answer_was_lost_keeps_its_files(path: str, monke
     assert orphans(path) == set()
 
 
-def here(_spark: object, staging: Any, pending: Any) -> Any:
+def here(_spark: object, staging: Any, _snapshot: object) -> Any:
     """Follows in this process, in place of Spark."""
     from lance_spark.write.carrying import CarryOver
+    from lance_spark.write.pending import find_pending
 
+    pending: Any = find_pending(staging)
     return CarryOver(staging, pending.carry, {part.fragment_id: part for part in pending.change.fragments})

@@ -19,7 +19,7 @@ from lance_spark.commit.attempt import Landed, Unknown
 from lance_spark.errors import CommitImpossibleError
 from tests.lance_spark.backfill.review.lab import Lab
 from tests.waiting import eventually
-from udf_runtime import UDF, Columns, udf
+from udf_runtime import UDF, Columns, skip_on_error, udf
 from udf_runtime.checkpoint import CheckpointStore
 
 ROWS = 40
@@ -339,3 +339,31 @@ def test_rows_that_were_named_by_address_and_moved_are_told(lab: Lab) -> None:
         run(table, where=f"_rowaddr IN ({', '.join(map(str, addresses))})")
     assert caught.value.result.status in ("PARTIAL", "FAILED")
     assert caught.value.result.fragments_failed
+
+
+@pytest.mark.parametrize("column", ["x", "y"])
+def test_a_skipped_row_that_an_update_moves_is_not_gone(column: str, lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    lance.write_dataset(
+        pa.table({"id": range(ROWS), "x": range(ROWS), "y": range(ROWS)}),
+        lab.uri,
+        max_rows_per_file=10,
+        enable_stable_row_ids=True,
+    )
+    table = lab.table()
+
+    def fails_on_two(x: int) -> int:
+        if x == 2:
+            raise ValueError("two")
+        return x * 10
+
+    table.add_columns({"v": udf(fails_on_two, data_type=pa.int64(), version="1", on_error=skip_on_error())})
+
+    def act(look: int) -> None:
+        if look == 1:
+            lance.dataset(lab.uri).update({column: f"{column} + 1000"}, where="id = 2")
+
+    at_each_look(monkeypatch, act)
+    result = run(table)
+    skipped = 0 if column == "x" else 1
+    assert (result.rows_selected, result.rows_skipped, result.rows_gone) == (40, skipped, 0)
+    assert len(wrong(lab.uri)) == skipped
