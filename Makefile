@@ -3,7 +3,7 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
-XDIST ?= -n 2
+XDIST ?= -n 2 --dist worksteal
 PYTEST_ARGS ?=
 TABLE_API_TESTS := tests/lance_spark/table tests/lance_spark/backfill tests/lance_spark/conflicts tests/promises
 
