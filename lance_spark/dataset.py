@@ -99,7 +99,9 @@ class DatasetRef:
         return replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
 
     def open(self) -> lance.LanceDataset:
-        """Opens the pinned version, or returns it from this process's cache. Runs anywhere.
+        """Opens the version; one that was pinned comes from this process's cache. Runs anywhere.
+
+        A number alone may mean another version by now: then it is opened anew, since the table may have been made anew.
 
         Raises:
             SnapshotError: The table was made anew since the version was pinned.
@@ -107,6 +109,8 @@ class DatasetRef:
         """
         if self.version is None:
             return self.open_latest()
+        if self.incarnation is None:
+            return _open(self.uri, self.branch, self.version, self.storage_options)
         return _open_pinned(self)
 
     def open_latest(self) -> lance.LanceDataset:
@@ -181,7 +185,7 @@ def _session() -> Any:  # noqa: ANN401 - pylance's stubs do not have the class
 @functools.lru_cache(maxsize=_OPEN_DATASETS)
 def _open_pinned(ref: DatasetRef) -> lance.LanceDataset:
     dataset = _open(ref.uri, ref.branch, ref.version, ref.storage_options)
-    if ref.incarnation is not None and incarnation_of(dataset) != ref.incarnation:
+    if incarnation_of(dataset) != ref.incarnation:
         raise SnapshotError(
             f"the table was deleted and made anew since version {ref.version} of it was read - at {ref.uri} - read it again"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -367,3 +368,24 @@ def test_a_skipped_row_that_an_update_moves_is_not_gone(column: str, lab: Lab, m
     skipped = 0 if column == "x" else 1
     assert (result.rows_selected, result.rows_skipped, result.rows_gone) == (40, skipped, 0)
     assert len(wrong(lab.uri)) == skipped
+
+
+def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(lab: Lab) -> None:
+    for compacted in (False, True):
+        shutil.rmtree(lab.uri, ignore_errors=True)
+        CALLS.clear()
+        lance.write_dataset(pa.table({"id": range(ROWS)}), lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
+        lance.dataset(lab.uri).add_columns({"x": "id + 0"})
+        table = lab.table()
+        table.add_columns({"v": times_ten()})
+
+        def act(compacted: bool = compacted) -> None:
+            lance.dataset(lab.uri).drop_columns(["x"])
+            if compacted:
+                compact(lab.uri)
+
+        ACTS[15] = [act]
+        result = run(table)
+        assert (len(CALLS), result.rows_computed, result.rows_gone) == (40, 40, 0)
+        rows = lance.dataset(lab.uri).to_table(columns=["id", "v"]).to_pylist()
+        assert all(row["v"] == 10 * row["id"] for row in rows)
