@@ -33,7 +33,7 @@ from lance_spark.errors import SnapshotError, TableUnreadableError, VersionNotFo
 from lance_spark.write.addresses import SnapshotRows
 from lance_spark.write.compare import changed_rows
 from lance_spark.write.origins import Found, OpenBase, Origin, Origins, not_updated
-from lance_spark.write.pieces import Chunk, FilePiece, Moved, Offsets, distinct, merge, no_rows
+from lance_spark.write.pieces import Chunk, FilePiece, Moved, Offsets, chained, distinct, merge, no_rows
 from lance_spark.write.staging import open_session
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore, source_digest
 
@@ -113,19 +113,16 @@ class Served:
     def streams(self, spec: BackfillSpec, store: CheckpointStore) -> list[Iterator[Chunk]]:
         """Returns streams of values. Pieces that come one after the other make one stream, so that one of them is held at a time."""
         session = open_session(spec.snapshot.uri, spec.snapshot.storage_options)
+        pieces: list[EntryPiece | FilePiece] = [*self.entries, *self.files]
+        chains = chained(pieces)
 
         def read(chain: list[EntryPiece | FilePiece]) -> Iterator[Chunk]:
             for piece in chain:
-                yield from piece.chunks(store) if isinstance(piece, EntryPiece) else piece.chunks(session)
+                if isinstance(piece, EntryPiece):
+                    yield from piece.chunks(store)
+                else:
+                    yield from piece.chunks(session, beside=len(chains))
 
-        chains: list[list[EntryPiece | FilePiece]] = []
-        pieces: list[EntryPiece | FilePiece] = [*self.entries, *self.files]
-        for piece in sorted(pieces, key=lambda piece: int(piece.offsets[0])):
-            chain = next((c for c in chains if c[-1].offsets[-1] < piece.offsets[0]), None)
-            if chain is None:
-                chains.append([piece])
-            else:
-                chain.append(piece)
         return [read(chain) for chain in chains]
 
 

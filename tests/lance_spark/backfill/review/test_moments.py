@@ -111,11 +111,11 @@ def test_rows_that_become_null_do_so_once_where_a_file_vanished_meanwhile(lab: L
             lab.rewrite("a", pa.array([500, *range(1, 10)]))
         commit(self, outcomes)
 
-    def chunks_of_the_second(self: FilePiece, session: Any) -> Any:
+    def chunks_of_the_second(self: FilePiece, session: Any, **options: Any) -> Any:
         seen.append(self.file)
         if len(seen) == 1:
             raise MissingFileError(self.file)
-        return chunks(self, session)
+        return chunks(self, session, **options)
 
     monkeypatch.setattr(GroupCommits, "commit", commit_late)
     monkeypatch.setattr(FilePiece, "chunks", chunks_of_the_second)
