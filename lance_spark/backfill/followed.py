@@ -226,9 +226,10 @@ def _have_value_of(
             continue
         chosen = np.isin(part.new[at], offsets, assume_unique=True)
         now = read_rows(rows, fragment.fragment_id, tuple(column for _, column in spec.outputs), offsets)
-        same = np.ones(len(offsets), dtype=np.bool_)
+        # Siblings are computed together: where one of them is a copy, so that it may be out of date, all are.
+        same = np.zeros(len(offsets), dtype=np.bool_)
         for (field, _), array in zip(spec.outputs, now, strict=True):
-            same &= equal_values(_field(values, field), array)
+            same |= equal_values(_field(values, field), array)
         mine[at[chosen]] = same
     return mine
 

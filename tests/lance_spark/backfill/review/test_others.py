@@ -266,17 +266,39 @@ class Parts(NamedTuple):
     b: int
 
 
-def test_a_sibling_that_somebody_else_wrote_in_place_is_out_of_date(lab: Lab) -> None:
+def make_siblings(lab: Lab) -> Table:
+    """A table of two fragments of ten rows, with columns `a` and `b` of one UDF."""
+
     def parts(x: int) -> Columns[Parts]:
-        from tests.lance_spark.backfill.review.test_others import CALLS
+        from tests.lance_spark.backfill.review.test_others import ACTS, CALLS
 
         CALLS.append(x)
+        for act in ACTS.pop(x, []):
+            act()
         return Parts(x * 2, x * 3)
 
     data = pa.table({"id": range(20), "x": range(20)})
     lance.write_dataset(data, lab.uri, max_rows_per_file=10, enable_stable_row_ids=True)
     table = lab.table()
     table.add_columns(udf(parts, version="1", name="parts"))
+    return table
+
+
+def test_siblings_are_computed_again_together_where_one_of_them_is_a_copy(lab: Lab) -> None:
+    table = make_siblings(lab)
+
+    def act() -> None:
+        eventually(lambda: lance.dataset(lab.uri).count_rows("a IS NOT NULL") >= 10)
+        lance.dataset(lab.uri).update({"x": "x + 1000", "a": "-777"}, where="id = 3")
+
+    ACTS[15] = [act]
+    assert table.backfill("a", **SETTINGS, commit_granularity=1).rows_recomputed == 1
+    rows = {row["id"]: row for row in lance.dataset(lab.uri).to_table().to_pylist()}
+    assert rows[3] == {"id": 3, "x": 1003, "a": 2006, "b": 3009}
+
+
+def test_a_sibling_that_somebody_else_wrote_in_place_is_out_of_date(lab: Lab) -> None:
+    table = make_siblings(lab)
     table.backfill("a", **SETTINGS)
     rewrite(lab.uri, "b", {1: -1, 2: -2})
     assert table.plan_backfill("a", stale=True).total_rows_pending > 0
