@@ -66,6 +66,7 @@ class Following:
         self._covered = frozenset(fragments)
         self._bases = [first.spec.snapshot.version or 0]
         self._opened = [first.dataset]
+        self._rounds = 0
         covered, others = dict[int, Covered](), set[int]()
         for handle in first.dataset.get_fragments():
             if handle.fragment_id in self._covered:
@@ -143,6 +144,7 @@ class Following:
 
     def _prepare(self, head: DatasetRef, follow: FollowSpec) -> NextRound:
         first, dataset = self._first, head.open()
+        self._rounds += 1
         spec = self._spec_at(head, follow)
         kept = {version["version"] for version in dataset.version_refs()}
         for base in self._opened:
@@ -196,7 +198,7 @@ class Following:
             ),
             bases=tuple(dict.fromkeys([*self._bases, *first.bases]))[:MOST_BASES],
             follow=follow,
-            round=len(self._bases),
+            round=self._rounds,
         )
 
     def _refuse_other_inputs(self, now: Mapping[int, FieldIdentity], head: DatasetRef) -> None:

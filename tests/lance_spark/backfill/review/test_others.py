@@ -14,6 +14,7 @@ import pyarrow as pa
 import pytest
 
 from lance_spark import BackfillIncompleteError, BackfillJobResult, Table
+from lance_spark.backfill import job
 from lance_spark.backfill.following import Following
 from lance_spark.commit import columns as column_commits
 from lance_spark.commit.attempt import Landed, Unknown
@@ -411,3 +412,18 @@ def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(lab: Lab) -> No
         assert (len(CALLS), result.rows_computed, result.rows_gone) == (40, 40, 0)
         rows = lance.dataset(lab.uri).to_table(columns=["id", "v"]).to_pylist()
         assert all(row["v"] == 10 * row["id"] for row in rows)
+
+
+def test_every_round_of_a_job_is_told_from_the_others(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    table = make(lab)
+    at_each_look(monkeypatch, lambda look: look < 15 and lance.dataset(lab.uri).update({"x": "x + 50"}, where="id = 5"))
+    rounds = list[int]()
+    real = job.Cluster
+
+    def cluster(spark: Any, spec: Any, **settings: Any) -> Any:
+        rounds.append(spec.round)
+        return real(spark, spec, **settings)
+
+    monkeypatch.setattr(job, "Cluster", cluster)
+    result = run(table)
+    assert (rounds, wrong(lab.uri), result.rows_recomputed) == ([*range(15)], [], 14)
