@@ -4,6 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 XDIST ?= -n 2 --dist worksteal
+XDIST_CLUSTERS ?= -n 2 --dist loadfile
 PYTEST_ARGS ?=
 TABLE_API_TESTS := tests/lance_spark/table tests/lance_spark/backfill tests/lance_spark/conflicts tests/promises
 
@@ -21,7 +22,7 @@ demo: require-java $(VENV)/.ready ## the tour: the standard library as a Lance t
 
 test: require-java $(VENV)/.ready-dev lint ## the whole test suite, linters included
 	$(BIN)/python -m pytest $(XDIST) -m "not long and not cluster" $(PYTEST_ARGS)
-	$(BIN)/python -m pytest -m "cluster and not long" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(XDIST_CLUSTERS) -m "cluster and not long" $(PYTEST_ARGS)
 
 test-long: require-java $(VENV)/.ready-dev ## thousands of random cases; hours
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)

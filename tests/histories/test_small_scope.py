@@ -269,7 +269,14 @@ def test_one_backfill_and_three_operations(template: Path):
     assert run_all(template, 1, 3, MOVING[:2], ["v"]) == 4 * 2**3
 
 
-@pytest.mark.parametrize(("columns", "kind"), [("vv", "update input"), ("vv", "compact all"), ("vw", "rewrite input")])
+@pytest.mark.parametrize(
+    ("columns", "kind"),
+    [
+        ("vv", "update input"),
+        pytest.param("vv", "compact all", marks=pytest.mark.long),
+        ("vw", "rewrite input"),
+    ],
+)
 def test_two_backfills_and_one_operation(template: Path, columns: str, kind: str):
     assert run_all(template, 2, 1, [kind], columns) == 50
 

@@ -271,6 +271,7 @@ def digest(*parts: object) -> str:
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
 
+@pytest.mark.long
 def test_a_hundred_thousand_fragments_take_less_than_eight_megabytes(store: RecordStore) -> None:
     """Each fragment with its own input files, four fragments to an attempt that wrote their files, and a few rows that failed."""
     rows = RowSet.all(1_000_000)
