@@ -8,7 +8,7 @@ the others. It ends when the head has nothing of that kind; so it does in the fi
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -57,12 +57,20 @@ class Following:
         open: Fragments that were not right at the last look.
     """
 
-    def __init__(self, first: Prepared, fragments: Collection[int], history: SeenHistory, on_stale: OnStale) -> None:
+    def __init__(
+        self,
+        first: Prepared,
+        fragments: Collection[int],
+        history: SeenHistory,
+        on_stale: OnStale,
+        beat: Callable[[], None],
+    ) -> None:
         self.new_rows = 0
         self.open: tuple[int, ...] = ()
         self._first = first
         self._history = history
         self._on_stale = on_stale
+        self._beat = beat
         self._covered = frozenset(fragments)
         self._bases = [first.spec.snapshot.version or 0]
         self._opened = [first.dataset]
@@ -152,6 +160,7 @@ class Following:
                 for number in self.open:
                     # Where nothing has happened to a fragment but that others' versions are gone, its rows are where they were.
                     if number not in follow.unchanged or base.version != follow.version:
+                        self._beat()
                         ship(spec, base, dataset, number)
         self._bases = _some([dataset.version, *self._bases])
         self._opened = _some([dataset, *self._opened])

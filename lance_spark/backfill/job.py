@@ -122,9 +122,8 @@ class BackfillJob:
             if self._request.protect_snapshot:
                 self._tag = protect(spec.snapshot, spec.staging.job_id)
             self._progress.start(self._expected_rows, self._tally.fragments_total)
-            self._following = Following(
-                self.prepared, [plan.fragment_id for plan in work], self._done.history, self._request.on_stale
-            )
+            covered = [plan.fragment_id for plan in work]
+            self._following = Following(self.prepared, covered, self._done.history, self._request.on_stale, self._beat)
             self._run_tasks(self.prepared, plan_tasks(work, self.prepared.task_rows(self._spark)))
             self._follow(self._following)
             status = self._status()

@@ -175,8 +175,8 @@ def _take_turn(
         assume(data.draw(st.integers(0, 1 << 20)) > 0)
         others = data.draw(st.lists(st.sampled_from(sorted(set(TYPES) - set(chosen))), max_size=2, unique=True))
         dataset = data.draw(datasets([*chosen, *others]))
-        filters = [*data.draw(directed(dataset, chosen)), *data.draw(random_filters(dataset, 6))]
-        shaped = data.draw(shapes(dataset, 8))
+        filters = [*data.draw(directed(dataset, chosen)), *data.draw(random_filters(dataset, 5))]
+        shaped = data.draw(shapes(dataset, 6))
         folder = home / f"attempt{next(attempts)}"
         dataset.write(folder)
         count(tally, dataset, filters, scans_by_query(compare(spark, plain, folder, filters)))
@@ -215,7 +215,7 @@ def test_the_reference_conversion_gives_the_types_that_the_package_gives() -> No
 def test_rows_are_the_same_with_pushdown_without_it_and_from_parquet(
     spark: SparkSession, plain_spark: SparkSession, tmp_path: Path
 ) -> None:
-    tally = differ(spark, plain_spark, tmp_path, groups(3), first_seed=1)
+    tally = differ(spark, plain_spark, tmp_path, groups(4), first_seed=1)
     # Spark answers some of the drawn filters without a scan: what was met too seldom has more turns.
     for extra in range(MOST_EXTRA_TURNS):
         types = sorted({name for name, _ in rare_pairs(tally, 3)})

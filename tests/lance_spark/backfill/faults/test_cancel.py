@@ -79,7 +79,9 @@ def test_fragments_are_visible_while_a_later_one_is_still_computed(lab: Lab, tas
     assert lab.new_calls() == Counter(range(120))
 
 
-@pytest.mark.parametrize("task_size", [40, 120], ids=["a task per fragment", "one task"])
+@pytest.mark.parametrize(
+    "task_size", [40, pytest.param(120, marks=pytest.mark.long)], ids=["a task per fragment", "one task"]
+)
 def test_cancel_ends_tasks_commits_what_is_complete_and_keeps_checkpoints(lab: Lab, task_size: int):
     table = lab.table()
     lab.order({95: "wait"})
@@ -137,7 +139,9 @@ def test_cancel_right_after_the_start_is_not_lost(lab: Lab):
     assert wrong_rows(table) == []
 
 
-@pytest.mark.parametrize("moment_s", [0.05, 0.2, 0.5])
+@pytest.mark.parametrize(
+    "moment_s", [pytest.param(0.05, marks=pytest.mark.long), 0.2, pytest.param(0.5, marks=pytest.mark.long)]
+)
 def test_cancel_at_any_moment_is_not_lost(lab: Lab, moment_s: float):
     table = lab.table()
     lab.order(dict.fromkeys(range(0, 120, 40), "wait"))
