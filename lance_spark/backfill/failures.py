@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_spark.backfill.spec import BackfillSpec
+from lance_spark.backfill.spec import BackfillSpec, FragmentWork, RangeOutcome
 from lance_spark.jobs.tables import ERRORS, append_rows
 from udf_runtime.execute import RowFailure
 
@@ -107,3 +107,14 @@ class FailureLog:
 def _patience() -> float:
     """Returns until when an append is tried again, by the monotonic clock."""
     return time.monotonic() + 60
+
+
+def failed_at_once(work: FragmentWork, error: Exception, what: str = "") -> RangeOutcome:
+    """Returns the outcome of a range that was not begun."""
+    return RangeOutcome(
+        fragment_id=work.fragment_id,
+        start=work.start,
+        stop=work.stop,
+        error=f"{what}{error}",
+        error_type=type(error).__qualname__,
+    )

@@ -74,7 +74,7 @@ def select_followed(
     live = live_rows(rows, work)
     covered = [origin for origin in found.origins if origin.fragment.id in follow.covered]
     all_covered = _union([found.unknown, *(origin.moved.new for origin in covered)], live)
-    own = _union([moved.new for _, _, moved in _own(spec, fragment, finder)], live)
+    own = _union([moved.new for _, _, moved in own_moves(spec, fragment, finder)], live)
     own = np.intersect1d(own, all_covered, assume_unique=True)
     there = _union([found.unknown, *(origin.moved.new for origin in found.origins)], live)
     if not follow.unfinished:
@@ -155,8 +155,8 @@ def _of_missing(
         stale.append(np.intersect1d(valued, known.unknown, assume_unique=True))
     ours = [no_rows()]
     seen = no_rows()
-    for version, origin, moved in _own(spec, fragment, finder):
-        part = _among(moved, np.setdiff1d(valued, seen, assume_unique=True))
+    for version, origin, moved in own_moves(spec, fragment, finder):
+        part = among(moved, np.setdiff1d(valued, seen, assume_unique=True))
         if not len(part.old):
             continue
         mine = _have_value_of(spec, origin, rows, fragment, part, finder)
@@ -179,7 +179,7 @@ def _of_missing(
     )
 
 
-def _own(spec: BackfillSpec, fragment: LanceFragment, finder: Finder) -> Iterator[tuple[int, Origin, Moved]]:
+def own_moves(spec: BackfillSpec, fragment: LanceFragment, finder: Finder) -> Iterator[tuple[int, Origin, Moved]]:
     """Yields the rows that the job has computed in whole fragments of the versions that it has read, the newest first."""
     for version in spec.bases:
         for origin in finder.found(fragment.metadata, version).origins:
@@ -226,15 +226,16 @@ def _have_value_of(
             continue
         chosen = np.isin(part.new[at], offsets, assume_unique=True)
         now = read_rows(rows, fragment.fragment_id, tuple(column for _, column in spec.outputs), offsets)
-        # Siblings are computed together: where one of them is a copy, so that it may be out of date, all are.
+        # Where one of several siblings is a copy it may be out of date; those that somebody gave stay.
         same = np.zeros(len(offsets), dtype=np.bool_)
         for (field, _), array in zip(spec.outputs, now, strict=True):
-            same |= equal_values(_field(values, field), array)
+            same |= equal_values(field_of(values, field), array)
         mine[at[chosen]] = same
     return mine
 
 
-def _field(values: pa.Array[Any], field: str) -> pa.Array[Any]:
+def field_of(values: pa.Array[Any], field: str) -> pa.Array[Any]:
+    """Returns one field of a UDF's values, or these where it has one output."""
     if not field:
         return values
     flat: Any = values
@@ -243,7 +244,8 @@ def _field(values: pa.Array[Any], field: str) -> pa.Array[Any]:
     return found
 
 
-def _among(moved: Moved, rows: Offsets) -> Moved:
+def among(moved: Moved, rows: Offsets) -> Moved:
+    """Returns the moves that end in some rows."""
     chosen = np.isin(moved.new, rows, assume_unique=True)
     return Moved(old=moved.old[chosen], new=moved.new[chosen])
 

@@ -26,12 +26,12 @@ from lance_spark.backfill.spec import BackfillSpec, DoneRows
 from lance_spark.catalog.binding import OUTPUT_KEY
 from lance_spark.checkpoints import LanceObjects, checkpoint_store
 from lance_spark.commit.history import events_between
-from lance_spark.commit.identity import TOKEN_KEY, files_of
+from lance_spark.commit.identity import TOKEN_KEY, field_identities, files_of
 from lance_spark.commit.lineage import Lineage, Piece, Step
 from lance_spark.commit.rowsets import RowSet
 from lance_spark.errors import SnapshotError, TableUnreadableError, VersionNotFoundError, panics_as_errors
 from lance_spark.write.addresses import SnapshotRows
-from lance_spark.write.compare import changed_rows
+from lance_spark.write.compare import changed_rows, read_rows
 from lance_spark.write.origins import Found, OpenBase, Origin, Origins, not_updated
 from lance_spark.write.pieces import Chunk, FilePiece, Moved, Offsets, chained, distinct, merge, no_rows
 from lance_spark.write.staging import open_session
@@ -271,6 +271,19 @@ class Finder:
         if not chunks:
             return no_rows(), pa.nulls(0)
         return np.concatenate([part[0] for part in chunks]), pa.concat_arrays([part[1] for part in chunks])
+
+    def values_before(self, version: int, fragment_id: int, offsets: Offsets) -> list[pa.Array[Any]] | None:
+        """Returns what rows of a fragment had in the target columns at an older version; None where that is not known any more."""
+        base = _base(self._spec, version)
+        if base is None:
+            return None
+        now = {column.name: column.id for column in field_identities(self._rows.dataset.lance_schema)}
+        then = {column.id: column.name for column in field_identities(base.lance_schema)}
+        names = [then[now[name]] for _, name in self._spec.outputs]
+        try:
+            return read_rows(SnapshotRows(base), fragment_id, tuple(names), offsets)
+        except TableUnreadableError:
+            return None
 
     def _knows(self, fragment: FragmentMetadata) -> bool:
         """Tells whether anything was computed of a fragment, now or of an older version."""

@@ -23,8 +23,9 @@ import numpy as np
 import pyarrow as pa
 
 from lance_spark.backfill.counts import Counts
-from lance_spark.backfill.failures import FailureLog
+from lance_spark.backfill.failures import FailureLog, failed_at_once
 from lance_spark.backfill.followed import select_followed
+from lance_spark.backfill.given import given_to
 from lance_spark.backfill.keeping import Keeper
 from lance_spark.backfill.notes import Noted, Notes
 from lance_spark.backfill.selection import has_values, rows_without_value, select_rows, without
@@ -36,7 +37,16 @@ from lance_spark.errors import TableUnreadableError
 from lance_spark.write.addresses import SnapshotRows
 from lance_spark.write.column_file import ColumnFile, Targets
 from lance_spark.write.inputs import InputReader
-from lance_spark.write.pieces import Chunk, MissingFileError, Offsets, columns_of, distinct, merge, no_rows
+from lance_spark.write.pieces import (
+    Chunk,
+    MissingFileError,
+    Offsets,
+    columns_of,
+    distinct,
+    merge,
+    no_rows,
+    rows_with_null,
+)
 from udf_runtime import UDF, UdfRuntimeError
 from udf_runtime.execute import RowFailure, UdfRunner
 from udf_runtime.policies import AdaptiveSize
@@ -71,7 +81,7 @@ def run_task(
     except UdfRuntimeError as error:
         # Said once per range, and not tried again: another attempt in this environment ends the same way.
         for work in task.work:
-            yield _failed_at_once(work, error, "the UDF cannot be loaded on an executor: ")
+            yield failed_at_once(work, error, "the UDF cannot be loaded on an executor: ")
         return
     with UdfRunner(udf, threads=spec.threads, isolate=task.isolate) as runner:
         for work in task.work:
@@ -88,18 +98,7 @@ def run_task(
                     spec.snapshot.uri,
                     error,
                 )
-                yield _failed_at_once(work, error) if run is None else run.failed(error)
-
-
-def _failed_at_once(work: FragmentWork, error: Exception, what: str = "") -> RangeOutcome:
-    """Returns the outcome of a range that was not begun."""
-    return RangeOutcome(
-        fragment_id=work.fragment_id,
-        start=work.start,
-        stop=work.stop,
-        error=f"{what}{error}",
-        error_type=type(error).__qualname__,
-    )
+                yield failed_at_once(work, error) if run is None else run.failed(error)
 
 
 class _RangeRun:
@@ -268,7 +267,7 @@ class _RangeRun:
         file = ColumnFile(attempt, self._rows, fragment, self._targets(fragment))
         try:
             streams = [self._compute(fragment, todo), *served.streams(self._spec, self._store), self._nulls(lost)]
-            nulls = self._fill(file, merge(streams))
+            nulls = self._fill(fragment, file, merge(streams))
             self._refuse_lost(len(todo) + len(served.offsets) + len(lost) - file.rows)
             useless = self._changes_nothing(self._done.rows + len(served.offsets), self._done.nulled)
             written = None if useless else self._timed("write", file.close)
@@ -333,18 +332,17 @@ class _RangeRun:
         filled = has_values(fragment.metadata, self._spec.target_ids)
         return self._spec.targets if filled else replace(self._spec.targets, existing=())
 
-    def _fill(self, file: ColumnFile, chunks: Iterator[Chunk]) -> Offsets:
+    def _fill(self, fragment: LanceFragment, file: ColumnFile, chunks: Iterator[Chunk]) -> Offsets:
         """Writes values into a column file, and returns the rows whose value is NULL."""
         spec = self._spec
+        given = given_to(spec, self._finder, self._rows, fragment)
         nulls = [no_rows()]
         for offsets, values in chunks:
             began = self._clock()
             batch = columns_of(values, spec.outputs, spec.targets.schema)
-            if any(column.null_count for column in batch.columns):
-                empty = np.zeros(len(offsets), dtype=np.bool_)
-                for column in batch.columns:
-                    empty |= column.is_null().to_numpy(zero_copy_only=False)
-                nulls.append(offsets[empty])
+            if given is not None:
+                batch = given.keep(offsets, batch)
+            nulls.append(rows_with_null(offsets, batch))
             file.append(offsets, batch)
             self._done.seconds["write"] += self._clock() - began
         return np.concatenate(nulls)
@@ -395,7 +393,7 @@ class _RangeRun:
                     self._nulls(lost),
                     self._compute(fragment, without(gone, found.offsets)),
                 ]
-                nulls.append(self._fill(file, merge(streams)))
+                nulls.append(self._fill(fragment, file, merge(streams)))
             self._refuse_lost(len(computed) + len(failed) - file.rows)
             failed |= RowSet.of(self._failed())
             written = file.close()

@@ -166,6 +166,16 @@ def columns_of(values: pa.Array[Any], outputs: Sequence[tuple[str, str]], schema
     return pa.RecordBatch.from_arrays([aligned(parts[field]) for field, _ in outputs], schema=schema)
 
 
+def rows_with_null(offsets: Offsets, batch: pa.RecordBatch) -> Offsets:
+    """Returns the rows that have no value in one of the columns."""
+    if not any(column.null_count for column in batch.columns):
+        return no_rows()
+    empty = np.zeros(len(offsets), dtype=np.bool_)
+    for column in batch.columns:
+        empty |= column.is_null().to_numpy(zero_copy_only=False)
+    return offsets[empty]
+
+
 def _one(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     combined: Any = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
     whole: pa.Array[Any] = combined

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.histories.administration import CleanUp, Restore
+from tests.histories.administration import CleanUp, Restore, Ruin
 from tests.histories.jobs import CHECKPOINT, is_selected, value
 from tests.histories.model import Run, Story
 from tests.histories.operations import INPUT, Compact, Delete, Operation, RewriteInput, RewriteTarget
@@ -54,6 +54,7 @@ def wrong_counters(story: Story, run: Run) -> list[str]:
         if key in before.rows
     )
     unclear = any(isinstance(act, (CleanUp, Restore)) for act in acts) or not story.stable
+    unclear |= any(isinstance(step.by, Ruin) for step in steps)
     may_be: dict[str, bool] = {
         "rows_recomputed": changed or unclear,
         "rows_nulled": (changed or unclear) and (run.is_write or run.start.on_stale == "null"),
@@ -114,12 +115,14 @@ def _reasons(story: Story, runs: list[Run], column: str, x: int) -> int:
     stirred = False
     for before, after in story.steps(story.first, story.head.number):
         old, new, by = before.rows.get(key), after.rows.get(key), after.by
+        # Filling another column stamps the rows of a fragment as updated.
+        stirred |= isinstance(by, str) and story.runs[by].start.column != column
         if not isinstance(by, Operation) or new is None:
             # A write puts values of its own, or none, in place of what a backfill computed.
             reasons += isinstance(by, str) and story.runs[by].is_write and story.runs[by].start.column == column
             continue
         moved = by.moves_rows and after.places[key] != before.places.get(key)
-        rewritten = isinstance(by, RewriteInput) and by.column == name
+        rewritten = isinstance(by, (RewriteInput, RewriteTarget))
         stirred |= moved or (rewritten and any(before.places.get(k) == before.places.get(key) for k in by.keys))
         # That NULL was computed is known of rows by where they are.
         stirred |= isinstance(by, Compact) and value(x) is None

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from tests.histories.administration import CleanUp, Restore
 from tests.histories.jobs import is_selected, value, written
-from tests.histories.operations import INPUT, Compact, Operation, RewriteInput, Row, Rows, Short
+from tests.histories.operations import INPUT, Compact, Operation, RewriteInput, RewriteTarget, Row, Rows, Short
 from tests.histories.processes import Caught
 
 Door = Literal["job", "driver", "write"]
@@ -213,6 +213,7 @@ class _Life:
         moved: Whether an update wrote it anew.
         relocated: Whether it is in another fragment now.
         touched: Whether an input of its fragment was written in place, maybe of other rows.
+        stamped: Whether others wrote to any column in place, or filled one: then row versions do not tell that its inputs stayed.
         restored: Whether the table was restored.
     """
 
@@ -222,6 +223,7 @@ class _Life:
     moved: bool = False
     relocated: bool = False
     touched: bool = False
+    stamped: bool = False
     restored: bool = False
 
     @property
@@ -268,7 +270,11 @@ class Judge:
         others = self.story.overlapping(run)
         nulling = run.start.on_stale == "null" or any(o.is_write or o.start.on_stale == "null" for o in others)
         right = {ours}
-        if nulling and (life.moved or life.touched) and self.story.was_done(CleanUp, run.snapshot, self.end):
+        if (
+            nulling
+            and (life.moved or life.touched or life.stamped)
+            and self.story.was_done(CleanUp, run.snapshot, self.end)
+        ):
             right = {ours, None}  # nobody can tell any more what its inputs were
         if life.changed and nulling:
             # Another job may have computed it from what its input is now; that serves this one too.
@@ -299,7 +305,10 @@ class Judge:
             return {life.left, ours}  # a restore took its fragment away, and brought it back where it was before
         if life.changed:
             return {None, *given, *([ours] if life.inputs[-1] == life.inputs[0] else [])}
-        return {ours, *given} if given and (life.moved or life.restored) else {ours}
+        # Where nobody can tell any more what its inputs were, it has none.
+        untold = life.stamped and self.story.was_done(CleanUp, self.run.snapshot, self.end)
+        kept = given if life.moved or life.restored else set()
+        return {ours, *kept, *([None] if untold else [])}
 
     def _is_selected(self, key: int, then: Row) -> bool:
         start = self.run.start
@@ -336,6 +345,7 @@ class Judge:
                 life.moved = True
             if after.by == run.name:
                 continue
+            life.stamped |= isinstance(after.by, (RewriteInput, RewriteTarget, str))
             if old is None:
                 life.left = new.get(column)
                 if then is not None:

@@ -285,17 +285,38 @@ def make_siblings(lab: Lab) -> Table:
     return table
 
 
-def test_siblings_are_computed_again_together_where_one_of_them_is_a_copy(lab: Lab) -> None:
+def siblings(uri: str) -> dict[int, tuple[int | None, ...]]:
+    rows = lance.dataset(uri).to_table().to_pylist()
+    return {row["id"]: (row["x"], row["a"], row["b"]) for row in rows}
+
+
+@pytest.mark.parametrize("granularity", [1, None], ids=["committed", "staged"])
+def test_of_several_siblings_what_somebody_gave_stays_and_what_was_copied_is_computed_again(
+    granularity: int | None, lab: Lab
+) -> None:
     table = make_siblings(lab)
 
     def act() -> None:
-        eventually(lambda: lance.dataset(lab.uri).count_rows("a IS NOT NULL") >= 10)
+        if granularity:
+            eventually(lambda: lance.dataset(lab.uri).count_rows("a IS NOT NULL") >= 10)
         lance.dataset(lab.uri).update({"x": "x + 1000", "a": "-777"}, where="id = 3")
+        lance.dataset(lab.uri).update({"a": "-888"}, where="id = 4")
+        rewrite(lab.uri, "b", {15: -999})
 
     ACTS[15] = [act]
-    assert table.backfill("a", **SETTINGS, commit_granularity=1).rows_recomputed == 1
-    rows = {row["id"]: row for row in lance.dataset(lab.uri).to_table().to_pylist()}
-    assert rows[3] == {"id": 3, "x": 1003, "a": 2006, "b": 3009}
+    result = table.backfill("a", **SETTINGS, commit_granularity=granularity)
+    assert (result.status, result.rows_recomputed, len(CALLS)) == ("DONE", 1, 21)
+    expected = {x: (x, 2 * x, 3 * x) for x in range(20)}
+    assert siblings(lab.uri) == {**expected, 3: (1003, -777, 3009), 4: (4, -888, 12), 15: (15, 30, -999)}
+
+
+def test_siblings_that_had_values_before_a_job_are_replaced_together(lab: Lab) -> None:
+    table = make_siblings(lab)
+    rewrite(lab.uri, "b", dict.fromkeys(range(20), 5))
+    ACTS[15] = [lambda: lance.dataset(lab.uri).update({"x": "x + 1000"}, where="id IN (3, 13)")]
+    assert table.backfill("a", **SETTINGS).status == "DONE"
+    expected = {x: (x, 2 * x, 3 * x) for x in range(20)}
+    assert siblings(lab.uri) == {**expected, 3: (1003, 2006, 3009), 13: (1013, 2026, 3039)}
 
 
 def test_a_sibling_that_somebody_else_wrote_in_place_is_out_of_date(lab: Lab) -> None:
