@@ -7,7 +7,7 @@ from collections import Counter
 from tests.histories.administration import CleanUp, Restore, Ruin
 from tests.histories.jobs import CHECKPOINT, is_selected, value
 from tests.histories.model import Run, Story
-from tests.histories.operations import INPUT, Compact, Delete, Operation, RewriteInput, RewriteTarget
+from tests.histories.operations import INPUT, Append, Compact, Delete, Operation, RewriteInput, RewriteTarget
 from tests.histories.processes import Caught
 
 
@@ -34,8 +34,8 @@ def is_excused(story: Story, run: Run, error: Caught, ruined: frozenset[str] | N
     cleaned = [act for act in since if isinstance(act, CleanUp)]
     if any(act.files for act in cleaned) and error.kind == "CommitConflictError":
         return True  # what was written and not committed is gone
-    # Nobody can tell any more whether the rows of a fragment that is not there were moved or deleted.
-    moved = any(act.moves_rows or isinstance(act, (Compact, Delete)) for act in since)
+    # Nobody can tell any more whether the rows of a fragment that is not there were moved or deleted, nor those of a new one added or moved.
+    moved = any(act.moves_rows or isinstance(act, (Append, Compact, Delete)) for act in since)
     return bool(cleaned) and moved and error.kind == "CommitImpossibleError"
 
 
