@@ -274,7 +274,7 @@ def test_one_backfill_and_three_operations(template: Path):
     [
         ("vv", "update input"),
         pytest.param("vv", "compact all", marks=pytest.mark.long),
-        ("vw", "rewrite input"),
+        pytest.param("vw", "rewrite input", marks=pytest.mark.long),
     ],
 )
 def test_two_backfills_and_one_operation(template: Path, columns: str, kind: str):

@@ -62,6 +62,7 @@ def assert_complete(table: Path) -> None:
     assert sorted(dataset.to_table()["id"].to_pylist()) == list(range(-1, ROWS))
 
 
+@pytest.mark.long
 def test_a_task_that_fails_once_doubles_nothing_and_leaves_nothing(table: Path, tmp_path: Path) -> None:
     run("a task that fails once", table, tmp_path)
     assert attempts(tmp_path) == {0: 1, 1: 2, 2: 1, 3: 1}
