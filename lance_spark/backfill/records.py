@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from lance_spark.commit.rowsets import RowSet
 from udf_runtime.checkpoint.codec import decode, encode
@@ -125,6 +126,10 @@ class Records:
     def fragment_ids(self) -> set[int]:
         """The fragments that there are records of."""
         return set(np.unique(self._fragments).tolist())
+
+    def files_of(self, key: str) -> frozenset[str]:
+        """Returns the column files that records of a key name."""
+        return frozenset(self._table.filter(pc.equal(self._table["key"], key))["target_file"].to_pylist())
 
     def where(self, keep: Callable[[FragmentRecord], bool]) -> pa.Table:
         """Returns, as a table of the stored form, the records for which `keep` is true."""

@@ -197,7 +197,7 @@ class Finder:
         return self._found[key]
 
     def changed(self, version: int, origin: Origin, fragment: FragmentMetadata, moved: Moved) -> NDArray[np.bool_]:
-        """Tells which rows have other inputs than they had at an older version; those of which that cannot be told any more, too."""
+        """Tells which rows have other inputs than they had at an older version. Where nothing tells that any more, all count as changed."""
         base = _base(self._spec, version)
         if base is not None:
             columns = [column.id for column in self._spec.inputs]

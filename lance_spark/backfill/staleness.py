@@ -54,7 +54,7 @@ def count_stale(prepared: Prepared, *, but_selected: bool) -> int:
     spec = replace(spec, bases=bases_of_records(prepared.records, spec))
     rows = SnapshotRows(prepared.dataset)
     finder = Finder(spec, rows, store_of(spec))
-    committed = frozenset(record.target_file for record in prepared.records if record.key == spec.key.digest)
+    committed = prepared.records.files_of(spec.key.digest)
     look = functools.partial(_stale_rows, spec, rows, finder, prepared.records, committed, but_selected=but_selected)
     return sum(len(look(plan)) for plan in suspects)
 

@@ -351,7 +351,7 @@ class _ColumnCommit:
         from lance import LanceOperation
 
         staged = {number: parts[number].staged for number in sorted(parts)}
-        entries = column_entries(head, self.change.targets, staged, self.followed, self.stage.blank)
+        entries = column_entries(head, self.change.targets, staged, self.followed, self.stage.restore)
         groups = [LanceOperation.DataReplacementGroup(*pair) for pair in entries]
         outcome = attempt_commit(
             head.dataset,

@@ -22,7 +22,7 @@ def column_entries(
     targets: Sequence[FieldIdentity],
     staged: Mapping[int, StagedColumns],
     followed: Collection[int],
-    blank: Callable[[lance.LanceDataset, int, Sequence[str]], StagedColumns],
+    restore: Callable[[lance.LanceDataset, int, Sequence[str]], StagedColumns],
 ) -> Iterator[tuple[int, DataFile]]:
     """Yields the entries of column files, fragment by fragment.
 
@@ -31,7 +31,7 @@ def column_entries(
         targets: The columns, under the names of the version that the values belong to.
         staged: The files, by fragment.
         followed: Fragments whose files were written for this version, and name the columns as it does.
-        blank: Stages a file of NULLs for columns of a fragment of a version.
+        restore: Stages the values that columns have in a version's fragment.
     """
     by_id = {column.id: column.name for column in head.fields}
     names = [by_id.get(column.id, column.name) for column in targets]
@@ -40,8 +40,9 @@ def column_entries(
         chosen = [number for number in staged if (number in followed) == as_now]
         files = [staged[number] for number in chosen]
         if renamed and chosen and not as_now:
-            # Lance finds columns by name. A file of the same columns under the names of now tells their ids, and serves nothing else.
-            like = blank(head.dataset, chosen[0], names)
+            # Lance finds columns by name. A file of the same columns under the names of now tells their ids, and serves nothing else; of what
+            # they have, because they may not be NULL.
+            like = restore(head.dataset, chosen[0], names)
             yield from zip(chosen, data_files(head.dataset, [like, *files])[1:], strict=True)
         else:
             yield from zip(chosen, data_files(head.dataset, files), strict=True)

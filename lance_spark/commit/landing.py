@@ -84,12 +84,15 @@ def open_from(snapshot: DatasetRef, version: int) -> lance.LanceDataset:
     """Opens a version, or the latest one where it was cleaned up.
 
     Raises:
-        TableNotFoundError: There is no table any more.
+        CommitImpossibleError: There is no table any more.
     """
     try:
-        return replace(snapshot, version=version, incarnation=None).open()
-    except (SnapshotError, VersionNotFoundError):
-        return snapshot.open_latest()
+        try:
+            return replace(snapshot, version=version, incarnation=None).open()
+        except VersionNotFoundError:
+            return snapshot.open_latest()
+    except TableNotFoundError as error:
+        raise _deleted(snapshot) from error
 
 
 def _own_files(head: Head, number: int) -> list[str]:

@@ -210,7 +210,8 @@ class Lineage:
 
     def is_added(self, fragment: FragmentMetadata) -> bool:
         """Tells whether all rows of a fragment are known to be new: an append made it, or a merge that took no rows from anywhere."""
-        return self.moved_from(fragment) == frozenset()
+        found = [self._moved[file.path] for file in fragment.files if file.path in self._moved]
+        return bool(found) and not any(len(touched) for touched in found)
 
     def leaves(self, fragment_id: int) -> list[Leaf] | None:
         """Returns where the rows of a fragment were at the older version, without reading anything.

@@ -327,6 +327,18 @@ def test_a_target_that_was_renamed_is_filled_beside_one_that_is_new(cleaned: boo
     assert_readable_and_clean(path)
 
 
+def test_a_target_that_was_renamed_and_may_not_be_null_is_filled(path: Path) -> None:
+    schema = pa.schema([pa.field("id", pa.int64()), pa.field("a", pa.int64(), nullable=False)])
+    table = pa.table({"id": range(30), "a": [-1] * 30}, schema=schema)
+    lance.write_dataset(table, str(path), max_rows_per_file=10, enable_stable_row_ids=True)
+    job = Backfill(str(path), "a", LongType(), options={"input_columns": "id"})
+    message = job.task([job.batch(*zip(*computed(snapshot_rows(str(path))), strict=True))])
+    lance.dataset(str(path)).alter_columns({"path": "a", "name": "b"})
+    job.commit(message)
+    assert column(str(path), "b") == {k: k * 10 for k in range(30)}
+    assert_readable_and_clean(path)
+
+
 def test_old_values_are_read_in_windows_of_what_they_take_in_memory(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
