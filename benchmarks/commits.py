@@ -215,8 +215,8 @@ def _computed(kind: str) -> Callable[[Any], Any]:
 def _compacted_before_its_commit(path: str, backfill: Callable[[], Any], rows: int) -> Numbers:
     """Compacts when a job is about to commit its column files: the round of tasks that follows carries all of them over."""
     from benchmarks.table_api_memory import spark_kind, watched
-    from lance_spark.backfill.commits import GroupCommits
-    from lance_spark.backfill.job import BackfillJob
+    from lance_spark.backfill.driver.group_commit import GroupCommits
+    from lance_spark.backfill.driver.job import BackfillJob
 
     kept = Path(path).with_suffix(".files")
     (kept / "data").mkdir(parents=True)
@@ -275,7 +275,7 @@ def _make_huge_table(path: str, fragments: int) -> None:
 
 def _column_commits(path: str, door: str, others: int, fragments: int, rounds: int) -> Numbers:
     """Commits as a job and as a DataFrame write do it; each commit has a fragment of its own, and a snapshot of its own."""
-    from lance_spark.commit.columns import commit_columns
+    from lance_spark.commit.column_commit import commit_columns
     from lance_spark.dataset import DatasetRef
 
     found: list[Numbers] = []
@@ -342,8 +342,9 @@ class _Clocks(ExitStack):
     """
 
     def __enter__(self) -> _Clocks:
-        from lance_spark.commit import columns as column_commits
-        from lance_spark.commit import committer, heads
+        from lance_spark.commit import column_commit as column_commits
+        from lance_spark.commit import commit_loop as committer
+        from lance_spark.commit.conflicts import table_state as heads
 
         super().__enter__()
         self.seconds: dict[str, float] = {}

@@ -72,7 +72,7 @@ def stage(path: str, kind: str, rows: int, message: str) -> dict[str, Any]:
 
     from lance_spark.dataset import DatasetRef
     from lance_spark.options import ReadOptions, WriteOptions
-    from lance_spark.write.backfill_writer import LanceBackfillWriter
+    from lance_spark.write.column_writer import LanceBackfillWriter
 
     make_table(path, kind, rows)
     ref = DatasetRef.resolve(ReadOptions(path=path, version=None, storage=()))
@@ -101,7 +101,7 @@ def stage(path: str, kind: str, rows: int, message: str) -> dict[str, Any]:
 
 def carry(message: str, rows: int) -> dict[str, Any]:
     """Commits the backfill that was staged, as Spark's commit process does."""
-    from lance_spark.write.carrying import CarryOver
+    from lance_spark.rebase.carry_over import CarryOver
 
     backfill, written = pickle.loads(Path(message).read_bytes())
     real, spent = CarryOver.__call__, []
@@ -154,7 +154,7 @@ class NoStage:
 
     def missing(self, names: list[str]) -> list[str]:
         """Looks for the files, as the product does."""
-        from lance_spark.write.staging import missing_data_files
+        from lance_spark.staging.area import missing_data_files
 
         return list(missing_data_files(self._path, (), names))
 
@@ -171,8 +171,8 @@ class NoStage:
 def column_change(dataset: lance.LanceDataset, fragment: int, file: str, size: int) -> Any:
     """Returns the change that fills column `v`, computed from `id`, of a fragment of a version."""
     from lance_spark.commit.changes import ColumnsToCommit, FragmentColumns, StagedColumns
-    from lance_spark.commit.identity import field_identities
-    from lance_spark.commit.rowsets import RowSet
+    from lance_spark.commit.conflicts.identity import field_identities
+    from lance_spark.rows.row_set import RowSet
 
     fields = {column.name: column for column in field_identities(dataset.lance_schema)}
     handle = dataset.get_fragment(fragment)
@@ -223,8 +223,8 @@ def writer(path: str, who: str, what: str, number: int, commits: int, ready: Cal
 
 def _appends(path: str, who: str, number: int, commits: int) -> list[Callable[[], int | None]]:
     from lance_spark.commit.changes import RowsToCommit
-    from lance_spark.commit.committer import commit_rows
-    from lance_spark.commit.identity import field_identities
+    from lance_spark.commit.commit_loop import commit_rows
+    from lance_spark.commit.conflicts.identity import field_identities
     from lance_spark.dataset import DatasetRef
 
     dataset = lance.dataset(path)
@@ -262,8 +262,8 @@ def _appends(path: str, who: str, number: int, commits: int) -> list[Callable[[]
 
 
 def _columns(path: str, who: str, number: int, commits: int) -> list[Callable[[], int | None]]:
-    from lance_spark.commit.columns import commit_columns
-    from lance_spark.commit.heads import SeenHistory
+    from lance_spark.commit.column_commit import commit_columns
+    from lance_spark.commit.conflicts.table_state import SeenHistory
     from lance_spark.dataset import DatasetRef
 
     snapshot = DatasetRef.at(path).pin(None)

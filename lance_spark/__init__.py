@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.changes import CommitResult
-from lance_spark.commit.history import last_commit
+from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.errors import (
     BackfillIncompleteError,
     CarryOverTooLargeError,
@@ -35,10 +35,10 @@ from lance_spark.errors import (
 from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
 
 if TYPE_CHECKING:
-    from lance_spark.backfill.cleaning import cleanup
+    from lance_spark.backfill.cleanup import cleanup
     from lance_spark.backfill.finishing import finish_backfill
-    from lance_spark.backfill.plan_view import BackfillPlan
-    from lance_spark.backfill.watching import Watch
+    from lance_spark.backfill.planning.explain import BackfillPlan
+    from lance_spark.backfill.watch import Watch
     from lance_spark.connection import Connection, connect
     from lance_spark.jobs.handle import Job
     from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, UdfResult
@@ -46,15 +46,15 @@ if TYPE_CHECKING:
 
 _LATER = {
     "BackfillJobResult": "jobs.model",
-    "BackfillPlan": "backfill.plan_view",
+    "BackfillPlan": "backfill.planning.explain",
     "Connection": "connection",
     "ErrorRecord": "jobs.model",
     "Job": "jobs.handle",
     "JobRecord": "jobs.model",
     "Table": "table",
     "UdfResult": "jobs.model",
-    "Watch": "backfill.watching",
-    "cleanup": "backfill.cleaning",
+    "Watch": "backfill.watch",
+    "cleanup": "backfill.cleanup",
     "connect": "connection",
     "finish_backfill": "backfill.finishing",
 }

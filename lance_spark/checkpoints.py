@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lance_spark.dataset import normalize_uri
-from lance_spark.write.folders import is_local
-from lance_spark.write.staging import open_session
+from lance_spark.staging.area import open_session
+from lance_spark.staging.folders import is_local
 from udf_runtime.checkpoint import CheckpointStore, LocalObjects
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from lance_spark.backfill.request import DEFAULT_COMMIT_GRANULARITY, DEFAULT_CONCURRENCY
-from lance_spark.commit.history import MESSAGE_KEY, Event, events_between
+from lance_spark.commit.conflicts.history import MESSAGE_KEY, Event, events_between
 from lance_spark.connection import open_table
 from lance_spark.errors import BackfillIncompleteError, FilterError, LanceSparkError, OptionError
 from lance_spark.jobs.model import BackfillJobResult, JobRecord

@@ -21,10 +21,10 @@ from lance_spark.errors import (
 )
 from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.session import session_or_local
+from lance_spark.staging.area import open_session
+from lance_spark.staging.folders import is_local
 from lance_spark.table import Table
 from lance_spark.tabular import Data
-from lance_spark.write.folders import is_local
-from lance_spark.write.staging import open_session
 
 _SUFFIX = ".lance"
 _REMOTE = "open the bucket or folder that holds the tables: connect('s3://bucket/path', storage_options={...})"

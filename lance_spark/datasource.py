@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from lance_spark.read.spec import ScanSpec
-    from lance_spark.write.backfill_writer import LanceBackfillWriter
-    from lance_spark.write.writer import LanceAppendWriter
+    from lance_spark.write.append_writer import LanceAppendWriter
+    from lance_spark.write.column_writer import LanceBackfillWriter
 
 TABLE_METADATA = "lance.table"
 """Key of the column metadata that tells which table a column is from."""
@@ -96,11 +96,11 @@ class LanceDataSource(DataSource):
         ref = DatasetRef.at(path, options.storage)
         writer: LanceBackfillWriter | LanceAppendWriter
         if options.mode == "backfill":
-            from lance_spark.write.backfill_writer import LanceBackfillWriter
+            from lance_spark.write.column_writer import LanceBackfillWriter
 
             writer = LanceBackfillWriter.plan(ref, schema, options, plan, overwrite=overwrite)
         else:
-            from lance_spark.write.writer import LanceAppendWriter
+            from lance_spark.write.append_writer import LanceAppendWriter
 
             writer = LanceAppendWriter.plan(ref, schema, options, overwrite=overwrite)
         # Spark asks for a writer when it runs a job, not when it plans or explains one.

@@ -7,10 +7,9 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import Literal, cast
 
-from lance_spark.backfill.addresses import carry_addresses
-from lance_spark.backfill.job import BackfillJob
-from lance_spark.backfill.plan_view import BackfillPlan, view_of
-from lance_spark.backfill.prepare import Prepared, check_resources, prepare
+from lance_spark.backfill.driver.job import BackfillJob
+from lance_spark.backfill.planning.explain import BackfillPlan, view_of
+from lance_spark.backfill.planning.planner import Prepared, check_resources, prepare
 from lance_spark.backfill.request import (
     ADMISSION_CHECK,
     ADMISSION_STRICT,
@@ -25,7 +24,8 @@ from lance_spark.backfill.request import (
     flush_s_of,
     refuse_shuffle,
 )
-from lance_spark.backfill.watching import Watch
+from lance_spark.backfill.reuse.translate_addresses import carry_addresses
+from lance_spark.backfill.watch import Watch
 from lance_spark.catalog.adding import add_columns
 from lance_spark.catalog.altering import alter_columns, drop_columns
 from lance_spark.errors import OptionError

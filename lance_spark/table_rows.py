@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_spark.commit.store_probe import allowed_by_environment, refuse_unsafe_store
+from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import (
     ColumnNotFoundError,

@@ -18,7 +18,11 @@ MOST_LINES = 500
 LAYERS = [
     {"errors", "options", "types"},
     {"dataset"},
-    {"read", "pushdown", "commit"},
+    {"read", "pushdown"},
+    {"rows"},
+    {"commit"},
+    {"staging"},
+    {"rebase"},
     {"write"},
     {"checkpoints", "session", "tabular"},
     {"jobs", "catalog"},
@@ -115,7 +119,7 @@ def test_a_wrong_import_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     right = {
         "lance_spark/write/f.py": "from lance_spark.commit.changes import x\nfrom lance_spark.read import plan\nimport udf_runtime",
         "lance_spark/options.py": "from lance_spark.errors import OptionError",
-        "lance_spark/__init__.py": "from lance_spark.commit.committer import last_commit",
+        "lance_spark/__init__.py": "from lance_spark.commit.commit_loop import last_commit",
     }
     for name, text in (wrong | right).items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -8,9 +8,13 @@ from pathlib import Path
 import pytest
 
 from lance_spark import Table
-from lance_spark.backfill import cluster, failures, keeping, plan, request
+from lance_spark.backfill import request
+from lance_spark.backfill.driver import scheduler as cluster
+from lance_spark.backfill.planning import fragment_plan as plan
+from lance_spark.backfill.task import checkpoint_buffer as keeping
+from lance_spark.backfill.task import error_log as failures
 from lance_spark.jobs import history
-from lance_spark.write import inputs
+from lance_spark.rows import input_reader as inputs
 from udf_runtime.execute import stream, time_limit
 from udf_runtime.policies import AdaptiveSize, Backoff, Retry, batch_size
 

@@ -11,8 +11,8 @@ import pytest
 from lance_spark.backfill.request import ADMISSION_CHECK, ADMISSION_STRICT, BLOB_BUFFER, blob_buffer_of, flag_of
 from lance_spark.catalog.binding import ALLOW_VARIABLE
 from lance_spark.commit.backoff import RETRIES_VARIABLE, CommitPolicy
-from lance_spark.commit.store_probe import ALLOW_VARIABLE as UNSAFE_VARIABLE
-from lance_spark.commit.store_probe import allowed_by_environment
+from lance_spark.commit.store_check import ALLOW_VARIABLE as UNSAFE_VARIABLE
+from lance_spark.commit.store_check import allowed_by_environment
 from lance_spark.errors import OptionError
 
 ROOT = Path(__file__).parents[1]

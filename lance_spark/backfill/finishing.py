@@ -11,17 +11,17 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lance_spark.commit.changes import CommitResult, FollowedColumns, FragmentColumns
-from lance_spark.commit.columns import commit_columns
-from lance_spark.commit.lineage import Lineage
+from lance_spark.commit.column_commit import commit_columns
+from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitError, JobNotFoundError
+from lance_spark.rebase.carry_over import CarryOver
 from lance_spark.session import known_slots, session_or_local
-from lance_spark.write.backfill_writer import fragments_of_snapshot
-from lance_spark.write.carrying import CarryOver
-from lance_spark.write.ending import commit_or_keep, find_commit, finish
+from lance_spark.staging.area import Staging
+from lance_spark.staging.job_end import commit_or_keep, find_commit, finish
+from lance_spark.staging.placeholder_files import UntouchedFiles
+from lance_spark.write.column_writer import fragments_of_snapshot
 from lance_spark.write.pending import Pending, dump_followed, find_pending, load_followed
-from lance_spark.write.staging import Staging
-from lance_spark.write.untouched import UntouchedFiles
 
 if TYPE_CHECKING:
     import lance
@@ -86,7 +86,7 @@ def finish_backfill(
 
 @dataclass(frozen=True, slots=True)
 class _SparkFollow:
-    """Follows fragments on executors: a :class:`~lance_spark.commit.doors.Follow`."""
+    """Follows fragments on executors: a :class:`~lance_spark.commit.protocols.Follow`."""
 
     spark: SparkSession
     staging: Staging

@@ -19,20 +19,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.backfill.selection import has_values, live_rows, matching_rows, null_filter, without
-from lance_spark.backfill.serving import Finder
-from lance_spark.backfill.spec import BackfillSpec, FollowSpec, FragmentWork
+from lance_spark.backfill.planning.selection import has_values, live_rows, matching_rows, null_filter, without
+from lance_spark.backfill.reuse.value_finder import Finder
+from lance_spark.backfill.task.messages import BackfillSpec, FollowSpec, FragmentWork
 from lance_spark.backfill.unvalued import left_without_value
-from lance_spark.commit.rowsets import RowSet
 from lance_spark.errors import FilterError
-from lance_spark.write.addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, equal_values
-from lance_spark.write.compare import read_rows
-from lance_spark.write.pieces import Moved, Offsets, distinct, no_rows
+from lance_spark.rebase.changed_inputs import read_rows
+from lance_spark.rows.merge import Moved, Offsets, distinct, no_rows
+from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, equal_values
+from lance_spark.rows.row_set import RowSet
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
-    from lance_spark.write.origins import Origin
+    from lance_spark.rebase.row_origins import Origin
 
 _ROWS = 2048
 

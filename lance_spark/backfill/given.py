@@ -14,13 +14,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lance_spark.backfill.followed import among, field_of, own_moves
-from lance_spark.backfill.selection import has_values, without
-from lance_spark.backfill.serving import Finder
-from lance_spark.backfill.spec import BackfillSpec, FollowSpec
+from lance_spark.backfill.planning.selection import has_values, without
+from lance_spark.backfill.reuse.value_finder import Finder
+from lance_spark.backfill.task.messages import BackfillSpec, FollowSpec
+from lance_spark.rebase.changed_inputs import read_rows
+from lance_spark.rows.merge import Offsets, no_rows
+from lance_spark.rows.row_addresses import SnapshotRows, equal_values
 from lance_spark.types.layout import aligned
-from lance_spark.write.addresses import SnapshotRows, equal_values
-from lance_spark.write.compare import read_rows
-from lance_spark.write.pieces import Offsets, no_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

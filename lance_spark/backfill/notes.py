@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from lance_spark.backfill.serving import FOLDER
-from lance_spark.backfill.spec import BackfillSpec, FragmentWork
+from lance_spark.backfill.reuse.value_finder import FOLDER
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork
 from lance_spark.checkpoints import LanceObjects
-from lance_spark.commit.rowsets import RowSet
+from lance_spark.rows.row_set import RowSet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

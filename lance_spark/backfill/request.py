@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
-from lance_spark.backfill.spec import OnStale
+from lance_spark.backfill.task.messages import OnStale
 from lance_spark.errors import OptionError
-from lance_spark.write.inputs import BlobReadStrategy
+from lance_spark.rows.input_reader import BlobReadStrategy
 
 DEFAULT_CHECKPOINT_ROWS = 10240
 WHOLE_FRAGMENT_ROWS = 1 << 32

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.backfill.spec import BackfillSpec
+from lance_spark.backfill.task.messages import BackfillSpec
 from lance_spark.checkpoints import LanceObjects
-from lance_spark.write.addresses import fragments_of
-from lance_spark.write.origins import OpenBase
-from lance_spark.write.pieces import Offsets, distinct
+from lance_spark.rebase.row_origins import OpenBase
+from lance_spark.rows.merge import Offsets, distinct
+from lance_spark.rows.row_addresses import fragments_of
 from udf_runtime.checkpoint.codec import decode, encode
 from udf_runtime.errors import CheckpointError
 
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
     import lance
     from lance.fragment import FragmentMetadata, LanceFragment
 
-    from lance_spark.write.addresses import Addresses, Mask
+    from lance_spark.rows.row_addresses import Addresses, Mask
 
 _FOLDER = "_lance_spark"
 
 
 @dataclass(frozen=True, slots=True)
 class ShippedBase:
-    """What the driver has told of a version, for one fragment of today: a :class:`~lance_spark.write.origins.Base`."""
+    """What the driver has told of a version, for one fragment of today: a :class:`~lance_spark.rebase.row_origins.Base`."""
 
     version: int
     fragments: dict[int, FragmentMetadata]

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lance_spark.backfill.selection import without
-from lance_spark.backfill.serving import Finder
-from lance_spark.write.pieces import Offsets, distinct, no_rows
+from lance_spark.backfill.planning.selection import without
+from lance_spark.backfill.reuse.value_finder import Finder
+from lance_spark.rows.merge import Offsets, distinct, no_rows
 
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata

@@ -14,7 +14,7 @@ from lance_spark.catalog.binding import Binding, metadata_of, store_udf
 from lance_spark.catalog.checking import check_new_names, check_udf, new_fields
 from lance_spark.catalog.foreign import to_udf
 from lance_spark.checkpoints import LanceObjects
-from lance_spark.commit.schema import change_schema
+from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import RegistrationError, panics_as_errors
 from lance_spark.read.filtering import plain

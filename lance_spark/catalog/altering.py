@@ -23,8 +23,8 @@ from lance_spark.catalog.binding import (
 from lance_spark.catalog.checking import check_udf
 from lance_spark.catalog.foreign import to_udf
 from lance_spark.checkpoints import LanceObjects
-from lance_spark.commit.identity import TOKEN_KEY
-from lance_spark.commit.schema import change_schema
+from lance_spark.commit.conflicts.identity import TOKEN_KEY
+from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     ColumnExistsError,

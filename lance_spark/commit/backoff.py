@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from lance_spark.commit.store_probe import allowed_by_environment
+from lance_spark.commit.store_check import allowed_by_environment
 from lance_spark.errors import OptionError
 
 RETRIES_VARIABLE = "LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES"

@@ -10,8 +10,8 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from lance_spark.commit.identity import FieldIdentity
-from lance_spark.commit.rowsets import RowSet
+from lance_spark.commit.conflicts.identity import FieldIdentity
+from lance_spark.rows.row_set import RowSet
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, FollowedColumns, FragmentColumns, StagedColumns
-from lance_spark.commit.identity import FieldIdentity
-from lance_spark.commit.rowsets import RowSet
+from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
-from lance_spark.write.carrying import CarryPlan
-from lance_spark.write.column_file import Targets
-from lance_spark.write.staging import Staging
+from lance_spark.rebase.carry_over import CarryPlan
+from lance_spark.rows.row_set import RowSet
+from lance_spark.staging.area import Staging
+from lance_spark.staging.column_file import Targets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ def nothing_is_unknown(real: Any) -> Any:
 
 
 def renamed_is_lost(real: Any) -> Any:
-    from lance_spark.commit.rebase import Judgement, Verdict
+    from lance_spark.commit.conflicts.verdicts import Judgement, Verdict
 
     def judge(then: Any, head: Any, changes: Any) -> Any:
         if any(now.id == then.id and now.name != then.name for now in head):
@@ -48,7 +48,7 @@ def renamed_is_lost(real: Any) -> Any:
 
 
 def restored_is_lost(real: Any) -> Any:
-    from lance_spark.commit.rebase import Judgement, Verdict
+    from lance_spark.commit.conflicts.verdicts import Judgement, Verdict
 
     def judge(then: Any, head: Any, changes: Any) -> Any:
         changes = list(changes)
@@ -60,7 +60,7 @@ def restored_is_lost(real: Any) -> Any:
 
 
 def any_column_will_do(_real: Any) -> Any:
-    from lance_spark.commit.rebase import VALID
+    from lance_spark.commit.conflicts.verdicts import VALID
 
     return lambda *_arguments, **_more: VALID
 

@@ -88,16 +88,16 @@ def _one(*operations: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 
 _COLUMN = (
-    "lance_spark.commit.refusals:judge_column",
-    "lance_spark.commit.columns:judge_column",
-    "lance_spark.backfill.following:judge_column",
+    "lance_spark.commit.conflicts.errors:judge_column",
+    "lance_spark.commit.column_commit:judge_column",
+    "lance_spark.backfill.driver.rounds:judge_column",
 )
-_CHANGED = ("lance_spark.backfill.serving:changed_rows", "lance_spark.write.carrying:changed_rows")
-_FRAGMENT = "lance_spark.commit.columns:judge_fragment"
-_PLAN = "lance_spark.commit.columns:_ColumnCommit._plan"
-_STATE = "lance_spark.commit.coverage:Coverage._state"
-_OF = "lance_spark.write.origins:Origins.of"
-_LINEAGE = "lance_spark.commit.lineage:Lineage"
+_CHANGED = ("lance_spark.backfill.reuse.value_finder:changed_rows", "lance_spark.rebase.carry_over:changed_rows")
+_FRAGMENT = "lance_spark.commit.column_commit:judge_fragment"
+_PLAN = "lance_spark.commit.column_commit:_ColumnCommit._plan"
+_STATE = "lance_spark.commit.conflicts.coverage:Coverage._state"
+_OF = "lance_spark.rebase.row_origins:Origins.of"
+_LINEAGE = "lance_spark.commit.conflicts.row_lineage:Lineage"
 
 _COMPACT = st.just(Compact(all=True))
 _UPDATE_INPUT = st.builds(Update, _KEYS, st.just("a"))
@@ -131,19 +131,19 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "deleted rows come back": Mutant(
         row="delete rows",
-        patches={"lance_spark.commit.columns:attempt_commit": broken.deletions_are_forgotten},
+        patches={"lance_spark.commit.column_commit:attempt_commit": broken.deletions_are_forgotten},
         acts=_one(st.builds(Delete, _KEYS)),
         starts=_EITHER,
     ),
     "a fragment that is gone is an error": Mutant(
         row="delete fragments",
-        patches={"lance_spark.commit.columns:decide": broken.gone_is_an_error},
+        patches={"lance_spark.commit.column_commit:decide": broken.gone_is_an_error},
         acts=_one(st.just(DeleteFragment((9,)))),
         starts=_EITHER,
     ),
     "moved rows are lost": Mutant(
         row="update or merge_insert by row rewrite, unchanged inputs",
-        patches={"lance_spark.write.origins:Origins._by_row_id": broken.constant(())},
+        patches={"lance_spark.rebase.row_origins:Origins._by_row_id": broken.constant(())},
         acts=_one(st.one_of(st.builds(Update, _KEYS), st.builds(Upsert, _KEYS))),
         starts=_EITHER,
         stable=_STABLE,
@@ -164,20 +164,23 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "stale values stay in a write": Mutant(
         row="update by row rewrite, changed inputs, DataFrame write",
-        patches={"lance_spark.write.carrying:CarryOver._sorted_out": broken.nothing_is_stale},
+        patches={"lance_spark.rebase.carry_over:CarryOver._sorted_out": broken.nothing_is_stale},
         acts=_one(st.one_of(_UPDATE_INPUT, _REWRITE)),
         starts=_write(),
         stable=_STABLE,
     ),
     "rewritten inputs are not noticed": Mutant(
         row="update in place of an input",
-        patches={_FRAGMENT: broken.inputs_look_the_same, "lance_spark.commit.coverage:files_of": broken.constant(())},
+        patches={
+            _FRAGMENT: broken.inputs_look_the_same,
+            "lance_spark.commit.conflicts.coverage:files_of": broken.constant(()),
+        },
         acts=_one(_REWRITE),
         starts=_EITHER,
     ),
     "what slips in is not examined": Mutant(
         row="update in place of an input, between look and commit",
-        patches={"lance_spark.commit.columns:_ColumnCommit._examine": broken.constant(None)},
+        patches={"lance_spark.commit.column_commit:_ColumnCommit._examine": broken.constant(None)},
         acts=_one(_REWRITE),
         starts=_write(("commit",)),
     ),
@@ -192,7 +195,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "theirs always win": Mutant(
         row="update in place of the target, explicit filter",
-        patches={"lance_spark.backfill.task:select_followed": broken.theirs_stay},
+        patches={"lance_spark.backfill.task.range_task:select_followed": broken.theirs_stay},
         acts=_one(st.builds(RewriteTarget, _KEYS)),
         starts=_job(where="all"),
     ),
@@ -223,7 +226,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "carried rows are computed again": Mutant(
         row="compaction, without a call",
-        patches={"lance_spark.backfill.serving:Finder.find": broken.found_nothing(True)},
+        patches={"lance_spark.backfill.reuse.value_finder:Finder.find": broken.found_nothing(True)},
         acts=_one(_COMPACT),
         starts=_job(),
     ),
@@ -243,20 +246,20 @@ MUTANTS: dict[str, Mutant] = {
         row="restore past the column, overwrite, drop, type change",
         patches={
             **dict.fromkeys(_COLUMN, broken.any_column_will_do),
-            "lance_spark.commit.columns:refuse_overwritten": broken.constant(None),
+            "lance_spark.commit.column_commit:refuse_overwritten": broken.constant(None),
         },
         acts=_one(st.sampled_from(RUINS[:-1]).map(lambda how: Ruin("w", how))),
         starts=st.sampled_from([Start("one", door, "w", until="commit") for door in ("job", "write")]),  # type: ignore[arg-type]
     ),
     "the snapshot must be there": Mutant(
         row="cleanup_old_versions",
-        patches={"lance_spark.commit.heads:SeenHistory.look": broken.snapshot_must_be_there},
+        patches={"lance_spark.commit.conflicts.table_state:SeenHistory.look": broken.snapshot_must_be_there},
         acts=_one(st.just(CleanUp())),
         starts=_EITHER,
     ),
     "nothing is taken from checkpoints": Mutant(
         row="between two runs: a killed run and its successor",
-        patches={"lance_spark.backfill.serving:Finder.find": broken.found_nothing(False)},
+        patches={"lance_spark.backfill.reuse.value_finder:Finder.find": broken.found_nothing(False)},
         acts=_one(_COMPACT),
         starts=st.just(Start("one", "driver", "v", until="commit")),
         after=(Kill("one"),),
@@ -264,8 +267,8 @@ MUTANTS: dict[str, Mutant] = {
     "files are left": Mutant(
         row="no orphaned column files",
         patches={
-            "lance_spark.backfill.job:finish": broken.constant(None),
-            "lance_spark.write.backfill_writer:finish": broken.constant(None),
+            "lance_spark.backfill.driver.job:finish": broken.constant(None),
+            "lance_spark.write.column_writer:finish": broken.constant(None),
         },
         acts=_one(_COMPACT),
         starts=_EITHER,
@@ -300,7 +303,7 @@ class MutatedWork:
 @contextlib.contextmanager
 def mutated(name: str) -> Iterator[None]:
     """Makes this process, those that it starts, and workers of its jobs a mutant for a while."""
-    from lance_spark.backfill import cluster
+    from lance_spark.backfill.driver import scheduler as cluster
 
     real = cluster._Work
 

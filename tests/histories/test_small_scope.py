@@ -21,7 +21,7 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_spark.commit.identity import TOKEN_KEY
+from lance_spark.commit.conflicts.identity import TOKEN_KEY
 from tests.histories import jobs
 from tests.histories.accounts import is_excused
 from tests.histories.administration import AddColumn, CleanUp, DropColumn, Index, Rename, Restore, Ruin

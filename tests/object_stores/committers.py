@@ -14,8 +14,8 @@ from lance.schema import LanceSchema
 from pyspark.sql.types import LongType
 
 from lance_spark.commit.changes import CommitResult, RowsToCommit
-from lance_spark.commit.committer import commit_rows
-from lance_spark.commit.identity import field_identities
+from lance_spark.commit.commit_loop import commit_rows
+from lance_spark.commit.conflicts.identity import field_identities
 from tests.lance_spark.write.backfills import Backfill, computed, snapshot_rows
 from tests.object_stores.stores import Place
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType
 
-from lance_spark.commit.history import last_commit
+from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.errors import CommitImpossibleError
 from tests.lance_spark.write.backfills import Backfill, computed, make_table, snapshot_rows
 from tests.object_stores.others import COMMITTED, IMPOSSIBLE, Scenario, work_of_others

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from lance_spark.backfill import records as module
-from lance_spark.backfill.records import FragmentRecord, Records, RecordStore
-from lance_spark.commit.rowsets import RowSet
+from lance_spark.backfill.reuse import computed_rows as module
+from lance_spark.backfill.reuse.computed_rows import FragmentRecord, Records, RecordStore
+from lance_spark.rows.row_set import RowSet
 from udf_runtime.checkpoint import LocalObjects
 from udf_runtime.errors import CheckpointError
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_spark.commit.rowsets import RowSet
+from lance_spark.rows.row_set import RowSet
 
 # Clusters and stray rows on both sides of a bitmap's containers of 65,536.
 runs = st.tuples(st.integers(0, 200_000), st.integers(1, 40)).map(lambda run: range(run[0], sum(run)))

@@ -15,8 +15,8 @@ FRAGMENTS = 100_000
 
 PLAN = """
 import sys, time
-from lance_spark.backfill.plan import plan_tasks
-from lance_spark.backfill.prepare import prepare
+from lance_spark.backfill.planning.fragment_plan import plan_tasks
+from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.dataset import DatasetRef
 ref = DatasetRef.at(sys.argv[1])

@@ -23,11 +23,11 @@ from lance.file import LanceFileWriter
 
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
-from lance_spark.commit.columns import commit_columns
-from lance_spark.commit.heads import SeenHistory
-from lance_spark.commit.identity import field_identities
-from lance_spark.commit.rowsets import RowSet
+from lance_spark.commit.column_commit import commit_columns
+from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.dataset import DatasetRef
+from lance_spark.rows.row_set import RowSet
 
 ROWS = 10
 

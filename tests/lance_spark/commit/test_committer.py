@@ -16,13 +16,13 @@ from lance.file import LanceFileSession
 from lance.fragment import DataFile, FragmentMetadata
 from lance.schema import LanceSchema
 
-from lance_spark.commit import committer
+from lance_spark.commit import commit_loop as committer
 from lance_spark.commit.attempt import Lost
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
-from lance_spark.commit.committer import commit_rows
-from lance_spark.commit.history import last_commit
-from lance_spark.commit.identity import field_identities
+from lance_spark.commit.commit_loop import commit_rows
+from lance_spark.commit.conflicts.history import last_commit
+from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError, TableNotFoundError
 

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from lance import LanceOperation
 from lance.fragment import DataFile, DeletionFile, FragmentMetadata
 
-from lance_spark.commit.coverage import Coverage, Covered, Look
-from lance_spark.commit.history import Event
-from lance_spark.commit.lineage import Leaf, Lineage, Step
+from lance_spark.commit.conflicts.coverage import Coverage, Covered, Look
+from lance_spark.commit.conflicts.history import Event
+from lance_spark.commit.conflicts.row_lineage import Leaf, Lineage, Step
 
 INPUT, TARGET, OTHER = 1, 2, 3
 ROWS = 10

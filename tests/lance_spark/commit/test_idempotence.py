@@ -13,7 +13,7 @@ import pytest
 from pyspark.sql.types import LongType
 
 from lance_spark.commit.changes import CommitResult
-from lance_spark.commit.history import find_job, last_commit
+from lance_spark.commit.conflicts.history import find_job, last_commit
 from lance_spark.errors import CommitError
 from tests.lance_spark.commit.column_commits import commit, commit_elsewhere, make_table, stage
 from tests.lance_spark.write.backfills import Backfill, column, computed, orphans, snapshot_rows

@@ -15,7 +15,7 @@ from lance.file import LanceFileReader
 from lance.fragment import FragmentMetadata
 from lance.optimize import Compaction
 
-from lance_spark.commit.lineage import Lineage
+from lance_spark.commit.conflicts.row_lineage import Lineage
 
 
 @pytest.fixture(params=[True, False], ids=["stable", "addresses"])

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from lance_spark.commit.identity import FieldIdentity, FragmentIdentity
-from lance_spark.commit.rebase import (
+from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentity
+from lance_spark.commit.conflicts.verdicts import (
     VALID,
     Change,
     Judgement,

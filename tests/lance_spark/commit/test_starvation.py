@@ -20,7 +20,7 @@ import pytest
 from lance.commit import CommitConflictError as LanceConflict
 from pyspark.sql.types import LongType
 
-from lance_spark.commit.heads import SeenHistory
+from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.errors import CommitConflictError
 from tests.lance_spark.commit import column_commits
 from tests.lance_spark.commit.column_commits import commit, stage

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import LongType
 
 from lance_spark.commit.changes import CommitResult
-from lance_spark.commit.history import last_commit
+from lance_spark.commit.conflicts.history import last_commit
 from tests.lance_spark.conflicts.jobs import slipping_in
 from tests.lance_spark.conflicts.others import (
     ROWS,

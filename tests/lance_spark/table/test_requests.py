@@ -37,7 +37,9 @@ def ready(table: Table, seen: Seen) -> Table:
 @pytest.fixture
 def no_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Fails where a job is started."""
-    monkeypatch.setattr("lance_spark.backfill.job.BackfillJob.run", lambda self: pytest.fail("a job was started"))
+    monkeypatch.setattr(
+        "lance_spark.backfill.driver.job.BackfillJob.run", lambda self: pytest.fail("a job was started")
+    )
 
 
 def refused(act: Callable[[], object], kind: type[Exception], message: str) -> Exception:

@@ -10,8 +10,8 @@ import pyarrow as pa
 import pytest
 
 from lance_spark import ColumnNotFoundError, OptionError, Table
-from lance_spark.backfill.protection import protect, release, remove_expired
-from lance_spark.backfill.watching import Watch
+from lance_spark.backfill.driver.snapshot_tag import protect, release, remove_expired
+from lance_spark.backfill.watch import Watch
 from lance_spark.dataset import DatasetRef
 from tests.waiting import eventually
 from udf_runtime import UDF, udf

@@ -16,7 +16,7 @@ from pyspark.sql.types import DataType, LongType, StructField, StructType
 from lance_spark.commit.changes import CommitResult
 from lance_spark.dataset import DatasetRef
 from lance_spark.options import STORAGE_PREFIX, ReadOptions, WriteOptions
-from lance_spark.write.backfill_writer import ColumnsWritten, LanceBackfillWriter
+from lance_spark.write.column_writer import ColumnsWritten, LanceBackfillWriter
 
 Rows = list[tuple[int | None, Any]]
 

@@ -24,8 +24,8 @@ from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from lance_spark.datasource import LanceDataSource
-from lance_spark.write import writer as writer_module
-from lance_spark.write.writer import LanceAppendWriter
+from lance_spark.write import append_writer as writer_module
+from lance_spark.write.append_writer import LanceAppendWriter
 
 ROWS = 40_000
 PARTITIONS = 4

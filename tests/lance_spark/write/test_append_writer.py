@@ -37,11 +37,11 @@ from lance_spark.errors import (
     SchemaMismatchError,
 )
 from lance_spark.options import WriteOptions
-from lance_spark.write import staging as staging_module
-from lance_spark.write import writer as writer_module
-from lance_spark.write.cleanup import cleanup
+from lance_spark.staging import area as staging_module
+from lance_spark.staging.orphans import cleanup
+from lance_spark.write import append_writer as writer_module
+from lance_spark.write.append_writer import LanceAppendWriter
 from lance_spark.write.messages import RowsWritten
-from lance_spark.write.writer import LanceAppendWriter
 
 ROWS = StructType([StructField("id", LongType()), StructField("s", StringType())])
 LATER = timedelta(seconds=-5)

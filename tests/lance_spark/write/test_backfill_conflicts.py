@@ -18,8 +18,8 @@ from pyspark.sql.types import DoubleType, LongType
 
 from lance_spark import dataset
 from lance_spark.commit import attempt as attempts
-from lance_spark.commit import columns as column_commits
-from lance_spark.commit.history import last_commit
+from lance_spark.commit import column_commit as column_commits
+from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.errors import CommitConflictError, CommitError, CommitImpossibleError, LanceSparkError
 from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
 

@@ -25,7 +25,8 @@ from lance_spark.errors import (
     TableNotFoundError,
     UnsupportedTypeError,
 )
-from lance_spark.write import column_file, runs
+from lance_spark.staging import column_file
+from lance_spark.write import sorted_runs as runs
 from tests.lance_spark.write.backfills import (
     Backfill,
     column,

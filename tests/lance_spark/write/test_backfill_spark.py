@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 from pyspark.sql import types as T  # noqa: N812
 from pyspark.sql.functions import pandas_udf
 
-from lance_spark.commit.history import last_commit
+from lance_spark.commit.conflicts.history import last_commit
 from tests.lance_spark.write.backfills import column, make_table, orphans
 from tests.waiting import eventually
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from lance_spark.commit import committer
+from lance_spark.commit import commit_loop as committer
 from lance_spark.commit.backoff import CommitPolicy, Rounds
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
@@ -23,9 +23,10 @@ from lance_spark.errors import (
     SchemaMismatchError,
     TableUnreadableError,
 )
-from lance_spark.write import column_file, staging
-from lance_spark.write.cleanup import cleanup
-from lance_spark.write.writer import LanceAppendWriter
+from lance_spark.staging import area as staging
+from lance_spark.staging import column_file
+from lance_spark.staging.orphans import cleanup
+from lance_spark.write.append_writer import LanceAppendWriter
 from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
 from tests.lance_spark.write.test_append_writer import batches, ids_in, plan, unused_files, write
 from tests.lance_spark.write.test_backfill_conflicts import between_look_and_commit

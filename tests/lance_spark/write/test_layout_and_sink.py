@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 from lance.fragment import DataFile
 
 from lance_spark.errors import CommitError, OptionError, UnsupportedTypeError
-from lance_spark.write import staging as staging_module
-from lance_spark.write.layout import FileLayout
-from lance_spark.write.sink import FileLimits, FragmentSink
-from lance_spark.write.staging import Staging, new_id
+from lance_spark.staging import area as staging_module
+from lance_spark.staging.area import Staging, new_id
+from lance_spark.staging.file_layout import FileLayout
+from lance_spark.staging.fragment_writer import FileLimits, FragmentSink
 
 VERSIONS = ("2.0", "2.1", "2.2")
 BLOB = {"lance-encoding:blob": "true"}

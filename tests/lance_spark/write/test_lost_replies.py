@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql.types import LongType
 
 from lance_spark.backfill.finishing import finish_backfill
-from lance_spark.commit import columns as column_commits
+from lance_spark.commit import column_commit as column_commits
 from lance_spark.commit.attempt import Landed, Unknown
 from lance_spark.errors import CarryOverTooLargeError
 from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
@@ -143,7 +143,7 @@ def test_a_commit_that_cannot_be_repaired_is_taken_back_whatever_the_reason(
     def fail(*_: object) -> None:
         raise RuntimeError("an executor died")
 
-    monkeypatch.setattr("lance_spark.write.carrying.CarryOver.__call__", fail)
+    monkeypatch.setattr("lance_spark.rebase.carry_over.CarryOver.__call__", fail)
     with pytest.raises(RuntimeError, match="executor died"):
         job.commit(message)
     assert column(path, "c") == without(*range(30))
@@ -164,7 +164,7 @@ def test_a_finished_write_whose_answer_was_lost_keeps_its_files(path: str, monke
 
 def here(_spark: object, staging: Any, _snapshot: object) -> Any:
     """Follows in this process, in place of Spark."""
-    from lance_spark.write.carrying import CarryOver
+    from lance_spark.rebase.carry_over import CarryOver
     from lance_spark.write.pending import find_pending
 
     pending: Any = find_pending(staging)

@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyspark.sql.types import LongType
 
-from lance_spark.write import pieces
-from lance_spark.write.pieces import Chunk, FilePiece, chained, merge
+from lance_spark.rows import merge as pieces
+from lance_spark.rows.merge import Chunk, FilePiece, chained, merge
 from tests.lance_spark.write.backfills import Backfill, column, computed, snapshot_rows
 
 

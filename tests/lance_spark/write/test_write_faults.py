@@ -16,7 +16,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from lance_spark.write.cleanup import cleanup
+from lance_spark.staging.orphans import cleanup
 from tests.cluster.processes import daemons, free_port
 from tests.lance_spark.write.fault_jobs import PARTITIONS, ROWS
 from tests.lance_spark.write.test_append_writer import unused_files

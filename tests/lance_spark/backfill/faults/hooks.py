@@ -13,14 +13,15 @@ from unittest.mock import patch
 
 import pyarrow as pa
 
-from lance_spark.backfill import cluster, task
-from lance_spark.backfill.cluster import _Work
-from lance_spark.backfill.commits import GroupCommits
-from lance_spark.backfill.job import BackfillJob
-from lance_spark.backfill.records import RecordStore
-from lance_spark.backfill.spec import BackfillSpec, Task
-from lance_spark.write.column_file import ColumnFile
-from lance_spark.write.inputs import InputReader
+from lance_spark.backfill.driver import scheduler as cluster
+from lance_spark.backfill.driver.group_commit import GroupCommits
+from lance_spark.backfill.driver.job import BackfillJob
+from lance_spark.backfill.driver.scheduler import _Work
+from lance_spark.backfill.reuse.computed_rows import RecordStore
+from lance_spark.backfill.task import range_task as task
+from lance_spark.backfill.task.messages import BackfillSpec, Task
+from lance_spark.rows.input_reader import InputReader
+from lance_spark.staging.column_file import ColumnFile
 from udf_runtime.checkpoint import local
 
 

@@ -164,7 +164,7 @@ def test_a_run_of_everything_that_died_after_its_last_commit_is_complete_once(
     table = lab.table()
     with monkeypatch.context() as patch:
         # What a driver that is killed at this moment has not done.
-        patch.setattr("lance_spark.backfill.job.BackfillJob._close", lambda *_: None)
+        patch.setattr("lance_spark.backfill.driver.job.BackfillJob._close", lambda *_: None)
         run(table, where="1=1")
     assert lab.new_calls() == once(range(120))
     run(table, where="1=1")

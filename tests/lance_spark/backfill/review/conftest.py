@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lance_spark.backfill import job
+from lance_spark.backfill.driver import job
 from tests.lance_spark.backfill.review.lab import InlineCluster, Lab
 
 

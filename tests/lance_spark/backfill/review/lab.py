@@ -12,8 +12,8 @@ import pyarrow as pa
 from lance.file import LanceFileWriter
 
 from lance_spark import Table
-from lance_spark.backfill.spec import BackfillSpec, RangeOutcome, Task
-from lance_spark.backfill.task import run_task
+from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome, Task
+from lance_spark.backfill.task.range_task import run_task
 from lance_spark.dataset import DatasetRef
 from udf_runtime import UDF, udf
 

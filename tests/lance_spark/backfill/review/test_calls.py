@@ -13,11 +13,11 @@ import pyarrow as pa
 import pytest
 
 import lance_spark
-from lance_spark.backfill import cluster as cluster_module
-from lance_spark.backfill.cluster import Cluster, Lost
-from lance_spark.backfill.commits import GroupCommits
-from lance_spark.backfill.failures import FailureLog
-from lance_spark.backfill.spec import DoneRows, FragmentWork, RangeOutcome, Task, dump_outcomes
+from lance_spark.backfill.driver import scheduler as cluster_module
+from lance_spark.backfill.driver.group_commit import GroupCommits
+from lance_spark.backfill.driver.scheduler import Cluster, Lost
+from lance_spark.backfill.task.error_log import FailureLog
+from lance_spark.backfill.task.messages import DoneRows, FragmentWork, RangeOutcome, Task, dump_outcomes
 from lance_spark.errors import UnsupportedTypeError
 from tests.lance_spark.backfill.review.lab import Death, InlineCluster, Lab, opposite, values
 from udf_runtime import UDF, UdfDefinitionError
@@ -122,7 +122,7 @@ def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pyte
 
 
 def test_failures_of_many_rows_are_not_held_until_the_range_ends(monkeypatch: pytest.MonkeyPatch):
-    from lance_spark.backfill import failures
+    from lance_spark.backfill.task.range_task import error_log as failures
 
     written: list[int] = []
     monkeypatch.setattr(failures, "append_rows", lambda _ref, _table, rows, **_: written.append(rows.num_rows))
@@ -185,7 +185,7 @@ def test_a_column_is_not_dropped_for_a_udf_whose_type_lance_does_not_have(kind: 
 
 
 def test_the_history_is_read_once_however_many_commits_a_job_makes(lab: Lab, monkeypatch: pytest.MonkeyPatch):
-    from lance_spark.commit import history
+    from lance_spark.commit.conflicts import history
 
     reads: list[int] = []
     read = history._event

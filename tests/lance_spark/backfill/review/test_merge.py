@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lance_spark.write.pieces import Chunk, merge
+from lance_spark.rows.merge import Chunk, merge
 
 
 def chunks(rows: list[int], size: int) -> list[Chunk]:

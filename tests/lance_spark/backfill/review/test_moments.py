@@ -16,21 +16,21 @@ import pytest
 from lance.dataset import Tags
 
 import lance_spark
-from lance_spark.backfill import job
-from lance_spark.backfill.cluster import Cluster
-from lance_spark.backfill.commits import GroupCommits
-from lance_spark.backfill.following import Following
+from lance_spark.backfill.driver import job
+from lance_spark.backfill.driver.group_commit import GroupCommits
+from lance_spark.backfill.driver.rounds import Following
+from lance_spark.backfill.driver.scheduler import Cluster
+from lance_spark.backfill.driver.snapshot_tag import protect
 from lance_spark.backfill.notes import Noted, Notes
-from lance_spark.backfill.prepare import prepare
-from lance_spark.backfill.protection import protect
+from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
-from lance_spark.backfill.serving import source_of, store_of
-from lance_spark.backfill.spec import DoneRows, FragmentWork
-from lance_spark.backfill.watching import Watch
-from lance_spark.commit.rowsets import RowSet
+from lance_spark.backfill.reuse.value_finder import source_of, store_of
+from lance_spark.backfill.task.messages import DoneRows, FragmentWork
+from lance_spark.backfill.watch import Watch
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnwritableError
-from lance_spark.write.pieces import FilePiece, MissingFileError
+from lance_spark.rows.merge import FilePiece, MissingFileError
+from lance_spark.rows.row_set import RowSet
 from tests.lance_spark.backfill.review.lab import CUT, WHOLE, Death, Lab, values
 from udf_runtime import skip_on_error
 from udf_runtime.checkpoint import CheckpointEntry

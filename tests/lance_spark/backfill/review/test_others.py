@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from lance_spark import BackfillIncompleteError, BackfillJobResult, Table
-from lance_spark.backfill import job
-from lance_spark.backfill.following import Following
-from lance_spark.commit import columns as column_commits
+from lance_spark.backfill.driver import job
+from lance_spark.backfill.driver.rounds import Following
+from lance_spark.commit import column_commit as column_commits
 from lance_spark.commit.attempt import Landed, Unknown
 from lance_spark.errors import CommitImpossibleError
 from tests.lance_spark.backfill.review.lab import Lab

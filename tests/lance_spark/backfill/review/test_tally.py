@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from lance_spark.backfill.spec import FragmentRows, RangeOutcome
-from lance_spark.backfill.tally import Tally
-from lance_spark.commit.rowsets import RowSet
+from lance_spark.backfill.driver.tally import Tally
+from lance_spark.backfill.task.messages import FragmentRows, RangeOutcome
+from lance_spark.rows.row_set import RowSet
 
 
 def test_a_job_keeps_numbers_of_fragments_and_not_their_rows():

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 import lance_spark
-from lance_spark.backfill.commits import GroupCommits
+from lance_spark.backfill.driver.group_commit import GroupCommits
 from tests.lance_spark.backfill.review.lab import Death, Lab, opposite, values
 from udf_runtime import Columns, udf
 from udf_runtime.checkpoint import CheckpointStore

@@ -1,0 +1,99 @@
+"""Removes checkpoints that no job can use any more. Runs on the driver, without Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+
+from lance_spark.backfill.reuse.computed_rows import RecordStore
+from lance_spark.backfill.reuse.value_finder import FOLDER, source_of_ids
+from lance_spark.catalog.binding import BINDING_KEY, Binding
+from lance_spark.checkpoints import LanceObjects, checkpoint_place, checkpoint_store
+from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.errors import StoredUdfError
+from lance_spark.jobs.history import JobHistory
+from lance_spark.staging.orphans import cleanup as cleanup_staging
+
+
+def cleanup(
+    uri: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    older_than: timedelta,
+    checkpoint: str | None = None,
+) -> int:
+    """Deletes what no job needs any more: files of jobs whose driver died, and checkpoints that nothing can use.
+
+    A data file that any version of any branch references stays. Checkpoints, and column files that were finished and not committed, stay
+    where a column's present UDF can use them for a fragment that is there, and where a job that did not end well was started within
+    `older_than`. Safe beside running jobs as long as `older_than` is more than the longest of them takes; a job that loses a file to an
+    early cleanup computes it again, or fails and commits nothing. Runs on the driver, without Spark.
+
+    Args:
+        uri: Location of the table.
+        storage_options: Options of the object store.
+        older_than: Least age of a job, by the clock of the driver that started it.
+        checkpoint: What `connect(checkpoint=...)` was given, if checkpoints are not kept beside the table.
+
+    Returns:
+        The number of data files that were deleted.
+
+    Raises:
+        TableUnreadableError: The table or a version of it cannot be read. Nothing of the job in question was deleted.
+    """
+    ref = DatasetRef.at(uri, storage_options or {})
+    needed: set[str] = set()
+    if table_exists(ref.uri, ref.storage):
+        # Checkpoints first: those that stay may point to finished column files that nobody has committed yet.
+        needed = _clean_checkpoints(ref, older_than, checkpoint)
+    return cleanup_staging(uri, storage_options, older_than=older_than, needed=needed)
+
+
+def _clean_checkpoints(ref: DatasetRef, older_than: timedelta, location: str | None) -> set[str]:
+    """Deletes checkpoints that nothing can use, and returns the names of the column files that the others point to."""
+    since = datetime.now(UTC) - older_than
+    history = JobHistory(ref)
+    jobs = history.jobs()
+    busy = {job.key for job in jobs if job.status != "DONE" and job.updated_at >= since}
+    usable = _usable(ref)
+    place = None if location is None else checkpoint_place(location, ref.uri)
+    store = checkpoint_store(ref.uri, ref.storage_options, place)
+    store.cleanup(keep=lambda key, source: key in busy or (key, source) in usable)
+    _compact_records(ref)
+    for job in jobs:
+        if job.status == "DEAD" and job.updated_at < since:
+            history.clear(job.staging_id)
+    return store.column_files()
+
+
+def _compact_records(ref: DatasetRef) -> None:
+    """Drops records of fragments that are gone, where no kept version tells into what they were compacted."""
+    head = ref.open_latest()
+    present = {fragment.fragment_id for fragment in head.get_fragments()}
+    oldest = min(version["version"] for version in head.version_refs())
+    records = RecordStore(LanceObjects(f"{ref.uri}/{FOLDER}", ref.storage_options))
+    for column in field_identities(head.lance_schema):
+        if column.token is not None:
+            records.compact(
+                column.token, keep=lambda record: record.fragment_id in present or record.table_version >= oldest
+            )
+
+
+def _usable(ref: DatasetRef) -> set[tuple[str, str]]:
+    """Returns the keys and sources of the present columns and fragments."""
+    head = ref.open_latest()
+    columns = {column.id: column for column in field_identities(head.lance_schema)}
+    fragments = [fragment.metadata for fragment in head.get_fragments()]
+    usable = set()
+    for field in head.schema:
+        text = (field.metadata or {}).get(BINDING_KEY.encode())
+        if text is None:
+            continue
+        try:
+            binding = Binding.from_json(text.decode(), field.name)
+        except StoredUdfError:
+            continue
+        ids = [i for number in binding.input_ids if number in columns for i in columns[number].ids]
+        usable |= {(binding.key.digest, source_of_ids(fragment, ids)) for fragment in fragments}
+    return usable

@@ -1,0 +1,276 @@
+"""Runs a backfill's tasks on Spark: few Spark jobs of many tasks, never more tasks at once than allowed.
+
+Spark has no limit on the running tasks of one job. Where the cluster is known to be no larger than the limit, all tasks are submitted
+together. Else the limit is kept by submitting no more tasks than it allows: half of them as one Spark job while the other half runs.
+
+A Spark job brings its tasks' answers when it ends. Until then each task leaves what it has done in the table's store, which the driver
+reads from time to time; so this works over Spark Connect as well, where there are no accumulators.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_spark.backfill.reuse.value_finder import FOLDER
+from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome, Task, dump_outcomes, load_outcomes
+from lance_spark.backfill.task.range_task import run_task
+from lance_spark.checkpoints import LanceObjects
+from lance_spark.session import cancel, known_slots, tagged
+from lance_spark.staging.area import new_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_LOG = logging.getLogger(__name__)
+
+_FIELDS: list[pa.Field[Any]] = [pa.field("task", pa.int64()), pa.field("outcomes", pa.binary())]
+_ANSWER = pa.schema(_FIELDS)
+_MOST_TASKS = 2000
+"""Tasks of one Spark job: their descriptions travel to every executor."""
+
+_PARALLEL_JOBS = 16
+"""Spark jobs of one backfill at once, at most."""
+
+_STOP_S = 0.5
+"""Seconds between attempts to stop Spark jobs when a job ends early."""
+
+MAX_ATTEMPTS = 4
+"""How often a task that died with its process is submitted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lost:
+    """A task that never answered.
+
+    Attributes:
+        task: The task.
+        error: What Spark said.
+    """
+
+    task: Task
+    error: str
+
+
+class Cluster:
+    """Submits the tasks of one job, and collects what they answer. Used by the job's thread; :meth:`stop` by any."""
+
+    def __init__(self, spark: SparkSession, spec: BackfillSpec, *, limit: int | None, description: str) -> None:
+        self._spark = spark
+        self._spec = spec
+        self._description = description
+        self._tag = f"lance-spark-{spec.staging.job_id}"
+        self._stopped = threading.Event()
+        self._read: set[str] = set()
+        slots = known_slots(spark)
+        capped = limit is not None and (slots is None or slots > limit)
+        self._limit = limit if capped else None
+        self._objects = LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options)
+
+    def stop(self) -> None:
+        """Ends the job: running tasks are killed within seconds, and no further ones are submitted."""
+        self._stopped.set()
+        cancel(self._spark, self._tag)
+
+    def run(self, tasks: Sequence[Task], refresh_s: float) -> Generator[list[RangeOutcome | Lost], None, None]:
+        """Runs tasks, and yields what they answer as it comes, at least every `refresh_s` seconds (then maybe nothing).
+
+        Closing the generator waits until nothing of the job runs any more. A task whose process died is submitted again, with the UDF in
+        a process of its own. What is yielded for a range comes once.
+        """
+        queue = list(tasks)
+        attempts = dict.fromkeys((task.number for task in tasks), 0)
+        by_number = {task.number: task for task in tasks}
+        seen: set[tuple[int, int]] = set()
+        running: dict[Future[list[tuple[int, bytes]]], list[Task]] = {}
+        with ThreadPoolExecutor(_PARALLEL_JOBS, thread_name_prefix="lance-spark-job") as pool:
+            try:
+                while queue or running:
+                    while queue and (room := self._room(running)) and not self._stopped.is_set():
+                        count = _company(queue, attempts, room)
+                        batch, queue = queue[:count], queue[count:]
+                        running[pool.submit(self._submit, batch)] = batch
+                    if self._stopped.is_set():
+                        queue = []
+                        # Again: a Spark job may have been on its way when the job was stopped.
+                        cancel(self._spark, self._tag)
+                    if not running:
+                        break
+                    done, _ = wait(running, timeout=refresh_s, return_when=FIRST_COMPLETED)
+                    answers: list[RangeOutcome | Lost] = [] if done else [*_new(self._reports(), seen)]
+                    for future in done:
+                        batch = running.pop(future)
+                        more, again = self._ended(future, batch, attempts, seen)
+                        answers += more
+                        queue += [_rest(by_number[number], seen) for number in again]
+                    yield answers
+            finally:
+                while wait(running, timeout=0 if not running else _STOP_S).not_done:
+                    cancel(self._spark, self._tag)
+
+    def _room(self, running: Mapping[Future[list[tuple[int, bytes]]], list[Task]]) -> int:
+        """Returns how many tasks another Spark job may have now; 0 if none may be started."""
+        if self._limit is None:
+            return _MOST_TASKS if len(running) < 2 else 0
+        busy = sum(len(batch) for batch in running.values())
+        return min(math.ceil(self._limit / 2), self._limit - busy) if len(running) < _PARALLEL_JOBS else 0
+
+    def _submit(self, tasks: Sequence[Task]) -> list[tuple[int, bytes]]:
+        """Runs one Spark job to its end."""
+        work = _Work(spec=self._spec, tasks=tuple(tasks))
+        with tagged(self._spark, self._tag, self._description):
+            frame = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, "task long, outcomes binary")
+            return [(row[0], bytes(row[1])) for row in frame.collect()]
+
+    def _ended(
+        self,
+        future: Future[list[tuple[int, bytes]]],
+        batch: Sequence[Task],
+        attempts: dict[int, int],
+        seen: set[tuple[int, int]],
+    ) -> tuple[list[RangeOutcome | Lost], list[int]]:
+        """Takes what a Spark job answered; if it failed, what its tasks have left, and the tasks to submit again."""
+        error = future.exception()
+        if error is None:
+            outcomes = [outcome for _, payload in future.result() for outcome in load_outcomes(payload)]
+            return list(_new(outcomes, seen)), []
+        answers: list[RangeOutcome | Lost] = list(_new(self._reports(), seen))
+        if self._stopped.is_set():
+            return answers, []
+        again = []
+        # The first line may only say which call of Py4J it was.
+        text = " ".join(str(error).strip().splitlines()[:2]) or repr(error)
+        _LOG.warning("a Spark job of the backfill of %s failed: %s", self._spec.snapshot.uri, text)
+        for task in batch:
+            if all((work.fragment_id, work.start) in seen for work in task.work):
+                continue
+            attempts[task.number] += 1
+            if attempts[task.number] < MAX_ATTEMPTS:
+                again.append(task.number)
+            else:
+                answers.append(Lost(task=task, error=text))
+        return answers, again
+
+    def _reports(self) -> list[RangeOutcome]:
+        """Returns what running tasks have left in the store since the last look."""
+        found = []
+        for path in self._objects.list(_reports_of(self._spec)):
+            if path in self._read:
+                continue
+            self._read.add(path)
+            payload = self._objects.get(path)
+            if payload is not None:
+                found += load_outcomes(payload)
+                # Nobody else reads it, and each listing of what is left takes longer.
+                with suppress(OSError):
+                    self._objects.delete(path)
+        return found
+
+
+def _reports_of(spec: BackfillSpec) -> str:
+    """Returns the folder of one round's reports: what an earlier round left is no answer, though it may have read the same version."""
+    return f"jobs/{spec.staging.job_id}/reports/{spec.round}"
+
+
+def _company(queue: Sequence[Task], attempts: Mapping[int, int], size: int) -> int:
+    """Returns how many of the next tasks to submit together.
+
+    Where a Spark job failed, nobody knows which of its tasks did it: they are tried again in ever smaller groups, the last time one by
+    one, so that a bad task takes no other one with it.
+    """
+    tried = attempts[queue[0].number]
+    size = min(size, max(1, _MOST_TASKS >> 4 * tried)) if tried < MAX_ATTEMPTS - 1 else 1
+    return sum(1 for _ in takewhile(lambda task: attempts[task.number] == tried, queue[:size]))
+
+
+def _rest(task: Task, seen: set[tuple[int, int]]) -> Task:
+    """Returns what is left of a task that died: the UDF gets a process of its own, and what it has left behind is looked for."""
+    work = [replace(one, search=True) for one in task.work if (one.fragment_id, one.start) not in seen]
+    return replace(task, work=tuple(work), isolate=True)
+
+
+def _new(outcomes: Sequence[RangeOutcome], seen: set[tuple[int, int]]) -> list[RangeOutcome]:
+    fresh = []
+    for outcome in outcomes:
+        if (outcome.fragment_id, outcome.start) not in seen:
+            seen.add((outcome.fragment_id, outcome.start))
+            fresh.append(outcome)
+    return fresh
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What Spark runs on executors: one row of input, the number of a task, becomes one row with its answer. Pickled by reference."""
+
+    spec: BackfillSpec
+    tasks: tuple[Task, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            for index in batch.column(0).to_numpy():
+                yield self._answer(self.tasks[int(index)])
+
+    def _answer(self, task: Task) -> pa.RecordBatch:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() > 0:
+            # Spark runs it again where its process died: who killed it may be the UDF.
+            task = _rest(task, set())
+        outcomes: list[RangeOutcome] = []
+        told: list[RangeOutcome] = []
+
+        def tell() -> None:
+            fresh = outcomes[len(told) :]
+            if fresh:
+                self._report(task, fresh)
+                told.extend(fresh)
+
+        # A thread, because the range after those that are done may take hours.
+        with _every(self.spec.report_s, tell):
+            for outcome in run_task(self.spec, task):
+                outcomes.append(outcome)  # noqa: PERF402 - the thread sees each as it comes
+        if len(self.tasks) > 1:
+            # Spark hands over no answer before the last task of its job has ended, and that may be hours after a quick one.
+            tell()
+        return pa.RecordBatch.from_pylist([{"task": task.number, "outcomes": dump_outcomes(outcomes)}], schema=_ANSWER)
+
+    def _report(self, task: Task, outcomes: list[RangeOutcome]) -> None:
+        spec = self.spec
+        objects = LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options)
+        path = f"{_reports_of(spec)}/{task.number}-{new_id()}"
+        try:
+            objects.put(path, dump_outcomes(outcomes))
+            if not spec.staging.is_open():
+                # The job is over, and has removed its folder already.
+                objects.delete(path)
+        except OSError as error:
+            # Spark hands over the same answer when its job ends.
+            _LOG.warning("what a task of the backfill of %s has done is not told yet: %s", spec.snapshot.uri, error)
+
+
+@contextmanager
+def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
+    """Does something again and again in a thread meanwhile."""
+    over = threading.Event()
+
+    def loop() -> None:
+        while not over.wait(seconds):
+            act()
+
+    thread = threading.Thread(target=loop, name="lance-spark-reports", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

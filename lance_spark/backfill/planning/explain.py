@@ -1,0 +1,173 @@
+"""A plan for people: what a backfill would do, without doing it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pyspark.sql import SparkSession
+
+from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
+from lance_spark.backfill.planning.planner import Prepared
+from lance_spark.backfill.planning.staleness import count_stale
+from lance_spark.backfill.reuse.value_finder import source_of, store_of
+from lance_spark.rows.row_set import RowSet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillPlan:
+    """What a backfill would do.
+
+    Attributes:
+        table_name: Name of the table.
+        table_uri: Its location.
+        version: Version that would be read.
+        columns: Columns that would be filled.
+        udf_name: Name of the UDF.
+        udf_version: Its version.
+        where: The filter, or None for rows without a value.
+        exact: Whether rows were counted; else row counts are upper bounds.
+        total_fragments: Fragments of the table with live rows.
+        total_rows: Live rows of the table.
+        fragments: Fragments with work in the window.
+        total_tasks: Tasks that the work is cut into.
+        total_rows_pending: Rows to get a value: to be computed, or taken from checkpoints.
+        rows_from_checkpoint: Rows that checkpoints may serve, an upper bound.
+        skipped_rows: Live rows of the window that need nothing.
+        skipped_fragments: Fragments of the window that need nothing.
+        rows_stale: Rows of the window with a value that is out of date: their inputs changed after it was computed, another version of the UDF
+            computed it, or nothing says that this one did. `stale=True` selects them. An upper bound where `exact` is false.
+        rows_outside: Rows to get a value in fragments outside the window.
+        input_bytes: Estimated bytes of input on storage.
+        stable_row_ids: Whether the table has stable row ids.
+        udf_mismatch: Whether values of an earlier UDF are to be replaced.
+    """
+
+    table_name: str
+    table_uri: str
+    version: int
+    columns: tuple[str, ...]
+    udf_name: str
+    udf_version: str
+    where: str | None
+    exact: bool
+    total_fragments: int
+    total_rows: int
+    fragments: int
+    total_tasks: int
+    total_rows_pending: int
+    rows_from_checkpoint: int
+    skipped_rows: int
+    skipped_fragments: int
+    rows_stale: int
+    rows_outside: int
+    input_bytes: int
+    stable_row_ids: bool
+    udf_mismatch: bool
+
+    @property
+    def has_work(self) -> bool:
+        """Whether there is anything to do."""
+        return self.total_rows_pending > 0
+
+    @property
+    def rows_to_compute(self) -> int:
+        """Rows for which the UDF would be called, at least."""
+        return max(0, self.total_rows_pending - self.rows_from_checkpoint)
+
+    @property
+    def job_type(self) -> str:
+        """`backfill`."""
+        return "backfill"
+
+    @property
+    def column_name(self) -> str:
+        """The column, or the first of several siblings."""
+        return self.columns[0]
+
+    def explain(self) -> str:
+        """Returns the plan as text for people."""
+        about = "" if self.exact else "at most "
+        lines = [
+            f"Backfill of {', '.join(self.columns)} in {self.table_name}, version {self.version}",
+            f"  UDF          {self.udf_name}, version {self.udf_version}",
+            f"  rows         {self.where if self.where is not None else 'without a value' + (' of this UDF' if self.udf_mismatch else '')}",
+            f"  to do        {about}{self.total_rows_pending:,} of {self.total_rows:,} rows in {self.fragments:,} of {self.total_fragments:,} fragments",
+            f"  checkpoints  may serve {self.rows_from_checkpoint:,} rows",
+            f"  tasks        {self.total_tasks:,}, about {self.input_bytes / (1 << 20):,.1f} MiB of input",
+        ]
+        if self.rows_stale:
+            lines.append(
+                f"  stale        {about}{self.rows_stale:,} rows have a value that is out of date; stale=True selects them"
+            )
+        if self.rows_outside:
+            lines.append(
+                f"  outside      {about}{self.rows_outside:,} rows in fragments that num_frags and skip_frags leave out"
+            )
+        if not self.stable_row_ids:
+            lines.append(
+                "  note         the table has no stable row ids: where the history of a compaction was cleaned up, moved rows are computed again"
+            )
+        if not self.has_work:
+            lines.append("  nothing to do")
+        return "\n".join(lines)
+
+
+def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, exact: bool) -> BackfillPlan:
+    """Makes the plan for people.
+
+    Args:
+        prepared: The backfill.
+        outside: The same backfill of all fragments, where `prepared` is of a window.
+        table_name: Name of the table.
+        exact: Whether to count rows by scanning.
+    """
+    spec, dataset = prepared.spec, prepared.dataset
+    counts = _counts(prepared, exact=exact)
+    work = [plan for plan in prepared.plans if counts[plan.fragment_id]]
+    everything = prepared if outside is None else outside
+    all_counts = counts if outside is None else _counts(outside, exact=exact)
+    inside = {plan.fragment_id for plan in prepared.plans}
+    pending = sum(counts.values())
+    return BackfillPlan(
+        table_name=table_name,
+        table_uri=spec.snapshot.uri,
+        version=spec.snapshot.version or 0,
+        columns=prepared.columns,
+        udf_name=spec.key.udf_name,
+        udf_version=spec.key.udf_version,
+        where=spec.where,
+        exact=exact,
+        total_fragments=len(everything.plans),
+        total_rows=dataset.count_rows(),
+        fragments=len(work),
+        total_tasks=len(plan_tasks(work, prepared.task_rows(SparkSession.getActiveSession()))),
+        total_rows_pending=pending,
+        rows_from_checkpoint=min(pending, _checkpointed(prepared, work)),
+        skipped_rows=sum(plan.live_rows for plan in prepared.plans) - pending,
+        skipped_fragments=len(prepared.plans) - len(work),
+        rows_stale=count_stale(prepared, but_selected=False),
+        rows_outside=sum(count for fragment, count in all_counts.items() if fragment not in inside),
+        input_bytes=sum(plan.input_bytes for plan in work),
+        stable_row_ids=dataset.has_stable_row_ids,
+        udf_mismatch=spec.redefined,
+    )
+
+
+def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
+    """Returns how many rows the checkpoints of the fragments with work have, those that are finished column files included."""
+    spec, store, rows = prepared.spec, store_of(prepared.spec), 0
+    for plan in work:
+        fragment = prepared.dataset.get_fragment(plan.fragment_id)
+        source = "" if fragment is None else source_of(spec, fragment.metadata)
+        for entry in prepared.entries.get(source, ()):
+            body = store.read_reference(entry, spec.key, source) if entry.kind == "reference" else None
+            rows += entry.rows if body is None else len(RowSet.from_text(str(body["rows"]["computed"])))
+    return rows
+
+
+def _counts(prepared: Prepared, *, exact: bool) -> dict[int, int]:
+    """Returns the rows to do of each fragment: counted, or all that it has where nobody knows."""
+    if exact:
+        return prepared.counted(prepared.plans)
+    return {plan.fragment_id: plan.live_rows if plan.pending is None else plan.pending for plan in prepared.plans}

@@ -1,0 +1,223 @@
+"""Decides what a backfill has to do: which fragments, which ranges of them, which rows are known to be done. Runs on the driver.
+
+Reads manifests, records and one listing of checkpoints. Rows are counted by scanning only where that is quick or was asked for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lance_spark.backfill.planning.selection import has_values, null_filter
+from lance_spark.backfill.reuse.computed_rows import Records
+from lance_spark.backfill.reuse.value_finder import Finder, done_rows, source_of, store_of
+from lance_spark.backfill.task.messages import BackfillSpec, DoneRows, FragmentWork, Task
+from lance_spark.errors import panics_as_errors
+from lance_spark.read.filtering import explained
+from lance_spark.rows.row_addresses import ROW_ADDRESS, Addresses, SnapshotRows, fragments_of, offsets_of, runs_of
+from lance_spark.rows.row_set import RowSet
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import FragmentMetadata
+
+MAX_TASK_BYTES = 512 << 20
+"""Bytes of input that a task reads at most."""
+
+MAX_RANGE_ROWS = 8_000_000
+"""Rows of a range at most: a task keeps the positions of its rows, some tens of bytes each."""
+
+COUNTED_FRAGMENTS = 1000
+COUNTED_ROWS = 20_000_000
+"""Up to so many fragments and rows, rows are counted before a job is started; beyond that the tasks find out."""
+
+_TASK_FRAGMENTS = 1000
+_ALIGNMENT = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentPlan:
+    """What is known of one fragment.
+
+    Attributes:
+        fragment_id: Its id.
+        physical_rows: Its rows, deleted ones included.
+        live_rows: Its rows that are not deleted.
+        done: What is known of rows that were computed before.
+        pending: Rows to compute or to take from checkpoints; None where nobody has counted.
+        search: Whether there may be checkpoints.
+        input_bytes: Estimated bytes of its inputs on storage.
+    """
+
+    fragment_id: int
+    physical_rows: int
+    live_rows: int
+    done: DoneRows
+    pending: int | None
+    search: bool
+    input_bytes: int
+
+
+def plan_fragments(
+    spec: BackfillSpec,
+    dataset: lance.LanceDataset,
+    records: Records,
+    sources: frozenset[str],
+    *,
+    window: slice,
+    row_bytes: float,
+    only: Collection[int] | None = None,
+) -> list[FragmentPlan]:
+    """Looks at the fragments of a window by position, without reading rows.
+
+    Args:
+        spec: The job.
+        dataset: The snapshot.
+        records: What was computed before.
+        sources: Sources that there are checkpoints of.
+        window: The fragments, by position in ascending order of their ids.
+        row_bytes: Estimated bytes of a row's inputs.
+        only: Ids of the fragments to look at; by default all of the window.
+    """
+    plans = []
+    recorded = records.fragment_ids
+    finder = Finder(spec, SnapshotRows(dataset), store_of(spec)) if spec.bases else None
+    followed = 0
+    handles = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)[window]
+    # From the end, dropping each: pylance's objects of one fragment take kilobytes once they are looked at.
+    handles.reverse()
+    while handles:
+        handle = handles.pop()
+        if only is not None and handle.fragment_id not in only:
+            continue
+        fragment = handle.metadata
+        live = fragment.physical_rows - fragment.num_deletions
+        if live <= 0:
+            continue
+        done = done_rows(spec, fragment, records)
+        if finder is not None and fragment.id not in recorded and followed < COUNTED_FRAGMENTS:
+            followed += 1
+            done |= finder.inherited(fragment)
+        plans.append(
+            FragmentPlan(
+                fragment_id=fragment.id,
+                physical_rows=fragment.physical_rows,
+                live_rows=live,
+                done=done,
+                pending=_pending(spec, fragment, live, done.skip),
+                search=spec.lineage_after is not None
+                or fragment.id in recorded
+                or source_of(spec, fragment) in sources,
+                input_bytes=int(fragment.physical_rows * row_bytes),
+            )
+        )
+    return plans
+
+
+def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, skip: RowSet) -> int | None:
+    """Returns how many rows are to be done, where the manifest and the records tell it."""
+    if spec.where is not None:
+        return None
+    if len(skip) >= fragment.physical_rows:
+        return 0
+    if spec.recomputes or not has_values(fragment, spec.target_ids):
+        # Deleted rows may be among those that are done.
+        return live if not skip else live - len(skip) if fragment.num_deletions == 0 else None
+    return None
+
+
+def count_pending(spec: BackfillSpec, dataset: lance.LanceDataset, plans: Sequence[FragmentPlan]) -> dict[int, int]:
+    """Counts the rows to do of fragments, by one scan over the columns of the filter.
+
+    Raises:
+        FilterError: The filter fails on a value.
+        TableUnreadableError: A file is missing or damaged.
+    """
+    pending = dict.fromkeys((plan.fragment_id for plan in plans), 0)
+    skip = {plan.fragment_id: plan.done.skip for plan in plans}
+    handles = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in pending]
+    text = spec.where or (None if spec.recomputes else null_filter([column for _, column in spec.outputs]))
+    try:
+        with panics_as_errors():
+            scanner = dataset.scanner(
+                columns=[], filter=text, fragments=handles, with_row_address=True, scan_in_order=True
+            )
+            for batch in scanner.to_reader():
+                for fragment, count in _counts(batch.column(ROW_ADDRESS).to_numpy(), skip):
+                    pending[fragment] += count
+    except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
+        raise explained(error, dataset, handles[0].fragment_id, text) from error
+    return pending
+
+
+def _counts(addresses: Addresses, skip: dict[int, RowSet]) -> Iterator[tuple[int, int]]:
+    for fragment, first, end in runs_of(fragments_of(addresses)):
+        done = skip[fragment]
+        count = end - first
+        if done:
+            count -= len(done & RowSet.of(offsets_of(addresses[first:end])))
+        yield fragment, count
+
+
+def countable(plans: Sequence[FragmentPlan]) -> bool:
+    """Tells whether counting the rows of fragments is quick enough to do it before a job."""
+    return len(plans) <= COUNTED_FRAGMENTS and sum(plan.physical_rows for plan in plans) <= COUNTED_ROWS
+
+
+def default_task_rows(rows: int, slots: int) -> int:
+    """Returns the rows of a task where nobody says: each slot gets two."""
+    return max(1, rows // slots // 2)
+
+
+def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
+    """Cuts fragments into ranges, and packs small ones together. Pure.
+
+    A range is at most `task_rows` rows and about MAX_TASK_BYTES of input, and never more than one fragment. Ranges of a fragment run in
+    parallel; several whole fragments make one task while they fit.
+    """
+    tasks: list[Task] = []
+    packed: list[FragmentWork] = []
+    packed_rows, packed_bytes = 0, 0
+
+    def ship() -> None:
+        nonlocal packed, packed_rows, packed_bytes
+        if packed:
+            tasks.append(Task(number=len(tasks), work=tuple(packed)))
+        packed, packed_rows, packed_bytes = [], 0, 0
+
+    for plan in plans:
+        ranges = _ranges(plan, task_rows)
+        if len(ranges) > 1:
+            ship()
+        for start, stop in ranges:
+            size = plan.input_bytes * (stop - start) // max(plan.physical_rows, 1)
+            rows = stop - start
+            full = (
+                packed_rows + rows > task_rows or packed_bytes + size > MAX_TASK_BYTES or len(packed) >= _TASK_FRAGMENTS
+            )
+            if packed and (full or len(ranges) > 1):
+                ship()
+            packed.append(
+                FragmentWork(
+                    fragment_id=plan.fragment_id,
+                    start=start,
+                    stop=stop,
+                    ranges=ranges,
+                    done=plan.done,
+                    search=plan.search,
+                )
+            )
+            packed_rows, packed_bytes = packed_rows + rows, packed_bytes + size
+    ship()
+    return tasks
+
+
+def _ranges(plan: FragmentPlan, task_rows: int) -> tuple[tuple[int, int], ...]:
+    task_rows = min(task_rows, MAX_RANGE_ROWS)
+    pieces = max(math.ceil(plan.physical_rows / task_rows), math.ceil(plan.input_bytes / MAX_TASK_BYTES), 1)
+    length = math.ceil(plan.physical_rows / pieces)
+    if length > _ALIGNMENT:
+        length = math.ceil(length / _ALIGNMENT) * _ALIGNMENT
+    return tuple((start, min(start + length, plan.physical_rows)) for start in range(0, plan.physical_rows, length))

@@ -1,0 +1,1 @@
+"""Values that were computed before: records of them, checkpoints, and where their rows are now."""

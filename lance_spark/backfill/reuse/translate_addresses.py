@@ -1,0 +1,52 @@
+"""Row addresses of an older version, as they are now: compactions move rows, and an old address may be another row's today."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from lance_spark.commit.conflicts.row_lineage import Lineage
+from lance_spark.dataset import DatasetRef
+from lance_spark.rows.merge import distinct
+from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, offsets_of
+
+
+def carry_addresses(ref: DatasetRef, version: int, addresses: Sequence[int]) -> list[int]:
+    """Returns where rows of a version are in the latest one, ascending. Runs on the driver.
+
+    Rows that were deleted since, or that an update moved, are left out, and so are rows whose way cannot be followed, because the history of
+    a compaction was cleaned up.
+
+    Args:
+        ref: The table.
+        version: The version that the addresses are of.
+        addresses: The addresses.
+    """
+    head = ref.open_latest()
+    given: Addresses = distinct(np.asarray(addresses, dtype=np.uint64))
+    rows = SnapshotRows(head)
+    lineage = Lineage.between(head, version, head.version) if head.version > version else None
+    found: list[int] = []
+    old_fragments = set(fragments_of(given).tolist())
+    for handle in head.get_fragments():
+        number = handle.fragment_id
+        origins = (
+            lineage.origins(number) if lineage is not None and _may_come_from(lineage, number, old_fragments) else []
+        )
+        offsets = [offsets_of(given[fragments_of(given) == number])] if number in old_fragments and not origins else []
+        for piece in origins or []:
+            wanted = offsets_of(given[fragments_of(given) == piece.fragment.id])
+            at = np.flatnonzero(np.isin(piece.offsets, wanted, assume_unique=True))
+            offsets.append(at + piece.start)
+        for part in offsets:
+            deleted = rows.deleted(number)
+            kept = part[part < handle.metadata.physical_rows]
+            live = kept if deleted is None else kept[~deleted[kept]]
+            found += [number << 32 | offset for offset in live.tolist()]
+    return sorted(set(found))
+
+
+def _may_come_from(lineage: Lineage, fragment: int, old: set[int]) -> bool:
+    ancestors = lineage.ancestors(fragment)
+    return ancestors is not None and bool(ancestors & old)

@@ -1,0 +1,74 @@
+"""Values that a task has computed and that are persisted from time to time: :class:`Keeper`. On executors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from lance_spark.backfill.task.messages import BackfillSpec
+from lance_spark.rows.merge import Offsets
+from udf_runtime.checkpoint import CheckpointStore
+
+FLUSH_BYTES = 32 << 20
+"""Bytes of computed values after which they are persisted before the interval is over. A checkpoint takes about six times its size in memory
+while it is encoded: its batches, the values as one array, compressed buffers, the stream, and the payload."""
+
+
+class Keeper:
+    """Holds the computed values of one range until they are worth a checkpoint. Belongs to one task.
+
+    Attributes:
+        source: Identity of the fragment's inputs.
+        has_written: Whether there are checkpoints of it.
+    """
+
+    def __init__(
+        self, spec: BackfillSpec, store: CheckpointStore, seconds: dict[str, float], clock: Callable[[], float]
+    ) -> None:
+        self.source = ""
+        self.has_written = False
+        self._spec = spec
+        self._store = store
+        self._seconds = seconds
+        self._clock = clock
+        self._held: list[tuple[Offsets, pa.Array[Any]]] = []
+        self._held_bytes = 0
+        self._last_flush = clock()
+
+    def begin(self) -> None:
+        """Lets the interval begin anew."""
+        self._last_flush = self._clock()
+
+    def hold(self, offsets: Offsets, values: pa.Array[Any], failed: list[int]) -> None:
+        """Keeps the values of a batch but for its rows that failed, by position."""
+        if failed:
+            kept = np.ones(len(offsets), dtype=np.bool_)
+            kept[failed] = False
+            offsets, values = offsets[kept], values.filter(pa.array(kept))
+        if len(offsets):
+            self._held.append((offsets, values))
+            self._held_bytes += values.nbytes
+        if self._clock() - self._last_flush >= self._spec.flush_s or self._held_bytes >= FLUSH_BYTES:
+            self.flush()
+
+    def flush(self) -> None:
+        """Persists the values that are held."""
+        began = self._clock()
+        held, self._held, self._held_bytes = self._held, [], 0
+        if held:
+            offsets = np.concatenate([part[0] for part in held])
+            values = pa.concat_arrays([part[1] for part in held])
+            held.clear()
+            self.write(offsets, values)
+        self._last_flush = self._clock()
+        self._seconds["checkpoint"] += self._last_flush - began
+
+    def write(self, offsets: Offsets, values: pa.Array[Any]) -> None:
+        """Persists values at once."""
+        self._store.write(
+            self._spec.key, self.source, job_id=self._spec.job_id, offsets=pa.array(offsets), values=values
+        )
+        self.has_written = True

@@ -1,0 +1,357 @@
+"""Where the rows of compacted fragments were before, and which fragments updates made: :class:`Lineage`.
+
+Compaction writes the live rows of some fragments, one after the other, into new ones, and changes no value. Its transaction names both
+sides, with the deletion files that were applied. So a value that belongs to an old physical row belongs to a known new one, over any number
+of compactions, and need not be computed again. This holds with stable row ids and without.
+
+An update that rewrites rows names the fragments that it took them from and the files that it put them into, but not which row went where.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lance_spark.commit.conflicts.history import Event, events_between
+from lance_spark.commit.conflicts.identity import files_of
+
+if TYPE_CHECKING:
+    import lance
+    import numpy.typing as npt
+    from lance.fragment import FragmentMetadata
+
+logger = logging.getLogger(__name__)
+
+_OFFSET_BITS = np.uint64((1 << 32) - 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Leaf:
+    """A fragment at the beginning of the way of rows to a compacted fragment.
+
+    Attributes:
+        fragment: That fragment as it was when it was compacted: its files and overlays tell whether a result of it still fits.
+        way: The fragments that the rows went through since: what the first compaction made, how the second one found it, what that made, and
+            so on. Values may have been rewritten in place between one and the next.
+    """
+
+    fragment: FragmentMetadata
+    way: tuple[FragmentMetadata, ...] = ()
+
+    def is_unchanged(self, now: FragmentMetadata, field_ids: Sequence[int]) -> bool:
+        """Tells whether fields hold in the fragment of today what the rows had in the old one: nothing rewrote them since in place."""
+        steps = (*self.way, now)
+        pairs = zip(steps[::2], steps[1::2], strict=True)
+        return all(files_of(made, field_ids) == files_of(found, field_ids) for made, found in pairs)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Piece(Leaf):
+    """Consecutive rows of a compacted fragment that were in one fragment before.
+
+    Attributes:
+        offsets: Physical offsets of the rows in it, int64, ascending.
+        start: Row of the compacted fragment that the first of them became; the others follow it.
+    """
+
+    offsets: npt.NDArray[np.int64]
+    start: int
+
+    @property
+    def stop(self) -> int:
+        """Row of the compacted fragment after the last one of this piece."""
+        return self.start + len(self.offsets)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Part:
+    """Live rows `first` to `last - 1` of an old fragment are the rows from `start` on of a new one."""
+
+    old: FragmentMetadata
+    first: int
+    last: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Made:
+    """How a fragment came out of a compaction; `parts` is None where the transaction's numbers contradict each other."""
+
+    version: int
+    new: FragmentMetadata
+    parts: tuple[_Part, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Step:
+    """What one version did to the places of rows, and nothing else: a job of days keeps thousands.
+
+    Attributes:
+        version: The version.
+        name: Name of the operation; None where its transaction is gone.
+        made: Fragments that came out of a compaction.
+        moved: Data files of the fragments that an update made, which have no ids in its transaction.
+        touched: Ids of the fragments that it took their rows from; without any, all rows are new.
+        restored: The version that was restored.
+    """
+
+    version: int
+    name: str | None
+    made: dict[int, _Made] | None = None
+    moved: tuple[str, ...] = ()
+    touched: npt.NDArray[np.uint32] | None = None
+    restored: int | None = None
+
+    @staticmethod
+    def of(event: Event) -> Step:
+        """Takes it from a transaction."""
+        from lance import LanceOperation
+
+        operation = event.operation
+        name = None if operation is None else event.name
+        if isinstance(operation, LanceOperation.Rewrite):
+            return Step(version=event.version, name=name, made=_made_by(operation, event.version))
+        if isinstance(operation, LanceOperation.Update):
+            took = [*operation.removed_fragment_ids, *(fragment.id for fragment in operation.updated_fragments)]
+            files = _paths_of(operation.new_fragments)
+            return Step(version=event.version, name=name, moved=files, touched=np.array(took, np.uint32))
+        if isinstance(operation, LanceOperation.Append):
+            files = _paths_of(operation.fragments)
+            return Step(version=event.version, name=name, moved=files, touched=np.zeros(0, np.uint32))
+        restored = operation.version if isinstance(operation, LanceOperation.Restore) else None
+        return Step(version=event.version, name=name, restored=restored)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _State:
+    """What is known of the way to one version; later states refer to earlier ones, so that a restore can go back.
+
+    Attributes:
+        earlier: The state before; None where the table was as it was at the start, or was made anew.
+        step: What this step did; None where its transaction is gone, and at the start.
+        lost: Whether the transaction of this step is gone.
+    """
+
+    earlier: _State | None = None
+    step: Step | None = None
+    lost: bool = False
+
+
+class Lineage:
+    """The compactions between two versions of a table. Holds metadata only; offsets are read and made when they are asked for.
+
+    Not for several threads at once.
+
+    Attributes:
+        complete: Whether every transaction on the way is known. Where not, the origins of fragments that may have come out of a lost one
+            are None.
+        replaced: Whether the table was overwritten or restored on the way, or may have been: an id may mean another fragment then.
+    """
+
+    def __init__(self, dataset: lance.LanceDataset, after: int, state: _State, *, replaced: bool) -> None:
+        self._dataset = dataset
+        self._after = after
+        self._made: dict[int, _Made] = {}
+        self._moved: dict[str, npt.NDArray[np.uint32]] = {}
+        self.complete = True
+        self.replaced = replaced
+        at: _State | None = state
+        while at is not None:
+            if at.step is not None:
+                # No id is on the way twice: compaction reserves new ones, and the way begins after an overwrite or at the restored version.
+                self._made.update(at.step.made or {})
+                if at.step.touched is not None:
+                    self._moved.update(dict.fromkeys(at.step.moved, at.step.touched))
+            self.complete = self.complete and not at.lost
+            at = at.earlier
+        self._there_before: frozenset[int] | None = None
+        self._opened: lance.LanceDataset | None = None
+
+    @property
+    def compacted(self) -> frozenset[int]:
+        """Ids of all fragments that came out of a known compaction, also of those that a later one took up."""
+        return frozenset(self._made)
+
+    @staticmethod
+    def between(dataset: lance.LanceDataset, after: int, upto: int, steps: Iterable[Step] | None = None) -> Lineage:
+        """Follows the versions `after + 1` to `upto`.
+
+        Args:
+            dataset: The table, at any version of the branch.
+            after: The version that the older rows are of.
+            upto: The version that the newer rows are of.
+            steps: What is known of these versions already, and maybe of others; by default their transactions are read, one small read each.
+        """
+        states = {after: _State()}
+        replaced = False
+        for step in map(Step.of, events_between(dataset, after, upto)) if steps is None else steps:
+            if not after < step.version <= upto:
+                continue
+            earlier = states[step.version - 1]
+            state = _State(earlier=earlier, step=step)
+            if step.name is None:
+                state, replaced = _State(earlier=earlier, lost=True), True
+            elif step.restored is not None:
+                # Back to before the beginning: what is there now may be what the older version had under other ids.
+                state, replaced = states.get(step.restored, _State(lost=True)), True
+            elif step.name == "Overwrite":
+                state, replaced = _State(), True
+            states[step.version] = state
+        return Lineage(dataset, after, states.get(upto, _State()), replaced=replaced)
+
+    def moved_from(self, fragment: FragmentMetadata) -> frozenset[int] | None:
+        """Returns the ids of the fragments from which an update may have moved rows into a fragment; None where no known update made it."""
+        found = [self._moved[file.path] for file in fragment.files if file.path in self._moved]
+        return frozenset(np.concatenate(found).tolist()) if found else None
+
+    def is_added(self, fragment: FragmentMetadata) -> bool:
+        """Tells whether all rows of a fragment are known to be new: an append made it, or a merge that took no rows from anywhere."""
+        found = [self._moved[file.path] for file in fragment.files if file.path in self._moved]
+        return bool(found) and not any(len(touched) for touched in found)
+
+    def leaves(self, fragment_id: int) -> list[Leaf] | None:
+        """Returns where the rows of a fragment were at the older version, without reading anything.
+
+        Args:
+            fragment_id: A fragment of the newer version.
+
+        Returns:
+            As :meth:`origins`, but for the rows: none for a fragment that did not come out of a compaction, None where it is not known.
+        """
+        made = self._made.get(fragment_id)
+        if made is None:
+            return None if self._may_be_lost(fragment_id) else []
+        if made.parts is None:
+            return None
+        found: list[Leaf] = []
+        for part in made.parts:
+            older = self.leaves(part.old.id)
+            if older is None:
+                return None
+            found += [Leaf(fragment=leaf.fragment, way=(*leaf.way, part.old, made.new)) for leaf in older] or [
+                Leaf(fragment=part.old, way=(made.new,))
+            ]
+        return found
+
+    def ancestors(self, fragment_id: int) -> frozenset[int] | None:
+        """Returns the ids of the fragments of :meth:`leaves`."""
+        leaves = self.leaves(fragment_id)
+        return None if leaves is None else frozenset(leaf.fragment.id for leaf in leaves)
+
+    def origins(self, fragment_id: int) -> list[Piece] | None:
+        """Returns where the rows of a fragment were at the older version. Reads the deletion files that were applied.
+
+        A way back ends at a fragment that did not come out of a compaction: one of the older version, or one that was appended or made by an
+        update since. Which of these it is, and whether a result of it still fits, its id and its files tell.
+
+        Args:
+            fragment_id: A fragment of the newer version.
+
+        Returns:
+            Pieces that cover the fragment's rows from the first to the last. Without any, the fragment did not come out of a compaction: it is
+            its own origin. None where the origin is not known, because a transaction or a deletion file of the way is gone.
+        """
+        made = self._made.get(fragment_id)
+        if made is None:
+            return None if self._may_be_lost(fragment_id) else []
+        if made.parts is None:
+            return None
+        pieces: list[Piece] = []
+        for part in made.parts:
+            live = self._live_offsets(part.old, made.version)
+            older = self.origins(part.old.id)
+            if live is None or older is None:
+                return None
+            pieces += _through(older, part, live[part.first : part.last], made.new)
+        return pieces
+
+    def _may_be_lost(self, fragment_id: int) -> bool:
+        """Tells whether a fragment that no known compaction made may have come out of one whose transaction is gone."""
+        if self.complete:
+            return False
+        if self._there_before is None:
+            there = self._at(self._after)
+            self._there_before = (
+                frozenset() if there is None else frozenset(f.fragment_id for f in there.get_fragments())
+            )
+        return fragment_id not in self._there_before
+
+    def _live_offsets(self, old: FragmentMetadata, version: int) -> npt.NDArray[np.int64] | None:
+        """Returns the physical offsets of the rows that the compaction which made a version found in an old fragment, ascending."""
+        if old.num_deletions == 0:
+            return np.arange(old.physical_rows, dtype=np.int64)
+        before = self._at(version - 1)
+        fragment = None if before is None else before.get_fragment(old.id)
+        if fragment is None or _deletions(fragment.metadata) != _deletions(old):
+            logger.warning(
+                "version %s of %s is gone, which knows the deleted rows of fragment %s: rows cannot be followed through it",
+                version - 1,
+                self._dataset.uri,
+                old.id,
+            )
+            return None
+        addresses = fragment.scanner(columns=[], with_row_address=True).to_table()["_rowaddr"].to_numpy()
+        offsets: npt.NDArray[np.int64] = (addresses & _OFFSET_BITS).astype(np.int64)
+        return offsets
+
+    def _at(self, version: int) -> lance.LanceDataset | None:
+        """Opens a version, or returns None where it was cleaned up. The last one stays open."""
+        if self._opened is None or self._opened.version != version:
+            try:
+                self._opened = self._dataset.checkout_version(version)
+            except (OSError, ValueError):
+                if any(kept["version"] == version for kept in self._dataset.version_refs()):
+                    raise
+                return None
+        return self._opened
+
+
+def _paths_of(fragments: Iterable[FragmentMetadata]) -> tuple[str, ...]:
+    return tuple(file.path for fragment in fragments for file in fragment.files)
+
+
+def _made_by(rewrite: lance.LanceOperation.Rewrite, version: int) -> dict[int, _Made]:
+    made = (_Made(version=version, new=new, parts=parts) for group in rewrite.groups for new, parts in _parts(group))
+    return {one.new.id: one for one in made}
+
+
+def _parts(
+    group: lance.LanceOperation.RewriteGroup,
+) -> Iterator[tuple[FragmentMetadata, tuple[_Part, ...] | None]]:
+    """Yields for each new fragment of a compaction which live rows of which old ones are in it."""
+    olds, news = list(group.old_fragments), list(group.new_fragments)
+    agree = sum(old.num_rows for old in olds) == sum(new.physical_rows for new in news)
+    begin = 0
+    for new in news:
+        end = begin + new.physical_rows
+        parts, at = [], 0
+        for old in olds:
+            first, last = max(begin - at, 0), min(end - at, old.num_rows)
+            if first < last:
+                parts.append(_Part(old=old, first=first, last=last, start=at + first - begin))
+            at += old.num_rows
+        yield new, tuple(parts) if agree else None
+        begin = end
+
+
+def _through(older: list[Piece], part: _Part, live: npt.NDArray[np.int64], new: FragmentMetadata) -> Iterator[Piece]:
+    """Yields where live rows of an old fragment were before; `older` is where all of its rows were, `new` what they are in now."""
+    if not older:
+        yield Piece(fragment=part.old, offsets=live, start=part.start, way=(new,))
+    for piece in older:
+        first, last = np.searchsorted(live, [piece.start, piece.stop])
+        if first < last:
+            yield Piece(
+                fragment=piece.fragment,
+                offsets=piece.offsets[live[first:last] - piece.start],
+                start=part.start + int(first),
+                way=(*piece.way, part.old, new),
+            )
+
+
+def _deletions(fragment: FragmentMetadata) -> object:
+    return None if fragment.deletion_file is None else fragment.deletion_file.asdict()

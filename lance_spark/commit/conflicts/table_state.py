@@ -1,0 +1,119 @@
+"""What a commit knows of a table: one version of it that was looked at, and what happened before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from lance_spark.commit.conflicts.history import Event, events_between
+from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, files_of
+from lance_spark.commit.conflicts.row_lineage import Lineage, Step
+from lance_spark.commit.conflicts.verdicts import Change
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import FragmentMetadata
+
+
+class Fragments(Mapping[int, "FragmentMetadata"]):
+    """The fragments of one version by id, in its order. Each is read when it is asked for: those of a huge table take a second."""
+
+    def __init__(self, dataset: lance.LanceDataset) -> None:
+        self._dataset = dataset
+        self._known: dict[int, FragmentMetadata | None] = dict.fromkeys(dataset.fragment_ids())
+
+    def __getitem__(self, number: int) -> FragmentMetadata:
+        found = self._known[number]
+        if found is None:
+            handle = self._dataset.get_fragment(number)
+            if handle is None:
+                raise KeyError(number)
+            found = self._known[number] = handle.metadata
+        return found
+
+    def __contains__(self, number: object) -> bool:
+        return number in self._known
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._known)
+
+    def __len__(self) -> int:
+        return len(self._known)
+
+
+@dataclass(slots=True, kw_only=True)
+class Head:
+    """One version that was looked at.
+
+    Attributes:
+        dataset: It.
+        fields: Its columns.
+        fragments: Its fragments, by id.
+    """
+
+    dataset: lance.LanceDataset
+    fields: tuple[FieldIdentity, ...]
+    fragments: Fragments
+
+    @staticmethod
+    def of(dataset: lance.LanceDataset) -> Head:
+        """Reads the manifest that an open dataset holds."""
+        return Head(dataset=dataset, fields=field_identities(dataset.lance_schema), fragments=Fragments(dataset))
+
+    def is_filled(self, column: FieldIdentity) -> bool:
+        """Tells whether any data file holds a column."""
+        return any(files_of(fragment, column.ids) for fragment in self.fragments.values())
+
+
+@dataclass(slots=True)
+class SeenHistory:
+    """What the commits of one job have read of the table's history, so that nothing is read twice, and what is cleaned up later is known.
+
+    Attributes:
+        upto: Version up to which; 0 before the first look.
+        changes: Every event since the job's snapshot, as a judgement needs it.
+        steps: The same, as lineage needs it.
+    """
+
+    upto: int = 0
+    changes: list[Change] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    def look(self, dataset: lance.LanceDataset, after: int, known: dict[int, Event] | None = None) -> None:
+        """Reads what happened up to a version, from `after` on if this is the first look; `known` as :func:`events_between` says."""
+        self.upto = max(self.upto, after)
+        for event in events_between(dataset, self.upto, dataset.version, known):
+            change = change_of(event)
+            if event.name == "Restore":
+                change = replace(change, undone=_undone(dataset, event))
+            self.changes.append(change)
+            self.steps.append(Step.of(event))
+        self.upto = max(self.upto, dataset.version)
+
+    def lineage(self, dataset: lance.LanceDataset, after: int) -> Lineage:
+        """Returns where the rows of a version came from since an older one; both were looked at."""
+        return Lineage.between(dataset, after, dataset.version, self.steps)
+
+
+def change_of(event: Event) -> Change:
+    """Returns what a judgement needs of an event."""
+    from lance import LanceOperation
+
+    operation = event.operation
+    compacted: frozenset[int] = frozenset()
+    schema: Sequence[FieldIdentity] | None = None
+    if isinstance(operation, LanceOperation.Rewrite):
+        compacted = frozenset(old.id for group in operation.groups for old in group.old_fragments)
+    if isinstance(operation, LanceOperation.Project):
+        schema = field_identities(operation.schema)
+    name = None if operation is None else event.name
+    return Change(
+        version=event.version, operation=name, compacted=compacted, schema=None if schema is None else tuple(schema)
+    )
+
+
+def _undone(dataset: lance.LanceDataset, restore: Event) -> tuple[Change, ...]:
+    """Returns what happened between the version that was restored and the one before the restore."""
+    operation: Any = restore.operation
+    return tuple(map(change_of, events_between(dataset, operation.version, restore.version - 1)))

@@ -1,0 +1,240 @@
+"""Whether results that were computed on a snapshot still fit the table as it is now: pure functions over manifests, no storage.
+
+The judgement goes by identity, not by the kind of the other operation: what an append, a delete, a new index or another column's
+backfill did leaves the files of the inputs and of the target alone, so nothing has to be known about them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentity
+
+_REPLACING = (None, "Overwrite", "Restore", "Clone")
+"""Operations after which a fragment's id may mean another fragment; None is one that nobody knows any more."""
+
+
+class Verdict(enum.Enum):
+    """What becomes of one fragment's result."""
+
+    VALID = "valid"
+    """Every value belongs where it was staged for; rows deleted since do no harm, since physical rows do not move."""
+    GONE = "gone"
+    """The fragment was removed with all its rows; nobody needs the values."""
+    CONFLICT = "conflict"
+    """The values cannot be applied as they are: which of them are still right has to be found out row by row."""
+    IMPOSSIBLE = "impossible"
+    """The column or the table is not what it was."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judgement:
+    """A verdict, and where it is not `VALID` the reason, and the versions that it names."""
+
+    verdict: Verdict
+    reason: str = ""
+    versions: tuple[int, ...] = ()
+
+
+VALID = Judgement(verdict=Verdict.VALID)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """The part of one event that a judgement needs.
+
+    Attributes:
+        version: Version that the event made.
+        operation: Name of its operation, or None where the version was cleaned up.
+        compacted: Fragments whose live rows a compaction moved to new fragments.
+        schema: Columns after a Project (drop, rename, cast); None for other operations.
+        undone: What a Restore undid, oldest first; None for other operations, and where that is not known any more.
+    """
+
+    version: int
+    operation: str | None
+    compacted: frozenset[int] = frozenset()
+    schema: tuple[FieldIdentity, ...] | None = None
+    undone: tuple[Change, ...] | None = None
+
+    @property
+    def text(self) -> str:
+        """What happened and when, for a message."""
+        name = {"Rewrite": "compaction", None: "unknown operation (its version was cleaned up)"}.get(
+            self.operation, self.operation
+        )
+        return f"{name} at version {self.version}"
+
+
+def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change]) -> Judgement:
+    """Tells whether a column of the snapshot is still the same column, so that its field id may be written to.
+
+    Lance gives field ids anew after a drop and after a restore, so an equal id and type prove it only together with the token that a backfill
+    put into the field's metadata; without one, every event since the snapshot must be known to have left the column in place. A column that
+    was renamed is the same column.
+
+    Args:
+        then: The column in the snapshot.
+        head: The columns now.
+        changes: Every event since the snapshot, oldest first.
+    """
+    changes = list(changes)
+    now = next((field for field in head if field.id == then.id), None)
+    if now is None or now.type != then.type:
+        named = next((field for field in head if field.name == then.name), None)
+        if named is not None and named.type != then.type:
+            what = f"its type changed from {then.type} to {named.type}"
+        else:
+            what = "it was dropped" if named is None else "it was dropped and made anew"
+        return _impossible(f"column {then.name!r}: {what}", _suspects(then, changes))
+    if now.token != then.token:
+        return _impossible(f"column {then.name!r}: it was dropped and made anew", _suspects(then, changes))
+    if then.nullable and not now.nullable:
+        return _impossible(f"column {then.name!r}: it may not hold NULL any more", _suspects(then, changes))
+    if then.token is not None:
+        return VALID
+    for change in changes:
+        if change.operation is None:
+            return _impossible(f"column {then.name!r}: whether it was made anew is not known any more", [change])
+        if change.operation == "Overwrite" or _lost_in(then, change) or _lost_by_restore(then, change):
+            return _impossible(f"column {then.name!r}: it may be another one", [change])
+    return VALID
+
+
+def drop_of(column: FieldIdentity, changes: Iterable[Change]) -> Change | None:
+    """Returns what dropped a column, as far as that is known; another column may have its field id by now."""
+    return next((c for c in changes if c.schema is not None and all(field.id != column.id for field in c.schema)), None)
+
+
+def _lost_in(then: FieldIdentity, change: Change) -> bool:
+    return change.schema is not None and not any(
+        (field.id, field.type) == (then.id, then.type) for field in change.schema
+    )
+
+
+def _lost_by_restore(then: FieldIdentity, change: Change) -> bool:
+    """Tells whether a restore may have brought another column of the same id: one that was dropped on the way from there to here."""
+    if change.operation != "Restore":
+        return False
+    undone = change.undone
+    return undone is None or any(
+        one.operation in (None, "Overwrite", "Restore") or _lost_in(then, one) for one in undone
+    )
+
+
+def _suspects(then: FieldIdentity, changes: list[Change]) -> list[Change]:
+    lost = [c for c in changes if c.operation in ("Overwrite", "Restore", None) or _lost_in(then, c)]
+    return lost or [c for c in changes if c.operation in ("Merge", "Project")]
+
+
+def _impossible(reason: str, suspects: list[Change]) -> Judgement:
+    when = f" ({', '.join(change.text for change in suspects)})" if suspects else ""
+    versions = tuple(change.version for change in suspects)
+    return Judgement(verdict=Verdict.IMPOSSIBLE, reason=f"{reason}{when}", versions=versions)
+
+
+def judge_new_column(
+    name: str,
+    type_text: str,
+    head: Collection[FieldIdentity],
+    *,
+    mine: str | None,
+    is_filled: Callable[[FieldIdentity], bool],
+) -> Judgement:
+    """Tells whether a column that the snapshot did not have can be filled.
+
+    Args:
+        name: Its name.
+        type_text: Its type.
+        head: The columns now.
+        mine: The token that this job gave the column when it added it; None if it has not yet.
+        is_filled: Tells whether any data file holds a column.
+
+    Returns:
+        `VALID` if it is not there yet, or is this job's, or was added by another backfill that never filled it.
+    """
+    now = next((field for field in head if field.name == name), None)
+    if now is None:
+        if mine is None:
+            return VALID
+        return Judgement(
+            verdict=Verdict.IMPOSSIBLE, reason=f"column {name!r}: it was dropped after this job had added it"
+        )
+    if now.token is not None and now.type == type_text and (now.token == mine or not is_filled(now)):
+        return VALID
+    return Judgement(verdict=Verdict.CONFLICT, reason=f"column {name!r} was added by somebody else after the snapshot")
+
+
+def judge_fragment(
+    then: FragmentIdentity, now: FragmentIdentity | None, changes: Sequence[Change], *, ours: str | None = None
+) -> Judgement:
+    """Tells what becomes of one fragment's result.
+
+    Args:
+        then: The fragment in the snapshot.
+        now: The fragment now, over the same input and target fields; None if it is not there.
+        changes: Every event since the snapshot, oldest first.
+        ours: Name of the job's own file, where that is what the target may have become.
+    """
+    if now is None:
+        by = [c for c in changes if then.fragment_id in c.compacted]
+        if by:
+            return Judgement(verdict=Verdict.CONFLICT, reason=f"its rows moved to new fragments: {by[0].text}")
+        unclear = [c for c in changes if c.operation in _REPLACING]
+        if unclear:
+            return Judgement(verdict=Verdict.CONFLICT, reason=f"it is not in the table any more: {unclear[0].text}")
+        return Judgement(verdict=Verdict.GONE, reason="all of its rows were deleted or moved by an update")
+    if now.physical_rows != then.physical_rows or now.deleted_rows < then.deleted_rows:
+        return Judgement(verdict=Verdict.CONFLICT, reason=f"it is another fragment of the same id{_rewrites(changes)}")
+    if not then.inputs and (unclear := [c for c in changes if c.operation in _REPLACING]):
+        # Nothing but the id says that it is the same fragment, and these give ids anew.
+        return Judgement(
+            verdict=Verdict.CONFLICT, reason=f"it may be another fragment of the same id: {unclear[0].text}"
+        )
+    if now.inputs != then.inputs:
+        return Judgement(verdict=Verdict.CONFLICT, reason=f"input columns were rewritten in place{_rewrites(changes)}")
+    if now.targets != then.targets and not (ours is not None and _holds(now.targets, ours)):
+        return Judgement(
+            verdict=Verdict.CONFLICT, reason=f"the column itself was rewritten in place{_rewrites(changes)}"
+        )
+    return VALID
+
+
+def _holds(files: tuple[str, ...], name: str) -> bool:
+    return len(files) == 1 and files[0].startswith(f"{name}:")
+
+
+def _rewrites(changes: Sequence[Change]) -> str:
+    names = ("Update", "DataReplacement", "DataOverlay", "Overwrite", "Restore", "Merge", None)
+    suspects = [c.text for c in changes if c.operation in names]
+    return f" (since the snapshot: {', '.join(suspects[:5])}{', ...' if len(suspects) > 5 else ''})" if suspects else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Decision:
+    """The judgements of all fragments of a job, sorted.
+
+    Attributes:
+        valid: Fragments to commit.
+        gone: Fragments to drop and report.
+        blocked: Why the others cannot be committed.
+    """
+
+    valid: tuple[int, ...]
+    gone: tuple[int, ...]
+    blocked: Mapping[int, str]
+
+
+def decide(judgements: Mapping[int, Judgement]) -> Decision:
+    """Sorts judgements by their verdict."""
+    by_verdict: dict[Verdict, list[int]] = {verdict: [] for verdict in Verdict}
+    for fragment, judgement in judgements.items():
+        by_verdict[judgement.verdict].append(fragment)
+    blocked = by_verdict[Verdict.CONFLICT] + by_verdict[Verdict.IMPOSSIBLE]
+    return Decision(
+        valid=tuple(sorted(by_verdict[Verdict.VALID])),
+        gone=tuple(sorted(by_verdict[Verdict.GONE])),
+        blocked={fragment: judgements[fragment].reason for fragment in sorted(blocked)},
+    )

@@ -1,0 +1,161 @@
+"""Entries of manifests for column files that no version names yet, and the room that they need: columns, and files of all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
+from lance_spark.commit.changes import StagedColumns
+from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, files_of
+from lance_spark.commit.conflicts.table_state import Head
+from lance_spark.errors import CommitConflictError, CommitError
+
+if TYPE_CHECKING:
+    import lance
+    import pyarrow as pa
+    from lance.fragment import DataFile, FragmentMetadata
+
+
+def column_entries(
+    head: Head,
+    targets: Sequence[FieldIdentity],
+    staged: Mapping[int, StagedColumns],
+    followed: Collection[int],
+    restore: Callable[[lance.LanceDataset, int, Sequence[str]], StagedColumns],
+) -> Iterator[tuple[int, DataFile]]:
+    """Yields the entries of column files, fragment by fragment.
+
+    Args:
+        head: The version that they are to be committed on.
+        targets: The columns, under the names of the version that the values belong to.
+        staged: The files, by fragment.
+        followed: Fragments whose files were written for this version, and name the columns as it does.
+        restore: Stages the values that columns have in a version's fragment.
+    """
+    by_id = {column.id: column.name for column in head.fields}
+    names = [by_id.get(column.id, column.name) for column in targets]
+    renamed = names != [column.name for column in targets]
+    for as_now in (False, True):
+        chosen = [number for number in staged if (number in followed) == as_now]
+        files = [staged[number] for number in chosen]
+        if renamed and chosen and not as_now:
+            # Lance finds columns by name. A file of the same columns under the names of now tells their ids, and serves nothing else; of what
+            # they have, because they may not be NULL.
+            like = restore(head.dataset, chosen[0], names)
+            yield from zip(chosen, data_files(head.dataset, [like, *files])[1:], strict=True)
+        else:
+            yield from zip(chosen, data_files(head.dataset, files), strict=True)
+
+
+def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> list[DataFile]:
+    """Returns the entries for files that all hold the same columns, with this version's field ids.
+
+    pylance reads the footer of one of them for that; the others differ only in name and size.
+
+    Raises:
+        CommitConflictError: It cannot be read: a cleanup of files that no version names may come between two rounds.
+    """
+    from lance.fragment import DataFile
+
+    if not staged:
+        return []
+    try:
+        first = DataFile.create(dataset, staged[0].name)
+    except (ValueError, OSError) as error:
+        raise CommitConflictError(
+            f"a written column file is not there any more, as after a cleanup of files that no version names: {error} - {staged[0].name} in "
+            f"{dataset.uri} - nothing of it was committed; write again, or run the backfill again",
+            uri=dataset.uri,
+        ) from error
+    return [same_columns(first, file) for file in staged]
+
+
+def same_columns(like: DataFile, staged: StagedColumns) -> DataFile:
+    """Returns the entry of a file that holds the same columns as another one."""
+    from lance.fragment import DataFile
+
+    return DataFile(
+        staged.name,
+        list(like.fields),
+        list(like.column_indices),
+        like.file_major_version,
+        like.file_minor_version,
+        staged.size_bytes,
+    )
+
+
+def file_named(fragment: FragmentMetadata, name: str) -> DataFile | None:
+    """Returns the entry of a data file of a fragment by its name, or None."""
+    return next((file for file in fragment.files if file.path == name), None)
+
+
+def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]], token: str) -> Lost | Unknown | None:
+    """Adds columns as all NULL, with a token in their metadata. Returns None when they are there.
+
+    Raises:
+        CommitError: Lance cannot add them.
+    """
+    import pyarrow as pa
+    from lance.commit import CommitConflictError as LanceConflict
+
+    stamped = []
+    for arrow in columns:
+        metadata: dict[bytes | str, bytes | str] = dict((arrow.metadata or {}).items())
+        metadata[TOKEN_KEY] = token
+        stamped.append(arrow.with_nullable(True).with_metadata(metadata))
+    try:
+        # pylance builds the Merge from this handle's version and refuses it if anything but an index or the configuration came
+        # first (measured), so nobody's column or deletion is overwritten.
+        head.add_columns(pa.schema(stamped))
+    except LanceConflict as error:
+        return Lost(race=True, error=error)
+    except OSError as error:
+        return Unknown(error=error)
+    except (ValueError, TypeError, NotImplementedError) as error:
+        raise CommitError(
+            f"Lance cannot add columns {', '.join(repr(f.name) for f in columns)}: {error} - at {head.uri} - nothing was committed",
+            uri=head.uri,
+        ) from error
+    return None
+
+
+def fill_gaps(
+    head: Head,
+    fragments: Sequence[int],
+    targets: Sequence[FieldIdentity],
+    blank: Callable[[lance.LanceDataset, int, Sequence[str]], StagedColumns],
+    storage: Mapping[str, str],
+) -> lance.LanceDataset | Lost | Unknown | None:
+    """Gives fragments that have files of some target columns files of the others too, with NULLs, which these columns are there anyway.
+
+    Measured: a DataReplacement replaces a file of a fragment, or adds one, but does not do both in one.
+
+    Returns:
+        The dataset with them, None where there was nothing to do.
+    """
+    from lance import LanceOperation
+
+    gaps: dict[tuple[str, ...], list[int]] = {}
+    for fragment in fragments:
+        without = tuple(c.name for c in targets if not files_of(head.fragments[fragment], c.ids))
+        if without and len(without) < len(targets):
+            gaps.setdefault(without, []).append(fragment)
+    dataset = None
+    for names, numbers in gaps.items():
+        base = dataset or head.dataset
+        staged = [blank(base, number, names) for number in numbers]
+        groups = [
+            LanceOperation.DataReplacementGroup(*pair) for pair in zip(numbers, data_files(base, staged), strict=True)
+        ]
+        outcome = attempt_commit(
+            base,
+            LanceOperation.DataReplacement(groups),
+            read_version=base.version,
+            properties={},
+            storage_options=storage,
+        )
+        if not isinstance(outcome, Landed):
+            return outcome
+        dataset = outcome.dataset
+    return dataset

@@ -1,0 +1,69 @@
+"""What a door gives to a commit of column files, and what it gets back."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol
+
+from lance_spark.commit.changes import CommitResult, FollowedColumns, StagedColumns
+from lance_spark.commit.conflicts.row_lineage import Lineage
+
+if TYPE_CHECKING:
+    import lance
+
+
+class Stage(Protocol):
+    """Stages column files in which no row gets a new value."""
+
+    def restore(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
+        """Stages the values that the target columns of a version's fragment have; called only if a commit has to be taken back."""
+
+    def blank(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
+        """Stages NULLs for columns of a fragment of a version; called where it has files of some of the target columns and not of others."""
+
+    def missing(self, names: Sequence[str]) -> Collection[str]:
+        """Returns those data files that are not there: Lance commits without an error what was deleted a moment before."""
+
+    def remove_remains(self, version: int, read_version: int) -> None:
+        """Removes what a commit made where a table was deleted a moment before; nothing, if others have committed after it.
+
+        Args:
+            version: The version that it made.
+            read_version: The version that it was made on.
+        """
+
+
+class Follow(Protocol):
+    """Finds the values of rows that cannot be applied where they were staged for, and stages them for where the rows are."""
+
+    def __call__(
+        self, head: lance.LanceDataset, lineage: Lineage, fragments: Sequence[int], /
+    ) -> Sequence[FollowedColumns]:
+        """Looks at fragments of the head row by row.
+
+        Args:
+            head: The version that they are of.
+            lineage: What happened between the snapshot and that version.
+            fragments: Ids of the fragments.
+
+        Raises:
+            CommitConflictError: Inputs changed, and the user wants to hear of it.
+            CommitImpossibleError: Rows have moved, and nothing tells where to.
+            CarryOverTooLargeError: There is more than the committing process may carry over.
+        """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What became of a commit.
+
+    Attributes:
+        result: What was committed.
+        left: Why fragments were not committed, or are committed and not right any more; of a job that looks after them itself.
+        files: Names of the files that the version has of this commit; None where an earlier attempt had committed already.
+    """
+
+    result: CommitResult
+    left: Mapping[int, str] = field(default_factory=dict)
+    files: frozenset[str] | None = None

@@ -1,0 +1,55 @@
+"""Changes of a table's columns that write no data: tried again on the latest version until they land."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from lance_spark.commit.backoff import CommitPolicy, Rounds
+from lance_spark.commit.store_check import refuse_unsafe_store
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import CommitConflictError, CommitError
+
+if TYPE_CHECKING:
+    import lance
+
+
+def change_schema(
+    ref: DatasetRef, change: Callable[[lance.LanceDataset], None], policy: CommitPolicy | None = None
+) -> lance.LanceDataset:
+    """Applies a change to the latest version, again where another writer came first. Runs on the driver.
+
+    Args:
+        ref: The table.
+        change: Checks its preconditions on the dataset that it is given and makes one commit through that handle. It is called again on a newer
+            version after a lost race, so it must look at what it is given.
+        policy: Bounds of the retries; by default as the environment says.
+
+    Returns:
+        The table as it is afterwards.
+
+    Raises:
+        CommitConflictError: Other writers kept coming first.
+        CommitError: Lance refuses the change.
+        LanceSparkError: Whatever `change` raises.
+    """
+    from lance.commit import CommitConflictError as LanceConflict
+
+    policy = policy or CommitPolicy.of(None)
+    refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
+    rounds = Rounds(policy=policy)
+    while True:
+        rounds.begin()
+        head = ref.open_latest()
+        try:
+            change(head)
+        except LanceConflict as error:
+            if not rounds.again(race=False):
+                raise CommitConflictError(
+                    f"other writers kept changing the table first: {error} - at {ref.uri} - nothing was changed; try again",
+                    uri=ref.uri,
+                ) from error
+        except (OSError, TypeError, NotImplementedError) as error:
+            raise CommitError(f"Lance refused the change: {error} - at {ref.uri}", uri=ref.uri) from error
+        else:
+            return ref.open_latest()

@@ -1,0 +1,122 @@
+"""Which rows hold other values than they did in an older version. Streams; memory is a few batches of the compared columns."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.rows.input_reader import InputReader
+from lance_spark.rows.merge import Moved, Offsets
+from lance_spark.rows.row_addresses import SnapshotRows, equal_values
+from lance_spark.types.fields import is_blob
+
+if TYPE_CHECKING:
+    import lance
+
+_ROWS = 2048
+_BLOB_ROWS = 16
+_BLOB_BYTES = 128 << 20
+
+
+def changed_rows(
+    base: SnapshotRows, base_id: int, head: SnapshotRows, head_id: int, moved: Moved, columns: Sequence[int]
+) -> NDArray[np.bool_]:
+    """Tells which rows hold another value in any of some columns than they did. NULL equals NULL, and NaN equals NaN.
+
+    Args:
+        base: The older version.
+        base_id: The fragment that the rows were in.
+        head: The newer version.
+        head_id: The fragment that they are in.
+        moved: Which rows: live ones in both versions, ascending where they were.
+        columns: Field ids of top-level columns. One that the newer version does not have any more cannot have changed; one that the older
+            version did not have yet, or had with another type, has.
+
+    Returns:
+        One flag per row of `moved`.
+
+    Raises:
+        TableUnreadableError: A file of the older version is not there any more, or one is damaged.
+    """
+    count = len(moved.old)
+    pairs = _names(base.dataset, head.dataset, columns)
+    if pairs is None:
+        return np.ones(count, dtype=np.bool_)
+    changed = np.zeros(count, dtype=np.bool_)
+    if not pairs or not count:
+        return changed
+    blobs = any(is_blob(head.dataset.schema.field(name)) for _, name in pairs)
+    rows = _BLOB_ROWS if blobs else _ROWS
+    # Both sides are read in the order of their own rows, so what moved out of order is read in chunks of its new order.
+    order = np.argsort(moved.new, kind="stable")
+    ordered = bool((order[1:] > order[:-1]).all())
+    after = _Reader(head, head_id, tuple(name for _, name in pairs), moved.new[order], rows)
+    before = _Reader(base, base_id, tuple(name for name, _ in pairs), moved.old, rows) if ordered else None
+    for first in range(0, count, rows):
+        part = order[first : first + rows]
+        now = after.take(len(part))
+        if before is not None:
+            old = before.take(len(part))
+        else:
+            old = read_rows(base, base_id, tuple(name for name, _ in pairs), moved.old[part])
+        for one, other in zip(old, now, strict=True):
+            changed[part] |= ~equal_values(one, other)
+    return changed
+
+
+def _names(base: lance.LanceDataset, head: lance.LanceDataset, columns: Sequence[int]) -> list[tuple[str, str]] | None:
+    """Returns the names that columns have in both versions; None where one of them has become comparable to nothing."""
+    then = {column.id: column for column in field_identities(base.lance_schema)}
+    now = {column.id: column for column in field_identities(head.lance_schema)}
+    pairs = []
+    for number in dict.fromkeys(columns):
+        if number not in now:
+            continue
+        if number not in then or then[number].type != now[number].type:
+            return None
+        pairs.append((then[number].name, now[number].name))
+    return pairs
+
+
+def read_rows(rows: SnapshotRows, fragment_id: int, columns: tuple[str, ...], offsets: Offsets) -> list[pa.Array[Any]]:
+    """Reads columns of few live rows of a fragment at once, in any order."""
+    ascending = np.sort(offsets)
+    found = _Reader(rows, fragment_id, columns, ascending, _ROWS).take(len(offsets))
+    if (ascending == offsets).all():
+        return found
+    at: Any = np.searchsorted(ascending, offsets)
+    return [array.take(at) for array in found]
+
+
+class _Reader:
+    """Reads columns of rows of one fragment, in chunks of chosen sizes."""
+
+    def __init__(
+        self, rows: SnapshotRows, fragment_id: int, columns: tuple[str, ...], offsets: Offsets, chunk: int
+    ) -> None:
+        handle = rows.fragment(fragment_id)
+        if handle is None:
+            raise KeyError(fragment_id)
+        self._count = len(columns)
+        reader = InputReader(
+            rows, handle, columns, blob_strategy="auto", blob_buffer_bytes=_BLOB_BYTES, clock=time.perf_counter
+        )
+        self._batches: Iterator[pa.RecordBatch] = reader.batches(offsets, lambda: chunk, deque(maxlen=1))
+
+    def take(self, rows: int) -> list[pa.Array[Any]]:
+        """Returns the next rows, one array per column."""
+        parts: list[pa.RecordBatch] = []
+        while (missing := rows - sum(part.num_rows for part in parts)) > 0:
+            batch = next(self._batches)
+            parts.append(batch.slice(0, missing))
+            if batch.num_rows > missing:
+                self._batches = itertools.chain([batch.slice(missing)], self._batches)
+        return [pa.concat_arrays([part.column(i) for part in parts]) for i in range(self._count)]

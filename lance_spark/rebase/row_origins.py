@@ -1,0 +1,250 @@
+"""Where the rows of a fragment were in an older version: :class:`Origins`.
+
+Three ways tell it. A fragment that is still there has its rows where they were. The lineage of compactions tells where those of a compacted
+fragment were. And where row ids are stable they tell the rest: rows that an update moved, and rows whose history was cleaned up.
+
+Runs on executors, and in the process that commits a DataFrame write. Memory: 24 bytes a row of one fragment.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+
+from lance_spark.commit.conflicts.coverage import Covered
+from lance_spark.commit.conflicts.identity import files_of
+from lance_spark.read.masks import stable_ids
+from lance_spark.rows.merge import Moved, Offsets, no_rows
+from lance_spark.rows.row_addresses import (
+    ROW_ADDRESS,
+    ROW_ID,
+    Addresses,
+    Mask,
+    SnapshotRows,
+    fragments_of,
+    look_up,
+    offsets_of,
+    runs_of,
+)
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import FragmentMetadata, LanceFragment
+
+    from lance_spark.commit.conflicts.row_lineage import Lineage
+
+_LOG = logging.getLogger(__name__)
+
+UPDATED_AT = "_row_last_updated_at_version"
+
+_LOOK_UP_ROWS = 1 << 18
+"""Row ids that are looked up at once: Lance takes them as Python integers."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Origin:
+    """Rows that were in one fragment of the older version.
+
+    Attributes:
+        fragment: That fragment, as the older version has it; where that version cannot be opened any more, as a compaction found it.
+        moved: Which of its rows are which rows now.
+        same: Whether the inputs of these rows are certainly the same; else they have to be compared.
+        by_row_id: Whether row ids told it; then :func:`not_updated` says something of rows that cannot be compared.
+    """
+
+    fragment: FragmentMetadata
+    moved: Moved
+    same: bool
+    by_row_id: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Found:
+    """What is known of a fragment's rows.
+
+    Attributes:
+        origins: The rows that were in the older version. No row is in two of them.
+        unknown: Rows of which nobody knows whether they were there, ascending.
+    """
+
+    origins: tuple[Origin, ...]
+    unknown: Offsets
+
+
+class Base(Protocol):
+    """What is known of an older version."""
+
+    @property
+    def version(self) -> int:
+        """Its number."""
+
+    def fragment(self, fragment_id: int) -> FragmentMetadata | None:
+        """Returns one of its fragments, if it has that."""
+
+    def addresses(self, handle: LanceFragment, rows: Offsets) -> tuple[Addresses, Mask] | None:
+        """Returns where rows of a fragment of today were, and which of them were there; None where row ids do not tell."""
+
+
+class OpenBase:
+    """An older version that can be opened."""
+
+    def __init__(self, dataset: lance.LanceDataset) -> None:
+        self.dataset = dataset
+        self.version: int = dataset.version
+
+    def fragment(self, fragment_id: int) -> FragmentMetadata | None:
+        """Returns one of its fragments, if it has that."""
+        handle = self.dataset.get_fragment(fragment_id)
+        return None if handle is None else handle.metadata
+
+    def addresses(self, handle: LanceFragment, rows: Offsets) -> tuple[Addresses, Mask] | None:
+        """Looks row ids up, as :class:`Base` says; a cleanup may have taken deletion files that this needs."""
+        if not self.dataset.has_stable_row_ids or not len(rows):
+            return None
+        ids = _ids(handle, rows)
+        starts = range(0, len(ids), _LOOK_UP_ROWS)
+        try:
+            found = [look_up(self.dataset, ids[first : first + _LOOK_UP_ROWS]) for first in starts]
+        except (OSError, ValueError) as error:
+            _LOG.warning("row ids cannot be looked up in version %s of %s: %s", self.version, self.dataset.uri, error)
+            return None
+        known = np.concatenate([mask for _, mask in found])
+        return np.concatenate([part for part, _ in found]), known
+
+
+def _ids(handle: LanceFragment, rows: Offsets) -> Addresses:
+    """Returns the row ids of a fragment's rows."""
+    ids = stable_ids(handle)
+    if ids is not None:
+        return ids[rows]
+    table = handle.scanner(columns=[], with_row_id=True, with_row_address=True).to_table()
+    offsets, ids = offsets_of(table[ROW_ADDRESS].to_numpy()), table[ROW_ID].to_numpy()
+    order = np.argsort(offsets)
+    found: Addresses = ids[order][np.searchsorted(offsets[order], rows)]
+    return found
+
+
+class Origins:
+    """Finds where rows of a version were in an older one. Belongs to one thread."""
+
+    def __init__(
+        self,
+        base: Base | None,
+        head: SnapshotRows,
+        lineage: Lineage,
+        input_ids: Sequence[int],
+        *,
+        unchanged: Collection[int] = (),
+    ) -> None:
+        """Takes both versions.
+
+        Args:
+            base: The older version; None where nothing is known of it any more.
+            head: The newer one.
+            lineage: What happened between them.
+            input_ids: Field ids of the inputs and all that is below them.
+            unchanged: Fragments of which it is known without the older version that they were there, with the same inputs.
+        """
+        self._unchanged = frozenset(unchanged)
+        self._base = base
+        self._head = head
+        self._lineage = lineage
+        self._input_ids = input_ids
+
+    def of(self, fragment: FragmentMetadata) -> Found:
+        """Returns where the live rows of a fragment were."""
+        live = self._live(fragment)
+        before = self._before(fragment.id)
+        if before is not None and Covered.of(before, self._input_ids, done=False).is_same(
+            fragment, replaced=self._lineage.replaced
+        ):
+            same = files_of(before, self._input_ids) == files_of(fragment, self._input_ids)
+            return Found(
+                origins=(Origin(fragment=before, moved=Moved(old=live, new=live), same=same),), unknown=no_rows()
+            )
+        if before is None and self._lineage.is_added(fragment):
+            return Found(origins=(), unknown=no_rows())
+        pieces = self._lineage.origins(fragment.id)
+        if self._base is None and not pieces and fragment.id in self._unchanged:
+            return Found(
+                origins=(Origin(fragment=fragment, moved=Moved(old=live, new=live), same=True),), unknown=no_rows()
+            )
+        found: list[Origin] = []
+        left = live
+        for piece in pieces or ():
+            # Rows that were deleted since the compaction are no rows any more.
+            new = np.arange(piece.start, piece.stop, dtype=np.int64)
+            alive = np.isin(new, live, assume_unique=True)
+            unchanged = piece.is_unchanged(fragment, self._input_ids)
+            there = self._before(piece.fragment.id)
+            if there is not None:
+                unchanged &= files_of(there, self._input_ids) == files_of(piece.fragment, self._input_ids)
+            elif self._base is not None or self._lineage.moved_from(piece.fragment):
+                continue  # it was made since: by an update, or by an append
+            moved = Moved(old=piece.offsets[alive], new=new[alive])
+            found.append(Origin(fragment=there or piece.fragment, moved=moved, same=unchanged))
+            left = left[~np.isin(left, new, assume_unique=True)]
+        if not len(left) or (self._base is not None and not self._may_have_moved(fragment, pieces is None)):
+            return Found(origins=tuple(found), unknown=no_rows())
+        handle = self._head.fragment(fragment.id)
+        stable = self._head.dataset.has_stable_row_ids and self._base is not None and handle is not None
+        if self._base is None or handle is None or not stable:
+            return Found(origins=tuple(found), unknown=left)
+        addresses = self._base.addresses(handle, left)
+        if addresses is None:
+            return Found(origins=tuple(found), unknown=left)
+        return Found(origins=(*found, *self._by_row_id(left, addresses)), unknown=no_rows())
+
+    def _may_have_moved(self, fragment: FragmentMetadata, unknown: bool) -> bool:
+        """Tells whether rows that no compaction accounts for may be rows of the older version."""
+        if unknown or not self._lineage.complete:
+            return True
+        leaves = self._lineage.leaves(fragment.id) or ()
+        return any(self._lineage.moved_from(one) for one in (fragment, *(leaf.fragment for leaf in leaves)))
+
+    def _by_row_id(self, rows: Offsets, looked_up: tuple[Addresses, Mask]) -> Iterator[Origin]:
+        addresses, known = looked_up
+        addresses, rows = addresses[known], rows[known]
+        order = np.argsort(addresses)
+        addresses, rows = addresses[order], rows[order]
+        for number, start, end in runs_of(fragments_of(addresses)):
+            there = self._before(number)
+            if there is not None:
+                moved = Moved(old=offsets_of(addresses[start:end]), new=rows[start:end])
+                yield Origin(fragment=there, moved=moved, same=False, by_row_id=True)
+
+    def _live(self, fragment: FragmentMetadata) -> Offsets:
+        deleted = self._head.deleted(fragment.id)
+        rows = np.arange(fragment.physical_rows, dtype=np.int64)
+        return rows if deleted is None else rows[~deleted]
+
+    def _before(self, fragment_id: int) -> FragmentMetadata | None:
+        return None if self._base is None else self._base.fragment(fragment_id)
+
+
+def not_updated(head: SnapshotRows, fragment_id: int, rows: Offsets, version: int, own: Collection[int] = ()) -> Mask:
+    """Tells which rows nobody has updated since a version, as far as what Lance keeps per row tells: for rows that cannot be compared.
+
+    Updates and merges that rewrite rows or columns move it, and compaction leaves it alone. What `LanceFragment.update_columns` wrote
+    in place does not move it (measured with pylance 14). Committing a column file moves it for all rows of the fragment.
+
+    Args:
+        head: The newer version; its row ids are stable.
+        fragment_id: The fragment that the rows are in.
+        rows: Offsets of live rows, in any order.
+        version: The older version.
+        own: Versions that wrote to these rows and left their inputs alone.
+    """
+    handle = head.fragment(fragment_id)
+    if handle is None:
+        return np.zeros(len(rows), dtype=np.bool_)
+    table = handle.scanner(columns=[UPDATED_AT], with_row_address=True).to_table()
+    offsets, updated = offsets_of(table[ROW_ADDRESS].to_numpy()), table[UPDATED_AT].to_numpy()
+    order = np.argsort(offsets)
+    last = updated[order][np.searchsorted(offsets[order], rows)]
+    found: Mask = (last <= version) | np.isin(last, list(own))
+    return found

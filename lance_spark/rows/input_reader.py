@@ -1,0 +1,164 @@
+"""Reads the input columns of chosen rows of one fragment in batches: for a UDF, or to compare them. Runs wherever it is called.
+
+Only the input columns and only the chosen rows are read. Blobs are fetched batch by batch, so that a column of blobs is never held.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_spark.errors import panics_as_errors
+from lance_spark.read.filtering import explained
+from lance_spark.read.masks import rows_mask
+from lance_spark.rows.merge import Offsets
+from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, offsets_of
+from lance_spark.types.fields import is_blob
+from udf_runtime.execute import Rebatcher
+
+if TYPE_CHECKING:
+    from lance.fragment import LanceFragment
+
+BlobReadStrategy = Literal["auto", "legacy", "range"]
+
+_SCAN_ROWS = 1 << 15
+"""Several batches of the UDF's default size: joining smaller ones into one costs as much as reading narrow columns."""
+_TAKE_ROWS = 8192
+_SCAN_BYTES = 32 << 20
+_BATCH_BYTES = 128 << 20
+"""Bytes at which a batch for the UDF ends before it has its rows: rows may be much wider than expected."""
+
+
+class InputReader:
+    """Reads batches of input columns. Belongs to one range of one task; memory is a few batches.
+
+    Attributes:
+        seconds: Time spent on reading.
+    """
+
+    def __init__(
+        self,
+        rows: SnapshotRows,
+        fragment: LanceFragment,
+        columns: tuple[str, ...],
+        *,
+        blob_strategy: BlobReadStrategy,
+        blob_buffer_bytes: int,
+        clock: Callable[[], float],
+    ) -> None:
+        self.seconds = 0.0
+        self._dataset = rows.dataset
+        self._rows = rows
+        self._fragment = fragment
+        self._columns = columns
+        # Two parameters may read one column.
+        self._scanned = list(dict.fromkeys(columns))
+        self._blobs = [name for name in self._scanned if is_blob(self._dataset.schema.field(name))]
+        self._strategy = blob_strategy
+        self._blob_bytes = blob_buffer_bytes
+        self._clock = clock
+
+    def batches(
+        self, offsets: Offsets, next_rows: Callable[[], int], taken: deque[Offsets]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields batches of the input columns, in the order of the rows.
+
+        Args:
+            offsets: Physical positions of the rows, ascending.
+            next_rows: Says how many rows the next batch should have.
+            taken: Gets the offsets of each batch before it is yielded.
+
+        Raises:
+            TableUnreadableError: A file is missing or damaged.
+        """
+        source = Rebatcher(self._scan(offsets), max_bytes=_BATCH_BYTES)
+        while True:
+            began = self._clock()
+            batch = source.take(next_rows())
+            self.seconds += self._clock() - began
+            if batch is None:
+                return
+            for part in self._parts(batch):
+                began = self._clock()
+                addresses = part.column(ROW_ADDRESS)
+                complete = self._with_blobs(part, addresses)
+                self.seconds += self._clock() - began
+                taken.append(offsets_of(addresses.to_numpy()))
+                yield complete
+
+    def _scan(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
+        """Yields the rows with their addresses; blobs as descriptors."""
+        file = self._fragment.metadata
+        # All live rows need no mask: making one costs more than the scan of a narrow column, and 60 bytes a row.
+        everything = len(offsets) == file.physical_rows - file.num_deletions
+        mask = None if everything else rows_mask(self._dataset, self._fragment, offsets)
+        try:
+            with panics_as_errors():
+                if mask is None and not everything:
+                    yield from self._take(offsets)
+                    return
+                scanner = self._dataset.scanner(
+                    columns=self._scanned,
+                    fragments=[self._fragment],
+                    row_addr_allowlist=mask,
+                    with_row_address=True,
+                    scan_in_order=True,
+                    batch_size=_SCAN_ROWS,
+                    batch_size_bytes=_SCAN_BYTES,
+                    blob_handling="blobs_descriptions" if self._blobs else None,
+                )
+                yield from scanner.to_reader()
+        except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
+            raise explained(error, self._dataset, self._fragment.fragment_id) from error
+
+    def _take(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
+        """Does what a mask does where none can be made: row ids are kept in a file of their own."""
+        deleted = self._rows.deleted(self._fragment.fragment_id)
+        for first in range(0, len(offsets), _TAKE_ROWS):
+            part = offsets[first : first + _TAKE_ROWS]
+            live = part if deleted is None else part - np.cumsum(deleted)[part]
+            table = self._fragment.take(live, columns=self._scanned).combine_chunks()
+            address = part.astype(np.uint64) | np.uint64(self._fragment.fragment_id << 32)
+            yield from table.append_column(ROW_ADDRESS, pa.array(address)).to_batches()
+
+    def _parts(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Cuts a batch so that its blobs fit the buffer."""
+        if not self._blobs:
+            yield batch
+            return
+        sizes = np.zeros(batch.num_rows, dtype=np.int64)
+        for name in self._blobs:
+            size: Any = pc.struct_field(batch.column(name), "size")
+            sizes += np.asarray(size.cast(pa.int64()).fill_null(0))
+        first, held = 0, 0
+        for row, size in enumerate(sizes.tolist()):
+            if row > first and held + size > self._blob_bytes:
+                yield batch.slice(first, row - first)
+                first, held = row, 0
+            held += size
+        yield batch.slice(first)
+
+    def _with_blobs(self, batch: pa.RecordBatch, addresses: pa.Array[Any]) -> pa.RecordBatch:
+        """Returns the input columns alone, with bytes in the place of descriptors."""
+        arrays = [self._bytes(name, addresses) if name in self._blobs else batch.column(name) for name in self._columns]
+        return pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
+
+    def _bytes(self, column: str, addresses: pa.Array[Any]) -> pa.Array[Any]:
+        try:
+            with panics_as_errors():
+                if self._strategy == "legacy":
+                    files = self._dataset.take_blobs(column, addresses=addresses)
+                    values = [None if file is None else file.readall() for file in files]
+                else:
+                    pairs = self._dataset.read_blobs(
+                        column, addresses=addresses, preserve_order=True, io_buffer_size=self._blob_bytes
+                    )
+                    values = [value for _, value in pairs]
+        except (ValueError, OSError, RuntimeError) as error:
+            raise explained(error, self._dataset, self._fragment.fragment_id) from error
+        return pa.array(values, type=pa.large_binary())

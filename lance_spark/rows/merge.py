@@ -1,0 +1,248 @@
+"""Values of a fragment's rows from wherever they are, in column files for example, merged in the order of the rows.
+
+Every stream yields pairs of offsets (physical rows, ascending, never twice) and values of as many rows, in chunks of bounded size; a merge
+holds one chunk per stream.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lance_spark.rows.row_set import RowSet
+from lance_spark.types.layout import aligned
+
+if TYPE_CHECKING:
+    from lance.file import LanceFileSession
+
+Offsets: TypeAlias = NDArray[np.int64]
+Chunk: TypeAlias = "tuple[Offsets, pa.Array[Any]]"
+
+_Head: TypeAlias = "tuple[int, int, Chunk, Iterator[Chunk]]"
+"""What is next of a stream: its first row, the number of the stream, a chunk, and what follows."""
+
+_FILE_ROWS = 4096
+"""Rows that are read of a column file at once."""
+_FEWEST_FILE_ROWS = 64
+"""The same where very many column files are read at once."""
+_MANY_STREAMS = 64
+
+
+_Numbers = TypeVar("_Numbers", bound=np.generic)
+
+
+class Piece(Protocol):
+    """Rows from one place."""
+
+    @property
+    def offsets(self) -> Offsets:
+        """The rows, ascending; there are some."""
+
+
+_Piece = TypeVar("_Piece", bound=Piece)
+
+
+def distinct(*parts: NDArray[_Numbers]) -> NDArray[_Numbers]:
+    """Returns the numbers of one or several arrays, each once, ascending.
+
+    Not `np.unique`, nor what is made of it: for integers its hash table takes sixty times as long as sorting (numpy 2.4).
+    """
+    # A stable sort merges what is sorted already.
+    rows = np.sort(np.concatenate(parts), kind="stable")
+    first = np.ones(len(rows), dtype=np.bool_)
+    first[1:] = rows[1:] != rows[:-1]
+    return rows[first]
+
+
+def no_rows() -> Offsets:
+    """Returns no rows."""
+    return np.empty(0, dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Moved:
+    """Where rows of an older fragment are now: row `old[i]` is row `new[i]`.
+
+    Attributes:
+        old: Rows of the older fragment, ascending.
+        new: Rows of the fragment of today, as many.
+    """
+
+    old: Offsets
+    new: Offsets
+
+    def find(self, old: Offsets) -> tuple[Offsets, NDArray[np.bool_]]:
+        """Returns the new offsets of those of the old rows that are still there, in their order, and which those are."""
+        at = np.searchsorted(self.old, old)
+        inside = at < len(self.old)
+        inside[inside] = self.old[at[inside]] == old[inside]
+        return self.new[at[inside]], inside
+
+    def chunk(self, old: Offsets, values: pa.Array[Any]) -> Chunk:
+        """Returns values of old rows as values of the rows that they are now, ascending; without those that are not there any more."""
+        now, inside = self.find(old)
+        values = values if inside.all() else values.filter(pa.array(inside))
+        if (now[1:] > now[:-1]).all():
+            return now, values
+        order: Any = np.argsort(now)
+        return now[order], values.take(order)
+
+    def new_rows(self, old: RowSet) -> RowSet:
+        """Returns the new offsets of those of the old rows that are still there."""
+        return RowSet.of(self.find(old.to_numpy())[0]) if old else old
+
+
+class MissingFileError(OSError):
+    """A column file is not there any more: it was never committed, and a cleanup or the end of its job has deleted it.
+
+    Attributes:
+        file: Its name.
+    """
+
+    def __init__(self, file: str) -> None:
+        super().__init__(f"the column file {file} is not there any more")
+        self.file = file
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePiece:
+    """Rows that a column file serves, committed or not.
+
+    Attributes:
+        offsets: The rows, as they are numbered now.
+        at: Their positions in the file.
+        file: Name of the file in `data/`.
+        outputs: Pairs of output field and column.
+    """
+
+    offsets: Offsets
+    at: Offsets
+    file: str
+    outputs: tuple[tuple[str, str], ...]
+
+    def chunks(self, session: LanceFileSession, *, beside: int = 1) -> Iterator[Chunk]:
+        """Yields the rows, fewer at once where so many pieces are read at a time."""
+        rows = max(_FILE_ROWS // beside, _FEWEST_FILE_ROWS)
+        try:
+            reader = session.open_reader(f"data/{self.file}", columns=[column for _, column in self.outputs])
+        except (OSError, ValueError, RuntimeError) as error:
+            raise MissingFileError(self.file) from error
+        for first in range(0, len(self.offsets), rows):
+            part = slice(first, first + rows)
+            wanted = self.at[part]
+            order: Any = np.argsort(wanted)
+            try:
+                table: pa.Table = reader.take_rows(wanted[order].tolist()).to_table()
+            except (OSError, ValueError, RuntimeError) as error:
+                raise MissingFileError(self.file) from error
+            values = value_of(table.combine_chunks(), self.outputs)
+            yield self.offsets[part], values if (wanted[1:] > wanted[:-1]).all() else values.take(np.argsort(order))
+
+
+def value_of(table: pa.Table, outputs: Sequence[tuple[str, str]]) -> pa.Array[Any]:
+    """Returns a UDF's values, made of the columns that hold them."""
+    columns = [_one(table.column(column)) for _, column in outputs]
+    if not outputs[0][0]:
+        return columns[0]
+    return pa.StructArray.from_arrays(columns, names=[field for field, _ in outputs])
+
+
+def columns_of(values: pa.Array[Any], outputs: Sequence[tuple[str, str]], schema: pa.Schema) -> pa.RecordBatch:
+    """Returns the columns that hold a UDF's values: one, or one per field. A NULL value is NULL in all of them.
+
+    Buffers are where Lance can take them: those of a decoded checkpoint need not be.
+    """
+    if not outputs[0][0]:
+        return pa.RecordBatch.from_arrays([aligned(values)], schema=schema)
+    flat: Any = values
+    # flatten() applies the struct's own NULLs to its fields.
+    parts = dict(zip((f.name for f in flat.type), flat.flatten(), strict=True))
+    return pa.RecordBatch.from_arrays([aligned(parts[field]) for field, _ in outputs], schema=schema)
+
+
+def rows_with_null(offsets: Offsets, batch: pa.RecordBatch) -> Offsets:
+    """Returns the rows that have no value in one of the columns."""
+    if not any(column.null_count for column in batch.columns):
+        return no_rows()
+    empty = np.zeros(len(offsets), dtype=np.bool_)
+    for column in batch.columns:
+        empty |= column.is_null().to_numpy(zero_copy_only=False)
+    return offsets[empty]
+
+
+def _one(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    combined: Any = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    whole: pa.Array[Any] = combined
+    return whole
+
+
+def chained(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
+    """Sorts pieces into chains in which one comes after the other, as few as there can be: of a chain, one is read at a time."""
+    chains: list[list[_Piece]] = []
+    ends: list[tuple[int, int]] = []
+    for piece in sorted(pieces, key=lambda piece: int(piece.offsets[0])):
+        if ends and ends[0][0] < piece.offsets[0]:
+            number = heapq.heappop(ends)[1]
+        else:
+            number = len(chains)
+            chains.append([])
+        chains[number].append(piece)
+        heapq.heappush(ends, (int(piece.offsets[-1]), number))
+    return chains
+
+
+def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
+    """Merges streams of different rows into one in the order of the rows."""
+    heads: list[_Head] = []
+    for number, stream in enumerate(streams):
+        _advance(heads, number, stream)
+    while len(heads) > 1:
+        limit = _limit(heads)
+        parts: list[Chunk] = []
+        while heads and heads[0][0] <= limit:
+            _, number, (offsets, values), stream = heapq.heappop(heads)
+            upto = int(np.searchsorted(offsets, limit, "right"))
+            parts.append((offsets[:upto], values.slice(0, upto)))
+            if upto < len(offsets):
+                heapq.heappush(heads, (int(offsets[upto]), number, (offsets[upto:], values.slice(upto)), stream))
+            else:
+                _advance(heads, number, stream)
+        yield _in_order(parts)
+    if heads:
+        _, _, chunk, stream = heads.pop()
+        yield chunk
+        del chunk  # a checkpoint's values are large, and this frame lives as long as the stream
+        yield from (more for more in stream if len(more[0]))
+
+
+def _limit(heads: Sequence[_Head]) -> int:
+    """Returns the row up to which streams are merged next, so that rows that alternate between streams are not taken one by one.
+
+    That is the first end of a chunk: nothing more has to be held. Among very many streams there is an end every few rows, and looking at all
+    of them each time took longer than anything else.
+    """
+    if len(heads) > _MANY_STREAMS:
+        return heads[0][0] + _FILE_ROWS - 1
+    return min(int(offsets[-1]) for _, _, (offsets, _), _ in heads)
+
+
+def _in_order(parts: Sequence[Chunk]) -> Chunk:
+    """Returns the rows of several chunks in one."""
+    if len(parts) == 1:
+        return parts[0]
+    offsets = np.concatenate([part[0] for part in parts])
+    order = np.argsort(offsets, kind="stable")
+    return offsets[order], pa.concat_arrays([part[1] for part in parts]).take(order)
+
+
+def _advance(heads: list[_Head], number: int, stream: Iterator[Chunk]) -> None:
+    for chunk in stream:
+        if len(chunk[0]):
+            heapq.heappush(heads, (int(chunk[0][0]), number, chunk, stream))
+            return

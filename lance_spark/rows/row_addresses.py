@@ -1,0 +1,288 @@
+"""Row addresses of a backfill: which of them are usable, and an account of those that are not.
+
+Unusable rows do not raise where they are found: a task sees only its own, and one error with the totals of all tasks is worth more than
+the first task's first row. They are counted, and the commit raises.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from lance_spark.errors import RowAddressError
+from lance_spark.read.filtering import explained
+from lance_spark.rows.merge import distinct
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import FragmentMetadata, LanceFragment
+
+ROW_ADDRESS = "_rowaddr"
+ROW_ID = "_rowid"
+
+NULLS = "without an address (NULL)"
+NEGATIVE = "with a negative address"
+UNKNOWN = "not in the snapshot"
+UNKNOWN_ID = "not in the snapshot, or deleted there"
+DELETED = "deleted in the snapshot"
+DUPLICATE = "given more than once"
+DIFFERENT = "that differ from the table in verify_columns"
+
+_EXAMPLES = 5
+_OFFSET_BITS = np.uint64(32)
+_OFFSET_MASK = np.uint64(0xFFFFFFFF)
+
+Addresses = NDArray[np.uint64]
+Mask = NDArray[np.bool_]
+
+
+@dataclass(slots=True)
+class Rejected:
+    """Counts of unusable rows by kind, with the first few addresses of each. Picklable; travels in commit messages.
+
+    Attributes:
+        counts: Rows by kind.
+        examples: Their first few addresses, or row ids where ids were given.
+    """
+
+    counts: dict[str, int] = field(default_factory=dict)
+    examples: dict[str, list[int]] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        return bool(self.counts)
+
+    def add(self, kind: str, count: int, first: NDArray[np.generic] | None = None) -> None:
+        """Counts rows of a kind."""
+        if count == 0:
+            return
+        self.counts[kind] = self.counts.get(kind, 0) + count
+        shown = self.examples.setdefault(kind, [])
+        if first is not None:
+            shown.extend(int(value) for value in first[: max(0, _EXAMPLES - len(shown))])
+
+    def merge(self, other: Rejected) -> None:
+        """Adds another account to this one."""
+        for kind, count in other.counts.items():
+            self.add(kind, count, np.asarray(other.examples.get(kind, []), dtype=np.int64))
+
+    def to_error(self, uri: str, version: int, column: str) -> RowAddressError:
+        """Returns the error that ends the write."""
+        hints = {
+            DUPLICATE: f"drop the duplicates, for example with dropDuplicates([{column!r}])",
+            DIFFERENT: "the addresses are of another version or table: read the table again and write without a union of two reads",
+        }
+        hint = "; ".join(hints[kind] for kind in self.counts if kind in hints)
+        return RowAddressError(
+            self.counts,
+            dict(self.examples),
+            where=f"column {column!r} of a backfill of {uri}, version {version}; nothing was committed",
+            hint=hint or f"write {column!r} as it was read, from one read of this table",
+        )
+
+
+def fragments_of(addresses: Addresses) -> Addresses:
+    """Returns the fragment ids of row addresses."""
+    return addresses >> _OFFSET_BITS
+
+
+def offsets_of(addresses: Addresses) -> NDArray[np.int64]:
+    """Returns the physical positions that row addresses have in their fragments."""
+    return (addresses & _OFFSET_MASK).astype(np.int64)
+
+
+def runs_of(fragments: Addresses) -> list[tuple[int, int, int]]:
+    """Cuts a sequence of fragment ids into stretches of equal ones: (fragment, start, end)."""
+    if len(fragments) == 0:
+        return []
+    cuts = np.flatnonzero(fragments[1:] != fragments[:-1]) + 1
+    starts = np.concatenate([[0], cuts])
+    ends = np.concatenate([cuts, [len(fragments)]])
+    return [(int(fragments[s]), int(s), int(e)) for s, e in zip(starts, ends, strict=True)]
+
+
+class SnapshotRows:
+    """Which rows a snapshot has; reads only manifests and deletion files. Lives in one task.
+
+    Attributes:
+        dataset: The snapshot.
+    """
+
+    def __init__(self, dataset: lance.LanceDataset) -> None:
+        self.dataset = dataset
+        self._fragments: dict[int, LanceFragment | None] = {}
+        self._deleted: tuple[int, Mask | None] = (-1, None)
+
+    def fragment(self, fragment_id: int) -> LanceFragment | None:
+        """Returns a fragment, or None if the snapshot has none of this id."""
+        if fragment_id not in self._fragments:
+            known = 0 <= fragment_id < 1 << 32
+            self._fragments[fragment_id] = self.dataset.get_fragment(fragment_id) if known else None
+        return self._fragments[fragment_id]
+
+    def seen(self) -> tuple[FragmentMetadata, ...]:
+        """Returns the fragments that were asked for."""
+        return tuple(handle.metadata for handle in self._fragments.values() if handle is not None)
+
+    def physical_rows(self, fragment_id: int) -> int:
+        """Returns the rows of a fragment, deleted ones included; 0 if there is no such fragment."""
+        fragment = self.fragment(fragment_id)
+        return 0 if fragment is None else fragment.metadata.physical_rows
+
+    def deleted(self, fragment_id: int) -> Mask | None:
+        """Returns which physical rows of a fragment are deleted; None if none is. Remembers only the last fragment: one byte a row."""
+        if self._deleted[0] != fragment_id:
+            self._deleted = (fragment_id, self._read_deleted(fragment_id))
+        return self._deleted[1]
+
+    def _read_deleted(self, fragment_id: int) -> Mask | None:
+        fragment = self.fragment(fragment_id)
+        if fragment is None or fragment.metadata.deletion_file is None:
+            return None
+        deleted = np.ones(fragment.metadata.physical_rows, dtype=np.bool_)
+        try:
+            for batch in fragment.scanner(columns=[], with_row_address=True).to_batches():
+                deleted[offsets_of(batch.column(ROW_ADDRESS).to_numpy())] = False
+        except (OSError, ValueError) as error:
+            raise explained(error, self.dataset, fragment_id) from error
+        return deleted
+
+    def usable(self, addresses: Addresses, rejected: Rejected) -> Mask:
+        """Tells which of the addresses are live rows of the snapshot, and counts the others.
+
+        Args:
+            addresses: In any order; fastest where rows of one fragment stand together.
+            rejected: The account.
+        """
+        usable = np.ones(len(addresses), dtype=np.bool_)
+        offsets = offsets_of(addresses)
+        for fragment_id, start, end in runs_of(fragments_of(addresses)):
+            part = slice(start, end)
+            inside = offsets[part] < self.physical_rows(fragment_id)
+            if not inside.all():
+                rejected.add(UNKNOWN, int((~inside).sum()), addresses[part][~inside])
+            deleted = self.deleted(fragment_id) if inside.any() else None
+            if deleted is not None:
+                gone = np.zeros(end - start, dtype=np.bool_)
+                gone[inside] = deleted[offsets[part][inside]]
+                rejected.add(DELETED, int(gone.sum()), addresses[part][gone])
+                inside &= ~gone
+            usable[part] = inside
+        return usable
+
+
+class Verifier:
+    """Compares columns that were written along with the snapshot's. Lives in one task.
+
+    Row addresses of another version look like any others; the values of their rows do not.
+    """
+
+    def __init__(self, rows: SnapshotRows, columns: tuple[str, ...]) -> None:
+        self._rows = rows
+        self._columns = columns
+
+    def equal(self, addresses: Addresses, values: pa.Table, rejected: Rejected) -> Mask:
+        """Tells which rows hold the same values as the table, and counts the others. NULL equals NULL, and NaN equals NaN.
+
+        Args:
+            addresses: Usable ones, ascending within each fragment.
+            values: The rows, with the columns to compare in the table's own types.
+            rejected: The account.
+        """
+        equal = np.ones(len(addresses), dtype=np.bool_)
+        if not self._columns:
+            return equal
+        for fragment_id, start, end in runs_of(fragments_of(addresses)):
+            fragment = self._rows.fragment(fragment_id)
+            if fragment is None:
+                continue
+            stored = fragment.take(self._live_positions(fragment_id, addresses[start:end]), columns=list(self._columns))
+            for name in self._columns:
+                given = values.column(name).slice(start, end - start).combine_chunks()
+                equal[start:end] &= equal_values(given, stored.column(name).combine_chunks())
+        rejected.add(DIFFERENT, int((~equal).sum()), addresses[~equal])
+        return equal
+
+    def _live_positions(self, fragment_id: int, addresses: Addresses) -> NDArray[np.int64]:
+        """Returns positions among the live rows: `fragment.take` does not count deleted ones (measured), and wants no position twice."""
+        offsets = distinct(offsets_of(addresses))
+        if len(offsets) != len(addresses):
+            raise ValueError("rows are given twice")
+        deleted = self._rows.deleted(fragment_id)
+        return offsets if deleted is None else offsets - np.cumsum(deleted)[offsets]
+
+
+def equal_values(given: pa.Array[Any], stored: pa.Array[Any]) -> Mask:
+    """Tells which values are equal. NULL equals NULL, and NaN equals NaN; as many values on both sides, of one type."""
+    one: Any = given.storage if isinstance(given, pa.ExtensionArray) else given
+    other: Any = stored.storage if isinstance(stored, pa.ExtensionArray) else stored
+    if one.type != other.type:
+        other = other.cast(one.type)
+    if one.equals(other):
+        return np.ones(len(one), dtype=np.bool_)
+    if pa.types.is_dictionary(one.type):
+        one, other = one.dictionary_decode(), other.dictionary_decode()
+    if pa.types.is_float16(one.type):
+        # There is no kernel that compares them.
+        one, other = one.cast(pa.float32()), other.cast(pa.float32())
+    if pa.types.is_nested(one.type) or pa.types.is_null(one.type):
+        # Rare, and only where something differs: one Python object per row.
+        pairs = zip(one, other, strict=True)
+        # As text where they differ: NaN equals NaN there, at any depth.
+        return np.array([a.equals(b) or repr(a.as_py()) == repr(b.as_py()) for a, b in pairs], dtype=np.bool_)
+    same = _as_mask(pc.equal(one, other).fill_null(False)) | (_as_mask(one.is_null()) & _as_mask(other.is_null()))
+    if pa.types.is_floating(one.type):
+        same |= _as_mask(pc.is_nan(one).fill_null(False)) & _as_mask(pc.is_nan(other).fill_null(False))
+    return same
+
+
+def _as_mask(array: pa.BooleanArray) -> Mask:
+    return np.array(array, dtype=np.bool_)
+
+
+def addresses_in(
+    column: pa.Int64Array, rejected: Rejected, *, ids_of: lance.LanceDataset | None
+) -> tuple[Addresses, Mask]:
+    """Reads the address column of a batch.
+
+    Args:
+        column: int64, NULL and negative values included.
+        rejected: The account of what is NULL, negative, or an unknown id.
+        ids_of: The snapshot, if the column holds stable row ids, which are looked up in its row id index.
+
+    Returns:
+        The addresses of the usable rows, and which rows those are.
+    """
+    usable = _as_mask(column.is_valid())
+    rejected.add(NULLS, int((~usable).sum()))
+    values = np.asarray(column.fill_null(0)).astype(np.int64, copy=False)
+    negative = usable & (values < 0)
+    if negative.any():
+        rejected.add(NEGATIVE, int(negative.sum()), values[negative])
+        usable = usable & ~negative
+    kept = values[usable].astype(np.uint64)
+    if ids_of is None:
+        return kept, usable
+    addresses, found = look_up(ids_of, kept)
+    if not found.all():
+        rejected.add(UNKNOWN_ID, int((~found).sum()), kept[~found])
+        usable[np.flatnonzero(usable)[~found]] = False
+    return addresses[found], usable
+
+
+def look_up(dataset: lance.LanceDataset, ids: Addresses) -> tuple[Addresses, Mask]:
+    """Maps stable row ids to addresses; ids that the snapshot does not have are left out by pylance."""
+    unique = distinct(ids)
+    # The one call of pylance that goes through the row id index and returns addresses; `take_rows` fails on an id that is missing.
+    table = dataset._take_rows(unique.tolist(), columns=[ROW_ID, ROW_ADDRESS])  # noqa: SLF001
+    known = table.column(ROW_ID).to_numpy()
+    order = np.argsort(known)
+    known, mapped = known[order], table.column(ROW_ADDRESS).to_numpy()[order]
+    if len(known) == 0:
+        return np.zeros(len(ids), dtype=np.uint64), np.zeros(len(ids), dtype=np.bool_)
+    at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
+    return mapped[at], known[at] == ids

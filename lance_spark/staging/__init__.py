@@ -1,0 +1,1 @@
+"""Files that belong to no version yet: who wrote them, what is in them, and when they may be deleted."""

@@ -1,0 +1,159 @@
+"""Blob columns of file format 2.2: values that lie beside the data file rather than in it.
+
+`lance.write_dataset` prepares them itself, but under file names of its own choice, which nobody could find again after a kill. Here the
+same is done for files that we name. Small values stay in the data file, middling ones share a sidecar, and large ones get one each, by
+the thresholds that Lance has and that a column's metadata may change.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+if TYPE_CHECKING:
+    from lance.blob import PackedBlobWriter
+
+    from lance_spark.staging.area import StagedFile
+
+BLOB_KEY = b"lance-encoding:blob"
+_EXTENSION_KEY = b"ARROW:extension:name"
+_EXTENSION = "lance.blob.v2"
+
+_INLINE_BYTES = 64 << 10
+_PACKED_BYTES = 4 << 20
+_SIDECAR_BYTES = 1 << 30
+"""Lance's own defaults: up to the first a value is inline, up to the second packed; the third is where a packed sidecar is full."""
+
+_INLINE, _PACKED, _DEDICATED = 0, 1, 2
+
+_PREPARED_SINCE = (2, 2)
+
+_PREPARED = pa.struct(
+    [
+        ("kind", pa.uint8()),
+        ("data", pa.large_binary()),
+        ("uri", pa.string()),
+        ("blob_id", pa.uint32()),
+        ("blob_size", pa.uint64()),
+        ("position", pa.uint64()),
+    ]
+)
+"""What Lance's encoder takes; the type that `lance.BlobDescriptorArrayBuilder` makes value by value."""
+
+
+def is_logical_blob(field: pa.Field[Any]) -> bool:
+    """Tells whether a binary column is marked to be stored as blobs."""
+    return (field.metadata or {}).get(BLOB_KEY) == b"true" and not is_stored_as_blob(field)
+
+
+def is_stored_as_blob(field: pa.Field[Any]) -> bool:
+    """Tells whether a column of a table's schema has blob descriptors, which this module must prepare."""
+    return isinstance(field.type, pa.BaseExtensionType) and field.type.extension_name == _EXTENSION
+
+
+def row_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    """Returns the field that rows have for a column of a table: a blob as `large_binary`, marked; any other as it is."""
+    if not is_stored_as_blob(field):
+        return field
+    return pa.field(field.name, pa.large_binary(), field.nullable, {**(field.metadata or {}), BLOB_KEY: b"true"})
+
+
+def prepared_blob_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    """Returns the field of prepared descriptors for a marked binary column."""
+    metadata = {k: v for k, v in (field.metadata or {}).items() if k != BLOB_KEY}
+    return pa.field(field.name, _PREPARED, field.nullable, {**metadata, _EXTENSION_KEY: _EXTENSION.encode()})
+
+
+def prepares_blobs(version: str) -> bool:
+    """Tells whether a blob column of a file format is a struct of descriptors that whoever writes the file must prepare."""
+    return tuple(int(part) for part in version.split(".")) >= _PREPARED_SINCE if version[0].isdigit() else True
+
+
+def file_field(field: pa.Field[Any], version: str) -> pa.Field[Any]:
+    """Returns the field that the writer of a file takes for a column of rows."""
+    return prepared_blob_field(field) if is_logical_blob(field) and prepares_blobs(version) else field
+
+
+class BlobEncoder:
+    """Turns the values of one data file's blob columns into descriptors, and writes the sidecars. Lives as long as the file is open.
+
+    Memory does not grow with the data: sidecars are streamed.
+    """
+
+    def __init__(self, file: StagedFile) -> None:
+        self._file = file
+        self._sidecars = 0
+        self._packed: PackedBlobWriter | None = None
+        self._packed_id = 0
+        self._packed_bytes = 0
+
+    def encode(self, values: pa.Array[Any], field: pa.Field[Any]) -> pa.StructArray:
+        """Writes what does not stay in the data file, and returns the descriptors.
+
+        Args:
+            values: `large_binary` values; NULL stays NULL.
+            field: Their field, for the thresholds in its metadata.
+        """
+        inline_limit = _threshold(field, "inline-size", _INLINE_BYTES)
+        packed_limit = _threshold(field, "dedicated-size", _PACKED_BYTES)
+        values = cast(pa.LargeBinaryArray, values)
+        sizes = pc.binary_length(values).fill_null(0).cast(pa.uint64()).to_numpy()
+        kinds = np.where(sizes > packed_limit, _DEDICATED, np.where(sizes > inline_limit, _PACKED, _INLINE)).astype(
+            np.uint8
+        )
+        ids = np.zeros(len(values), np.uint32)
+        positions = np.zeros(len(values), np.uint64)
+        # One step per value from here on, but only for values that take a write of their own anyway.
+        for row in np.flatnonzero(kinds != _INLINE).tolist():
+            value = values[row].as_buffer()
+            if kinds[row] == _PACKED:
+                ids[row], positions[row] = self._pack(value, _threshold(field, "pack-file-size", _SIDECAR_BYTES))
+            else:
+                ids[row] = self._write_dedicated(value)
+        null = values.is_null().to_numpy(zero_copy_only=False)
+        outside = kinds != _INLINE
+        return pa.StructArray.from_arrays(
+            [
+                pa.array(kinds, mask=null),
+                pc.if_else(pa.array(outside), pa.scalar(None, pa.large_binary()), values),
+                pa.nulls(len(values), pa.string()),
+                pa.array(ids, mask=~outside),
+                pa.array(sizes, mask=~outside),
+                pa.array(positions, mask=kinds != _PACKED),
+            ],
+            fields=list(_PREPARED),
+            mask=pa.array(null),
+        )
+
+    def finish(self) -> None:
+        """Finishes the open sidecar; call it before the data file is closed."""
+        if self._packed is not None:
+            self._packed.finish()
+            self._packed = None
+
+    def _pack(self, value: pa.Buffer, sidecar_limit: int) -> tuple[int, int]:
+        if self._packed is not None and self._packed_bytes + value.size > sidecar_limit:
+            self.finish()
+        if self._packed is None:
+            self._sidecars += 1
+            self._packed_id, self._packed_bytes = self._sidecars, 0
+            self._packed = self._file.open_packed_blobs(self._packed_id)
+        position = self._packed_bytes
+        self._packed.write_blob(value.to_pybytes())
+        self._packed_bytes += value.size
+        return self._packed_id, position
+
+    def _write_dedicated(self, value: pa.Buffer) -> int:
+        self._sidecars += 1
+        writer = self._file.open_dedicated_blob(self._sidecars)
+        writer.write(value.to_pybytes())
+        writer.finish()
+        return self._sidecars
+
+
+def _threshold(field: pa.Field[Any], name: str, default: int) -> int:
+    text = (field.metadata or {}).get(f"lance-encoding:blob-{name}-threshold".encode())
+    return default if text is None else int(text)

@@ -1,0 +1,329 @@
+"""Column files: one Lance file with new values of columns for every physical row of one fragment.
+
+Rows come in ascending order of their position, as many as there are; rows that nobody gave keep the column's old value, or are NULL
+where the column is new. Only the target columns are read, and only in windows that have gaps. Memory is bounded by a window, not by the
+fragment.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lance_spark.commit.changes import FragmentColumns, StagedColumns
+from lance_spark.errors import CommitError, ValueConversionError
+from lance_spark.rows.row_addresses import (
+    DUPLICATE,
+    Addresses,
+    Rejected,
+    SnapshotRows,
+    fragments_of,
+    offsets_of,
+    runs_of,
+)
+from lance_spark.rows.row_set import RowSet
+from lance_spark.staging.blobs import BlobEncoder, file_field, is_logical_blob
+
+if TYPE_CHECKING:
+    from lance.fragment import LanceFragment
+
+    from lance_spark.staging.area import Attempt, StagedFile
+
+_WINDOW_BYTES = 16 << 20
+_MOST_WINDOW_ROWS = 1 << 16
+_LEAST_WINDOW_ROWS = 64
+_FIRST_WINDOW_ROWS = 256
+"""Rows of old values that are read before it is known how wide they are: their size on storage does not tell, it is compressed."""
+_FIRST_BLOBS = 8
+"""The same where there are blobs among them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """The columns that a backfill writes. Picklable.
+
+    Attributes:
+        schema: Their Arrow fields, as rows have them: blobs as `large_binary`.
+        existing: Names of those that the snapshot has; gaps keep their values there. The others are new, and gaps are NULL.
+        format: Lance file format of the table, such as `2.1`.
+    """
+
+    schema: pa.Schema
+    existing: tuple[str, ...]
+    format: str
+
+    @property
+    def blobs(self) -> tuple[str, ...]:
+        """Names of the blob columns."""
+        return tuple(field.name for field in self.schema if is_logical_blob(field))
+
+    @property
+    def file_schema(self) -> pa.Schema:
+        """The Arrow fields that the file's writer takes."""
+        return pa.schema([file_field(field, self.format) for field in self.schema])
+
+
+class ColumnFile:
+    """The column file of one fragment, being written. Belongs to one task.
+
+    Attributes:
+        given: Rows that were given so far.
+    """
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that were given so far."""
+        return len(self.given)
+
+    def __init__(self, attempt: Attempt, rows: SnapshotRows, fragment: LanceFragment, targets: Targets) -> None:
+        self.given = RowSet.empty()
+        self._snapshot = rows
+        self._fragment = fragment
+        self._targets = targets
+        self._physical_rows: int = fragment.metadata.physical_rows
+        self._file_schema = targets.file_schema
+        self._file: StagedFile = attempt.open_data_file(self._file_schema, version=targets.format)
+        prepared = self._file_schema.types != targets.schema.types
+        self._blobs = BlobEncoder(self._file) if prepared else None
+        self._old_row_bytes: int | None = None
+        self._next = 0
+        self._pending: list[tuple[NDArray[np.int64], pa.RecordBatch]] = []
+        self._pending_bytes = 0
+        self._pending_rows = 0
+
+    def append(self, offsets: NDArray[np.int64], values: pa.RecordBatch) -> None:
+        """Adds rows.
+
+        Args:
+            offsets: Their positions, strictly ascending, and after all earlier ones.
+            values: Their values in the columns and types of the targets.
+        """
+        if len(offsets) == 0:
+            return
+        self.given |= RowSet.of(offsets)
+        self._pending.append((offsets, values))
+        self._pending_bytes += values.nbytes
+        self._pending_rows += len(offsets)
+        if self._pending_bytes >= _WINDOW_BYTES or int(offsets[-1]) + 1 - self._next >= _MOST_WINDOW_ROWS:
+            self._flush(int(offsets[-1]) + 1)
+
+    def close(self) -> FragmentColumns:
+        """Fills the rest and finishes the file.
+
+        Raises:
+            CommitError: The file does not have exactly one row per physical row.
+        """
+        self._flush(self._physical_rows)
+        if self._blobs is not None:
+            self._blobs.finish()
+        rows = self._file.close()
+        if rows != self._physical_rows:
+            raise CommitError(
+                f"a column file has {rows} rows for a fragment of {self._physical_rows} - fragment {self._fragment.fragment_id}, "
+                f"{self._file.name} - this is a fault of lance-spark; nothing was committed",
+                uri=self._file.name,
+            )
+        return FragmentColumns(
+            fragment=self._fragment.metadata,
+            staged=StagedColumns(name=self._file.name, size_bytes=self._file.size_bytes),
+            given=self.given,
+        )
+
+    def discard(self) -> None:
+        """Gives the file up after an error."""
+        self._file.discard()
+
+    def _flush(self, end: int) -> None:
+        schema = self._targets.schema
+        offsets = np.concatenate([part[0] for part in self._pending]) if self._pending else np.empty(0, dtype=np.int64)
+        given = pa.Table.from_batches([part[1] for part in self._pending], schema=schema)
+        given_row_bytes = self._pending_bytes // max(self._pending_rows, 1)
+        self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
+        while self._next < end:
+            stop = min(self._next + self._window_rows(given_row_bytes), end)
+            first, last = np.searchsorted(offsets, [self._next, stop])
+            self._write_window(stop, offsets[first:last], given.slice(first, last - first))
+            self._next = stop
+
+    def _window_rows(self, given_row_bytes: int) -> int:
+        if self._targets.existing and self._old_row_bytes is None:
+            return _FIRST_BLOBS if self._targets.blobs else _FIRST_WINDOW_ROWS
+        width = sum(_fixed_bytes(field.type) for field in self._targets.schema)
+        rows = _WINDOW_BYTES // max(given_row_bytes, self._old_row_bytes or 0, width, 1)
+        return max(1 if self._targets.blobs else _LEAST_WINDOW_ROWS, min(rows, _MOST_WINDOW_ROWS))
+
+    def _write_window(self, stop: int, offsets: NDArray[np.int64], given: pa.Table) -> None:
+        """Writes the rows `next` to `stop`."""
+        rows = stop - self._next
+        if len(offsets) == rows:
+            for batch in given.to_batches():
+                self._write(batch)
+            return
+        at = np.full(rows, -1, dtype=np.int64)
+        at[offsets - self._next] = np.arange(len(offsets))
+        missing = at < 0
+        nullable: Any = pa.array(at, type=pa.int64(), mask=missing)
+        old = self._read_old(self._next, rows) if self._targets.existing else None
+        merged: Any = np.where(missing, np.arange(rows), at + rows)
+        columns = []
+        for field in self._targets.schema:
+            new = given.column(field.name)
+            if old is None or field.name not in self._targets.existing:
+                column = new.take(nullable) if len(offsets) else pa.chunked_array([pa.nulls(rows, field.type)])
+            elif len(offsets):
+                column = pa.chunked_array([*old.column(field.name).chunks, *new.chunks], type=field.type).take(
+                    pa.array(merged)
+                )
+            else:
+                column = old.column(field.name)
+            columns.append(column)
+        for batch in pa.Table.from_arrays(columns, schema=self._targets.schema).combine_chunks().to_batches():
+            self._write(batch)
+
+    def _write(self, batch: pa.RecordBatch) -> None:
+        try:
+            self._file.write_batch(self._encoded(batch))
+        except ValueError as error:
+            names = ", ".join(self._targets.schema.names)
+            raise ValueConversionError(
+                names,
+                None,
+                f"Lance cannot store the values: {error}",
+                hint=f"the table's file format is {self._targets.format}",
+            ) from error
+
+    def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the batch as the file takes it, with descriptors in the place of blobs where its format wants them."""
+        if self._blobs is None:
+            return batch
+        columns = [
+            self._blobs.encode(batch.column(field.name), field)
+            if stored.type != field.type
+            else batch.column(field.name)
+            for field, stored in zip(self._targets.schema, self._file_schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._file_schema)
+
+    def _read_old(self, start: int, rows: int) -> pa.Table:
+        """Reads the snapshot's values of a window, deleted rows included: positions are physical ones then (measured)."""
+        blobs = [name for name in self._targets.existing if name in self._targets.blobs]
+        old = self._scan_old(start, rows, [name for name in self._targets.existing if name not in blobs])
+        for name in blobs:
+            old = old.append_column(self._targets.schema.field(name), self._read_blobs(name, start, rows))
+        # The widest so far: rows of one fragment are often alike, and windows that are too small cost little.
+        self._old_row_bytes = max(self._old_row_bytes or 0, old.nbytes // rows)
+        return old.select(list(self._targets.existing))
+
+    def _read_blobs(self, column: str, start: int, rows: int) -> pa.Array[Any]:
+        """Reads the bytes of a window's blobs; a deleted row has none."""
+        first = self._fragment.fragment_id << 32 | start
+        deleted = self._snapshot.deleted(self._fragment.fragment_id)
+        live = [first + row for row in range(rows) if deleted is None or not deleted[start + row]]
+        found = dict(self._snapshot.dataset.read_blobs(column, addresses=live, preserve_order=True) if live else [])
+        blobs: pa.Array[Any] = pa.array([found.get(first + row) for row in range(rows)], type=pa.large_binary())
+        return blobs
+
+    def _scan_old(self, start: int, rows: int, names: list[str]) -> pa.Table:
+        scanner = self._fragment.scanner(
+            columns=names, offset=start, limit=rows, include_deleted_rows=True, with_row_id=True, batch_size=rows
+        )
+        table: pa.Table = scanner.to_table().select(names)
+        if table.num_rows != rows:
+            raise CommitError(
+                f"the snapshot returned {table.num_rows} of {rows} old values - fragment {self._fragment.fragment_id}, rows {start} to "
+                f"{start + rows - 1} - nothing was committed; check that the table's files are there",
+                uri=self._file.name,
+            )
+        return table
+
+
+class ColumnFiles:
+    """Writes the column files of fragments that come one after the other. Belongs to one task.
+
+    Trusts no order: a fragment that comes again, or a row that comes too late, is found.
+    """
+
+    def __init__(self, attempt: Attempt, rows: SnapshotRows, targets: Targets, rejected: Rejected) -> None:
+        self._attempt = attempt
+        self._rows = rows
+        self._targets = targets
+        self._rejected = rejected
+        self._seen: set[int] = set()
+        self._current: tuple[int, ColumnFile] | None = None
+        self._last = -1
+        self._done: list[FragmentColumns] = []
+
+    def append(self, addresses: Addresses, values: pa.RecordBatch) -> None:
+        """Adds live rows of the snapshot; a row that repeats the one before it is counted and left out.
+
+        Raises:
+            CommitError: The rows of a fragment do not stand together, or are not ascending.
+        """
+        offsets = offsets_of(addresses)
+        for fragment_id, start, end in runs_of(fragments_of(addresses)):
+            file = self._file_of(fragment_id)
+            part = offsets[start:end]
+            steps = np.diff(part, prepend=self._last)
+            if (steps < 0).any():
+                raise self._disorder(fragment_id)
+            chosen = values.slice(start, end - start)
+            twice = steps == 0
+            if twice.any():
+                self._rejected.add(DUPLICATE, int(twice.sum()), addresses[start:end][twice])
+                chosen, part = chosen.filter(pa.array(~twice)), part[~twice]
+            file.append(part, chosen)
+            self._last = int(offsets[end - 1])
+
+    def finish(self) -> tuple[FragmentColumns, ...]:
+        """Finishes the last file, and returns all of them."""
+        self._close_current()
+        return tuple(self._done)
+
+    def discard(self) -> None:
+        """Gives the open file up after an error."""
+        if self._current is not None:
+            self._current[1].discard()
+            self._current = None
+
+    def _file_of(self, fragment_id: int) -> ColumnFile:
+        if self._current is not None and self._current[0] == fragment_id:
+            return self._current[1]
+        self._close_current()
+        fragment = self._rows.fragment(fragment_id)
+        if fragment is None or fragment_id in self._seen:
+            raise self._disorder(fragment_id)
+        self._seen.add(fragment_id)
+        self._last = -1
+        file = ColumnFile(self._attempt, self._rows, fragment, self._targets)
+        self._current = (fragment_id, file)
+        return file
+
+    def _close_current(self) -> None:
+        if self._current is not None:
+            self._done.append(self._current[1].close())
+            self._current = None
+
+    def _disorder(self, fragment_id: int) -> CommitError:
+        return CommitError(
+            f"the rows of a fragment did not arrive together and in order, as the planner rule promised - fragment {fragment_id} of "
+            f"{self._rows.dataset.uri} - nothing was committed; call lance_spark.disable_pushdown(spark) and write again",
+            uri=self._rows.dataset.uri,
+        )
+
+
+def _fixed_bytes(type: pa.DataType) -> int:
+    """Returns the bytes that a value takes at least, even a NULL one: fixed-size lists reserve room for all of their elements."""
+    if isinstance(type, pa.BaseExtensionType):
+        return _fixed_bytes(type.storage_type)
+    if pa.types.is_fixed_size_list(type):
+        return int(type.list_size) * max(_fixed_bytes(type.value_type), 1)
+    if pa.types.is_struct(type):
+        return sum(_fixed_bytes(type.field(i).type) for i in range(type.num_fields))
+    try:
+        return max(int(type.bit_width) // 8, 1)
+    except ValueError:
+        return 4

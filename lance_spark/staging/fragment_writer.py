@@ -1,0 +1,110 @@
+"""Writes a task's rows as fragments, one data file after the other. Runs on an executor."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lance_spark.staging.blobs import BlobEncoder
+from lance_spark.staging.file_layout import FileLayout, explain_refusal
+
+if TYPE_CHECKING:
+    from lance.fragment import FragmentMetadata
+
+    from lance_spark.staging.area import Attempt, StagedFile, Staging
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FileLimits:
+    """When a file is full and a new fragment begins.
+
+    Attributes:
+        max_rows: Most rows of a file; exact.
+        max_bytes: Bytes of Arrow data after which no further batch goes into a file.
+    """
+
+    max_rows: int
+    max_bytes: int
+
+
+class FragmentSink:
+    """Takes batches and makes fragments of them. Belongs to one task attempt; nothing is made before the first row.
+
+    Memory: the batch at hand, and the pages that Lance has not written yet.
+    """
+
+    def __init__(self, staging: Staging, layout: FileLayout, limits: FileLimits) -> None:
+        self._staging = staging
+        self._layout = layout
+        self._limits = limits
+        self._file_schema = layout.file_schema
+        self._attempt: Attempt | None = None
+        self._file: StagedFile | None = None
+        self._blobs: BlobEncoder | None = None
+        self._rows = 0
+        self._bytes = 0
+        self._fragments: list[FragmentMetadata] = []
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        """Writes rows of the layout's `row_schema`, with aligned buffers.
+
+        Raises:
+            UnsupportedTypeError: The file format cannot hold a value, such as a NULL struct in 2.0.
+            CommitError: The job has ended without this attempt.
+        """
+        while batch.num_rows:
+            if self._file is None:
+                self._file = self._open()
+            part = batch.slice(0, self._limits.max_rows - self._rows)
+            batch = batch.slice(part.num_rows)
+            self._write_part(self._file, part)
+            if self._rows >= self._limits.max_rows or self._bytes >= self._limits.max_bytes:
+                self._close()
+
+    def finish(self) -> tuple[FragmentMetadata, ...]:
+        """Closes the last file and returns the fragments, in the order of the rows."""
+        self._close()
+        return tuple(self._fragments)
+
+    def abandon(self) -> None:
+        """Gives up after an error. What was written is deleted when the job ends, by :meth:`Staging.sweep`."""
+        self._blobs = None
+        if self._file is not None:
+            self._file.discard()
+            self._file = None
+
+    def _open(self) -> StagedFile:
+        if self._attempt is None:
+            self._attempt = self._staging.begin_attempt()
+        file = self._attempt.open_data_file(self._file_schema, version=self._layout.version)
+        self._blobs = BlobEncoder(file) if self._layout.blob_columns else None
+        self._rows = self._bytes = 0
+        return file
+
+    def _write_part(self, file: StagedFile, part: pa.RecordBatch) -> None:
+        try:
+            file.write_batch(self._with_blobs(part))
+        except (ValueError, NotImplementedError) as error:
+            raise explain_refusal(self._layout.row_schema, self._layout.version, error, part) from error
+        self._rows += part.num_rows
+        self._bytes += part.nbytes
+
+    def _with_blobs(self, part: pa.RecordBatch) -> pa.RecordBatch:
+        if self._blobs is None:
+            return part
+        columns = [
+            self._blobs.encode(column, field) if field.name in self._layout.blob_columns else column
+            for column, field in zip(part.columns, self._layout.row_schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._file_schema)
+
+    def _close(self) -> None:
+        if self._file is None:
+            return
+        file, self._file = self._file, None
+        if self._blobs is not None:
+            self._blobs.finish()
+        rows = file.close()
+        self._fragments.append(self._layout.fragment(file.name, rows=rows, size_bytes=file.size_bytes))

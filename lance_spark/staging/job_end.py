@@ -1,0 +1,151 @@
+"""How a job ends: its commit lands, it is given up, or Spark aborts it. Decides which of its files may go.
+
+A commit runs in one process and an abort in another, maybe at the same time. Both follow one order: a commit puts up its marker and then looks
+whether the job is still open; an abort closes the job and then looks for that marker. So at least one of them sees the other: an abort
+keeps all files where a commit may be under way, and a commit does not begin where an abort has.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Collection
+from dataclasses import replace
+from typing import TypeVar
+
+from lance_spark.commit.changes import CommitResult
+from lance_spark.commit.conflicts.history import find_job, named_files
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import (
+    CarryOverTooLargeError,
+    CommitError,
+    CommitImpossibleError,
+    CommitOutcomeUnknownError,
+    TableNotFoundError,
+)
+from lance_spark.staging.area import Staging
+from lance_spark.staging.folders import is_local, remove_empty_folders
+
+logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
+
+
+def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) -> _T:
+    """Runs a commit, and deletes the job's files if it certainly did not happen.
+
+    Raises:
+        Whatever `act` raises. After a `CommitOutcomeUnknownError` and a `CarryOverTooLargeError`, and after any other failure of an object store once the commit has begun,
+        the files are kept, because a request may still arrive.
+    """
+    try:
+        return act()
+    except (CommitOutcomeUnknownError, CarryOverTooLargeError):
+        raise
+    except BaseException as error:
+        if isinstance(error, CommitError) or is_local(ref.uri) or not staging.has_begun_commit():
+            _try_to_give_up(staging, ref)
+        raise
+
+
+def commit_or_keep(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) -> _T:
+    """Runs a commit of what an earlier one has left, and deletes that only if no further call could commit it.
+
+    Raises:
+        Whatever `act` raises. After anything but a `CommitImpossibleError`, all that the job's tasks wrote is kept.
+    """
+    try:
+        return act()
+    except CommitImpossibleError:
+        _try_to_give_up(staging, ref)
+        raise
+    except BaseException:
+        _try_to_close(staging)
+        raise
+
+
+def _try_to_close(staging: Staging) -> None:
+    """Ends a job for its tasks that still run: they delete what they made. A further call opens it again."""
+    try:
+        staging.close_job()
+    except OSError as error:
+        logger.warning("job %s could not be closed: %s - at %s", staging.job_id, error, staging.uri)
+
+
+def _try_to_give_up(staging: Staging, ref: DatasetRef) -> None:
+    try:
+        give_up(staging, ref)
+    except OSError as error:
+        # What made the commit fail is what the user has to know.
+        logger.warning(
+            "files of job %s could not be deleted: %s - at %s - lance_spark.cleanup deletes them later",
+            staging.job_id,
+            error,
+            ref.uri,
+        )
+
+
+def give_up(staging: Staging, ref: DatasetRef) -> None:
+    """Deletes the files of a job that has committed nothing, but for those that a version names after all.
+
+    A commit that was taken back is an old version, and the events of a version that was cleaned up are gone while its files may live on in
+    the next one: so manifests are asked, not transactions.
+
+    Args:
+        staging: The job's files.
+        ref: The table, at the version that the job read.
+    """
+    staging.close_job()
+    try:
+        head = ref.open_latest()
+    except TableNotFoundError:
+        staging.sweep()
+        remove_empty_folders(ref.uri, made=staging.made_folder)
+        return
+    written = staging.find_data_files()
+    staging.sweep(keep=named_files(head, written, after=ref.version or 0) if written else ())
+
+
+def abort(staging: Staging, ref: DatasetRef) -> None:
+    """Does what Spark's abort is for. Spark calls it too where the commit's process died or its answer was lost."""
+    if staging.session.contains(staging.pending):
+        staging.close_job()
+        logger.info("what job %s wrote is kept for lance_spark.finish_backfill - at %s", staging.job_id, ref.uri)
+    elif staging.close_job() and find_commit(staging, ref) is None:
+        logger.warning(
+            "whether job %s was committed is not known, so its files are kept - at %s - lance_spark.cleanup deletes them later",
+            staging.job_id,
+            ref.uri,
+        )
+    else:
+        give_up(staging, ref)
+
+
+def find_commit(staging: Staging, ref: DatasetRef) -> CommitResult | None:
+    """Returns what this job has committed, or None."""
+    try:
+        found = find_job(ref.open_latest(), staging.job_id, after=ref.version or 0)
+    except TableNotFoundError:
+        return None
+    return None if found is None else replace(found, uri=ref.uri)
+
+
+def finish(staging: Staging, ref: DatasetRef, keep: Collection[str], *, unless_named: Collection[str] = ()) -> None:
+    """Deletes what other attempts of a committed job left.
+
+    Args:
+        staging: The job's files.
+        ref: The table, at the version that the job read.
+        keep: Names of the files that were committed.
+        unless_named: Names of files of which it is not known; those that a version names are kept.
+    """
+    try:
+        named = named_files(ref.open_latest(), unless_named, after=ref.version or 0) if unless_named else ()
+        staging.sweep([*keep, *named])
+    except OSError as error:
+        # The version is there; that something else of the job is there too must not make the job fail.
+        logger.warning(
+            "files of killed attempts of job %s could not be deleted: %s - at %s - lance_spark.cleanup deletes them later",
+            staging.job_id,
+            error,
+            ref.uri,
+        )

@@ -1,0 +1,73 @@
+"""Removes what jobs left behind whose driver died."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.staging.area import Staging, made_at, staged_jobs
+
+if TYPE_CHECKING:
+    import lance
+
+
+def cleanup(
+    uri: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    older_than: timedelta,
+    needed: Collection[str] = (),
+) -> int:
+    """Deletes what jobs left behind whose driver died: markers, unfinished files, and data files that no version references.
+
+    A file that any version of any branch references stays. Safe beside running jobs as long as `older_than` is more than the longest
+    of them takes; a job that loses a file to an early cleanup fails and commits nothing. Runs on the driver, without Spark.
+
+    Args:
+        uri: Location of the table.
+        storage_options: Options of the object store.
+        older_than: Least age of a job, by the clock of the driver that started it.
+        needed: Names of data files that no version references and that are needed all the same; jobs that wrote any of them are left alone.
+
+    Returns:
+        The number of data files that were deleted.
+
+    Raises:
+        TableUnreadableError: The table or a version of it cannot be read. Nothing of the job in question was deleted.
+    """
+    ref = DatasetRef.at(uri, storage_options or {})
+    before = datetime.now(UTC) - older_than
+    deleted = 0
+    for job in staged_jobs(ref.uri, ref.storage_options):
+        if made_at(job) > before:
+            continue
+        staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=job)
+        # Before anything is looked at: a job that lives longer than expected must not begin its commit now.
+        staging.close_job()
+        candidates = set(staging.find_data_files())
+        keep = _referenced(ref, candidates)
+        if not (candidates - keep).isdisjoint(needed):
+            continue  # its markers tell a later cleanup which files it wrote
+        deleted += staging.sweep(keep=keep)
+    return deleted
+
+
+def _referenced(ref: DatasetRef, candidates: set[str]) -> set[str]:
+    """Returns the candidates that some version references; newest first, where the leftovers of a commit are found soonest."""
+    if not candidates or not table_exists(ref.uri, ref.storage):
+        return set()
+    latest = ref.open_latest()
+    heads: list[lance.LanceDataset] = [latest]
+    heads.extend(latest.checkout_version((name, None)) for name in latest.branches.list())
+    found: set[str] = set()
+    for head in heads:
+        for version in sorted((int(entry["version"]) for entry in head.versions()), reverse=True):
+            dataset = head if version == head.version else head.checkout_version(version)
+            found |= candidates & {
+                str(file.path) for fragment in dataset.get_fragments() for file in fragment.data_files()
+            }
+            if found == candidates:
+                return found
+    return found

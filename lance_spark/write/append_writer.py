@@ -1,0 +1,328 @@
+"""Writes the rows of a DataFrame: appends, creates, overwrites.
+
+:meth:`LanceAppendWriter.plan` runs on the driver and checks everything that can be checked without the rows. :meth:`write` runs in the
+tasks and makes fragments that belong to no version. :meth:`commit` runs in a process of its own on the driver and makes one version of all
+of them, or none.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.changes import CommitResult, RowsToCommit
+from lance_spark.commit.commit_loop import commit_rows, properties_of
+from lance_spark.commit.store_check import refuse_unsafe_store
+from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.errors import (
+    CommitConflictError,
+    CommitError,
+    OptionError,
+    SchemaMismatchError,
+)
+from lance_spark.options import WriteOptions
+from lance_spark.staging.area import Staging, missing_data_files, new_id
+from lance_spark.staging.blobs import is_logical_blob, row_field
+from lance_spark.staging.file_layout import FileLayout
+from lance_spark.staging.folders import first_missing_folder
+from lance_spark.staging.fragment_writer import FileLimits, FragmentSink
+from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
+from lance_spark.types import WriteConverter, check_writable, to_lance_schema
+from lance_spark.write.messages import RowsWritten
+
+if TYPE_CHECKING:
+    import lance
+
+logger = logging.getLogger(__name__)
+
+_SHOWN_FILES = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class LanceAppendWriter(DataSourceArrowWriter):
+    """Writes rows as new fragments and commits them as one version. A picklable value; see :meth:`plan`.
+
+    Attributes:
+        ref: The table; pinned at the version that the write was planned on, where there is a table.
+        source: Spark's schema of the rows.
+        layout: How the rows lie in files.
+        mode: `append` (which creates a table that is not there) or `overwrite`.
+        options: The options.
+        staging: The files of this job.
+        policy: Bounds of the commit's retries.
+    """
+
+    ref: DatasetRef
+    source: StructType
+    layout: FileLayout
+    mode: Literal["append", "overwrite"]
+    options: WriteOptions
+    staging: Staging
+    policy: CommitPolicy
+
+    @staticmethod
+    def plan(ref: DatasetRef, schema: StructType, options: WriteOptions, *, overwrite: bool) -> LanceAppendWriter:
+        """Decides what the write does, and checks all that can be checked without rows. Runs on the driver; writes nothing.
+
+        Args:
+            ref: The table, whether it is there or not.
+            schema: Spark's schema of the rows.
+            options: The options.
+            overwrite: Whether the new version holds only these rows.
+
+        Raises:
+            SchemaMismatchError: The columns do not fit the table.
+            UnsupportedTypeError: The table's file format cannot hold a column.
+            OptionError: An option contradicts the table, or belongs to a backfill.
+            TableUnreadableError: There is something, but it cannot be read.
+        """
+        _refuse_backfill_options(options)
+        _refuse_unusable_columns(schema)
+        # Read here: environment variables of the driver count, not those of another process.
+        policy = CommitPolicy.of(
+            options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
+        )
+        refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
+        exists = table_exists(ref.uri, ref.storage)
+        if exists:
+            ref = ref.pin(None)
+            _refuse_other_settings(ref.open(), options, ref.uri)
+        if exists and not overwrite:
+            layout = _layout_for_append(ref.open(), schema, options)
+        else:
+            version = ref.open().data_storage_version if exists else options.data_storage_version or "stable"
+            layout = _layout_of_new_table(schema, options, version)
+        return LanceAppendWriter(
+            ref=ref,
+            source=schema,
+            layout=layout,
+            mode="overwrite" if overwrite else "append",
+            options=options,
+            staging=Staging(
+                uri=ref.uri,
+                storage_options=ref.storage_options,
+                job_id=new_id(),
+                made_folder=first_missing_folder(ref.uri),
+            ),
+            policy=policy,
+        )
+
+    # mypy compares with the row-wise base class, which pyspark's Arrow writer overrides in the same way.
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:  # type: ignore[override]
+        """Writes a task's rows. Runs on an executor; memory does not grow with the rows.
+
+        Raises:
+            ValueConversionError: A value does not fit its column. It names column and row.
+            UnsupportedTypeError: The table's file format cannot hold a value.
+        """
+        converter = WriteConverter(self.source, self.layout.row_schema)
+        limits = FileLimits(max_rows=self.options.max_rows_per_file, max_bytes=self.options.max_bytes_per_file)
+        sink = FragmentSink(self.staging, self.layout, limits)
+        try:
+            for batch in iterator:
+                if batch.num_rows:
+                    sink.write(converter.convert(batch))
+            fragments = sink.finish()
+        except BaseException:
+            # Also on Lance's panics, which are no Exception: the open file would otherwise stay as long as the worker lives.
+            sink.abandon()
+            raise
+        return RowsWritten(fragments=fragments, rows=sum(f.physical_rows for f in fragments))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Makes one version of all fragments, and deletes what other attempts left. Runs on the driver, in a process of its own.
+
+        Raises:
+            CommitConflictError: Somebody changed the table so that the rows do not fit it any more. Nothing is left behind.
+            CommitOutcomeUnknownError: The store did not answer. The files are kept.
+            CommitError: The commit did not happen. Nothing is left behind.
+        """
+        written = [message for message in messages if isinstance(message, RowsWritten)]
+        if find_commit(self.staging, self.ref) is None:
+            commit_or_give_up(self.staging, self.ref, lambda: self._commit(written))
+        finish(self.staging, self.ref, _names(written))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Deletes everything that the job wrote. Runs on the driver, in a process of its own.
+
+        Spark also calls this where the commit's process died or its answer was lost: then files are deleted only if the commit can
+        neither have happened nor happen still.
+        """
+        del messages
+        abort(self.staging, self.ref)
+
+    def _commit(self, written: Sequence[RowsWritten]) -> CommitResult | None:
+        rows = sum(message.rows for message in written)
+        if rows == 0 and self.mode == "append" and self._exists():
+            logger.info(
+                "no rows were written, so no version was made - at %s (job %s)", self.ref.uri, self.staging.job_id
+            )
+            return None
+        if rows == 0 and self._has_created_empty_table():
+            return None
+        self.staging.begin_commit()
+        self._refuse_missing_files(written)
+        if self.mode == "append" and self.ref.version is not None and not self._exists():
+            raise CommitConflictError(
+                f"the table was deleted while rows for it were written - at {self.ref.uri} - nothing was committed; write again",
+                uri=self.ref.uri,
+            )
+        change = RowsToCommit(
+            mode=self.mode,
+            schema=self.layout.table_schema,
+            fields=self.layout.fields,
+            fragments=tuple(fragment for message in written for fragment in message.fragments),
+            rows=rows,
+            read_version=self.ref.version,
+            enable_stable_row_ids=self.options.enable_stable_row_ids,
+            commit_message=self.options.commit_message,
+        )
+        return commit_rows(self.ref, change, job_id=self.staging.job_id, policy=self.policy)
+
+    def _has_created_empty_table(self) -> bool:
+        """Creates an empty table if the committer cannot: it has no file to take the format from, and would use the default one."""
+        import lance
+        from lance.file import stable_version
+
+        if self._exists() or self.layout.version == stable_version():
+            return False
+        result = CommitResult(
+            uri=self.ref.uri,
+            operation="create",
+            job_id=self.staging.job_id,
+            version=0,
+            read_version=None,
+            rows=0,
+            fragments=0,
+        )
+        try:
+            lance.write_dataset(
+                self.layout.table_schema.empty_table(),
+                self.ref.uri,
+                mode="create",
+                data_storage_version=cast("Literal['2.0', '2.1', '2.3']", self.layout.version),
+                enable_stable_row_ids=self.options.enable_stable_row_ids,
+                storage_options=self.ref.storage or None,
+                transaction_properties=properties_of(result, self.options.commit_message),
+            )
+        except OSError:
+            # Somebody else may have created it meanwhile; if not, the committer says what is wrong.
+            return False
+        return True
+
+    def _refuse_missing_files(self, written: Sequence[RowsWritten]) -> None:
+        names = _names(written)
+        missing = missing_data_files(self.ref.uri, self.ref.storage_options, names)
+        if missing:
+            shown = ", ".join(missing[:_SHOWN_FILES])
+            raise CommitError(
+                f"{len(missing)} of {len(names)} data files that this job wrote were deleted before it could commit them ({shown}) - "
+                f"at {self.ref.uri} - nothing was committed; write again, and clean up only what is older than the longest job",
+                uri=self.ref.uri,
+            )
+
+    def _exists(self) -> bool:
+        return table_exists(self.ref.uri, self.ref.storage)
+
+
+def _names(written: Sequence[RowsWritten]) -> list[str]:
+    return [name for message in written for name in message.file_names]
+
+
+def _layout_of_new_table(schema: StructType, options: WriteOptions, version: str) -> FileLayout:
+    column_options = {column: dict(values) for column, values in options.column_options}
+    rows = pa.schema([row_field(field) for field in to_lance_schema(schema, column_options)])
+    check_writable(schema, rows)
+    return FileLayout.of_new_table(rows, version)
+
+
+def _layout_for_append(dataset: lance.LanceDataset, schema: StructType, options: WriteOptions) -> FileLayout:
+    rows = pa.schema([row_field(field) for field in dataset.schema])
+    check_writable(schema, rows)
+    _refuse_other_column_options(rows, options)
+    # Columns that the DataFrame lacks are left out of the files, as Lance does; they read as NULL.
+    given = {name.lower() for name in schema.names}
+    return FileLayout.of_table(dataset, [name for name in rows.names if name.lower() in given])
+
+
+def _refuse_backfill_options(options: WriteOptions) -> None:
+    for name in ("version", "input_columns", "verify_columns"):
+        value = getattr(options, name)
+        if value is not None:
+            raise OptionError(
+                name,
+                str(value),
+                "only together with option('mode', 'backfill')",
+                problem="does not apply to a write of rows",
+            )
+
+
+def _refuse_unusable_columns(schema: StructType) -> None:
+    if not schema.names:
+        raise SchemaMismatchError("the DataFrame has no columns - nothing was written - select at least one column")
+    doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if doubled:
+        raise SchemaMismatchError(
+            f"the DataFrame has several columns named {', '.join(map(repr, doubled))} - nothing was written - rename or drop all but one"
+        )
+
+
+def _refuse_other_settings(dataset: lance.LanceDataset, options: WriteOptions, uri: str) -> None:
+    """Refuses settings that only a new table takes, where the table has other ones: Lance would ignore them."""
+    from lance.file import stable_version
+
+    has = dataset.data_storage_version
+    wanted = options.data_storage_version
+    if wanted is not None and has != (stable_version() if wanted == "stable" else wanted):
+        raise OptionError(
+            "data_storage_version",
+            wanted,
+            f"{has}, which the table at {uri} has and keeps, or no such option",
+            problem="is not the table's",
+        )
+    if dataset.has_stable_row_ids and not options.enable_stable_row_ids:
+        raise OptionError(
+            "enable_stable_row_ids",
+            "false",
+            f"true, which the table at {uri} has and keeps, or no such option",
+            problem="is not the table's",
+        )
+
+
+def _refuse_other_column_options(rows: pa.Schema, options: WriteOptions) -> None:
+    for column, values in options.column_options:
+        field = _find(list(rows), column)
+        for name, value in values:
+            if field is None:
+                fits, has = False, "no such column"
+            elif name == "lance.encoding":
+                fits, has = is_logical_blob(field), str(field.type)
+            else:
+                fits, has = (
+                    pa.types.is_fixed_size_list(field.type) and field.type.list_size == int(value),
+                    str(field.type),
+                )
+            if not fits:
+                raise OptionError(
+                    f"{column}.{name}",
+                    value,
+                    f"what the table has ({has}), or no such option",
+                    problem="is not the table's",
+                )
+
+
+def _find(fields: Sequence[pa.Field[Any]], path: str) -> pa.Field[Any] | None:
+    """Returns a column by its dotted path; options come in lower case from Spark."""
+    first, _, rest = path.partition(".")
+    found = next((field for field in fields if field.name.lower() == first.lower()), None)
+    if found is None or not rest:
+        return found
+    children = [found.type.field(i) for i in range(found.type.num_fields)] if pa.types.is_struct(found.type) else []
+    return _find(children, rest)

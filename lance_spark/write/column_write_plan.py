@@ -1,0 +1,362 @@
+"""What a backfill may do, decided on the driver before a row is written: which snapshot the rows are of, and whether the columns fit."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+import pyarrow as pa
+from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructType
+
+from lance_spark.commit.changes import InputsFrom
+from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, FieldIdentity, field_identities
+from lance_spark.commit.snapshot import check_still_there
+from lance_spark.dataset import DatasetRef, normalize_uri
+from lance_spark.errors import (
+    ColumnNotFoundError,
+    OptionError,
+    SchemaMismatchError,
+    SnapshotError,
+    UnsupportedTypeError,
+    VersionNotFoundError,
+)
+from lance_spark.options import WriteOptions
+from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID
+from lance_spark.staging.column_file import Targets
+from lance_spark.types import check_writable, to_lance_schema
+from lance_spark.types.fields import is_blob
+
+if TYPE_CHECKING:
+    import lance
+
+_TABLE = "lance.table"
+_SYSTEM_COLUMNS = ("_row_created_at_version", "_row_last_updated_at_version", "_rowoffset", "_distance", "_score")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BackfillPlan:
+    """What one backfill writes. Picklable: tasks and the commit get it.
+
+    Attributes:
+        snapshot: The table at the version that the rows were read at.
+        source: Columns as Spark sends them.
+        columns: The same columns as they are converted: the address (int64), then targets and columns to verify in the table's types.
+        address: Name of the column that says which row: `_rowaddr` or `_rowid`.
+        by_row_id: Whether it holds stable row ids, which must be looked up.
+        targets: The columns to write.
+        target_identities: What the targets are in the snapshot.
+        new_columns: Those that are to be added.
+        verify_columns: Columns that are only compared.
+        inputs: The columns that the values depend on.
+        inputs_from: How these were determined.
+        exclusive: Whether the planner rule promised each fragment's rows in one task and in order.
+        commit_message: Kept with the version.
+        on_stale: Whether a row whose inputs change meanwhile is NULL, or an error.
+        carry_over_max_bytes: Most bytes of values that the commit carries over.
+    """
+
+    snapshot: DatasetRef
+    source: StructType
+    columns: pa.Schema
+    address: str
+    by_row_id: bool
+    targets: Targets
+    target_identities: tuple[FieldIdentity, ...]
+    new_columns: pa.Schema
+    verify_columns: tuple[str, ...]
+    inputs: tuple[FieldIdentity, ...]
+    inputs_from: InputsFrom
+    exclusive: bool
+    commit_message: str | None
+    on_stale: Literal["null", "error"]
+    carry_over_max_bytes: int
+
+
+def plan_backfill(
+    ref: DatasetRef, schema: StructType, options: WriteOptions, write_spec: Mapping[str, Any] | None, *, overwrite: bool
+) -> BackfillPlan:
+    """Plans a backfill; see :meth:`lance_spark.write.column_writer.LanceBackfillWriter.plan`.
+
+    Args:
+        ref: The table that is written to.
+        schema: Columns of the DataFrame, with their metadata.
+        options: The write's options.
+        write_spec: What the planner rule knows of the write, or None without it.
+        overwrite: Whether Spark's save mode is overwrite.
+    """
+    spec = write_spec or {}
+    if overwrite:
+        raise OptionError(
+            "mode", "backfill", "mode('append') with it; no row is replaced", problem="contradicts mode('overwrite')"
+        )
+    address = _address_column(schema, ref.uri)
+    snapshot = _snapshot(ref, schema[address].metadata or {}, options.version, spec.get("snapshots") or ())
+    dataset = _open(snapshot)
+    verify = options.verify_columns or ()
+    named = [f.name for f in schema.fields if f.name not in (address, *verify)]
+    existing = tuple(name for name in named if name in dataset.schema.names)
+    _check_names(schema, address, named, verify, dataset, ref.uri)
+    checked = [*existing, *verify]
+    if checked:
+        table_columns = pa.schema([dataset.schema.field(name) for name in checked])
+        check_writable(StructType([schema[name] for name in checked]), table_columns)
+        for name in existing:
+            _refuse_lacking_fields(schema[name].dataType, dataset.schema.field(name).type, name)
+    added = StructType([schema[name] for name in named if name not in existing])
+    new_columns = _new_columns(added, options)
+    fields = [dataset.schema.field(name) if name in existing else new_columns.field(name) for name in named]
+    _refuse_unsupported(fields, dataset)
+    inputs, inputs_from = _inputs(options.input_columns, spec.get("input_columns"), named, dataset, ref.uri)
+    by_row_id = address == ROW_ID and dataset.has_stable_row_ids
+    return BackfillPlan(
+        snapshot=snapshot,
+        source=schema,
+        columns=pa.schema([pa.field(address, pa.int64()), *fields, *(dataset.schema.field(n) for n in verify)]),
+        address=address,
+        by_row_id=by_row_id,
+        targets=Targets(schema=pa.schema(fields), existing=existing, format=dataset.data_storage_version),
+        target_identities=tuple(_identity(dataset, arrow) for arrow in fields),
+        new_columns=new_columns,
+        verify_columns=verify,
+        inputs=inputs,
+        inputs_from=inputs_from,
+        # The order of row ids is not that of addresses once an update has moved rows.
+        exclusive=bool(spec.get("exclusive")) and not by_row_id,
+        commit_message=options.commit_message,
+        on_stale=options.on_stale,
+        carry_over_max_bytes=options.carry_over_max_bytes,
+    )
+
+
+def _address_column(schema: StructType, uri: str) -> str:
+    found = [name for name in (ROW_ADDRESS, ROW_ID) if name in schema.names]
+    if len(found) != 1:
+        what = "both _rowaddr and _rowid" if found else "neither _rowaddr nor _rowid"
+        raise SchemaMismatchError(
+            f"a backfill needs one column that says which row each value is for, and there is {what} - writing to {uri} - read the table "
+            "with option('with_row_address', True) and write the column _rowaddr along"
+        )
+    if not isinstance(schema[found[0]].dataType, LongType):
+        raise SchemaMismatchError(
+            f"column {found[0]!r} must be a bigint, as it was read, but is {schema[found[0]].dataType.simpleString()} - writing to {uri} - "
+            "write it unchanged"
+        )
+    return found[0]
+
+
+def _refuse_lacking_fields(given: DataType, has: pa.DataType, path: str) -> None:
+    """Refuses a struct without some of the column's fields: they would become NULL in every row that is given."""
+    if isinstance(given, ArrayType) and not pa.types.is_map(has) and hasattr(has, "value_type"):
+        _refuse_lacking_fields(given.elementType, has.value_type, f"{path}.element")
+    elif isinstance(given, MapType) and pa.types.is_map(has):
+        _refuse_lacking_fields(given.keyType, has.key_type, f"{path}.key")
+        _refuse_lacking_fields(given.valueType, has.item_type, f"{path}.value")
+    elif isinstance(given, StructType) and pa.types.is_struct(has):
+        there = {field.name.lower(): field.dataType for field in given.fields}
+        lacking = [field.name for field in has if field.name.lower() not in there]
+        if lacking:
+            raise SchemaMismatchError(
+                f"column {path!r} lacks the fields {', '.join(map(repr, lacking))} that the table's column has - nothing was written - "
+                "a value is written whole, so take the other fields along: struct(new AS x, s.y AS y)"
+            )
+        for field in has:
+            _refuse_lacking_fields(there[field.name.lower()], field.type, f"{path}.{field.name}")
+
+
+def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None, planned: Sequence[str]) -> DatasetRef:
+    """Finds out which table and version the addresses are of.
+
+    Raises:
+        SnapshotError: It is not known, not this table, or there are several.
+    """
+    distinct = sorted({_canonical(text) for text in planned})
+    if len(distinct) > 1:
+        raise SnapshotError(
+            f"row addresses of {len(distinct)} reads come together in one write ({'; '.join(distinct)}), and which row is of which cannot "
+            f"be told - writing to {ref.uri} - use one load() for all of them, or write once for each"
+        )
+    carried = _carried(metadata[_TABLE], ref.uri) if _TABLE in metadata else {}
+    if carried.get("version") is None:
+        return _named_snapshot(ref, version, distinct)
+    uri, branch = normalize_uri(carried["uri"]), carried.get("branch")
+    if not _same_place(uri, ref.uri):
+        raise SnapshotError(
+            f"the row addresses are of another table, {uri} - writing to {ref.uri} - they mean other rows here; write to {uri}, or join on "
+            "a key with a read of this table"
+        )
+    if branch is not None:
+        raise SnapshotError(
+            f"the row addresses are of branch {branch!r}, and a DataFrame write goes to the main branch - writing to {ref.uri} - "
+            "read the main branch"
+        )
+    if version is not None and version != carried["version"]:
+        raise SnapshotError(
+            f"the row addresses were read at version {carried['version']}, but option 'version' says {version} - writing to {ref.uri} - "
+            "leave the option out: the DataFrame knows its version"
+        )
+    return replace(ref, version=int(carried["version"]), branch=None, incarnation=carried.get("incarnation"))
+
+
+def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]) -> DatasetRef:
+    if version is None:
+        raise SnapshotError(
+            "the row addresses have lost the version that they were read at, as they do in mapInArrow, cast, union and full outer joins - "
+            f"writing to {ref.uri} - say it with option('version', N), where N is the version that was read; addresses of one version mean "
+            "other rows in another"
+        )
+    known = {json.loads(text).get("version") for text in planned} - {None}
+    if known and version not in known:
+        raise SnapshotError(
+            f"option 'version' says {version}, but the query reads row addresses at version {known.pop()} - writing to {ref.uri} - name the "
+            "version that was read"
+        )
+    return ref.pin(version)
+
+
+def _carried(text: object, uri: str) -> dict[str, Any]:
+    """Reads what the metadata of the row addresses says of their table; everybody can write column metadata."""
+    shape: dict[str, type | tuple[type, ...]] = {
+        "uri": str,
+        "version": (int, type(None)),
+        "incarnation": (str, type(None)),
+        "branch": (str, type(None)),
+    }
+    try:
+        carried = json.loads(str(text))
+    except ValueError:
+        carried = None
+    if not isinstance(carried, dict) or not all(isinstance(carried.get(key), kind) for key, kind in shape.items()):
+        raise SnapshotError(
+            f"the metadata of the row addresses is damaged: {_TABLE} is {str(text)[:200]!r} - writing to {uri} - select the column as it "
+            "was read, or say the version with option('version', N)"
+        )
+    return carried
+
+
+def _canonical(text: str) -> str:
+    return json.dumps(json.loads(text), sort_keys=True)
+
+
+def _same_place(one: str, other: str) -> bool:
+    if one == other:
+        return True
+    return "://" not in one and "://" not in other and os.path.realpath(one) == os.path.realpath(other)
+
+
+def _open(snapshot: DatasetRef) -> lance.LanceDataset:
+    try:
+        check_still_there(snapshot)
+        dataset = snapshot.open()
+    except VersionNotFoundError as error:
+        raise SnapshotError(
+            f"version {snapshot.version}, which the rows were read at, is not there any more: it was cleaned up, or the table was made anew "
+            f"- at {snapshot.uri} - read the table again"
+        ) from error
+    if dataset.data_storage_version in ("0.1", "legacy"):
+        raise UnsupportedTypeError(
+            "*",
+            "file format 0.1",
+            reason="its files cannot be filled column by column",
+            hint="write the table anew with format 2.1",
+        )
+    return dataset
+
+
+def _check_names(
+    schema: StructType, address: str, named: Sequence[str], verify: Sequence[str], dataset: lance.LanceDataset, uri: str
+) -> None:
+    present = dataset.schema.names
+    problems = []
+    if len(set(schema.names)) != len(schema.names):
+        problems.append("a column name is there twice")
+    if not named:
+        problems.append(f"there is no column with values beside {address!r}")
+    for name in verify:
+        if name not in schema.names or name not in present:
+            where = "the DataFrame" if name not in schema.names else "the table"
+            raise ColumnNotFoundError(
+                name, where, hint="verify_columns are columns of the table that are written along unchanged"
+            )
+    for name in named:
+        same = [other for other in present if other != name and other.lower() == name.lower()]
+        if name in _SYSTEM_COLUMNS or name in (ROW_ID, ROW_ADDRESS):
+            problems.append(f"column {name!r} is kept by Lance and cannot be written")
+        elif name not in present and "." in name:
+            problems.append(
+                f"column {name!r}: a field inside a struct cannot be written by itself; write the whole struct"
+            )
+        elif name not in present and same:
+            problems.append(
+                f"column {name!r} differs from the table's {same[0]!r} only in case; write it under that name"
+            )
+    if problems:
+        raise SchemaMismatchError(
+            f"the DataFrame is not a backfill: {'; '.join(problems)} - writing to {uri} - nothing was written"
+        )
+
+
+def _new_columns(added: StructType, options: WriteOptions) -> pa.Schema:
+    per_column = {column: dict(values) for column, values in options.column_options}
+    if added.fields:
+        return pa.schema([arrow.with_nullable(True) for arrow in to_lance_schema(added, per_column)])
+    for column, values in per_column.items():
+        name, value = next(iter(values.items()))
+        raise OptionError(
+            f"{column}.{name}", value, "options of columns that are added", problem="is for a column that the table has"
+        )
+    return pa.schema([])
+
+
+def _refuse_unsupported(fields: Sequence[pa.Field[Any]], dataset: lance.LanceDataset) -> None:
+    for arrow in fields:
+        if is_blob(arrow):
+            raise UnsupportedTypeError(
+                arrow.name,
+                "blob",
+                reason="a backfill cannot write blobs",
+                hint="write binary, or rewrite the table with mode('overwrite')",
+            )
+        if dataset.data_storage_version in ("2.0", "2.1") and _holds_map(arrow.type):
+            raise UnsupportedTypeError(
+                arrow.name,
+                str(arrow.type),
+                reason=f"file format {dataset.data_storage_version} of the table has no maps",
+                hint="write an array of structs, or write the table anew with data_storage_version 2.2",
+            )
+
+
+def _holds_map(type: pa.DataType) -> bool:
+    if pa.types.is_map(type):
+        return True
+    return any(_holds_map(type.field(i).type) for i in range(type.num_fields)) if pa.types.is_nested(type) else False
+
+
+def _identity(dataset: lance.LanceDataset, arrow: pa.Field[Any]) -> FieldIdentity:
+    for known in field_identities(dataset.lance_schema):
+        if known.name == arrow.name:
+            return known
+    return FieldIdentity(name=arrow.name, id=UNKNOWN_FIELD, ids=(), type=str(arrow.type))
+
+
+def _inputs(
+    option: Sequence[str] | None,
+    planned: Sequence[str] | None,
+    targets: Sequence[str],
+    dataset: lance.LanceDataset,
+    uri: str,
+) -> tuple[tuple[FieldIdentity, ...], InputsFrom]:
+    """Returns the columns that the values depend on: as the option says, else as the plan reads them, else all but the targets."""
+    known = {column.name: column for column in field_identities(dataset.lance_schema)}
+    how: InputsFrom = "option" if option is not None else "plan" if planned is not None else "all"
+    names = list(known) if option is None and planned is None else list(option if option is not None else planned or ())
+    tops = [name if name in known else name.split(".")[0] for name in names]
+    for name, top in zip(names, tops, strict=True):
+        if top not in known and option is not None:
+            raise ColumnNotFoundError(
+                name, uri, hint=f"option 'input_columns' names columns of the table: {', '.join(known)}"
+            )
+    chosen = dict.fromkeys(top for top in tops if top in known and top not in targets)
+    return tuple(known[name] for name in chosen), how

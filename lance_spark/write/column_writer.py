@@ -1,0 +1,346 @@
+"""A DataFrame write that fills columns of existing rows: plans on the driver, writes on executors, commits in Spark's commit process.
+
+Two ways lead to the same column files. Where the planner rule promised that every fragment's rows arrive in one task and in order, a task
+writes column files directly. Else tasks leave sorted runs, and the commit merges them. Neither trusts what it was promised.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.changes import (
+    ColumnsToCommit,
+    CommitResult,
+    FragmentColumns,
+)
+from lance_spark.commit.column_commit import commit_columns
+from lance_spark.commit.conflicts.coverage import Covered
+from lance_spark.commit.protocols import Outcome
+from lance_spark.commit.snapshot import open_snapshot
+from lance_spark.commit.store_check import refuse_unsafe_store
+from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.errors import CarryOverTooLargeError, CommitConflictError, CommitError, CommitImpossibleError
+from lance_spark.options import WriteOptions
+from lance_spark.rebase.carry_over import CarryOver, CarryPlan
+from lance_spark.rows.row_addresses import Rejected, SnapshotRows, Verifier, addresses_in
+from lance_spark.staging.area import Staging, missing_data_files, new_id
+from lance_spark.staging.column_file import ColumnFiles
+from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
+from lance_spark.staging.placeholder_files import UntouchedFiles
+from lance_spark.types import WriteConverter
+from lance_spark.write.column_write_plan import BackfillPlan, plan_backfill
+from lance_spark.write.pending import Pending, leave_pending
+from lance_spark.write.sorted_runs import Run, RunWriter, merge_runs
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import FragmentMetadata
+    from pyspark.sql.types import StructType
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ColumnsWritten(WriterCommitMessage):
+    """What one task did.
+
+    Attributes:
+        fragments: Column files that are finished.
+        runs: Sorted runs that are to be merged.
+        seen: The fragments that their rows are of.
+        rejected: Rows that cannot be used.
+    """
+
+    fragments: tuple[FragmentColumns, ...] = ()
+    runs: tuple[Run, ...] = ()
+    seen: tuple[FragmentMetadata, ...] = ()
+    rejected: Rejected = field(default_factory=Rejected)
+
+
+class LanceBackfillWriter(DataSourceArrowWriter):
+    """Writes values of columns into existing rows.
+
+    Attributes:
+        backfill: What is written, decided on the driver.
+        staging: The job's files.
+    """
+
+    def __init__(self, backfill: BackfillPlan, policy: CommitPolicy) -> None:
+        self.backfill = backfill
+        self.staging = Staging(
+            uri=backfill.snapshot.uri, storage_options=backfill.snapshot.storage_options, job_id=new_id()
+        )
+        self._policy = policy
+        self._untouched = UntouchedFiles(self.staging, backfill.targets.format)
+
+    @staticmethod
+    def plan(
+        ref: DatasetRef,
+        schema: StructType,
+        options: WriteOptions,
+        write_spec: Mapping[str, Any] | None,
+        *,
+        overwrite: bool = False,
+    ) -> LanceBackfillWriter:
+        """Checks everything that can be checked without the rows. Runs on the driver; reads manifests only.
+
+        Raises:
+            OptionError: An option does not fit a backfill.
+            SnapshotError: The rows' table or version is not known, or not this table's.
+            SchemaMismatchError, UnsupportedTypeError: A column does not fit.
+            ColumnNotFoundError: An option names a column that the table lacks.
+            TableNotFoundError, TableUnreadableError: There is no table to fill.
+        """
+        # Read here: environment variables of the driver count, not those of another process.
+        policy = CommitPolicy.of(
+            options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
+        )
+        backfill = plan_backfill(ref, schema, options, write_spec, overwrite=overwrite)
+        refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
+        return LanceBackfillWriter(backfill, policy)
+
+    # mypy compares with the row-wise base class, which pyspark's Arrow writer overrides in the same way.
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> ColumnsWritten:  # type: ignore[override]
+        """Writes one task's rows. Runs on an executor; its memory does not grow with the data.
+
+        Raises:
+            ValueConversionError: A value does not fit its column.
+            SnapshotError: The table was made anew meanwhile.
+            CommitError: The planner rule's promise of order was not kept.
+        """
+        plan = self.backfill
+        batches = (batch for batch in iterator if batch.num_rows)
+        first = next(batches, None)
+        if first is None:
+            return ColumnsWritten()
+        dataset = plan.snapshot.open()
+        rows, rejected = SnapshotRows(dataset), Rejected()
+        verifier = Verifier(rows, plan.verify_columns)
+        attempt = self.staging.begin_attempt()
+        ids_of = dataset if plan.by_row_id else None
+        files = ColumnFiles(attempt, rows, plan.targets, rejected) if plan.exclusive else None
+        runs = RunWriter(attempt, rows, plan.targets.schema, rejected, verifier=verifier)
+        converter = WriteConverter(plan.source, plan.columns)
+        names = plan.targets.schema.names
+
+        def chain() -> Iterator[pa.RecordBatch]:
+            yield first
+            yield from batches
+
+        try:
+            for batch in chain():
+                converted = converter.convert(batch)
+                addresses, usable = addresses_in(
+                    cast(pa.Int64Array, converted.column(plan.address)), rejected, ids_of=ids_of
+                )
+                values = converted.select([*names, *plan.verify_columns])
+                if not usable.all():
+                    values = values.filter(pa.array(usable))
+                if files is None:
+                    runs.append(addresses, values)
+                    continue
+                live = rows.usable(addresses, rejected)
+                if not live.all():
+                    addresses, values = addresses[live], values.filter(pa.array(live))
+                files.append(addresses, self._verified(verifier, addresses, values, rejected).select(names))
+            if files is not None:
+                return ColumnsWritten(fragments=files.finish(), rejected=rejected)
+            return ColumnsWritten(runs=runs.finish(), seen=rows.seen(), rejected=rejected)
+        except BaseException:
+            if files is not None:
+                files.discard()
+            raise
+        finally:
+            # A run file is never asked for again once the job is over.
+            attempt.clear_if_over()
+
+    def _verified(
+        self,
+        verifier: Verifier,
+        addresses: np.ndarray[Any, np.dtype[np.uint64]],
+        values: pa.RecordBatch,
+        rejected: Rejected,
+    ) -> pa.RecordBatch:
+        """Compares rows that go straight into a file. Rows that differ stay in: the job fails at its end anyway."""
+        if self.backfill.verify_columns and len(addresses):
+            once = np.concatenate([[True], addresses[1:] != addresses[:-1]])
+            verifier.equal(addresses[once], pa.Table.from_batches([values.filter(pa.array(once))]), rejected)
+        return values
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Commits what the tasks wrote, all or nothing. Runs in Spark's commit process, without a session.
+
+        Raises:
+            RowAddressError: Rows are NULL, unknown, deleted, or given twice.
+            CommitError: As :func:`~lance_spark.commit.column_commit.commit_columns` says.
+        """
+        self.commit_result([message for message in messages if isinstance(message, ColumnsWritten)])
+
+    def commit_result(self, messages: Sequence[ColumnsWritten]) -> CommitResult:
+        """Does what :meth:`commit` does, and returns the result; the first one's, if the job has committed already."""
+        snapshot = self.backfill.snapshot
+        earlier = find_commit(self.staging, snapshot)
+        if earlier is not None:
+            return earlier
+        fragments, outcome = commit_or_give_up(self.staging, snapshot, lambda: self._commit(messages))
+        keep = outcome.files
+        unless_named = [*self._untouched.names, *([] if keep else [part.staged.name for part in fragments])]
+        finish(self.staging, snapshot, sorted(keep or ()), unless_named=unless_named)
+        return outcome.result
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Deletes what the tasks wrote. Spark calls it after a failed task, and also after a failed commit."""
+        del messages
+        abort(self.staging, self.backfill.snapshot)
+
+    def _commit(self, messages: Sequence[ColumnsWritten]) -> tuple[tuple[FragmentColumns, ...], Outcome]:
+        plan = self.backfill
+        if not table_exists(plan.snapshot.uri, plan.snapshot.storage):
+            raise CommitImpossibleError(
+                f"the table was deleted - at {plan.snapshot.uri} - nothing was committed", uri=plan.snapshot.uri
+            )
+        self.staging.check_open()
+        fragments = self._collect(messages)
+        self.staging.begin_commit()
+        self._refuse_missing(fragments)
+        carry = CarryPlan(
+            snapshot=plan.snapshot,
+            targets=plan.targets,
+            identities=plan.target_identities,
+            inputs=plan.inputs,
+            on_stale=plan.on_stale,
+            max_bytes=plan.carry_over_max_bytes,
+        )
+        carried = CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments})
+        change = self._change(fragments)
+        try:
+            outcome = commit_columns(
+                plan.snapshot,
+                change,
+                job_id=self.staging.job_id,
+                stage=self._untouched,
+                others=fragments_of_snapshot(plan.snapshot),
+                follow=carried,
+                policy=self._policy,
+            )
+        except CarryOverTooLargeError:
+            leave_pending(self.staging, Pending(change=change, carry=carry, policy=self._policy))
+            raise
+        return fragments, outcome
+
+    def _collect(self, messages: Sequence[ColumnsWritten]) -> tuple[FragmentColumns, ...]:
+        """Brings all tasks' work together as column files, one per fragment.
+
+        Raises:
+            RowAddressError: Rows cannot be used.
+            CommitError: Two tasks wrote the same fragment.
+        """
+        rejected = Rejected()
+        for message in messages:
+            rejected.merge(message.rejected)
+        runs = [run for message in messages for run in message.runs]
+        fragments = [part for message in messages for part in message.fragments]
+        ids = [part.fragment_id for part in fragments]
+        if len(set(ids)) != len(ids):
+            twice = sorted({i for i in ids if ids.count(i) > 1})
+            raise CommitError(
+                f"rows of one fragment arrived in several tasks, which the planner rule had promised not to happen - fragments "
+                f"{twice[:10]} of {self.staging.uri} - nothing was committed; call lance_spark.disable_pushdown(spark) and write again",
+                uri=self.staging.uri,
+            )
+        if runs:
+            seen = {fragment.id: fragment for message in messages for fragment in message.seen}
+            fragments.extend(self._merge(runs, rejected, seen))
+        if rejected:
+            plan = self.backfill
+            raise rejected.to_error(plan.snapshot.uri, plan.snapshot.version or 0, plan.address)
+        return tuple(sorted(fragments, key=lambda part: part.fragment_id))
+
+    def _merge(
+        self, runs: Sequence[Run], rejected: Rejected, seen: Mapping[int, FragmentMetadata]
+    ) -> tuple[FragmentColumns, ...]:
+        """Merges sorted runs into column files."""
+        plan = self.backfill
+        if rejected:
+            # The write fails in any case: only duplicates between tasks are still to be counted.
+            for _ in merge_runs(self.staging, runs, rejected, columns=()):
+                pass
+            return ()
+        if len(runs) > 1:
+            _logger.warning(
+                "backfill of %s merges %d rows of %d sorted runs in the commit process, because the rows of a fragment may have arrived in "
+                "several tasks; to have the tasks do it, call lance_spark.enable_pushdown(spark), or write "
+                'df.repartitionByRange("_rowaddr").sortWithinPartitions("_rowaddr") in fewer, larger partitions',
+                plan.snapshot.uri, sum(run.rows for run in runs), len(runs),
+            )  # fmt: skip
+        rows = SnapshotRows(self._snapshot_or_head(seen))
+        files = ColumnFiles(self.staging.begin_attempt(), rows, plan.targets, rejected)
+        try:
+            for addresses, values in merge_runs(self.staging, runs, rejected, columns=plan.targets.schema.names):
+                files.append(addresses, values)
+            # What the values belong to is the fragment that was read.
+            return tuple(replace(part, fragment=seen[part.fragment_id]) for part in files.finish())
+        except BaseException:
+            files.discard()
+            raise
+
+    def _snapshot_or_head(self, seen: Mapping[int, FragmentMetadata]) -> lance.LanceDataset:
+        """Opens the snapshot; where it was cleaned up, the head, if it has all of the fragments that rows were read of.
+
+        Raises:
+            CommitImpossibleError: Neither is possible.
+        """
+        snapshot = self.backfill.snapshot
+        try:
+            return open_snapshot(snapshot)
+        except CommitImpossibleError as error:
+            head = replace(snapshot, version=None, incarnation=None).open_latest()
+            for number, fragment in seen.items():
+                now = head.get_fragment(number)
+                same = now is not None and Covered.of(fragment, (), done=False).is_same(now.metadata, replaced=True)
+                if not same:
+                    raise CommitImpossibleError(
+                        f"fragment {number} is not in the table any more, and the version that was read is not there either to tell where its rows "
+                        f"are: {error}",
+                        uri=snapshot.uri,
+                    ) from error
+            return head
+
+    def _refuse_missing(self, fragments: Sequence[FragmentColumns]) -> None:
+        names = [part.staged.name for part in fragments]
+        missing = missing_data_files(self.staging.uri, self.staging.storage_options, names)
+        if missing:
+            raise CommitConflictError(
+                f"{len(missing)} of {len(names)} written files are not there any more, as after a cleanup beside the write - "
+                f"at {self.staging.uri}, {missing[0]} - nothing was committed; write again",
+                uri=self.staging.uri,
+                fragments=[part.fragment_id for part in fragments if part.staged.name in missing],
+            )
+
+    def _change(self, fragments: tuple[FragmentColumns, ...]) -> ColumnsToCommit:
+        plan = self.backfill
+        return ColumnsToCommit(
+            read_version=plan.snapshot.version or 0,
+            targets=plan.target_identities,
+            new_columns=plan.new_columns,
+            inputs=plan.inputs,
+            inputs_from=plan.inputs_from,
+            fragments=fragments,
+            commit_message=plan.commit_message,
+        )
+
+
+def fragments_of_snapshot(snapshot: DatasetRef) -> frozenset[int] | None:
+    """Returns the ids of a snapshot's fragments; None where the snapshot was cleaned up."""
+    try:
+        return frozenset(fragment.fragment_id for fragment in open_snapshot(snapshot).get_fragments())
+    except CommitImpossibleError:
+        return None
