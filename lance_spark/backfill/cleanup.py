@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from lance_spark.backfill.reuse.computed_rows import RecordStore
-from lance_spark.backfill.reuse.value_finder import FOLDER, source_of_ids
+from lance_spark.backfill.reuse.round_context import FOLDER, source_of_ids
 from lance_spark.catalog.binding import BINDING_KEY, Binding
 from lance_spark.checkpoints import LanceObjects, checkpoint_place, checkpoint_store
 from lance_spark.commit.conflicts.identity import field_identities

@@ -241,7 +241,7 @@ class _ColumnCommit:
         if not parts:
             self.slipped = False
             return self.result
-        return self._send(head, parts, result, look.coverage.settled(look.open, {}))
+        return self._send(head, parts, result, look.coverage.settled(dict.fromkeys(look.open)))
 
     def _look(self, dataset: lance.LanceDataset | None) -> Head:
         if dataset is None or dataset.version < self.change.read_version:

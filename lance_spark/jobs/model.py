@@ -54,14 +54,15 @@ class BackfillJobResult:
         rows_from_checkpoint: Rows whose value an earlier run had computed.
         rows_skipped: Rows that a policy skipped.
         rows_failed: Rows that have neither a value nor were skipped, where their number is known.
-        rows_carried: Rows whose value was carried over, because others had moved them, or changed their fragment, before it was committed.
-        rows_recomputed: Those of `rows_computed` that were computed once more, because others had changed their inputs meanwhile.
-        rows_nulled: Rows that are NULL at the end because others changed their inputs meanwhile; only with `on_stale="null"`.
-        rows_kept: Rows that kept a value that somebody else gave them meanwhile.
+        rows_carried: Rows of the rounds after the first whose value was carried over, because a concurrent commit had moved them, or
+            changed their fragment.
+        rows_recomputed: Those of `rows_computed` that were computed once more in the rounds after the first, because a concurrent commit
+            had changed their inputs.
+        rows_nulled: Rows that were left NULL because a concurrent commit changed their inputs; only with `on_stale="null"`.
         rows_stale: Rows with a value that is out of date and that the job did not select, as far as that is known: their inputs changed
             after it was computed, or another version of the UDF computed it. `stale=True` selects them.
-        rows_gone: Rows that were deleted meanwhile, an upper bound.
-        new_rows: Rows that somebody added meanwhile; they have no value yet.
+        rows_gone: Rows by which the table has shrunk since the version that was read, added ones apart.
+        new_rows: Rows that were added since the version that was read, as far as is known; they have no value yet.
         fragments_total: Fragments with work.
         fragments_done: Fragments that are committed or had nothing to do.
         fragments_failed: Why the others were not, by fragment.
@@ -87,7 +88,6 @@ class BackfillJobResult:
     rows_carried: int = 0
     rows_recomputed: int = 0
     rows_nulled: int = 0
-    rows_kept: int = 0
     rows_stale: int = 0
     rows_gone: int = 0
     new_rows: int = 0

@@ -13,6 +13,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.errors import TableUnreadableError
 from lance_spark.rows.input_reader import InputReader
 from lance_spark.rows.merge import Moved, Offsets
 from lance_spark.rows.row_addresses import SnapshotRows, equal_values
@@ -36,7 +37,8 @@ def changed_rows(
         base_id: The fragment that the rows were in.
         head: The newer version.
         head_id: The fragment that they are in.
-        moved: Which rows: live ones in both versions, ascending where they were.
+        moved: Which rows: live ones of the newer version, ascending where they were. One that is deleted in the older version, and that
+            a restore has brought back since, counts as changed.
         columns: Field ids of top-level columns. One that the newer version does not have any more cannot have changed; one that the older
             version did not have yet, or had with another type, has.
 
@@ -46,13 +48,31 @@ def changed_rows(
     Raises:
         TableUnreadableError: A file of the older version is not there any more, or one is damaged.
     """
-    count = len(moved.old)
     pairs = _names(base.dataset, head.dataset, columns)
     if pairs is None:
-        return np.ones(count, dtype=np.bool_)
+        return np.ones(len(moved.old), dtype=np.bool_)
+    if not pairs or not len(moved.old):
+        return np.zeros(len(moved.old), dtype=np.bool_)
+    deleted = base.deleted(base_id)
+    if deleted is None or not deleted[moved.old].any():
+        return _changed_live(base, base_id, head, head_id, moved, pairs)
+    changed = deleted[moved.old]
+    live = Moved(old=moved.old[~changed], new=moved.new[~changed])
+    changed[~changed] = _changed_live(base, base_id, head, head_id, live, pairs)
+    return changed
+
+
+def _changed_live(
+    base: SnapshotRows,
+    base_id: int,
+    head: SnapshotRows,
+    head_id: int,
+    moved: Moved,
+    pairs: Sequence[tuple[str, str]],
+) -> NDArray[np.bool_]:
+    """Compares rows that are live in both versions, by the names that the columns have in them."""
+    count = len(moved.old)
     changed = np.zeros(count, dtype=np.bool_)
-    if not pairs or not count:
-        return changed
     blobs = any(is_blob(head.dataset.schema.field(name)) for _, name in pairs)
     rows = _BLOB_ROWS if blobs else _ROWS
     # Both sides are read in the order of their own rows, so what moved out of order is read in chunks of its new order.
@@ -105,6 +125,7 @@ class _Reader:
         handle = rows.fragment(fragment_id)
         if handle is None:
             raise KeyError(fragment_id)
+        self._rows, self._fragment_id = rows, fragment_id
         self._count = len(columns)
         reader = InputReader(
             rows, handle, columns, blob_strategy="auto", blob_buffer_bytes=_BLOB_BYTES, clock=time.perf_counter
@@ -115,7 +136,13 @@ class _Reader:
         """Returns the next rows, one array per column."""
         parts: list[pa.RecordBatch] = []
         while (missing := rows - sum(part.num_rows for part in parts)) > 0:
-            batch = next(self._batches)
+            batch = next(self._batches, None)
+            if batch is None:
+                raise TableUnreadableError(
+                    self._rows.dataset.uri,
+                    f"{missing} rows of fragment {self._fragment_id} are not in version {self._rows.dataset.version}",
+                    hint="open the table again",
+                )
             parts.append(batch.slice(0, missing))
             if batch.num_rows > missing:
                 self._batches = itertools.chain([batch.slice(missing)], self._batches)

@@ -84,6 +84,13 @@ class Moved:
         inside[inside] = self.old[at[inside]] == old[inside]
         return self.new[at[inside]], inside
 
+    def into(self, rows: RowSet) -> Moved:
+        """Returns those of the moves that end in some rows."""
+        if not rows or not len(self.new):
+            return Moved(old=self.old[:0], new=self.new[:0])
+        chosen = rows.mask(0, int(self.new.max()) + 1)[self.new]
+        return self if chosen.all() else Moved(old=self.old[chosen], new=self.new[chosen])
+
     def chunk(self, old: Offsets, values: pa.Array[Any]) -> Chunk:
         """Returns values of old rows as values of the rows that they are now, ascending; without those that are not there any more."""
         now, inside = self.find(old)

@@ -63,8 +63,6 @@ def wrong_counters(story: Story, run: Run) -> list[str]:
         )
         or unclear
         or bool(story.overlapping(run)),
-        "rows_kept": any(act.moves_rows or isinstance(act, (RewriteTarget, Restore)) for act in acts)
-        or bool(story.overlapping(run)),
         "rows_gone": bool(acts) or bool(story.overlapping(run)),
         "rows_failed": False,
         "new_rows": any(step.rows.keys() - story.versions[run.snapshot].rows.keys() for step in steps) or unclear,

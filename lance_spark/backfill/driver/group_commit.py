@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from lance_spark.backfill.driver.fragment_state import FragmentStates
 from lance_spark.backfill.planning.planner import Prepared
 from lance_spark.backfill.reuse.computed_rows import FragmentRecord, RecordStore
-from lance_spark.backfill.reuse.value_finder import FOLDER, store_of
+from lance_spark.backfill.reuse.round_context import FOLDER, store_of
 from lance_spark.backfill.task.messages import RangeOutcome
 from lance_spark.catalog.binding import binding_of
 from lance_spark.checkpoints import LanceObjects
@@ -38,21 +39,19 @@ class Committed:
     """What a job committed so far, over its rounds.
 
     Attributes:
+        states: The states of its fragments.
         results: One result per commit, also of those that found nothing any more to write to.
         versions: The versions that they made, in order.
-        fragments: Fragments that are done.
         files: Names of the files that versions name.
-        blocked: Why other fragments could not be committed, or are not right any more although they were.
         landed: Fragments whose values were committed, right or not.
         groups: Commits so far.
         history: What they have read of the table's history.
     """
 
+    states: FragmentStates
     results: list[CommitResult] = field(default_factory=list)
     versions: list[int] = field(default_factory=list)
-    fragments: set[int] = field(default_factory=set)
     files: set[str] = field(default_factory=set)
-    blocked: dict[int, str] = field(default_factory=dict)
     landed: set[int] = field(default_factory=set)
     groups: int = 0
     history: SeenHistory = field(default_factory=SeenHistory)
@@ -99,10 +98,10 @@ class GroupCommits:
         try:
             outcome = self._commit(group)
         except CommitConflictError as error:
-            # Others came first again and again; what they did is looked at when the tasks have ended.
-            self.done.blocked.update(dict.fromkeys((one.fragment_id for one in group), str(error)))
+            # Concurrent writers came first again and again; the next round looks at what they did.
+            self.done.states.conflicts(dict.fromkeys((one.fragment_id for one in group), str(error)))
             return
-        self.done.blocked.update(outcome.left)
+        self.done.states.conflicts(outcome.left)
         # None: the commit was found in the history. Then a file that no version names may stay, rather than one go that a version names.
         files = frozenset(one.file or "" for one in group) if outcome.files is None else outcome.files
         self.done.landed.update(one.fragment_id for one in group if one.file in files)
@@ -134,9 +133,8 @@ class GroupCommits:
         missing = set(missing_data_files(uri, options, [outcome.file or "" for outcome in group]))
         for outcome in group:
             if outcome.file in missing:
-                self.done.blocked[outcome.fragment_id] = (
-                    f"its column file is not there any more, as after a cleanup beside the job - {outcome.file} - run the backfill again"
-                )
+                reason = f"its column file is not there any more, as after a cleanup beside the job - {outcome.file} - run the backfill again"
+                self.done.states.conflicts({outcome.fragment_id: reason})
         return [outcome for outcome in group if outcome.file not in missing]
 
     def _commit(self, group: Sequence[RangeOutcome]) -> Outcome:
@@ -171,10 +169,9 @@ class GroupCommits:
     def _note(self, group: Sequence[RangeOutcome], result: CommitResult) -> None:
         """Records what was computed, and removes the checkpoints that it makes superfluous."""
         gone = frozenset(result.fragments_gone)
+        for outcome in group:
+            self.done.states.committed(outcome.fragment_id, outcome.file or "")
         landed = [outcome for outcome in group if outcome.fragment_id not in gone]
-        self.done.fragments.update(outcome.fragment_id for outcome in landed)
-        for outcome in landed:
-            self.done.blocked.pop(outcome.fragment_id, None)
         self._record([(outcome, outcome.file or "") for outcome in landed], result.version)
         self._drop_checkpoints(landed)
 

@@ -9,23 +9,23 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
 
 from pyspark.sql import SparkSession
 
+from lance_spark.backfill.driver.fragment_state import FragmentStates, FragmentStatus
 from lance_spark.backfill.driver.group_commit import Committed, GroupCommits
-from lance_spark.backfill.driver.rounds import Following
+from lance_spark.backfill.driver.rounds import FollowUps
 from lance_spark.backfill.driver.scheduler import Cluster, Lost
 from lance_spark.backfill.driver.snapshot_tag import protect, release, remove_expired
-from lance_spark.backfill.driver.tally import Tally
 from lance_spark.backfill.planning.fragment_plan import plan_tasks
 from lance_spark.backfill.planning.planner import Prepared, concurrency_of
 from lance_spark.backfill.planning.staleness import count_stale
 from lance_spark.backfill.request import BackfillRequest
-from lance_spark.backfill.reuse.value_finder import store_of
-from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome, Task
+from lance_spark.backfill.reuse.round_context import store_of
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.errors import (
     BackfillIncompleteError,
@@ -62,14 +62,14 @@ class BackfillJob:
         self._request = request
         self._table_name = table_name
         self._progress = progress
-        self._tally = Tally()
+        self._states = FragmentStates()
         self._policy = CommitPolicy.of(request.commit_max_retries, request.commit_timeout_s)
-        self._done = Committed()
+        self._done = Committed(states=self._states)
         self._commits = GroupCommits(prepared, self._done, self._policy)
         self._staged_here: list[str] = []
-        self._following: Following | None = None
-        self._hopeless: set[int] = set()
+        self._follow_ups: FollowUps | None = None
         self._settled = False
+        self._fragments: tuple[int, ...] = ()
         self._stale = 0
         self._tag: str | None = None
         self._history = JobHistory(prepared.spec.snapshot) if request.save_job else None
@@ -77,7 +77,6 @@ class BackfillJob:
         self._began = time.monotonic()
         self._cancelled = threading.Event()
         self._cluster: Cluster | None = None
-        self._filed: set[int] = set()
         self._commit_s = 0.0
         self._expected_rows = 0
         self._checkpointed: dict[str, int] = {}
@@ -110,7 +109,8 @@ class BackfillJob:
                 self._save("DONE", None)
             return self._result("DONE")
         self._commits.refuse_other_udf(f"since version {self.prepared.spec.snapshot.version}, which the job is to read")
-        self._tally.fragments_total = len(work)
+        self._fragments = tuple(plan.fragment_id for plan in work)
+        self._states.begin_round(self._fragments)
         self._expected_rows = sum(plan.live_rows if plan.pending is None else plan.pending for plan in work)
         spec = self.prepared.spec
         status: Status = "FAILED"
@@ -121,16 +121,15 @@ class BackfillJob:
             remove_expired(self.prepared.dataset)
             if self._request.protect_snapshot:
                 self._tag = protect(spec.snapshot, spec.staging.job_id)
-            self._progress.start(self._expected_rows, self._tally.fragments_total)
-            covered = [plan.fragment_id for plan in work]
-            self._following = Following(self.prepared, covered, self._done.history, self._request.on_stale, self._beat)
+            self._progress.start(self._expected_rows, len(self._fragments))
+            self._follow_ups = FollowUps(self.prepared, self._fragments, self._done.history, self._request.on_stale)
             self._run_tasks(self.prepared, plan_tasks(work, self.prepared.task_rows(self._spark)))
-            self._follow(self._following)
+            self._follow(self._follow_ups)
             status = self._status()
             message = None if status == "DONE" else self._what_failed()
         except BaseException as error:
             message = f"{type(error).__name__}: {error}"
-            if self._done.fragments:
+            if self._states.of(FragmentStatus.COMMITTED):
                 status = "PARTIAL"
             raise
         finally:
@@ -140,19 +139,20 @@ class BackfillJob:
             raise BackfillIncompleteError(message, result=result)
         return result
 
-    def _follow(self, following: Following) -> None:
-        """Looks after rows that others moved or changed meanwhile, round after round, until a version has been right as it was.
+    def _follow(self, follow_ups: FollowUps) -> None:
+        """Runs follow-up rounds, until a version has been right as it was.
 
-        A round that settles nothing is fruitless; as many are tried as commits are. Where others change rows faster than they can be
-        computed, there is no end to it: then it is over after as many rounds, and after the time that a commit has.
+        A round that settles nothing is fruitless; as many are tried as commits are. Where concurrent writers change rows faster than they
+        can be computed, there is no end to it: then it is over after as many rounds, and after the time that a commit has.
         """
+        states = self._states
         fruitless, rounds, began = 0, 0, time.monotonic()
         first = began
         while True:
-            done = self._done.fragments | self._tally.clean
-            following_round = following.next_round(done, self._done.landed, self._hopeless, self._tally.held_now())
-            self._settled = following_round is None
-            if following_round is None or self._cancelled.is_set():
+            failed = states.of(FragmentStatus.FAILED)
+            next_round = follow_ups.next_round(states.done(), self._done.landed, failed)
+            self._settled = next_round is None
+            if next_round is None or self._cancelled.is_set():
                 return
             out_of_time = time.monotonic() - began > self._policy.timeout_s
             if fruitless > self._policy.max_retries or (fruitless and out_of_time):
@@ -161,20 +161,17 @@ class BackfillJob:
                 return
             rounds += 1
             self._beat()
-            before = set(following.open)
-            for known in (self._done.fragments, self._tally.clean, self._filed):
-                known.difference_update(before)
-            for fragment in before:
-                self._done.blocked.pop(fragment, None)
-            round_ = following_round.prepared
-            self._commits = GroupCommits(round_, self._done, self._policy)
-            self._run_tasks(round_, plan_tasks(following_round.plans, round_.task_rows(self._spark)))
-            if before <= self._tally.clean:
-                # What others did since that version came after the job as much as what they do after its end.
-                following.settle(self._tally.clean, self._tally.held_now())
+            fragments = follow_ups.open
+            states.begin_round(fragments)
+            prepared = next_round.prepared
+            self._commits = GroupCommits(prepared, self._done, self._policy)
+            self._run_tasks(prepared, plan_tasks(next_round.plans, prepared.task_rows(self._spark)))
+            if states.of(FragmentStatus.NOTHING_TO_DO).issuperset(fragments):
+                # What concurrent writers did since that version came after the job as much as what they do after its end.
+                follow_ups.settle(states.done())
                 self._settled = True
                 return
-            if before & (self._done.fragments | self._tally.clean):
+            if any(states.is_done(fragment) for fragment in fragments):
                 fruitless, began = 0, time.monotonic()
             else:
                 fruitless += 1
@@ -182,20 +179,18 @@ class BackfillJob:
     def _run_tasks(self, prepared: Prepared, tasks: list[Task]) -> None:
         spec = prepared.spec
         limit = concurrency_of(self._spark, prepared.udf, self._request.concurrency)
-        fragments = [work.fragment_id for task in tasks for work in task.work]
-        description = f"lance-spark: backfill of {', '.join(prepared.columns)} in {self._table_name}, fragments {fragments[0]} to {fragments[-1]}"
+        work = {one.fragment_id: one for task in tasks for one in task.work}
+        description = f"lance-spark: backfill of {', '.join(prepared.columns)} in {self._table_name}, fragments {min(work)} to {max(work)}"
         cluster = Cluster(self._spark, spec, limit=limit, description=description)
         self._cluster = cluster
         pending: list[RangeOutcome] = []
         if self._cancelled.is_set():
             cluster.stop()
         running = cluster.run(tasks, min(self._request.refresh_s, HEARTBEAT_S))
-        self._tally.inherited.clear()
-        self._tally.round.clear()
         try:
             for answers in running:
                 for answer in answers:
-                    pending += self._take(answer, spec)
+                    pending += self._take(answer, spec, work, cluster)
                 self._check_skips(final=False)
                 granularity = self._request.commit_granularity
                 if granularity is not None and len(pending) >= granularity:
@@ -205,7 +200,7 @@ class BackfillJob:
                 self._beat()
             self._check_skips(final=True)
             self._commit(pending)
-            self._commits.inherit(self._tally.inherited)
+            self._commits.inherit(self._states.inherited)
         except BaseException:
             cluster.stop()
             raise
@@ -215,29 +210,24 @@ class BackfillJob:
         self._checkpointed = {}
         self._show()
 
-    def _take(self, answer: RangeOutcome | Lost, spec: BackfillSpec) -> list[RangeOutcome]:
-        """Notes an answer, and returns it if it is a fragment that can be committed."""
+    def _take(
+        self, answer: RangeOutcome | Lost, spec: BackfillSpec, work: Mapping[int, FragmentWork], cluster: Cluster
+    ) -> list[RangeOutcome]:
+        """Notes an answer, and returns it if it is a fragment that can be committed; submits what assembles one of several ranges."""
         if isinstance(answer, Lost):
-            for work in answer.task.work:
-                done = self._done.fragments | self._tally.clean
-                if work.fragment_id not in done:
-                    self._hopeless.add(work.fragment_id)
-                    self._tally.failed.setdefault(work.fragment_id, f"its task died again and again: {answer.error}")
+            for one in answer.task.work:
+                self._states.fails(one.fragment_id, f"its task died again and again: {answer.error}")
             return []
         is_void = answer.error is not None and str(answer.error_type).endswith(_GONE_ERRORS) and _is_gone(spec)
-        self._tally.add(answer, is_void=is_void)
-        if answer.error is not None and not is_void:
-            self._hopeless.add(answer.fragment_id)
-        if answer.file is None or answer.fragment_id in self._filed:
-            return []  # two tasks that ended a fragment at the same moment have both written its file: the first one serves
-        self._filed.add(answer.fragment_id)
-        return [answer]
+        following = self._states.add(answer, work[answer.fragment_id], is_void=is_void)
+        if isinstance(following, FragmentWork):
+            cluster.add(following)
+        return [following] if isinstance(following, RangeOutcome) else []
 
     def _check_skips(self, *, final: bool) -> None:
-        tally = self._tally
-        self.prepared.udf.on_error.check_skips(
-            tally.skipped, tally.computed + tally.skipped + tally.crashed, final=final
-        )
+        counts = self._states.counts
+        called = self._states.calls + counts.skipped + counts.crashed
+        self.prepared.udf.on_error.check_skips(counts.skipped, called, final=final)
 
     def _commit(self, pending: list[RangeOutcome]) -> list[RangeOutcome]:
         if pending:
@@ -249,44 +239,44 @@ class BackfillJob:
         return []
 
     def _status(self) -> Status:
-        if self._cancelled.is_set() and not self._is_complete():
+        complete = self._settled and not self._failed()
+        if self._cancelled.is_set() and not complete:
             return "CANCELLED"
-        if self._is_complete() and not self._tally.crashed:
+        if complete and not self._states.counts.crashed:
             return "DONE"
-        return "PARTIAL" if self._done.fragments or self._tally.clean else "FAILED"
-
-    def _is_complete(self) -> bool:
-        return self._settled and not self._failed()
+        return "PARTIAL" if self._states.done() else "FAILED"
 
     def _failed(self) -> dict[int, str]:
-        """Returns why fragments are not done. One whose task was lost may be: another range of it made the file."""
-        done = self._done.fragments | self._tally.clean
-        reasons = {**self._tally.failed, **self._done.blocked}
+        """Returns why fragments are not done."""
         if self._settled:
-            # What was gone or moved is right by now, wherever it is; what failed for good is not.
-            return {number: why for number, why in reasons.items() if number in self._hopeless and number not in done}
-        still = () if self._following is None else self._following.open
-        unsettled = dict.fromkeys(still, "others kept changing it while the job looked after it")
-        return {number: why for number, why in {**unsettled, **reasons}.items() if number not in done}
+            # What was in conflict or has moved is right, wherever it is; what failed for good is not.
+            return self._states.reasons(FragmentStatus.FAILED)
+        reasons = self._states.reasons(FragmentStatus.FAILED, FragmentStatus.CONFLICT)
+        if self._follow_ups is None or self._cancelled.is_set():
+            return reasons
+        changing = "concurrent commits kept changing it while the job computed its rows"
+        unsettled = [number for number in self._follow_ups.open if not self._states.is_done(number)]
+        return {**dict.fromkeys(unsettled, changing), **reasons}
 
     def _fragments_done(self) -> int:
-        """Returns how many of the fragments that the job was to fill are done; rows of others may be in other fragments by now."""
-        if self._following is not None and self._settled:
-            return self._tally.fragments_total - min(len(self._failed()), self._tally.fragments_total)
-        return min(len(self._done.fragments | self._tally.clean), self._tally.fragments_total)
+        """Returns how many of the fragments that the job was to fill are done; their rows may be in other fragments by now."""
+        if self._settled and not self._failed():
+            return len(self._fragments)
+        return sum(self._states.is_done(number) for number in self._fragments)
 
     def _what_failed(self) -> str:
         """Returns the message of a job that did not compute everything."""
-        tally, failed = self._tally, self._failed()
-        parts = [f"{self._fragments_done()} of {tally.fragments_total} fragments are done"]
+        crashed, failed = self._states.counts.crashed, self._failed()
+        parts = [f"{self._fragments_done()} of {len(self._fragments)} fragments are done"]
         if self._cancelled.is_set():
             parts.insert(0, "the job was cancelled")
-        if tally.crashed:
-            parts.append(f"{tally.crashed} rows killed the process that ran the UDF")
+        if crashed:
+            parts.append(f"{crashed} row{'s' if crashed != 1 else ''} killed the process that ran the UDF")
         for fragment, reason in sorted(failed.items())[:_SHOWN_FAILURES]:
             parts.append(f"fragment {fragment}: {reason}")
-        if len(failed) > _SHOWN_FAILURES:
-            parts.append(f"and {len(failed) - _SHOWN_FAILURES} fragments more")
+        more = len(failed) - _SHOWN_FAILURES
+        if more > 0:
+            parts.append(f"and {more} fragment{'s' if more != 1 else ''} more")
         spec = self.prepared.spec
         return (
             f"the backfill is incomplete: {'; '.join(parts)} - column {', '.join(self.prepared.columns)} of {spec.snapshot.uri}, version "
@@ -390,25 +380,24 @@ class BackfillJob:
 
     def _underway(self) -> int:
         """Returns the rows in checkpoints of fragments of which no range has ended; the others are counted by their outcomes."""
-        return sum(rows for source, rows in self._checkpointed.items() if source not in self._tally.sources)
+        return sum(rows for source, rows in self._checkpointed.items() if source not in self._states.sources)
 
     def _show(self) -> None:
-        done = self._done
+        counts = self._states.counts
         self._progress.update(
-            rows=self._tally.computed + self._tally.reused + self._tally.skipped + self._underway(),
-            written=len(done.fragments | self._tally.clean),
-            committed=len(done.fragments),
+            rows=counts.valued + counts.skipped + self._underway(),
+            written=len(self._states.done()) + len(self._states.of(FragmentStatus.COMPUTED)),
+            committed=len(self._states.of(FragmentStatus.COMMITTED)),
         )
 
     def _result(self, status: Status) -> BackfillJobResult:
-        spec, tally, done = self.prepared.spec, self._tally, self._done
-        processed = tally.processed
-        carried = tally.carried.values()
+        spec, states, done, follow_ups = self.prepared.spec, self._states, self._done, self._follow_ups
+        counts = states.counts
         udf = UdfResult(
             udf_name=spec.key.udf_name,
             udf_version=spec.key.udf_version,
-            rows_processed=processed,
-            rows_skipped=tally.skipped,
+            rows_processed=counts.valued,
+            rows_skipped=counts.skipped,
             input_columns=spec.input_names,
         )
         ended = status != "RUNNING"
@@ -423,31 +412,23 @@ class BackfillJob:
             where=spec.where,
             read_version=spec.snapshot.version,
             versions=tuple(done.versions),
-            rows_selected=tally.selected,
-            rows_computed=tally.computed + (0 if ended else self._underway()),
-            rows_from_checkpoint=tally.reused,
-            rows_skipped=tally.skipped,
-            rows_failed=max(0, tally.selected - processed - tally.skipped) if ended else tally.crashed,
-            rows_carried=sum(outcome.carried for outcome in carried),
-            rows_recomputed=tally.recomputed,
-            rows_nulled=sum(outcome.nulled for outcome in carried),
-            rows_kept=sum(outcome.kept for outcome in carried),
+            rows_selected=counts.selected,
+            rows_computed=states.calls + (0 if ended else self._underway()),
+            rows_from_checkpoint=counts.reused,
+            rows_skipped=counts.skipped,
+            rows_failed=max(0, counts.selected - counts.valued - counts.skipped) if ended else counts.crashed,
+            rows_carried=counts.carried,
+            rows_recomputed=counts.recomputed,
+            rows_nulled=counts.nulled,
             rows_stale=self._stale,
-            rows_gone=self._rows_gone(),
-            new_rows=sum(o.added for o in carried) + (0 if self._following is None else self._following.new_rows),
-            fragments_total=tally.fragments_total,
+            rows_gone=0 if follow_ups is None else follow_ups.rows_gone,
+            new_rows=0 if follow_ups is None else follow_ups.new_rows,
+            fragments_total=len(self._fragments),
             fragments_done=self._fragments_done(),
             fragments_failed=self._failed(),
-            retries=tally.retries + sum(result.retries for result in done.results),
-            seconds={**tally.seconds, "commit": self._commit_s, "total": time.monotonic() - self._began},
+            retries=states.retries + sum(result.retries for result in done.results),
+            seconds={**states.seconds, "commit": self._commit_s, "total": time.monotonic() - self._began},
         )
-
-    def _rows_gone(self) -> int:
-        """Returns how many rows that got a value, or were to get one and failed, are not in the table any more."""
-        if self._following is None or not self._settled:
-            return sum(result.rows_gone for result in self._done.results)
-        tally = self._tally
-        return max(0, tally.processed + tally.skipped + tally.crashed - self._following.held_rows)
 
 
 _GONE_ERRORS = ("VersionNotFoundError", "SnapshotError", "TableUnreadableError", "TableNotFoundError")

@@ -1,25 +1,24 @@
-"""Rounds of a job after its first: what others did to the rows that it covers, and what is to be done about it. Runs on the driver.
+"""Follow-up rounds of a job: what concurrent commits did to the rows that it covers, and what is to be done about it. Runs on the driver.
 
-A job reads one version. When its tasks have ended, the head is looked at: rows that it covers may be in other fragments by now, and inputs may
-have been rewritten. Then a round follows that reads the head, takes the values that are still right from where the job left them, and computes
-the others. It ends when the head has nothing of that kind; so it does in the first place where nobody interfered.
+A job reads one version. When its tasks have ended, the latest version is looked at: rows that the job covers may be in other fragments,
+and inputs or values may have been rewritten. Then an ordinary round follows at the latest version: it selects, in the fragments that
+changed, the rows without a value and the job's own rows whose inputs differ, finds the values that are still right, and computes the
+others. The job ends when a version has nothing of that kind; so it does in the first place where no concurrent commit interfered.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import pyarrow as pa
 
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_fragments
 from lance_spark.backfill.planning.planner import MOST_BASES, Prepared
 from lance_spark.backfill.reuse.computed_rows import RecordStore
-from lance_spark.backfill.reuse.value_finder import FOLDER, store_of
-from lance_spark.backfill.shipped import ship
-from lance_spark.backfill.task.messages import BackfillSpec, FollowSpec, OnStale
+from lance_spark.backfill.reuse.round_context import FOLDER, store_of
+from lance_spark.backfill.task.messages import BackfillSpec, FollowUp, OnStale
 from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
@@ -33,12 +32,10 @@ from lance_spark.staging.column_file import Targets
 
 _LOG = logging.getLogger(__name__)
 
-_T = TypeVar("_T")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextRound:
-    """A round that looks after rows.
+    """A follow-up round.
 
     Attributes:
         prepared: What is to be done, on the version that it reads.
@@ -49,51 +46,47 @@ class NextRound:
     plans: tuple[FragmentPlan, ...]
 
 
-class Following:
+class FollowUps:
     """Follows the rows that a job covers from version to version. Used by the job's thread.
 
     Attributes:
-        new_rows: Rows that were added since the job's snapshot, as far as it has looked.
         open: Fragments that were not right at the last look.
+        new_rows: Rows that were added since the job's snapshot, as far as the last look knows: appended ones, and those by which the table
+            has grown.
+        rows_gone: Rows by which the table has shrunk since, added ones apart.
     """
 
-    def __init__(
-        self,
-        first: Prepared,
-        fragments: Collection[int],
-        history: SeenHistory,
-        on_stale: OnStale,
-        beat: Callable[[], None],
-    ) -> None:
-        self.new_rows = 0
+    def __init__(self, first: Prepared, fragments: Collection[int], history: SeenHistory, on_stale: OnStale) -> None:
         self.open: tuple[int, ...] = ()
+        self.new_rows = 0
+        self.rows_gone = 0
         self._first = first
         self._history = history
         self._on_stale = on_stale
-        self._beat = beat
         self._covered = frozenset(fragments)
-        self._bases = [first.spec.snapshot.version or 0]
-        self._opened = [first.dataset]
+        self._versions = [first.spec.snapshot.version or 0]
         self._rounds = 0
+        self._appended = 0
+        self._rows = first.dataset.count_rows()
         covered, others = dict[int, Covered](), set[int]()
         for handle in first.dataset.get_fragments():
             if handle.fragment_id in self._covered:
-                covered[handle.fragment_id] = Covered.of(handle.metadata, first.spec.input_ids, done=False)
+                ids = first.spec.input_ids, first.spec.target_ids
+                covered[handle.fragment_id] = Covered.of(handle.metadata, *ids, done=False)
             else:
                 others.add(handle.fragment_id)
         self._first_inputs = {number: one.inputs for number, one in covered.items()}
-        self._coverage = Coverage(version=self._bases[0], covered=covered, others=frozenset(others))
+        self._coverage = Coverage(version=self._versions[0], covered=covered, others=frozenset(others))
 
     def next_round(
-        self, done: Collection[int], landed: Collection[int], hopeless: Collection[int], held: Mapping[int, int]
+        self, done: Mapping[int, str | None], landed: Collection[int], failed: Collection[int]
     ) -> NextRound | None:
-        """Looks at the head.
+        """Looks at the latest version.
 
         Args:
-            done: Fragments, as they were numbered at the last look, of which the table has all values.
+            done: Fragments, as they were numbered at the last look, of which the table has all values, with the files committed.
             landed: Fragments of which the job has committed values, in whatever round.
-            hopeless: Fragments that failed for a reason that another version does not change.
-            held: How many rows the last round has looked after, by fragment.
+            failed: Fragments that failed for a reason that another version does not change.
 
         Returns:
             What is to be done; None where nothing is.
@@ -104,30 +97,35 @@ class Following:
         spec = self._first.spec
         ref = replace(spec.snapshot, version=None, incarnation=None)
         try:
-            head = ref.pin(None)
+            latest = ref.pin(None)
         except TableNotFoundError as error:
             raise CommitImpossibleError(
                 f"the table was deleted while the job ran - at {spec.snapshot.uri} - nothing more is committed",
                 uri=spec.snapshot.uri,
             ) from error
-        dataset = head.open()
-        self._history.look(dataset, self._bases[-1])
+        dataset = latest.open()
+        self._history.look(dataset, self._versions[-1])
         lineage = self._history.lineage(dataset, self._coverage.version)
         fragments = [handle.metadata for handle in dataset.get_fragments()]
-        self.settle(done, held)
-        look = self._coverage.look(dataset.version, fragments, lineage, spec.input_ids)
+        self.settle(done)
+        inputs = self._inputs_at(latest)
+        input_ids = [number for column in inputs for number in column.ids]
+        look = self._coverage.look(dataset.version, fragments, lineage, input_ids, spec.target_ids)
         self._coverage = look.coverage
         new = frozenset(look.new)
-        self.new_rows += sum(fragment.num_rows for fragment in fragments if fragment.id in new)
-        self.open = tuple(fragment for fragment in look.open if fragment not in hopeless)
+        self._appended += sum(fragment.num_rows for fragment in fragments if fragment.id in new)
+        rows = sum(fragment.num_rows for fragment in fragments)
+        self.new_rows = max(self._appended, rows - self._rows)
+        self.rows_gone = max(0, self._rows + self.new_rows - rows)
+        self.open = tuple(fragment for fragment in look.open if fragment not in failed)
         if not self.open:
             return None
-        unfinished = self._covered.difference(done, landed)
-        follow = FollowSpec(
-            version=self._bases[-1],
-            covered=self._covered.difference(hopeless),
-            unfinished=unfinished.difference(hopeless),
-            landed=self._covered.intersection(landed),
+        self._refuse_other_inputs({column.id: column for column in field_identities(dataset.lance_schema)}, latest)
+        follow_up = FollowUp(
+            snapshot_version=self._versions[-1],
+            covered=self._covered.difference(failed),
+            finished=self._covered.intersection({*done, *landed}),
+            committed=self._covered.intersection(landed),
             unchanged=frozenset(
                 number
                 for number, covered in look.coverage.covered.items()
@@ -136,37 +134,23 @@ class Following:
             on_stale=self._on_stale,
         )
         _LOG.info(
-            "fragments %s of %s are looked at again at version %d: others moved or changed rows since version %d",
-            list(self.open[:10]), spec.snapshot.uri, dataset.version, self._bases[-1],
+            "fragments %s of %s are looked at again at version %d: concurrent commits moved or changed rows since version %d",
+            list(self.open[:10]), spec.snapshot.uri, dataset.version, self._versions[-1],
         )  # fmt: skip
-        return self._prepare(head, follow)
+        return self._prepare(latest, inputs, follow_up)
 
-    def settle(self, done: Collection[int], held: Mapping[int, int]) -> None:
-        """Notes what the last round has found, where no other follows; as :meth:`next_round` does first of all."""
-        self._coverage = self._coverage.settled(done, held)
+    def settle(self, done: Mapping[int, str | None]) -> None:
+        """Notes what the last round has done, where no other follows; as :meth:`next_round` does first of all."""
+        self._coverage = self._coverage.settled(done)
 
-    @property
-    def held_rows(self) -> int:
-        """Live rows at the last look that the job looks after."""
-        return sum(covered.held for covered in self._coverage.covered.values())
-
-    def _prepare(self, head: DatasetRef, follow: FollowSpec) -> NextRound:
-        first, dataset = self._first, head.open()
+    def _prepare(self, latest: DatasetRef, inputs: tuple[FieldIdentity, ...], follow_up: FollowUp) -> NextRound:
+        dataset = latest.open()
         self._rounds += 1
-        spec = self._spec_at(head, follow)
-        kept = {version["version"] for version in dataset.version_refs()}
-        for base in self._opened:
-            if base.version not in kept:
-                for number in self.open:
-                    # Where nothing has happened to a fragment but that others' versions are gone, its rows are where they were.
-                    if number not in follow.unchanged or base.version != follow.version:
-                        self._beat()
-                        ship(spec, base, dataset, number)
-        self._bases = _some([dataset.version, *self._bases])
-        self._opened = _some([dataset, *self._opened])
-        records = RecordStore(LanceObjects(f"{head.uri}/{FOLDER}", head.storage_options)).load(spec.column)
+        spec = self._spec_at(latest, inputs, follow_up)
+        self._versions = _some([dataset.version, *self._versions])
+        records = RecordStore(LanceObjects(f"{latest.uri}/{FOLDER}", latest.storage_options)).load(spec.column)
         names = [name for name in spec.input_names if name in dataset.schema.names]
-        sizes = measure(dataset, names, None, blob_bytes=False, storage=head.storage_options)
+        sizes = measure(dataset, names, None, blob_bytes=False, storage=latest.storage_options)
         plans = plan_fragments(
             spec,
             dataset,
@@ -178,7 +162,7 @@ class Following:
         )
         plans = [replace(plan, search=True, pending=None) for plan in plans]
         prepared = replace(
-            first,
+            self._first,
             spec=spec,
             dataset=dataset,
             records=records,
@@ -187,30 +171,34 @@ class Following:
         )
         return NextRound(prepared=prepared, plans=tuple(plans))
 
-    def _spec_at(self, head: DatasetRef, follow: FollowSpec) -> BackfillSpec:
+    def _spec_at(self, latest: DatasetRef, inputs: tuple[FieldIdentity, ...], follow_up: FollowUp) -> BackfillSpec:
         """Returns the job's spec for a later version: columns may have other names there."""
-        first, dataset = self._first.spec, head.open()
-        fields = field_identities(dataset.lance_schema)
+        first, dataset = self._first.spec, latest.open()
         then = field_identities(self._first.dataset.lance_schema)
-        targets = self._targets_now(then, fields, head)
-        by_id = {column.id: column for column in fields}
-        self._refuse_other_inputs(by_id, head)
+        targets = self._targets_at(then, field_identities(dataset.lance_schema), latest)
         return replace(
             first,
-            snapshot=head,
-            inputs=tuple(by_id.get(column.id, column) for column in first.inputs),
+            snapshot=latest,
+            inputs=inputs,
             outputs=tuple((field, now.name) for (field, _), now in zip(first.outputs, targets, strict=True)),
             targets=Targets(
                 schema=pa.schema([row_field(dataset.schema.field(column.name)) for column in targets]),
                 existing=tuple(column.name for column in targets),
                 format=first.targets.format,
             ),
-            bases=tuple(dict.fromkeys([*self._bases, *first.bases]))[:MOST_BASES],
-            follow=follow,
+            bases=tuple(dict.fromkeys([*self._versions, *first.bases]))[:MOST_BASES],
+            follow_up=follow_up,
             round=self._rounds,
         )
 
-    def _refuse_other_inputs(self, now: Mapping[int, FieldIdentity], head: DatasetRef) -> None:
+    def _inputs_at(self, latest: DatasetRef) -> tuple[FieldIdentity, ...]:
+        """Returns the input columns at a later version. A cast gives a column another field id: then its rows count as changed."""
+        fields = field_identities(latest.open().lance_schema)
+        by_id, by_name = {column.id: column for column in fields}, {column.name: column for column in fields}
+        inputs = self._first.spec.inputs
+        return tuple(by_id.get(column.id) or by_name.get(column.name) or column for column in inputs)
+
+    def _refuse_other_inputs(self, now: Mapping[int, FieldIdentity], latest: DatasetRef) -> None:
         """Ends the job where rows have to be looked at whose input was dropped, and another column has its field id.
 
         Raises:
@@ -220,35 +208,35 @@ class Following:
             dropped = drop_of(column, self._history.changes) if column.id in now else None
             if dropped is not None:
                 raise CommitImpossibleError(
-                    f"input column {column.name!r} was dropped ({dropped.text}), and rows that need it changed{moments_of(head.open(), [dropped.version])} "
-                    f"- at {head.uri}, version {head.version}, read at version {self._bases[-1]} - nothing more is committed; what was computed is "
+                    f"input column {column.name!r} was dropped ({dropped.text}), and rows that need it changed{moments_of(latest.open(), [dropped.version])} "
+                    f"- at {latest.uri}, version {latest.version}, read at version {self._versions[-1]} - nothing more is committed; what was computed is "
                     "kept; give the column another UDF, or drop it",
-                    uri=head.uri,
+                    uri=latest.uri,
                 )
 
-    def _targets_now(
-        self, then: Sequence[FieldIdentity], now: Sequence[FieldIdentity], head: DatasetRef
+    def _targets_at(
+        self, then: Sequence[FieldIdentity], now: Sequence[FieldIdentity], latest: DatasetRef
     ) -> list[FieldIdentity]:
-        """Returns the target columns, under the names that they have now.
+        """Returns the target columns, under the names that they have at a later version.
 
         Raises:
             CommitImpossibleError: One is not there any more, or may be another one.
         """
         by_name, by_id = {column.name: column for column in then}, {column.id: column for column in now}
-        found = []
+        targets = []
         for _, name in self._first.spec.outputs:
             judgement = judge_column(by_name[name], now, self._history.changes)
             if judgement.verdict is not Verdict.VALID:
                 raise CommitImpossibleError(
-                    f"the values cannot be applied: {judgement.reason}{moments_of(head.open(), judgement.versions)} - at {head.uri}, version "
-                    f"{head.version}, read at version {self._bases[-1]} - nothing more is committed; what was computed is kept, and serves a "
+                    f"the values cannot be applied: {judgement.reason}{moments_of(latest.open(), judgement.versions)} - at {latest.uri}, version "
+                    f"{latest.version}, read at version {self._versions[-1]} - nothing more is committed; what was computed is kept, and serves a "
                     "column that is the same",
-                    uri=head.uri,
+                    uri=latest.uri,
                 )
-            found.append(by_id[by_name[name].id])
-        return found
+            targets.append(by_id[by_name[name].id])
+        return targets
 
 
-def _some(versions: list[_T]) -> list[_T]:
-    """Returns the newest versions and the oldest one: each takes up to 160 MB for a table of 100,000 fragments."""
+def _some(versions: list[int]) -> list[int]:
+    """Returns the newest versions and the oldest one: each that is opened takes up to 160 MB for a table of 100,000 fragments."""
     return versions if len(versions) <= MOST_BASES else [*versions[: MOST_BASES - 1], versions[-1]]

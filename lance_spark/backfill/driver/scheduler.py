@@ -17,12 +17,19 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
-from lance_spark.backfill.reuse.value_finder import FOLDER
-from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome, Task, dump_outcomes, load_outcomes
+from lance_spark.backfill.reuse.round_context import FOLDER
+from lance_spark.backfill.task.messages import (
+    BackfillSpec,
+    FragmentWork,
+    RangeOutcome,
+    Task,
+    dump_outcomes,
+    load_outcomes,
+)
 from lance_spark.backfill.task.range_task import run_task
 from lance_spark.checkpoints import LanceObjects
 from lance_spark.session import cancel, known_slots, tagged
@@ -33,10 +40,17 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
+Key: TypeAlias = "tuple[int, int, bool]"
+"""What tells the work on a range from the others of a round."""
+
 _FIELDS: list[pa.Field[Any]] = [pa.field("task", pa.int64()), pa.field("outcomes", pa.binary())]
 _ANSWER = pa.schema(_FIELDS)
 _MOST_TASKS = 2000
 """Tasks of one Spark job: their descriptions travel to every executor."""
+
+_TASKS_PER_SLOT = 16
+_FEWEST_TASKS = 64
+"""The same where the size of the cluster is known."""
 
 _PARALLEL_JOBS = 16
 """Spark jobs of one backfill at once, at most."""
@@ -71,10 +85,19 @@ class Cluster:
         self._tag = f"lance-spark-{spec.staging.job_id}"
         self._stopped = threading.Event()
         self._read: set[str] = set()
+        self._added: list[FragmentWork] = []
         slots = known_slots(spark)
         capped = limit is not None and (slots is None or slots > limit)
         self._limit = limit if capped else None
+        # Spark runs the tasks of one job before those of the next: what assembles a fragment must not wait for hours of others.
+        self._most_tasks = (
+            _MOST_TASKS if slots is None else min(_MOST_TASKS, max(_TASKS_PER_SLOT * slots, _FEWEST_TASKS))
+        )
         self._objects = LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options)
+
+    def add(self, work: FragmentWork) -> None:
+        """Submits further work, before what waits already. Called by what consumes :meth:`run`, between two of its answers."""
+        self._added.append(work)
 
     def stop(self) -> None:
         """Ends the job: running tasks are killed within seconds, and no further ones are submitted."""
@@ -90,11 +113,16 @@ class Cluster:
         queue = list(tasks)
         attempts = dict.fromkeys((task.number for task in tasks), 0)
         by_number = {task.number: task for task in tasks}
-        seen: set[tuple[int, int]] = set()
+        seen: set[Key] = set()
         running: dict[Future[list[tuple[int, bytes]]], list[Task]] = {}
         with ThreadPoolExecutor(_PARALLEL_JOBS, thread_name_prefix="lance-spark-job") as pool:
             try:
-                while queue or running:
+                while queue or running or self._added:
+                    for work in self._added:
+                        task = Task(number=len(by_number), work=(work,))
+                        by_number[task.number], attempts[task.number] = task, 0
+                        queue.insert(0, task)
+                    self._added.clear()
                     while queue and (room := self._room(running)) and not self._stopped.is_set():
                         count = _company(queue, attempts, room)
                         batch, queue = queue[:count], queue[count:]
@@ -120,7 +148,7 @@ class Cluster:
     def _room(self, running: Mapping[Future[list[tuple[int, bytes]]], list[Task]]) -> int:
         """Returns how many tasks another Spark job may have now; 0 if none may be started."""
         if self._limit is None:
-            return _MOST_TASKS if len(running) < 2 else 0
+            return self._most_tasks if len(running) < 2 else 0
         busy = sum(len(batch) for batch in running.values())
         return min(math.ceil(self._limit / 2), self._limit - busy) if len(running) < _PARALLEL_JOBS else 0
 
@@ -136,7 +164,7 @@ class Cluster:
         future: Future[list[tuple[int, bytes]]],
         batch: Sequence[Task],
         attempts: dict[int, int],
-        seen: set[tuple[int, int]],
+        seen: set[Key],
     ) -> tuple[list[RangeOutcome | Lost], list[int]]:
         """Takes what a Spark job answered; if it failed, what its tasks have left, and the tasks to submit again."""
         error = future.exception()
@@ -151,7 +179,7 @@ class Cluster:
         text = " ".join(str(error).strip().splitlines()[:2]) or repr(error)
         _LOG.warning("a Spark job of the backfill of %s failed: %s", self._spec.snapshot.uri, text)
         for task in batch:
-            if all((work.fragment_id, work.start) in seen for work in task.work):
+            if all(work.key in seen for work in task.work):
                 continue
             attempts[task.number] += 1
             if attempts[task.number] < MAX_ATTEMPTS:
@@ -192,17 +220,17 @@ def _company(queue: Sequence[Task], attempts: Mapping[int, int], size: int) -> i
     return sum(1 for _ in takewhile(lambda task: attempts[task.number] == tried, queue[:size]))
 
 
-def _rest(task: Task, seen: set[tuple[int, int]]) -> Task:
+def _rest(task: Task, seen: set[Key]) -> Task:
     """Returns what is left of a task that died: the UDF gets a process of its own, and what it has left behind is looked for."""
-    work = [replace(one, search=True) for one in task.work if (one.fragment_id, one.start) not in seen]
+    work = [replace(one, search=True) for one in task.work if one.key not in seen]
     return replace(task, work=tuple(work), isolate=True)
 
 
-def _new(outcomes: Sequence[RangeOutcome], seen: set[tuple[int, int]]) -> list[RangeOutcome]:
+def _new(outcomes: Sequence[RangeOutcome], seen: set[Key]) -> list[RangeOutcome]:
     fresh = []
     for outcome in outcomes:
-        if (outcome.fragment_id, outcome.start) not in seen:
-            seen.add((outcome.fragment_id, outcome.start))
+        if outcome.key not in seen:
+            seen.add(outcome.key)
             fresh.append(outcome)
     return fresh
 

@@ -10,7 +10,7 @@ from pyspark.sql import SparkSession
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.planning.planner import Prepared
 from lance_spark.backfill.planning.staleness import count_stale
-from lance_spark.backfill.reuse.value_finder import source_of, store_of
+from lance_spark.backfill.reuse.round_context import source_of, store_of
 from lance_spark.rows.row_set import RowSet
 
 

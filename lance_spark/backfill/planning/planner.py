@@ -22,7 +22,7 @@ from lance_spark.backfill.planning.fragment_plan import (
 )
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
-from lance_spark.backfill.reuse.value_finder import FOLDER, source_of, store_of
+from lance_spark.backfill.reuse.round_context import FOLDER, source_of, store_of
 from lance_spark.backfill.task.messages import BackfillSpec
 from lance_spark.catalog.binding import Binding, binding_of, inputs_now, load_udf, value_type
 from lance_spark.catalog.checking import check_udf
@@ -266,7 +266,7 @@ def _spec(
         serving_jobs=frozenset({job_id}),
         checkpoints=checkpoints,
         bases=(),
-        follow=None,
+        follow_up=None,
         stale=request.stale,
         sizes=checkpoint_bounds(call=request, udf=udf or CheckpointSizes()),
         flush_s=request.flush_s,

@@ -1,23 +1,118 @@
-"""Which rows of a range are to be computed: found by scanning the columns of the filter, and no others. Runs on executors."""
+"""Which rows of a fragment a backfill selects. Runs on executors."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork
+from lance_spark.backfill.reuse.own_rows import OwnRows
+from lance_spark.backfill.task.messages import BackfillSpec, DoneRows, FollowUp
 from lance_spark.commit.conflicts.identity import files_of
-from lance_spark.errors import panics_as_errors
+from lance_spark.errors import FilterError, panics_as_errors
 from lance_spark.read.filtering import both, explained
 from lance_spark.read.masks import range_mask
-from lance_spark.rows.merge import Offsets
-from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, offsets_of
+from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, offsets_of
+from lance_spark.rows.row_set import RowSet
 
 if TYPE_CHECKING:
     import lance
     from lance.fragment import FragmentMetadata, LanceFragment
+
+
+class RangeRows:
+    """The rows of one range of a fragment, as filters select them.
+
+    Attributes:
+        fragment: The fragment.
+        live: Rows of the range that are not deleted.
+    """
+
+    def __init__(self, spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment, start: int, stop: int) -> None:
+        self.fragment = fragment
+        self._spec = spec
+        self._dataset = rows.dataset
+        self._start, self._stop = start, stop
+        deleted = rows.deleted(fragment.fragment_id)
+        span = RowSet.span(start, stop)
+        self.live = span if deleted is None else span - RowSet.of(np.flatnonzero(deleted[start:stop]) + start)
+
+    @property
+    def is_filled(self) -> bool:
+        """Whether the fragment has any value in the target columns."""
+        return has_values(self.fragment.metadata, self._spec.target_ids)
+
+    def selected(self, done: DoneRows) -> RowSet:
+        """Returns the rows that the first round of a job selects.
+
+        Raises:
+            FilterError: The filter fails on a value.
+            TableUnreadableError: A file is missing or damaged.
+        """
+        if self._spec.where is None:
+            return (self.live if self._spec.recomputes else self.without_value()) - done.skip
+        return self.matching(self._spec.where) - done.skip
+
+    def selected_again(self, follow_up: FollowUp, own: OwnRows, done: DoneRows) -> RowSet:
+        """Returns the rows that a follow-up round selects.
+
+        Without a filter: covered rows without a value, and those that the job has computed from other inputs than they have now. A value of
+        a concurrent writer stays. With a filter, or where all rows are computed anew: all rows that the job has computed, wherever they are,
+        and the selected ones of fragments that it has not finished.
+
+        Raises:
+            FilterError: The filter fails on a value, or names addresses that rows do not have any more.
+            TableUnreadableError: A file is missing or damaged.
+        """
+        unknown = own.unknown if follow_up.committed else RowSet.empty()
+        if self._spec.where is None and not self._spec.recomputes:
+            empty = self.without_value() & own.covered
+            settled = done.skip | (own.nulls & own.kept) | own.failed
+            return (empty - settled) | ((own.changed | unknown) & self.live)
+        unfinished = own.unfinished & self.live
+        if self._spec.where is not None and unfinished:
+            if own.have_moved:
+                refuse_addresses(self._spec, self._dataset, self.fragment.fragment_id)
+            unfinished &= self.matching(self._spec.where)
+        return ((own.computed | unknown) & self.live) | (unfinished - done.skip - own.failed)
+
+    def without_value(self) -> RowSet:
+        """Returns the rows in which any of the target columns has no value."""
+        if not self.is_filled:
+            return self.live
+        return self.matching(null_filter([column for _, column in self._spec.outputs]))
+
+    def with_value(self) -> RowSet:
+        """Returns the rows in which any of the target columns has a value."""
+        filled = " OR ".join(f"`{column}` IS NOT NULL" for _, column in self._spec.outputs)
+        return self.matching(filled)
+
+    def matching(self, text: str) -> RowSet:
+        """Returns the live rows that match a filter in Lance SQL."""
+        mask = None
+        if (self._start, self._stop) != (0, self.fragment.metadata.physical_rows):
+            mask = range_mask(self._dataset, self.fragment, self._start, self._stop)
+            if mask is None:
+                first = self.fragment.fragment_id << 32
+                within = f"_rowaddr >= {first + self._start} AND _rowaddr < {first + self._stop}"
+                text = both(text, within) or text
+        offsets = [np.empty(0, dtype=np.int64)]
+        try:
+            with panics_as_errors():
+                scanner = self._dataset.scanner(
+                    columns=[],
+                    filter=text,
+                    fragments=[self.fragment],
+                    with_row_address=True,
+                    row_addr_allowlist=mask,
+                    scan_in_order=True,
+                )
+                offsets += [offsets_of(batch.column(ROW_ADDRESS).to_numpy()) for batch in scanner.to_reader()]
+        except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
+            raise explained(error, self._dataset, self.fragment.fragment_id, text) from error
+        return RowSet.of(np.concatenate(offsets)) & self.live
 
 
 def null_filter(columns: Sequence[str]) -> str:
@@ -30,65 +125,17 @@ def has_values(fragment: FragmentMetadata, target_ids: Sequence[int]) -> bool:
     return bool(files_of(fragment, target_ids))
 
 
-def select_rows(spec: BackfillSpec, work: FragmentWork, rows: SnapshotRows, fragment: LanceFragment) -> Offsets:
-    """Returns the physical positions of the selected rows of a range, ascending.
+def refuse_addresses(spec: BackfillSpec, dataset: lance.LanceDataset, fragment_id: int) -> None:
+    """Refuses to look for rows by addresses that they had in another version.
 
     Raises:
-        FilterError: The filter fails on a value.
-        TableUnreadableError: A file is missing or damaged.
+        FilterError: The filter names addresses, or ids that are addresses.
     """
-    filled = has_values(fragment.metadata, spec.target_ids)
-    if spec.where is None and (spec.recomputes or not filled):
-        offsets = live_rows(rows, work)
-    else:
-        text = spec.where or null_filter([column for _, column in spec.outputs])
-        offsets = matching_rows(rows.dataset, fragment, work, text)
-    return without(offsets, work.done.skip.to_numpy()) if work.done.skip else offsets
-
-
-def rows_without_value(
-    spec: BackfillSpec, work: FragmentWork, rows: SnapshotRows, fragment: LanceFragment, selected: Offsets
-) -> Offsets:
-    """Returns those of the selected rows that any checkpoint may serve: with a filter of the user's, those without a value."""
-    if spec.where is None or spec.stale or not has_values(fragment.metadata, spec.target_ids):
-        return selected
-    nulls = null_filter([column for _, column in spec.outputs])
-    empty = matching_rows(rows.dataset, fragment, work, both(spec.where, nulls) or nulls)
-    return selected[np.isin(selected, empty, assume_unique=True)]
-
-
-def live_rows(rows: SnapshotRows, work: FragmentWork) -> Offsets:
-    """Returns the rows of a range that are not deleted."""
-    deleted = rows.deleted(work.fragment_id)
-    offsets = np.arange(work.start, work.stop, dtype=np.int64)
-    return offsets if deleted is None else offsets[~deleted[work.start : work.stop]]
-
-
-def matching_rows(dataset: lance.LanceDataset, fragment: LanceFragment, work: FragmentWork, text: str) -> Offsets:
-    """Returns the rows of a range that match a filter in Lance SQL."""
-    mask = None
-    if not work.is_whole:
-        mask = range_mask(dataset, fragment, work.start, work.stop)
-        if mask is None:
-            first = work.fragment_id << 32
-            text = both(text, f"_rowaddr >= {first + work.start} AND _rowaddr < {first + work.stop}") or text
-    found = [np.empty(0, dtype=np.int64)]
-    try:
-        with panics_as_errors():
-            scanner = dataset.scanner(
-                columns=[],
-                filter=text,
-                fragments=[fragment],
-                with_row_address=True,
-                row_addr_allowlist=mask,
-                scan_in_order=True,
-            )
-            found.extend(offsets_of(batch.column(ROW_ADDRESS).to_numpy()) for batch in scanner.to_reader())
-    except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-        raise explained(error, dataset, fragment.fragment_id, text) from error
-    return np.sort(np.concatenate(found))
-
-
-def without(offsets: Offsets, others: Offsets) -> Offsets:
-    """Returns the offsets that are not among the others."""
-    return offsets[~np.isin(offsets, others, assume_unique=True)] if len(others) else offsets
+    name = ROW_ADDRESS if dataset.has_stable_row_ids else f"{ROW_ADDRESS}|{ROW_ID}"
+    if re.search(rf"\b({name})\b", spec.where or ""):
+        raise FilterError(
+            spec.where or "",
+            f"rows that it names may have moved to fragment {fragment_id} while the job ran, where their addresses are others",
+            uri=dataset.uri,
+            hint="run the backfill again with the latest addresses; get_failed_row_addresses returns them",
+        )

@@ -6,24 +6,15 @@ where rows were moved by an update, or inputs were rewritten in place, the rows'
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
-from typing import TYPE_CHECKING
-
-import numpy as np
 
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, countable
 from lance_spark.backfill.planning.planner import Prepared, bases_of_records
-from lance_spark.backfill.planning.selection import has_values, live_rows, matching_rows, without
-from lance_spark.backfill.reuse.computed_rows import Records
-from lance_spark.backfill.reuse.value_finder import Finder, store_of
-from lance_spark.backfill.task.messages import BackfillSpec, DoneRows, FragmentWork
-from lance_spark.commit.conflicts.identity import files_of
-from lance_spark.rows.merge import Offsets, distinct, no_rows
+from lance_spark.backfill.planning.selection import RangeRows, has_values
+from lance_spark.backfill.reuse.round_context import RoundContext, target_files
+from lance_spark.backfill.reuse.value_finder import Finder
 from lance_spark.rows.row_addresses import SnapshotRows
-
-if TYPE_CHECKING:
-    from lance.fragment import LanceFragment
+from lance_spark.rows.row_set import RowSet
 
 MAX_COMPARED_BYTES = 1 << 30
 """Bytes of input up to which inputs are compared on the driver; beyond that rows of a fragment that changed all count."""
@@ -51,12 +42,11 @@ def count_stale(prepared: Prepared, *, but_selected: bool) -> int:
         return 0
     if not countable(suspects) or sum(plan.input_bytes for plan in suspects) > MAX_COMPARED_BYTES:
         return sum(max(0, plan.live_rows - len(plan.done.computed)) for plan in suspects)
-    spec = replace(spec, bases=bases_of_records(prepared.records, spec))
+    context = RoundContext(replace(spec, bases=bases_of_records(prepared.records, spec)))
     rows = SnapshotRows(prepared.dataset)
-    finder = Finder(spec, rows, store_of(spec))
+    finder = Finder(context, rows)
     committed = prepared.records.files_of(spec.key.digest)
-    look = functools.partial(_stale_rows, spec, rows, finder, prepared.records, committed, but_selected=but_selected)
-    return sum(len(look(plan)) for plan in suspects)
+    return sum(len(_stale_rows(context, rows, finder, committed, plan, but_selected=but_selected)) for plan in suspects)
 
 
 def _is_suspect(prepared: Prepared, plan: FragmentPlan) -> bool:
@@ -67,47 +57,34 @@ def _is_suspect(prepared: Prepared, plan: FragmentPlan) -> bool:
 
 
 def _stale_rows(
-    spec: BackfillSpec,
+    context: RoundContext,
     rows: SnapshotRows,
     finder: Finder,
-    records: Records,
     committed: frozenset[str],
     plan: FragmentPlan,
     *,
     but_selected: bool,
-) -> Offsets:
+) -> RowSet:
     """Returns the rows of a fragment whose value is out of date; `committed` are the column files that records of this UDF version name."""
+    spec = context.spec
     fragment = rows.fragment(plan.fragment_id)
     if fragment is None:
-        return no_rows()
-    work = FragmentWork(
-        fragment_id=plan.fragment_id,
-        start=0,
-        stop=plan.physical_rows,
-        ranges=((0, plan.physical_rows),),
-        done=DoneRows(),
-        search=True,
-    )
+        return RowSet.empty()
+    within = RangeRows(spec, rows, fragment, 0, plan.physical_rows)
     known = (plan.done | finder.inherited(fragment.metadata)).computed
-    found = _with_value(spec, work, rows, fragment)
+    suspects = within.with_value()
     if not but_selected or spec.where is not None:
         # Rows that were computed as NULL; without a filter they are selected anyway where that is out of date.
-        once = np.intersect1d(finder.computed_once(fragment.metadata), live_rows(rows, work), assume_unique=True)
-        found = distinct(found, once)
-    found = without(found, known.to_numpy())
-    if len(found) and but_selected and spec.where is not None:
-        found = without(found, matching_rows(rows.dataset, fragment, work, spec.where))
-    if not len(found):
-        return found
-    # That a value can be had from somewhere does not mean that the table has it: its file must be there, or the rows have moved with it.
-    has = committed - {record.target_file for record in records.of(plan.fragment_id)}
-    has |= {file.partition(":")[0] for file in files_of(fragment.metadata, spec.target_ids)} & committed
-    served = finder.find(fragment.metadata, found, found)
-    return without(found, distinct(no_rows(), *(piece.offsets for piece in served.files if piece.file in has)))
-
-
-def _with_value(spec: BackfillSpec, work: FragmentWork, rows: SnapshotRows, fragment: LanceFragment) -> Offsets:
-    """Returns the rows of which some target column has a value, ascending."""
-    filled = " OR ".join(f"`{column}` IS NOT NULL" for _, column in spec.outputs)
-    found = matching_rows(rows.dataset, fragment, work, filled)
-    return np.intersect1d(found, live_rows(rows, work), assume_unique=True)
+        suspects |= finder.computed_once(fragment.metadata) & within.live
+    suspects -= known
+    if suspects and but_selected and spec.where is not None:
+        suspects -= within.matching(spec.where)
+    if not suspects:
+        return suspects
+    # That a value can be had from somewhere does not mean that the table has it: its file must be in place, or the rows have moved with it.
+    recorded = {record.target_file for record in context.records.of(plan.fragment_id)}
+    present = (committed - recorded) | target_files(spec, fragment.metadata)
+    for piece in finder.find(fragment.metadata, suspects, suspects).files:
+        if piece.file in present:
+            suspects -= RowSet.of(piece.offsets)
+    return suspects

@@ -1,4 +1,4 @@
-"""What a backfill's tasks are told and what they answer: plain values that travel between driver and executors.
+"""Messages between the driver and the tasks of a backfill: plain values.
 
 Answers have a JSON form, because a task also leaves them in the table's store while it runs, and nothing that lies in a store is unpickled.
 """
@@ -26,22 +26,22 @@ STAGES = ("read", "compute", "checkpoint", "write")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FollowSpec:
-    """What a job covers, for a round that looks after rows that others have moved or changed.
+class FollowUp:
+    """What a follow-up round has to know of the rounds before it.
 
     Attributes:
-        version: The version that the job read first.
+        snapshot_version: The version that the job read first.
         covered: Fragments of that version whose rows the job is to give a value.
-        unfinished: Those of them of which the job has not computed everything.
-        landed: Those of them whose values the job has committed.
-        unchanged: Those of them that are still there, with the same inputs.
+        finished: Those of them of which the job has computed everything.
+        committed: Those of them whose values the job has committed.
+        unchanged: Those of them that are still there, with the same input files.
         on_stale: Whether rows whose inputs have changed are computed again, or are NULL.
     """
 
-    version: int
+    snapshot_version: int
     covered: frozenset[int]
-    unfinished: frozenset[int]
-    landed: frozenset[int]
+    finished: frozenset[int]
+    committed: frozenset[int]
     unchanged: frozenset[int]
     on_stale: OnStale
 
@@ -65,8 +65,8 @@ class BackfillSpec:
         redefined: Whether the column has had another UDF before: then rows with a value are selected too, unless `skip` says otherwise.
         serving_jobs: Jobs whose checkpoints may serve rows that have a value. Rows without one are served by any.
         checkpoints: Where checkpoints are kept; None is beside the table.
-        bases: Versions at which rows may have been that were computed before and have moved or changed since, the newest first.
-        follow: What the job covers, where this is not its first round.
+        bases: Versions at which rows may have been computed before they moved or changed, the newest first.
+        follow_up: What the job covers, where this is not its first round.
         stale: Whether rows with a value are selected too that is not known to be up to date.
         sizes: Least, most and first rows of a batch.
         flush_s: Seconds after which computed values are persisted.
@@ -75,7 +75,6 @@ class BackfillSpec:
         blob_buffer_bytes: Most bytes of blobs that are held at once.
         report_s: Seconds after which a task tells again what it has done.
         round: Which round of the job it is; two may read the same version.
-        look: How often a task has looked for values anew, because some that it had found were gone.
     """
 
     snapshot: DatasetRef
@@ -93,7 +92,7 @@ class BackfillSpec:
     serving_jobs: frozenset[str]
     checkpoints: str | None
     bases: tuple[int, ...]
-    follow: FollowSpec | None
+    follow_up: FollowUp | None
     stale: bool
     sizes: tuple[int, int, int]
     flush_s: float
@@ -102,7 +101,6 @@ class BackfillSpec:
     blob_buffer_bytes: int
     report_s: float
     round: int = 0
-    look: int = 0
 
     @property
     def lineage_after(self) -> int | None:
@@ -156,6 +154,8 @@ class FragmentWork:
         ranges: All ranges that the fragment is cut into, as pairs of start and stop.
         done: What is known of rows that were computed before.
         search: Whether there may be checkpoints of the fragment.
+        assembles: Whether it is the whole fragment, after all of its ranges have left checkpoints.
+        failed: Rows that have had their call in this round, and failed.
     """
 
     fragment_id: int
@@ -164,11 +164,18 @@ class FragmentWork:
     ranges: tuple[tuple[int, int], ...]
     done: DoneRows
     search: bool
+    assembles: bool = False
+    failed: RowSet = field(default_factory=RowSet.empty)
+
+    @property
+    def key(self) -> tuple[int, int, bool]:
+        """What tells it, and its outcome, from the others of a round."""
+        return self.fragment_id, self.start, self.assembles
 
     @property
     def is_whole(self) -> bool:
-        """Tells whether it is the whole fragment."""
-        return len(self.ranges) == 1
+        """Tells whether it is the whole fragment, and ends with a column file."""
+        return self.assembles or len(self.ranges) == 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -205,32 +212,29 @@ class FragmentRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RangeOutcome:
-    """What became of one range, and of its fragment if it was the last.
+    """What became of one range of a fragment, or of the whole fragment.
 
     Attributes:
         fragment_id: Id of the fragment.
         start: First row of the range.
         stop: Row after the last.
-        selected: Rows of the range that were selected.
+        assembled: Whether it is the whole fragment, after all of its ranges; then `computed` counts only calls made anew.
+        selected: Rows of the range that were selected, but for those that an earlier round has computed.
         computed: Rows for which the UDF was called and returned.
-        reused: Rows that checkpoints served.
+        reused: Of the selected rows those that checkpoints served.
         skipped: Rows that a policy skipped.
         crashed: Rows that killed their process.
-        carried: Rows whose value this job had computed before somebody moved them.
-        recomputed: Those of `computed` whose inputs somebody had changed since this job computed them first.
-        nulled: Rows that are NULL, because somebody changed their inputs.
-        kept: Rows that somebody else gave a value meanwhile.
-        held: Live rows that the job has looked after by now.
-        added: Live rows that the version lacked which the job read first.
-        again: Rows that were selected again because their inputs changed, and that an earlier round had left without a value.
+        carried: Rows that an earlier round has computed, and whose value was put into a new column file.
+        recomputed: Those of `computed` that an earlier round has computed from other inputs.
+        nulled: Rows that are NULL because their inputs changed after an earlier round.
         retries: Calls that were tried again.
         seconds: Time per stage.
-        file: Name of the fragment's column file, if this range completed it.
+        file: Name of the fragment's column file.
         file_bytes: Its size.
         source: Identity of the fragment's inputs.
-        rows: The fragment's rows, where `file` is there.
+        rows: The fragment's rows, where it is complete; of one of several ranges, its failed rows.
         complete: Whether the whole fragment is done; without a file there was nothing to write.
-        inherited: Whether `rows` says what the records of fragments say from which a compaction made this one.
+        inherited: Whether `rows` says more than the records of the fragment do, because rows were followed from older versions.
         checkpoints: Whether checkpoints were left that a commit makes superfluous.
         error: Why the range failed, or None.
         error_type: Qualified name of the exception.
@@ -239,6 +243,7 @@ class RangeOutcome:
     fragment_id: int
     start: int
     stop: int
+    assembled: bool = False
     selected: int = 0
     computed: int = 0
     reused: int = 0
@@ -247,10 +252,6 @@ class RangeOutcome:
     carried: int = 0
     recomputed: int = 0
     nulled: int = 0
-    kept: int = 0
-    held: int = 0
-    added: int = 0
-    again: int = 0
     retries: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
     file: str | None = None
@@ -262,6 +263,16 @@ class RangeOutcome:
     checkpoints: bool = False
     error: str | None = None
     error_type: str | None = None
+
+    @property
+    def key(self) -> tuple[int, int, bool]:
+        """The key of its work."""
+        return self.fragment_id, self.start, self.assembled
+
+    @property
+    def has_effect(self) -> bool:
+        """Tells whether the range has anything to write."""
+        return bool(self.computed or self.reused or self.carried or self.nulled or self.rows.failed)
 
     def to_json(self) -> dict[str, Any]:
         """Returns the form that is kept in the store."""

@@ -27,29 +27,39 @@ class Covered:
         physical_rows: Its physical rows.
         files: Names of all of its data files: one of them in common tells that a fragment of the same id is the same one.
         inputs: Files and overlays that hold its inputs.
+        targets: Files and overlays that hold the target columns.
         done: Whether the table has the job's values of its rows, so that they move along with them.
-        deleted_rows: How many of its rows are deleted.
-        held: How many of its rows the job looks after, as far as that is known.
+        committed: Name of the column file that the job has committed for it since, which is its target file then.
     """
 
     physical_rows: int
-    deleted_rows: int
     files: frozenset[str]
     inputs: tuple[str, ...]
+    targets: tuple[str, ...] = ()
     done: bool
-    held: int = 0
+    committed: str | None = None
 
     @staticmethod
-    def of(fragment: FragmentMetadata, input_ids: Sequence[int], *, done: bool, held: int = 0) -> Covered:
+    def of(
+        fragment: FragmentMetadata, input_ids: Sequence[int], target_ids: Sequence[int] = (), *, done: bool
+    ) -> Covered:
         """Returns what is to be known of a fragment."""
         return Covered(
             physical_rows=fragment.physical_rows,
-            deleted_rows=fragment.num_deletions,
-            held=held,
             files=frozenset(file.path for file in fragment.files),
             inputs=files_of(fragment, input_ids),
+            targets=files_of(fragment, target_ids),
             done=done,
         )
+
+    def is_right(self, now: FragmentMetadata, input_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
+        """Tells whether the fragment has the job's values still, and the inputs that they were computed from."""
+        if not self.done or files_of(now, input_ids) != self.inputs:
+            return False
+        targets = files_of(now, target_ids)
+        if self.committed is None or not target_ids:
+            return targets == self.targets
+        return len(targets) == 1 and targets[0].startswith(f"{self.committed}:")
 
     def is_same(self, now: FragmentMetadata, *, replaced: bool) -> bool:
         """Tells whether a fragment of the same id at a later version is the same fragment, whatever was rewritten in place.
@@ -94,7 +104,12 @@ class Coverage:
     others: frozenset[int]
 
     def look(
-        self, version: int, fragments: Iterable[FragmentMetadata], lineage: Lineage, input_ids: Sequence[int]
+        self,
+        version: int,
+        fragments: Iterable[FragmentMetadata],
+        lineage: Lineage,
+        input_ids: Sequence[int],
+        target_ids: Sequence[int] = (),
     ) -> Look:
         """Follows the covered rows to a later version.
 
@@ -103,54 +118,39 @@ class Coverage:
             fragments: Its fragments.
             lineage: What happened between this version and that one.
             input_ids: Field ids of the inputs and all that is below them.
+            target_ids: The same for the target columns; none where the job replaces whatever they have.
         """
         covered, others = dict[int, Covered](), set[int]()
         open_ones, new = list[int](), list[int]()
         for fragment in fragments:
-            state = self._state(fragment, lineage, input_ids)
+            state = self._state(fragment, lineage, input_ids, target_ids)
             if state is None:
                 others.add(fragment.id)
                 known = {fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())}
                 if known.isdisjoint(self.others):
                     new.append(fragment.id)
                 continue
-            held = self._held(fragment, lineage)
-            covered[fragment.id] = Covered.of(fragment, input_ids, done=state, held=held)
+            covered[fragment.id] = Covered.of(fragment, input_ids, target_ids, done=state)
             if not state:
                 open_ones.append(fragment.id)
         coverage = Coverage(version=version, covered=covered, others=frozenset(others))
         return Look(coverage=coverage, open=tuple(sorted(open_ones)), new=tuple(sorted(new)))
 
-    def settled(self, done: Iterable[int], held: Mapping[int, int]) -> Coverage:
-        """Returns the same with more fragments done, and more known of how many rows the job looks after in them."""
+    def settled(self, done: Mapping[int, str | None]) -> Coverage:
+        """Returns the same with more fragments done: those that the job has committed with their files, and those with nothing to do."""
         covered = dict(self.covered)
-        for number, rows in held.items():
-            if number in covered:
-                covered[number] = replace(covered[number], held=rows)
-        for number in done:
-            if number in covered:
-                covered[number] = replace(covered[number], done=True)
+        for number in done.keys() & covered.keys():
+            covered[number] = replace(covered[number], done=True, committed=done[number])
         return replace(self, covered=covered)
 
-    def _held(self, now: FragmentMetadata, lineage: Lineage) -> int:
-        """Returns how many rows of a fragment the job looks after: those that it did and that are not deleted, at most."""
-        before = self.covered.get(now.id)
-        if before is not None and before.is_same(now, replaced=lineage.replaced):
-            return max(0, before.held - max(0, now.num_deletions - before.deleted_rows))
-        leaves = {leaf.fragment.id: leaf.fragment for leaf in lineage.leaves(now.id) or ()}
-        held = 0
-        for number, leaf in leaves.items():
-            if number in self.covered:
-                one = self.covered[number]
-                held += max(0, one.held - max(0, leaf.num_deletions - one.deleted_rows))
-        return min(held, now.num_rows)
-
-    def _state(self, now: FragmentMetadata, lineage: Lineage, input_ids: Sequence[int]) -> bool | None:
+    def _state(
+        self, now: FragmentMetadata, lineage: Lineage, input_ids: Sequence[int], target_ids: Sequence[int]
+    ) -> bool | None:
         """Tells whether all covered rows of a fragment are done; None where it has none."""
         leaves = lineage.leaves(now.id)
         before = self.covered.get(now.id)
         if before is not None and before.is_same(now, replaced=lineage.replaced):
-            return before.done and files_of(now, input_ids) == before.inputs
+            return before.is_right(now, input_ids, target_ids)
         if before is None and lineage.is_added(now):
             return None
         if before is not None or leaves is None:
@@ -159,17 +159,24 @@ class Coverage:
             if now.id in self.others and not lineage.replaced:
                 return None
             return False if self._may_have_come_to(now, lineage) else None
-        states = [self._leaf_state(leaf, now, lineage, input_ids) for leaf in leaves]
+        states = [self._leaf_state(leaf, now, lineage, input_ids, target_ids) for leaf in leaves]
         known = [state for state in states if state is not None]
         return all(known) if known else None
 
-    def _leaf_state(self, leaf: Leaf, now: FragmentMetadata, lineage: Lineage, input_ids: Sequence[int]) -> bool | None:
+    def _leaf_state(
+        self,
+        leaf: Leaf,
+        now: FragmentMetadata,
+        lineage: Lineage,
+        input_ids: Sequence[int],
+        target_ids: Sequence[int],
+    ) -> bool | None:
         before = self.covered.get(leaf.fragment.id)
         if before is None:
             is_other = leaf.fragment.id in self.others
             return None if is_other or not self._may_have_come_to(leaf.fragment, lineage) else False
-        unchanged = before.inputs == files_of(leaf.fragment, input_ids) and leaf.is_unchanged(now, input_ids)
-        return before.done and unchanged
+        unchanged = leaf.is_unchanged(now, [*input_ids, *target_ids])
+        return unchanged and before.is_right(leaf.fragment, input_ids, target_ids)
 
     def _may_have_come_to(self, fragment: FragmentMetadata, lineage: Lineage) -> bool:
         """Tells whether an update may have moved covered rows to a fragment; not one that took rows of other fragments alone."""

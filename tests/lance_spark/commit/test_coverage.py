@@ -53,9 +53,9 @@ class FakeLineage:
         return self.updates.get(one.id) == frozenset()
 
 
-def coverage(done: Mapping[int, bool], others: Iterable[int] = (), *, held: int = 0) -> Coverage:
+def coverage(done: Mapping[int, bool], others: Iterable[int] = ()) -> Coverage:
     """Returns a coverage of fragments, each done or not."""
-    covered = {n: Covered.of(fragment(n), [INPUT], done=is_done, held=held) for n, is_done in done.items()}
+    covered = {n: Covered.of(fragment(n), [INPUT], done=is_done) for n, is_done in done.items()}
     return Coverage(version=1, covered=covered, others=frozenset(others))
 
 
@@ -251,24 +251,35 @@ def test_a_fragment_that_stayed_is_known_without_lineage() -> None:
     assert seen(look(coverage({0: True}), [fragment(0)], way={0: None}, complete=False)) == {0: "done"}
 
 
-# What is settled, and how many rows are looked after
+# What is settled, and the target's files
+
+TARGET = 7
+
+
+def look_at_targets(before: Coverage, *now: FragmentMetadata) -> tuple[int, ...]:
+    lineage: Any = FakeLineage()
+    return before.look(2, now, lineage, [INPUT], [TARGET]).open
 
 
 def test_what_was_settled_is_done_and_what_is_not_there_is_ignored() -> None:
-    before = coverage({0: False, 1: False}, [2]).settled([0, 2, 9], {0: 4, 9: 1})
-    assert (before.covered[0].done, before.covered[0].held) == (True, 4)
+    before = coverage({0: False, 1: False}, [2]).settled({0: "a.lance", 2: None, 9: None})
+    assert before.covered[0].done and before.covered[0].committed == "a.lance"
     assert not before.covered[1].done and before.others == {2} and set(before.covered) == {0, 1}
 
 
-def test_rows_that_are_looked_after_shrink_with_deletions_and_go_along_with_compactions() -> None:
-    before = coverage({0: True, 1: True}, held=7)
-    assert look(before, [fragment(0, deleted=3)]).coverage.covered[0].held == 4
-    assert look(before, [fragment(0, deleted=9)]).coverage.covered[0].held == 0
-    made = fragment(5, rows=15)
-    way = {5: [leaf(fragment(0, deleted=2), made), leaf(fragment(1, deleted=3), made)]}
-    assert look(before, [made], way=way).coverage.covered[5].held == 5 + 4
-    now = fragment(5, rows=15, deleted=9)
-    assert look(before, [now], way=way).coverage.covered[5].held == 6, "no more than are there"
+def test_a_committed_fragment_is_open_again_where_its_target_has_another_file() -> None:
+    before = coverage({0: False}).settled({0: "a.lance"})
+    assert look_at_targets(before, fragment(0, files={TARGET: "a"})) == ()
+    assert look_at_targets(before, fragment(0, files={TARGET: "b"})) == (0,), "rewritten in place"
+    assert look_at_targets(before, fragment(0)) == (0,), "taken back by a restore"
+
+
+def test_a_fragment_with_nothing_to_do_is_open_again_where_its_target_has_another_file() -> None:
+    filled = fragment(0, files={TARGET: "a"})
+    covered = {0: Covered.of(filled, [INPUT], [TARGET], done=False)}
+    before = Coverage(version=1, covered=covered, others=frozenset()).settled({0: None})
+    assert look_at_targets(before, filled) == ()
+    assert look_at_targets(before, fragment(0, files={TARGET: "b"})) == (0,)
 
 
 # Random histories
@@ -388,7 +399,7 @@ def test_no_row_that_needs_a_value_is_missed_and_nothing_is_looked_at_in_vain(da
             if whole and covered and not needs and not any(row.get("wrong") for row in rows):
                 assert said[number] == "done", f"fragment {number} is looked at in vain"
         # The job does what is open: after that its rows are right.
-        now = found.coverage.settled(found.open, {})
+        now = found.coverage.settled(dict.fromkeys(found.open))
         for number in found.open:
             for row in model.rows[number]:
                 if row["job"] is not None:

@@ -102,7 +102,7 @@ def test_a_value_that_the_job_gave_for_an_input_before_the_last_is_not_taken_for
     with slipping_in(lab.uri, lambda uri: rewrite(uri, "x", {5: 5 + STEP}), again) as left:
         result = lab.run(commit_granularity=None)
     assert left == []
-    assert (result.status, result.rows_kept, result.rows_recomputed) == ("DONE", 0, 2)
+    assert (result.status, result.rows_recomputed) == ("DONE", 2)
     assert lab.calls() == ALL + Counter([5 + STEP, 5 + 2 * STEP])
     assert column(lab.uri) == {i: value(row["x"]) for i, row in work_of_others(lab.uri).items()}
 
@@ -148,7 +148,6 @@ def test_values_that_somebody_gave_meanwhile_are_kept_where_rows_without_a_value
     lab.table(stable=stable, indexed=indexed)
     seen = lab.run_while(rewrite_target, when)
     # What was committed before somebody wrote over it was not in the way of it.
-    assert seen.result.rows_kept == (1 if when == "between" else 2)
     lab.check(seen, values=THEIRS)
 
 
@@ -158,8 +157,7 @@ def test_values_that_somebody_gave_meanwhile_are_replaced_where_the_filter_asked
 ):
     lab.table(stable=stable, indexed=indexed)
     seen = lab.run_while(rewrite_target, when, where="1=1")
-    assert seen.result.rows_kept == 0
-    lab.check(seen, values={5: -5} if when == "between" else {})
+    lab.check(seen)
 
 
 @pytest.mark.parametrize("when", ["before", "slipped"])
@@ -168,7 +166,6 @@ def test_values_that_somebody_gave_rows_that_the_filter_left_out_are_kept(when: 
     seen = lab.run_while(rewrite_target, when, where="x < 20")
     assert column(lab.uri) == {i: value(i) if i < 20 else THEIRS.get(i) for i in range(40)}
     assert lab.calls() == Counter(range(20))
-    assert seen.result.rows_kept == 0
     again = replace(seen, result=lab.run())
     lab.check(again, calls=Counter(i for i in range(20, 40) if i != 35), values={35: -35})
 
@@ -179,7 +176,6 @@ def test_a_value_that_somebody_took_away_meanwhile_is_given_again(when: When, la
     lab.table()
     seen = lab.run_while(lambda uri: rewrite(uri, "v", {5: None, 6: None, 35: None}), when)
     assert lab.calls() == ALL
-    assert seen.result.rows_kept == 0
     if when == "between":
         lab.run()
     lab.check(seen, calls={})
@@ -189,7 +185,6 @@ def test_a_value_that_somebody_took_away_meanwhile_is_given_again(when: When, la
 def test_values_that_somebody_gave_are_kept_through_a_compaction(when: When, lab: Lab):
     lab.table(stable=False, indexed=True)
     seen = lab.run_while(one_after_another(rewrite_target, compact), when)
-    assert seen.result.rows_kept == 2
     lab.check(seen, values=THEIRS)
 
 
@@ -249,7 +244,7 @@ def test_a_table_whose_target_is_written_in_place_with_every_commit_still_gets_i
     acts = [lambda uri, i=i: rewrite(uri, "v", {i: -i}) for i in (5, 15, 35)]
     with slipping_in(lab.uri, *acts) as left:
         result = lab.run(commit_granularity=None)
-    assert left == [] and result.status == "DONE" and result.rows_kept == 3
+    assert left == [] and result.status == "DONE"
     assert lab.calls() == ALL
     assert column(lab.uri) == {i: -i if i in (5, 15, 35) else value(i) for i in range(40)}
     assert lance.dataset(lab.uri).count_rows("v < 0") == 3

@@ -14,6 +14,7 @@ import lance
 import pyarrow as pa
 import pytest
 from lance.dataset import Tags
+from lance_spark.backfill.notes import Noted, Notes
 
 import lance_spark
 from lance_spark.backfill.driver import job
@@ -21,10 +22,9 @@ from lance_spark.backfill.driver.group_commit import GroupCommits
 from lance_spark.backfill.driver.rounds import Following
 from lance_spark.backfill.driver.scheduler import Cluster
 from lance_spark.backfill.driver.snapshot_tag import protect
-from lance_spark.backfill.notes import Noted, Notes
 from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
-from lance_spark.backfill.reuse.value_finder import source_of, store_of
+from lance_spark.backfill.reuse.round_context import source_of, store_of
 from lance_spark.backfill.task.messages import DoneRows, FragmentWork
 from lance_spark.backfill.watch import Watch
 from lance_spark.dataset import DatasetRef

@@ -1,0 +1,224 @@
+"""The fate of each fragment of a job, and the sums of what its tasks did. On the driver."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, fields
+
+from lance_spark.backfill.task.messages import FragmentWork, RangeOutcome
+from lance_spark.rows.row_set import RowSet
+
+
+class FragmentStatus(enum.Enum):
+    """How a fragment stands."""
+
+    PENDING = "pending"
+    """It is being worked on, or a later round is to do so."""
+    COMPUTED = "computed"
+    """Its column file is written and not committed."""
+    COMMITTED = "committed"
+    NOTHING_TO_DO = "nothing to do"
+    CONFLICT = "conflict"
+    """It changed, so that its values do not fit; a follow-up round computes what differs."""
+    FAILED = "failed"
+    """It failed for a reason that another version does not change."""
+
+
+_DONE = (FragmentStatus.COMMITTED, FragmentStatus.NOTHING_TO_DO)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowCounts:
+    """How many rows; sums over ranges and rounds.
+
+    Attributes:
+        selected: Rows that were selected, each once.
+        valued: Those of them that got a value.
+        reused: Those of them whose value an earlier run had left.
+        skipped: Rows that a policy skipped.
+        crashed: Rows that killed their process.
+        carried: Rows of follow-up rounds whose value an earlier round had computed.
+        recomputed: Rows of follow-up rounds that were computed once more.
+        nulled: Rows of follow-up rounds that were left NULL because their inputs had changed.
+    """
+
+    selected: int = 0
+    valued: int = 0
+    reused: int = 0
+    skipped: int = 0
+    crashed: int = 0
+    carried: int = 0
+    recomputed: int = 0
+    nulled: int = 0
+
+    @staticmethod
+    def of(outcome: RangeOutcome) -> RowCounts:
+        """Returns what one range adds; the ranges of an assembled fragment have answered for its rows."""
+        if outcome.assembled:
+            return RowCounts(skipped=outcome.skipped, crashed=outcome.crashed)
+        return RowCounts(
+            selected=outcome.selected,
+            valued=outcome.computed - outcome.recomputed + outcome.reused,
+            reused=outcome.reused,
+            skipped=outcome.skipped,
+            crashed=outcome.crashed,
+            carried=outcome.carried,
+            recomputed=outcome.recomputed,
+            nulled=outcome.nulled,
+        )
+
+    def __add__(self, other: RowCounts) -> RowCounts:
+        return RowCounts(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(RowCounts)})
+
+    def __sub__(self, other: RowCounts) -> RowCounts:
+        return RowCounts(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(RowCounts)})
+
+
+@dataclass(slots=True, kw_only=True)
+class FragmentState:
+    """One fragment of the version that a round reads.
+
+    Attributes:
+        status: How it stands.
+        reason: Why it is in conflict, or failed.
+        file: Name of the column file that was committed.
+        counts: What its ranges have counted in this round.
+        answered: First rows of the ranges that have answered in this round.
+        failed: Rows that failed in this round; where the fragment has several ranges.
+        has_effect: Whether any range has anything to write.
+    """
+
+    status: FragmentStatus = FragmentStatus.PENDING
+    reason: str = ""
+    file: str | None = None
+    counts: RowCounts = field(default_factory=RowCounts)
+    answered: set[int] = field(default_factory=set)
+    failed: RowSet = field(default_factory=RowSet.empty)
+    has_effect: bool = False
+
+
+class FragmentStates:
+    """The states of a job's fragments over its rounds, and its sums. Written by the job's thread; sums may be read by any.
+
+    Attributes:
+        counts: Sums of rows.
+        calls: Rows for which the UDF was called and returned, whatever became of them.
+        retries: Calls that were tried again.
+        seconds: Seconds of the tasks, by stage.
+        sources: Identities of the inputs that were read.
+        inherited: Fragments of this round without anything to do, of which more is known than their records say.
+    """
+
+    def __init__(self, fragments: Collection[int] = ()) -> None:
+        self.counts = RowCounts()
+        self.calls = 0
+        self.retries = 0
+        self.seconds: dict[str, float] = {}
+        self.sources: set[str] = set()
+        self.inherited: list[RangeOutcome] = []
+        self._states = {number: FragmentState() for number in fragments}
+
+    def begin_round(self, fragments: Collection[int]) -> None:
+        """Makes the fragments of a round pending, but for those that have failed for good."""
+        self.inherited.clear()
+        for number in fragments:
+            self._states[number] = FragmentState()
+
+    def add(self, outcome: RangeOutcome, work: FragmentWork, *, is_void: bool) -> FragmentWork | RangeOutcome | None:
+        """Adds the outcome of a range.
+
+        Args:
+            outcome: What became of it.
+            work: The range.
+            is_void: Whether it failed because the version that it reads was cleaned up; then its rows come again in another round.
+
+        Returns:
+            What is to be done next: the outcome if its column file is to be committed, or work that assembles the fragment.
+        """
+        self.sources.add(outcome.source)
+        self.calls += outcome.computed
+        self.retries += outcome.retries
+        for stage, seconds in outcome.seconds.items():
+            self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
+        state = self._states.setdefault(outcome.fragment_id, FragmentState())
+        if state.status is FragmentStatus.CONFLICT:
+            return None
+        if is_void:
+            self.counts -= state.counts
+            self._end(state, FragmentStatus.CONFLICT, outcome.error or "")
+            return None
+        counts = RowCounts.of(outcome)
+        self.counts += counts
+        state.counts += counts
+        if outcome.error is not None:
+            self._end(state, FragmentStatus.FAILED, outcome.error)
+        elif state.status is FragmentStatus.FAILED:
+            return None
+        elif outcome.complete:
+            self._end(state, FragmentStatus.NOTHING_TO_DO if outcome.file is None else FragmentStatus.COMPUTED)
+            if outcome.file is not None:
+                return outcome
+            if outcome.inherited:
+                self.inherited.append(outcome)
+        else:
+            return self._add_range(state, outcome, work)
+        return None
+
+    def _add_range(self, state: FragmentState, outcome: RangeOutcome, work: FragmentWork) -> FragmentWork | None:
+        """Adds one of several ranges; returns the work that assembles the fragment, once all of them have answered."""
+        state.answered.add(outcome.start)
+        state.has_effect |= outcome.has_effect
+        state.failed |= outcome.rows.failed
+        if len(state.answered) < len(work.ranges):
+            return None
+        if not state.has_effect:
+            self._end(state, FragmentStatus.NOTHING_TO_DO)
+            if outcome.inherited:
+                self.inherited.append(outcome)
+            return None
+        return FragmentWork(
+            fragment_id=work.fragment_id,
+            start=0,
+            stop=work.ranges[-1][1],
+            ranges=work.ranges,
+            done=work.done,
+            search=True,
+            assembles=True,
+            failed=state.failed,
+        )
+
+    @staticmethod
+    def _end(state: FragmentState, status: FragmentStatus, reason: str = "") -> None:
+        state.status, state.reason = status, reason
+        state.counts, state.failed = RowCounts(), RowSet.empty()
+
+    def committed(self, number: int, file: str) -> None:
+        """Notes that a version has the values of a fragment."""
+        self._states[number] = FragmentState(status=FragmentStatus.COMMITTED, file=file)
+
+    def conflicts(self, reasons: Mapping[int, str]) -> None:
+        """Notes fragments whose values do not fit any more."""
+        for number, reason in reasons.items():
+            self._states[number] = FragmentState(status=FragmentStatus.CONFLICT, reason=reason)
+
+    def fails(self, number: int, reason: str) -> None:
+        """Notes that a fragment failed, if it is not done."""
+        if not self.is_done(number):
+            self._states[number] = FragmentState(status=FragmentStatus.FAILED, reason=reason)
+
+    def is_done(self, number: int) -> bool:
+        """Tells whether the table has all values of a fragment."""
+        return number in self._states and self._states[number].status in _DONE
+
+    def done(self) -> dict[int, str | None]:
+        """Returns the fragments that are done, with the files that were committed."""
+        return {number: state.file for number, state in list(self._states.items()) if state.status in _DONE}
+
+    def of(self, status: FragmentStatus) -> set[int]:
+        """Returns the fragments of a status."""
+        return {number for number, state in list(self._states.items()) if state.status is status}
+
+    def reasons(self, *statuses: FragmentStatus) -> dict[int, str]:
+        """Returns why fragments of some statuses are in them."""
+        return {number: state.reason for number, state in list(self._states.items()) if state.status in statuses}

@@ -1,0 +1,154 @@
+"""What one process reads once per round of a job: records, the table's history, and the older versions that rows are followed from."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
+from lance_spark.backfill.task.messages import BackfillSpec, DoneRows
+from lance_spark.checkpoints import LanceObjects, checkpoint_store
+from lance_spark.commit.conflicts.history import events_between
+from lance_spark.commit.conflicts.identity import files_of
+from lance_spark.commit.conflicts.row_lineage import Lineage, Step
+from lance_spark.errors import SnapshotError, VersionNotFoundError
+from lance_spark.rows.row_set import RowSet
+from udf_runtime.checkpoint import CheckpointStore, source_digest
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import FragmentMetadata
+
+_LOG = logging.getLogger(__name__)
+
+FOLDER = "_lance_spark"
+
+_KEPT = 4
+"""Rounds that a process keeps the context of: tasks of several jobs may take turns in it."""
+
+
+class RoundContext:
+    """What a round of a job reads once per process. Belongs to one thread.
+
+    Attributes:
+        spec: The job, at the version that the round reads.
+        store: The store of the job's checkpoints.
+    """
+
+    def __init__(self, spec: BackfillSpec) -> None:
+        self.spec = spec
+        self.store = store_of(spec)
+        self._records: Records | None = None
+        self._lineages: dict[int, Lineage] = {}
+        self._bases: dict[int, lance.LanceDataset | None] = {}
+
+    @property
+    def records(self) -> Records:
+        """What was computed of the column before, as the records say."""
+        if self._records is None:
+            snapshot = self.spec.snapshot
+            objects = LanceObjects(f"{snapshot.uri}/{FOLDER}", snapshot.storage_options)
+            self._records = RecordStore(objects).load(self.spec.column)
+        return self._records
+
+    def refresh(self) -> None:
+        """Has the records read again: a concurrent job may have committed what it took out of the checkpoints."""
+        self._records = None
+
+    def lineage(self, after: int) -> Lineage:
+        """Returns where rows came from since an older version."""
+        if after not in self._lineages:
+            dataset = self.spec.snapshot.open()
+            self._lineages[after] = Lineage.between(dataset, after, dataset.version, self._steps)
+        return self._lineages[after]
+
+    def base(self, version: int) -> lance.LanceDataset | None:
+        """Opens an older version of the table; None where it was cleaned up."""
+        if version not in self._bases:
+            try:
+                self._bases[version] = dataclasses.replace(self.spec.snapshot, version=version, incarnation=None).open()
+            except (VersionNotFoundError, SnapshotError):
+                _LOG.info("version %s of %s was cleaned up", version, self.spec.snapshot.uri)
+                self._bases[version] = None
+        return self._bases[version]
+
+    @functools.cached_property
+    def _steps(self) -> tuple[Step, ...]:
+        dataset = self.spec.snapshot.open()
+        after = self.spec.lineage_after or dataset.version
+        return tuple(map(Step.of, events_between(dataset, after, dataset.version)))
+
+
+class _Contexts(threading.local):
+    """The contexts of one thread, by job and round, the latest used last."""
+
+    def __init__(self) -> None:
+        self.kept: OrderedDict[tuple[str, int], RoundContext] = OrderedDict()
+
+
+_CONTEXTS = _Contexts()
+
+
+def context_of(spec: BackfillSpec) -> RoundContext:
+    """Returns this process's context of a round. Runs on an executor."""
+    kept, key = _CONTEXTS.kept, (spec.staging.job_id, spec.round)
+    context = kept.pop(key, None) or RoundContext(spec)
+    kept[key] = context
+    while len(kept) > _KEPT:
+        kept.popitem(last=False)
+    return context
+
+
+def store_of(spec: BackfillSpec) -> CheckpointStore:
+    """Returns the store of a job's checkpoints."""
+    return checkpoint_store(spec.snapshot.uri, spec.snapshot.storage_options, spec.checkpoints)
+
+
+def source_of(spec: BackfillSpec, fragment: FragmentMetadata) -> str:
+    """Returns the identity of a fragment's inputs."""
+    return source_of_ids(fragment, spec.input_ids)
+
+
+def source_of_ids(fragment: FragmentMetadata, input_ids: Sequence[int]) -> str:
+    """Returns the identity of a fragment's inputs: its files and overlays that hold these fields.
+
+    Where no file holds an input, because all of it is NULL, only the fragment's id and size identify it.
+    """
+    files = files_of(fragment, input_ids)
+    return source_digest(files or (f"fragment {fragment.id} of {fragment.physical_rows} rows",))
+
+
+def target_files(spec: BackfillSpec, fragment: FragmentMetadata) -> frozenset[str]:
+    """Returns the names of the files that hold target columns of a fragment."""
+    return frozenset(file.partition(":")[0] for file in files_of(fragment, spec.target_ids))
+
+
+def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> DoneRows:
+    """Returns what records say of a fragment's rows: those whose column file the fragment has.
+
+    Without a filter, rows that were computed as NULL are skipped, and where the column had another UDF before, all that this one has
+    computed. With a filter, rows are skipped that this job has computed before it was interrupted.
+    """
+    source = source_of(spec, fragment)
+    holds = target_files(spec, fragment)
+    done = DoneRows()
+    for record in records.of(fragment.id):
+        fits = (record.key, record.source, record.physical_rows) == (spec.key.digest, source, fragment.physical_rows)
+        if not fits or record.target_file not in holds:
+            continue
+        # Where a concurrent writer rewrote one of several siblings in place, nothing tells of which rows.
+        computed = record.computed if len(holds) == 1 else RowSet.empty()
+        skip = RowSet.empty()
+        if spec.stale:
+            skip = computed
+        elif spec.where is None:
+            skip = computed if spec.redefined else record.nulls
+        elif record.job_id in spec.serving_jobs:
+            skip = computed
+        done |= DoneRows(computed=computed, nulls=record.nulls, skip=skip)
+    return done

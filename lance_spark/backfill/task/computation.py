@@ -1,0 +1,160 @@
+"""Calls of the UDF for rows of one fragment: reads inputs, keeps results in checkpoints, and logs failures. On executors."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lance_spark.backfill.reuse.round_context import store_of
+from lance_spark.backfill.task.checkpoint_buffer import Keeper
+from lance_spark.backfill.task.error_log import FailureLog
+from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork
+from lance_spark.rows.input_reader import InputReader
+from lance_spark.rows.merge import Chunk, Offsets
+from lance_spark.rows.row_addresses import SnapshotRows
+from lance_spark.rows.row_set import RowSet
+from udf_runtime import UDF
+from udf_runtime.execute import RowFailure, UdfRunner
+from udf_runtime.policies import AdaptiveSize
+
+if TYPE_CHECKING:
+    from lance.fragment import LanceFragment
+
+_LOG = logging.getLogger(__name__)
+
+
+class Computation:
+    """The calls that one range takes. Belongs to one task.
+
+    Attributes:
+        rows: Rows for which the UDF was called, and returned.
+        valued: These rows.
+        failed: Rows that have had their call, and failed.
+        recomputed: How many rows were called that an earlier round had computed.
+        retries: Calls that were tried again.
+        skipped: Rows that a policy skipped.
+        crashed: Rows that killed their process.
+        seconds: Time per stage.
+    """
+
+    def __init__(
+        self, spec: BackfillSpec, udf: UDF, runner: UdfRunner, work: FragmentWork, clock: Callable[[], float]
+    ) -> None:
+        self.rows = 0
+        self.valued = RowSet.empty()
+        self.failed = work.failed
+        self.recomputed = 0
+        self.retries = 0
+        self.skipped = 0
+        self.crashed = 0
+        self.seconds = dict.fromkeys(STAGES, 0.0)
+        self._spec = spec
+        self._udf = udf
+        self._runner = runner
+        self._fragment_id = work.fragment_id
+        self._clock = clock
+        self._checkpoints = Keeper(spec, store_of(spec), self.seconds, clock)
+        self._errors = FailureLog(spec, work.fragment_id)
+        self._taken: deque[Offsets] = deque()
+
+    @property
+    def source(self) -> str:
+        """Identity of the fragment's inputs, which checkpoints are found by."""
+        return self._checkpoints.source
+
+    @source.setter
+    def source(self, source: str) -> None:
+        self._checkpoints.source = source
+
+    @property
+    def has_checkpoints(self) -> bool:
+        """Whether values were persisted."""
+        return self._checkpoints.has_written
+
+    def flush(self) -> None:
+        """Persists the values that are held."""
+        self._checkpoints.flush()
+
+    def write_errors(self) -> None:
+        """Appends the failures to the table of errors."""
+        self._errors.write()
+
+    @contextmanager
+    def timed(self, stage: str) -> Iterator[None]:
+        """Adds the time of a block to a stage."""
+        began = self._clock()
+        try:
+            yield
+        finally:
+            self.seconds[stage] += self._clock() - began
+
+    def compute(self, rows: SnapshotRows, fragment: LanceFragment, todo: RowSet, own: RowSet) -> Iterator[Chunk]:
+        """Calls the UDF for rows, and yields their values; failed rows are NULL.
+
+        Args:
+            rows: The version that is read.
+            fragment: The fragment.
+            todo: The rows.
+            own: Rows that an earlier round has computed, to be counted.
+        """
+        if not todo:
+            return
+        least, most, first = self._spec.sizes
+        sizer = AdaptiveSize(minimum=least, maximum=most, initial=first)
+        reader = InputReader(
+            rows,
+            fragment,
+            self._spec.input_names,
+            blob_strategy=self._spec.blob_strategy,
+            blob_buffer_bytes=self._spec.blob_buffer_bytes,
+            clock=self._clock,
+        )
+        self._taken.clear()
+        began = self._clock()
+        self._checkpoints.begin()
+        for result in self._runner.run(reader.batches(todo.to_numpy(), sizer.next_rows, self._taken)):
+            offsets = self._taken.popleft()
+            self.seconds["read"] += reader.seconds
+            self.seconds["compute"] += self._clock() - began - reader.seconds
+            reader.seconds = 0.0
+            sizer.record(len(offsets), result.seconds)
+            self.retries += result.retries
+            failed = [failure.row for failure in result.failures]
+            done = RowSet.of(np.delete(offsets, failed) if failed else offsets)
+            self.valued |= done
+            self.rows += len(done)
+            self.recomputed += len(done & own) if own else 0
+            self._note_failures(offsets, result.failures)
+            self._checkpoints.hold(offsets, result.values, failed)
+            yield offsets, result.values
+            began = self._clock()
+
+    def end_with(self, error: Exception) -> str:
+        """Keeps what was computed before an error, logs the error, and returns which row raised it, as text for a message."""
+        try:
+            self.flush()
+        except OSError:
+            _LOG.exception("what was computed before the error is lost")
+        row = getattr(error, "row", None)
+        offset = None
+        if row is not None and self._taken and row < len(self._taken[0]):
+            # Results come in the order of the batches, so the first one without a result is the one that failed.
+            offset = int(self._taken[0][row])
+        self._errors.add_error(error, offset)
+        self._errors.write()
+        return "" if offset is None else f" (row address {self._fragment_id << 32 | offset})"
+
+    def _note_failures(self, offsets: Offsets, failures: tuple[RowFailure, ...]) -> None:
+        for failure in failures:
+            offset = int(offsets[failure.row])
+            self.skipped += failure.outcome == "skipped"
+            self.crashed += failure.outcome == "crashed"
+            self._errors.add(failure, offset)
+        if failures:
+            self.failed |= RowSet.of(offsets[[failure.row for failure in failures]])
+        self._udf.on_error.check_skips(self.skipped, self.rows + len(self.failed), final=False)
