@@ -8,8 +8,9 @@ from datetime import timedelta
 from typing import Literal, cast
 
 from lance_spark.backfill.driver.job import BackfillJob
+from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.explain import BackfillPlan, view_of
-from lance_spark.backfill.planning.planner import Prepared, check_resources, prepare
+from lance_spark.backfill.planning.planner import Prepared, prepare
 from lance_spark.backfill.request import (
     ADMISSION_CHECK,
     ADMISSION_STRICT,
