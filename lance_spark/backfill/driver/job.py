@@ -222,7 +222,7 @@ class BackfillJob:
                 done = self._done.fragments | self._tally.clean
                 if work.fragment_id not in done:
                     self._hopeless.add(work.fragment_id)
-                    self._tally.failed.setdefault(work.fragment_id, f"its task died again and again: {answer.error}")
+                    self._tally.failed.setdefault(work.fragment_id, answer.error)
             return []
         is_void = answer.error is not None and str(answer.error_type).endswith(_GONE_ERRORS) and _is_gone(spec)
         self._tally.add(answer, is_void=is_void)

@@ -29,7 +29,7 @@ from lance_spark.backfill.notes import Noted, Notes
 from lance_spark.backfill.planning.selection import has_values, rows_without_value, select_rows, without
 from lance_spark.backfill.reuse.value_finder import Finder, Served, source_of, store_of
 from lance_spark.backfill.task.checkpoint_buffer import Keeper
-from lance_spark.backfill.task.error_log import FailureLog, failed_at_once
+from lance_spark.backfill.task.error_log import FailureLog, fail_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FollowSpec, FragmentRows, FragmentWork, RangeOutcome, Task
 from lance_spark.backfill.unvalued import left_without_value
 from lance_spark.errors import TableUnreadableError
@@ -80,8 +80,7 @@ def run_task(
         udf = UDF.loads(spec.udf)
     except UdfRuntimeError as error:
         # Said once per range, and not tried again: another attempt in this environment ends the same way.
-        for work in task.work:
-            yield failed_at_once(work, error, "the UDF cannot be loaded on an executor: ")
+        yield from fail_ranges(spec, task.work, error, "the UDF cannot be loaded on an executor: ")
         return
     with UdfRunner(udf, threads=spec.threads, isolate=task.isolate) as runner:
         for work in task.work:
@@ -98,7 +97,7 @@ def run_task(
                     spec.snapshot.uri,
                     error,
                 )
-                yield failed_at_once(work, error) if run is None else run.failed(error)
+                yield from fail_ranges(spec, [work], error) if run is None else [run.failed(error)]
 
 
 class _RangeRun:

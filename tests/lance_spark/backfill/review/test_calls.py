@@ -109,6 +109,7 @@ def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pyte
             return []
 
     monkeypatch.setattr(cluster_module, "cancel", lambda *_: None)
+    monkeypatch.setattr(cluster_module, "record_ranges", lambda *_, **__: None)
     tasks = [
         Task(
             number=i,
@@ -122,7 +123,7 @@ def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pyte
 
 
 def test_failures_of_many_rows_are_not_held_until_the_range_ends(monkeypatch: pytest.MonkeyPatch):
-    from lance_spark.backfill.task.range_task import error_log as failures
+    from lance_spark.backfill.task import error_log as failures
 
     written: list[int] = []
     monkeypatch.setattr(failures, "append_rows", lambda _ref, _table, rows, **_: written.append(rows.num_rows))
