@@ -33,6 +33,7 @@ from lance_spark.errors import (
     TableNotFoundError,
     TableUnreadableError,
     VersionNotFoundError,
+    counted,
 )
 from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process, this_user
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResult
@@ -278,15 +279,15 @@ class BackfillJob:
     def _what_failed(self) -> str:
         """Returns the message of a job that did not compute everything."""
         tally, failed = self._tally, self._failed()
-        parts = [f"{self._fragments_done()} of {tally.fragments_total} fragments are done"]
+        parts = [f"{self._fragments_done()} of {counted(tally.fragments_total, 'fragment')} done"]
         if self._cancelled.is_set():
             parts.insert(0, "the job was cancelled")
         if tally.crashed:
-            parts.append(f"{tally.crashed} rows killed the process that ran the UDF")
+            parts.append(f"{counted(tally.crashed, 'row')} killed the process that ran the UDF")
         for fragment, reason in sorted(failed.items())[:_SHOWN_FAILURES]:
             parts.append(f"fragment {fragment}: {reason}")
         if len(failed) > _SHOWN_FAILURES:
-            parts.append(f"and {len(failed) - _SHOWN_FAILURES} fragments more")
+            parts.append(f"and {counted(len(failed) - _SHOWN_FAILURES, 'more fragment')}")
         spec = self.prepared.spec
         return (
             f"the backfill is incomplete: {'; '.join(parts)} - column {', '.join(self.prepared.columns)} of {spec.snapshot.uri}, version "

@@ -7,7 +7,7 @@ import warnings
 
 from pyspark.sql import SparkSession
 
-from lance_spark.errors import ResourcesUnavailableError
+from lance_spark.errors import ResourcesUnavailableError, counted
 from lance_spark.session import known_slots
 from udf_runtime import UDF
 
@@ -23,22 +23,27 @@ def check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
         gpus = float(spark.conf.get("spark.executor.resource.gpu.amount", None) or 0)
         if gpus < udf.num_gpus:
             problems.append(
-                f"{udf.num_gpus:g} GPUs, and an executor has {gpus:g} (spark.executor.resource.gpu.amount): drop the requirement, or start "
-                "executors with GPUs"
+                f"{counted(udf.num_gpus, 'GPU')}, and an executor has {gpus:g} (spark.executor.resource.gpu.amount): drop the "
+                "requirement, or start executors with GPUs"
             )
     local = (spark.conf.get("spark.master", None) or "").startswith("local")
     cores = known_slots(spark) if local else float(spark.conf.get("spark.executor.cores", None) or 0) or None
     if udf.num_cpus and cores is not None and udf.num_cpus > cores:
-        problems.append(f"{udf.num_cpus:g} CPUs, and {'this session' if local else 'an executor'} has {cores:g}")
+        problems.append(
+            f"{counted(udf.num_cpus, 'CPU')}, and {'this session' if local else 'an executor'} has {cores:g}"
+        )
     memory = _machine_bytes() if local else _conf_bytes(spark.conf.get("spark.executor.memory", None))
     if udf.memory and memory is not None and udf.memory > memory:
-        problems.append(f"{udf.memory} bytes of memory, and {'this machine' if local else 'an executor'} has {memory}")
+        problems.append(
+            f"{counted(udf.memory, 'byte')} of memory, and {'this machine' if local else 'an executor'} has {memory}"
+        )
     if not problems:
         return
-    message = f"UDF {udf.name!r} asks for {'; and for '.join(problems)} - no job was started - _admission_check=False skips this check"
+    asks = f"UDF {udf.name!r} asks for {'; and for '.join(problems)}"
+    advice = "_admission_check=False skips this check"
     if strict:
-        raise ResourcesUnavailableError(message)
-    warnings.warn(message, UserWarning, stacklevel=5)
+        raise ResourcesUnavailableError(f"{asks} - no job was started - {advice}")
+    warnings.warn(f"{asks} - the job runs all the same, and may fail - {advice}", UserWarning, stacklevel=4)
 
 
 def _machine_bytes() -> int:
