@@ -24,7 +24,7 @@ from lance_spark.session import session_or_local
 from lance_spark.staging.area import open_session
 from lance_spark.staging.folders import is_local
 from lance_spark.table import Table
-from lance_spark.tabular import Data
+from lance_spark.tabular import Data, write_rows
 
 _SUFFIX = ".lance"
 _REMOTE = "open the bucket or folder that holds the tables: connect('s3://bucket/path', storage_options={...})"
@@ -197,8 +197,8 @@ class Connection:
         if exists and mode == "create":
             raise TableExistsError(uri, hint="open it with open_table, or say mode='overwrite' or mode='exist_ok'")
         if not (exists and mode == "exist_ok"):
-            table = self._table(name)
-            table.write(
+            write_rows(
+                DatasetRef.at(uri, self.storage_options),
                 data if data is not None else schema.empty_table(),  # type: ignore[union-attr]
                 schema=schema,
                 overwrite=exists,

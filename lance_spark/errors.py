@@ -32,6 +32,11 @@ def _rebuild(cls: type[LanceSparkError], args: tuple[object, ...], state: dict[s
     return error
 
 
+def counted(count: float, noun: str) -> str:
+    """Returns a number and its noun, for messages: `1 row`, `2,000 rows`, `0.5 GPUs`."""
+    return f"{count:,}".removesuffix(".0") + f" {noun}{'' if count == 1 else 's'}"
+
+
 @contextlib.contextmanager
 def panics_as_errors() -> Iterator[None]:
     """Turns a panic of Lance's, which is no Exception and has no importable class, into a RuntimeError of the same text."""
@@ -210,7 +215,7 @@ class CommitError(LanceSparkError, RuntimeError):
 
 
 class CommitConflictError(CommitError):
-    """Somebody else changed the same rows or columns meanwhile; reading again and writing again can succeed.
+    """A concurrent commit changed the same rows or columns; reading again and writing again can succeed.
 
     Attributes:
         fragments: Ids of the fragments that are affected.
@@ -232,7 +237,10 @@ class CommitImpossibleError(CommitError):
 
 
 class UnsafeStoreError(CommitError):
-    """The object store ignores conditional puts: of writers at once one would win, and all be told that they did. Nothing was committed."""
+    """The object store ignores conditional puts: each of several concurrent commits would be reported as successful.
+
+    Nothing was committed.
+    """
 
 
 class CarryOverTooLargeError(CommitError):

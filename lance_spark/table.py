@@ -2,46 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
+from dataclasses import replace
 from datetime import timedelta
-from typing import Literal, cast
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.backfill.driver.job import BackfillJob
+from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.explain import BackfillPlan, view_of
-from lance_spark.backfill.planning.planner import Prepared, check_resources, prepare
+from lance_spark.backfill.planning.planner import Prepared, prepare
 from lance_spark.backfill.request import (
-    ADMISSION_CHECK,
-    ADMISSION_STRICT,
     DEFAULT_COMMIT_GRANULARITY,
     DEFAULT_CONCURRENCY,
     DEFAULT_REFRESH_S,
     BackfillRequest,
-    blob_buffer_of,
-    checkpoint_size_of,
     columns_of,
-    flag_of,
-    flush_s_of,
-    refuse_shuffle,
+    request_of,
 )
-from lance_spark.backfill.reuse.translate_addresses import carry_addresses
+from lance_spark.backfill.reuse.translate_addresses import latest_addresses
 from lance_spark.backfill.watch import Watch
 from lance_spark.catalog.adding import add_columns
 from lance_spark.catalog.altering import alter_columns, drop_columns
-from lance_spark.errors import OptionError
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import ColumnNotFoundError, OptionError
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
 from lance_spark.jobs.progress import Progress
-from lance_spark.table_rows import TableRows
+from lance_spark.read.filtering import check_filter
+from lance_spark.session import is_classic
+from lance_spark.table_view import describe, render_html
+from lance_spark.tabular import Data, write_rows
+from lance_spark.types.storable import RESERVED
 from udf_runtime import UDF, UnpackedUDF
+
+if TYPE_CHECKING:
+    import lance
+    import pandas as pd
 
 _HEAD_ROWS = 5
 
 Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedUDF
 
 
-class Table(TableRows):
+class Table:
     """A Lance table, at its latest version.
 
     Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver and may be called from any thread.
@@ -50,6 +59,131 @@ class Table(TableRows):
         name: Name of the table.
         uri: Its location.
     """
+
+    def __init__(
+        self,
+        ref: DatasetRef,
+        name: str,
+        spark: Callable[[], SparkSession],
+        *,
+        query_spark: Callable[[], SparkSession],
+        checkpoint: str | None = None,
+        progress: bool | None = None,
+    ) -> None:
+        self.name = name
+        self.uri = ref.uri
+        self._ref = ref
+        self._spark = spark
+        self._query_spark = query_spark
+        self._checkpoint = checkpoint
+        self._progress = progress
+
+    # Rows
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The Arrow schema of the latest version."""
+        return self.to_lance().schema
+
+    @property
+    def version(self) -> int:
+        """The number of the latest version."""
+        return self.to_lance().version
+
+    @property
+    def versions(self) -> list[dict[str, object]]:
+        """All versions that are kept, oldest first: number, time of the commit, and what Lance keeps with it."""
+        return [dict(version) for version in self.to_lance().versions()]
+
+    def to_lance(self) -> lance.LanceDataset:
+        """Returns the latest version as a pylance dataset."""
+        return self._ref.open_latest()
+
+    def count_rows(self, filter: str | None = None) -> int:
+        """Counts rows, by Lance in this process.
+
+        Args:
+            filter: Filter in Lance SQL, or None for all rows.
+
+        Raises:
+            FilterError: The filter is not valid.
+        """
+        dataset = self.to_lance()
+        if filter is not None:
+            check_filter(dataset, filter, self.uri, "descriptor")
+        return dataset.count_rows(filter)
+
+    def head(self, n: int = _HEAD_ROWS) -> pa.Table:
+        """Returns the first rows in the order of the table; fewer where it has fewer."""
+        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            raise OptionError("n", repr(n), "a number of rows, 0 or more")
+        return self.to_lance().scanner(limit=n).to_table()
+
+    def to_spark(
+        self, columns: Sequence[str] | None = None, filter: str | None = None, version: int | str | None = None
+    ) -> DataFrame:
+        """Returns the table as a Spark DataFrame, pinned to one version.
+
+        Args:
+            columns: Columns to read; None reads all.
+            filter: Filter in Lance SQL, or None for all rows.
+            version: Version number, tag, or `branch:number`; None is the latest.
+        """
+        reader = self._query_spark().read.format("lance")
+        options = {f"storage.{key}": value for key, value in self._ref.storage.items()}
+        if columns is not None:
+            options["columns"] = json.dumps(list(columns))
+        if filter is not None:
+            options["filter"] = filter
+        if version is None and not is_classic(self._query_spark()):
+            version = self.version  # over Connect a DataFrame is made where it is first used
+        if version is not None:
+            options["version"] = str(version)
+        return reader.options(**options).load(self.uri)
+
+    def to_arrow(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.Table:
+        """Returns the table in this process's memory, as Arrow; meant for what fits there.
+
+        Args:
+            columns: Columns to read; None reads all.
+            filter: Filter in Lance SQL, or None for all rows.
+
+        Raises:
+            FilterError: The filter is not valid.
+            ColumnNotFoundError: A column is not there.
+        """
+        dataset = self.to_lance()
+        names = None if columns is None else list(columns)
+        if filter is not None:
+            check_filter(dataset, filter, self.uri, "descriptor")
+        try:
+            return dataset.to_table(columns=names, filter=filter)
+        except (ValueError, OSError):
+            for name in names or ():
+                if name.partition(".")[0] not in dataset.schema.names and name not in RESERVED:
+                    raise ColumnNotFoundError(
+                        name, self.uri, hint=f"its columns are {', '.join(dataset.schema.names)}"
+                    ) from None
+            raise
+
+    def to_pandas(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pd.DataFrame:
+        """Returns the table in this process's memory, as pandas; meant for what fits there."""
+        frame: pd.DataFrame = self.to_arrow(columns, filter).to_pandas()
+        return frame
+
+    def add(self, data: Data, mode: Literal["append", "overwrite"] = "append") -> None:
+        """Adds rows. Computed columns that the data lacks are NULL; a backfill fills them.
+
+        Args:
+            data: A Spark DataFrame (written by Spark's tasks), Arrow, pandas, or a list of dicts (written by this process).
+            mode: `append`, or `overwrite` for a version of only these rows.
+
+        Raises:
+            SchemaMismatchError: The data does not fit the table. Nothing was written.
+        """
+        if mode not in ("append", "overwrite"):
+            raise OptionError("mode", str(mode), "append or overwrite")
+        write_rows(self._ref, data, overwrite=mode == "overwrite")
 
     # Columns
 
@@ -193,37 +327,7 @@ class Table(TableRows):
             CommitImpossibleError: The column is gone, or has got another type or UDF meanwhile.
             JobTimeoutError: The job has not ended in time; it goes on, and the error has its handle as `.job`.
         """
-        job = self.backfill_async(
-            columns,
-            udf=udf,
-            where=where,
-            concurrency=concurrency,
-            intra_applier_concurrency=intra_applier_concurrency,
-            _admission_check=_admission_check,
-            _admission_strict=_admission_strict,
-            refresh_status_secs=refresh_status_secs,
-            min_checkpoint_size=min_checkpoint_size,
-            max_checkpoint_size=max_checkpoint_size,
-            batch_checkpoint_flush_interval_seconds=batch_checkpoint_flush_interval_seconds,
-            blob_read_strategy=blob_read_strategy,
-            blob_read_buffer_size=blob_read_buffer_size,
-            _enable_job_tracker_saves=_enable_job_tracker_saves,
-            job_id=job_id,
-            commit_granularity=commit_granularity,
-            read_version=read_version,
-            task_shuffle_diversity=task_shuffle_diversity,
-            batch_size=batch_size,
-            checkpoint_size=checkpoint_size,
-            task_size=task_size,
-            num_frags=num_frags,
-            skip_frags=skip_frags,
-            stale=stale,
-            on_stale=on_stale,
-            commit_max_retries=commit_max_retries,
-            commit_timeout=commit_timeout,
-            protect_snapshot=protect_snapshot,
-        )
-        return wait(cast(Job, job), timeout)
+        return wait(self._start(request_of(locals())), timeout)
 
     def backfill_async(  # noqa: PLR0913 - the specification's parameters, documented in backfill
         self,
@@ -266,43 +370,8 @@ class Table(TableRows):
         Raises:
             LanceSparkError: As in :meth:`backfill`, where it is found before the job starts.
         """
-        refuse_shuffle(task_shuffle_diversity)
-        request = BackfillRequest(
-            columns=columns_of(columns),
-            udf=udf,
-            where=where,
-            concurrency=concurrency,
-            threads=intra_applier_concurrency,
-            read_version=read_version,
-            num_frags=num_frags,
-            skip_frags=skip_frags,
-            stale=stale,
-            on_stale=on_stale,
-            commit_max_retries=commit_max_retries,
-            commit_timeout_s=None if commit_timeout is None else commit_timeout.total_seconds(),
-            protect_snapshot=protect_snapshot,
-            commit_granularity=commit_granularity,
-            task_size=task_size,
-            checkpoint_size=checkpoint_size_of(checkpoint_size, batch_size),
-            min_checkpoint_size=min_checkpoint_size,
-            max_checkpoint_size=max_checkpoint_size,
-            flush_s=flush_s_of(batch_checkpoint_flush_interval_seconds),
-            blob_strategy=blob_read_strategy,
-            blob_buffer_bytes=blob_buffer_of(blob_read_buffer_size),
-            job_id=job_id,
-            refresh_s=refresh_status_secs,
-            admission_check=flag_of(_admission_check, ADMISSION_CHECK),
-            admission_strict=flag_of(_admission_strict, ADMISSION_STRICT),
-            save_job=_enable_job_tracker_saves,
-        )
-        prepared = prepare(self._ref, request, checkpoints=self._checkpoint)
-        spark = self._spark()
-        if request.admission_check:
-            check_resources(spark, prepared.udf, strict=request.admission_strict)
-        progress = Progress(title=f"{self.name}.{', '.join(prepared.columns)}", enabled=self._progress)
-        job = BackfillJob(spark, prepared, request, self.name, progress)
-        handle = Job(job, prepared.spec.job_id, self.name, prepared.columns).start()
-        return handle.future if _return_future else handle
+        job = self._start(request_of(locals()))
+        return job.future if _return_future else job
 
     def plan_backfill(  # noqa: PLR0913 - the specification's parameters
         self,
@@ -351,16 +420,9 @@ class Table(TableRows):
         prepared = prepare(self._ref, request, checkpoints=self._checkpoint)
         outside: Prepared | None = None
         if num_frags is not None or skip_frags:
-            everything = BackfillRequest(
-                columns=request.columns,
-                udf=udf,
-                where=where,
-                concurrency=concurrency,
-                read_version=prepared.spec.snapshot.version,
-                stale=stale,
-                plan_only=True,
-            )
-            outside = prepare(self._ref, everything, checkpoints=self._checkpoint)
+            version = prepared.spec.snapshot.version
+            whole = replace(request, read_version=version, num_frags=None, skip_frags=0, task_size=None)
+            outside = prepare(self._ref, whole, checkpoints=self._checkpoint)
         return view_of(prepared, outside, self.name, exact=exact)
 
     def watch(
@@ -424,10 +486,28 @@ class Table(TableRows):
         Args:
             job_id: The job.
             column_name: The column.
+
+        Raises:
+            JobNotFoundError: The job is not known, and no error of it is.
         """
-        by_version: dict[int, list[int]] = {}
-        for error in self.get_errors(job_id, column_name):
-            if error.row_address is not None:
-                by_version.setdefault(error.table_version, []).append(error.row_address)
-        carried = (carry_addresses(self._ref, version, found) for version, found in by_version.items())
-        return sorted({address for addresses in carried for address in addresses})
+        errors = self.get_errors(job_id, column_name)
+        if not errors:
+            self.get_job(job_id)
+        addresses = [(error.table_version, error.row_address) for error in errors if error.row_address is not None]
+        return latest_addresses(self._ref, addresses)
+
+    def _start(self, request: BackfillRequest) -> Job:
+        prepared = prepare(self._ref, request, checkpoints=self._checkpoint)
+        spark = self._spark()
+        if request.admission_check:
+            check_resources(spark, prepared.udf, strict=request.admission_strict)
+        progress = Progress(title=f"{self.name}.{', '.join(prepared.columns)}", enabled=self._progress)
+        job = BackfillJob(spark, prepared, request, self.name, progress)
+        return Job(job, prepared.spec.job_id, self.name, prepared.columns).start()
+
+    def __repr__(self) -> str:
+        return describe(self.name, self.to_lance())
+
+    def _repr_html_(self) -> str:
+        """The notebook's view: what the table is, its columns, and its first rows."""
+        return render_html(self.name, self.to_lance())

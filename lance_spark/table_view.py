@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_spark.catalog.binding import BINDING_KEY, Binding
-from lance_spark.errors import StoredUdfError
+from lance_spark.errors import StoredUdfError, counted
 
 if TYPE_CHECKING:
     import lance
@@ -20,7 +20,7 @@ _CHARS = 80
 def describe(name: str, dataset: lance.LanceDataset) -> str:
     """Returns one line: name, version, rows, and columns with their types and UDFs."""
     columns = ", ".join(f"{field.name}: {field.type}{_computed(field)}" for field in dataset.schema)
-    return f"Table({name!r}, version {dataset.version}, {dataset.count_rows():,} rows, columns [{columns}])"
+    return f"Table({name!r}, version {dataset.version}, {counted(dataset.count_rows(), 'row')}, columns [{columns}])"
 
 
 def render_html(name: str, dataset: lance.LanceDataset) -> str:
@@ -33,7 +33,7 @@ def render_html(name: str, dataset: lance.LanceDataset) -> str:
         "<tr>" + "".join(f"<td>{html.escape(_shown(row[f.name]))}</td>" for f in fields) + "</tr>"
         for row in dataset.scanner(limit=_ROWS).to_table().to_pylist()
     )
-    title = f"{html.escape(name)}: version {dataset.version}, {dataset.count_rows():,} rows"
+    title = f"{html.escape(name)}: version {dataset.version}, {counted(dataset.count_rows(), 'row')}"
     return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
 
 

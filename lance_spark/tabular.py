@@ -1,4 +1,4 @@
-"""Data that people hand over for a table: a Spark DataFrame, Arrow, pandas, or a list of dicts."""
+"""Rows for a table, in any tabular form: a Spark DataFrame, Arrow, pandas, or a list of dicts."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard, Union
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lance_spark.errors import SchemaMismatchError
+from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
+from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.errors import SchemaMismatchError, TableExistsError, panics_as_errors
+from lance_spark.read.filtering import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -29,6 +32,64 @@ Data: TypeAlias = Union[
 def is_spark(data: object) -> bool:
     """Tells whether data is a Spark DataFrame, classic or of Connect."""
     return isinstance(data, DataFrame) or type(data).__module__.startswith("pyspark.sql.connect")
+
+
+def write_rows(
+    ref: DatasetRef,
+    data: Data,
+    *,
+    schema: pa.Schema | None = None,
+    overwrite: bool,
+    enable_stable_row_ids: bool = True,
+    data_storage_version: str | None = None,
+) -> None:
+    """Writes rows: makes the table, appends, or overwrites. A Spark DataFrame is written by Spark's tasks, all else by this process.
+
+    Args:
+        ref: The table.
+        data: The rows.
+        schema: Schema of a table that is made or overwritten; by default the data's.
+        overwrite: Whether the rows replace those that are there.
+        enable_stable_row_ids: Whether rows of a new table keep their ids.
+        data_storage_version: Lance file format of a new table; by default Lance's stable one.
+
+    Raises:
+        SchemaMismatchError: The data does not fit the table. Nothing was written.
+        TableExistsError: A concurrent writer has made the table at this moment.
+    """
+    import lance
+
+    if is_spark(data):
+        options = {f"storage.{key}": value for key, value in ref.storage.items()}
+        options["enable_stable_row_ids"] = str(enable_stable_row_ids).lower()
+        if data_storage_version is not None:
+            options["data_storage_version"] = data_storage_version
+        writer = data.write.format("lance").mode("overwrite" if overwrite else "append")  # type: ignore[union-attr]
+        writer.options(**options).save(ref.uri)
+        return
+    refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
+    exists = table_exists(ref.uri, ref.storage)
+    appends = schema is None and not overwrite and exists
+    reader = to_reader(data, schema, table=ref.open_latest().schema if appends else None)
+    try:
+        with panics_as_errors():
+            lance.write_dataset(
+                reader,
+                ref.uri,
+                # A table that a concurrent writer makes at this moment is not appended to.
+                mode="overwrite" if overwrite else "append" if exists else "create",
+                storage_options=ref.storage or None,
+                enable_stable_row_ids=enable_stable_row_ids,
+                data_storage_version=data_storage_version,  # type: ignore[arg-type]
+            )
+    except (ValueError, OSError, RuntimeError) as error:
+        if not exists and "already exists" in str(error):
+            raise TableExistsError(ref.uri, hint="a concurrent writer has made it at this moment") from error
+        if "different schema" not in str(error):
+            raise
+        raise SchemaMismatchError(
+            f"the data does not fit: {plain(error)} - nothing was written - give it the columns and types of the table: {ref.open_latest().schema}"
+        ) from error
 
 
 def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None = None) -> pa.RecordBatchReader:
@@ -75,7 +136,7 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
 
 
 def _is_pandas(data: object) -> TypeGuard[pd.DataFrame]:
-    # Whoever has such data has imported pandas; nobody else should wait for it.
+    # Such data exists only where pandas is imported already; importing it here would cost a second.
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(data, pandas.DataFrame)
 

@@ -27,6 +27,10 @@ class UdfDefinitionError(UdfRuntimeError, ValueError):
     """A UDF is defined or bound to columns in a way that cannot work. Nothing was computed or changed."""
 
 
+_CORRECT = "correct the function or its input, or give on_error=skip_on_error() to leave such rows NULL"
+_INSTALL = "install the module in the Python that runs the UDF, on every machine that does"
+
+
 class UdfFailedError(UdfRuntimeError, RuntimeError):
     """A UDF raised, and its error policy says that this ends the work. The user's exception is the cause (`__cause__`).
 
@@ -55,7 +59,7 @@ class UdfFailedError(UdfRuntimeError, RuntimeError):
         tries = f", attempt {attempt} of {max_attempts}" if max_attempts > 1 else ""
         super().__init__(
             f"UDF {udf!r} raised {error_type}: {error_message} - {where}{tries} - "
-            "correct the function or its input, or give on_error=skip_on_error() to leave such rows NULL"
+            + (_INSTALL if error_type in ("ModuleNotFoundError", "ImportError") else _CORRECT)
         )
         self.udf = udf
         self.row = row

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, get_args
 
 from lance_spark.backfill.task.messages import OnStale
@@ -148,7 +148,39 @@ def columns_of(columns: str | Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def checkpoint_size_of(checkpoint_size: int | None, batch_size: int | None) -> int | None:
+def request_of(parameters: Mapping[str, Any]) -> BackfillRequest:
+    """Returns the request of a call of :meth:`lance_spark.Table.backfill`, from its parameters by their names there.
+
+    Raises:
+        OptionError: A parameter or an environment variable is not valid.
+    """
+    diversity, timeout = parameters["task_shuffle_diversity"], parameters["commit_timeout"]
+    if diversity is not None:
+        raise OptionError(
+            "task_shuffle_diversity",
+            str(diversity),
+            "nothing: it mixes fragments among the actors of another engine; Spark gives the next range to whichever slot is free",
+            problem="has no meaning on Spark",
+        )
+    flush_s = parameters["batch_checkpoint_flush_interval_seconds"]
+    renamed = {
+        "columns": columns_of(parameters["columns"]),
+        "threads": parameters["intra_applier_concurrency"],
+        "admission_check": flag_of(parameters["_admission_check"], ADMISSION_CHECK),
+        "admission_strict": flag_of(parameters["_admission_strict"], ADMISSION_STRICT),
+        "refresh_s": parameters["refresh_status_secs"],
+        "flush_s": DEFAULT_FLUSH_S if flush_s is None else flush_s,
+        "blob_strategy": parameters["blob_read_strategy"],
+        "blob_buffer_bytes": blob_buffer_of(parameters["blob_read_buffer_size"]),
+        "save_job": parameters["_enable_job_tracker_saves"],
+        "checkpoint_size": _checkpoint_size(parameters["checkpoint_size"], parameters["batch_size"]),
+        "commit_timeout_s": None if timeout is None else timeout.total_seconds(),
+    }
+    same = {field.name: parameters[field.name] for field in fields(BackfillRequest) if field.name in parameters}
+    return BackfillRequest(**{**same, **renamed})
+
+
+def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int | None:
     """Returns the rows per checkpoint, of the parameter or its deprecated name."""
     if batch_size is None:
         return checkpoint_size
@@ -163,44 +195,20 @@ def checkpoint_size_of(checkpoint_size: int | None, batch_size: int | None) -> i
     return WHOLE_FRAGMENT_ROWS if batch_size == 0 and not isinstance(batch_size, bool) else batch_size
 
 
-def refuse_shuffle(diversity: int | None) -> None:
-    """Refuses a parameter of the specification that has no meaning here."""
-    if diversity is not None:
-        raise OptionError(
-            "task_shuffle_diversity",
-            str(diversity),
-            "nothing: it mixes fragments among the actors of another engine; Spark gives the next range to whichever slot is free",
-            problem="has no meaning on Spark",
-        )
-
-
-def flag_of(given: bool | None, variable: str) -> bool:
-    """Returns a flag: as given, else as the environment says, else true.
-
-    Raises:
-        OptionError: The environment variable is no flag.
-    """
-    if given is not None:
-        return bool(given)
+def flag_of(value: bool | None, variable: str) -> bool:
+    """Returns a flag: as given, else as the environment says, else true."""
+    if value is not None:
+        return bool(value)
     text = os.environ.get(variable, "true").strip().lower()
     if text not in ("true", "1", "yes", "false", "0", "no"):
         raise OptionError(variable, text, "true or false")
     return text in ("true", "1", "yes")
 
 
-def flush_s_of(given: float | None) -> float:
-    """Returns the seconds between flushes: as given, else 10."""
-    return DEFAULT_FLUSH_S if given is None else given
-
-
-def blob_buffer_of(given: int | None) -> int:
-    """Returns the size of the blob buffer: as given, else as the environment says, else 512 MiB.
-
-    Raises:
-        OptionError: The environment variable is no number.
-    """
-    if given is not None:
-        return given
+def blob_buffer_of(value: int | None) -> int:
+    """Returns the size of the blob buffer: as given, else as the environment says, else 512 MiB."""
+    if value is not None:
+        return value
     text = os.environ.get(BLOB_BUFFER)
     if text is None:
         return DEFAULT_BLOB_BUFFER_BYTES

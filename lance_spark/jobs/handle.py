@@ -7,7 +7,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import Protocol
 
-from lance_spark.errors import BackfillIncompleteError, JobTimeoutError
+from lance_spark.errors import BackfillIncompleteError, JobTimeoutError, counted
 from lance_spark.jobs.model import BackfillJobResult, Status
 
 
@@ -118,16 +118,16 @@ class Job:
     def __repr__(self) -> str:
         now = self.progress()
         return (
-            f"Job({self._job_id!r}, {now.status}, {', '.join(self._columns)} of {self._table_name}: {now.rows_processed} rows, "
-            f"{now.fragments_done} of {now.fragments_total} fragments)"
+            f"Job({self._job_id!r}, {now.status}, {', '.join(self._columns)} of {self._table_name}: "
+            f"{counted(now.rows_processed, 'row')}, {now.fragments_done} of {counted(now.fragments_total, 'fragment')})"
         )
 
     def _run(self) -> None:
         if not self._future.set_running_or_notify_cancel():
-            return  # whoever has the future has cancelled it already
+            return  # the future was cancelled before the thread began
         try:
             self._future.set_result(self._job.run())
-        except BaseException as error:  # noqa: BLE001 - whoever asks for the result gets it
+        except BaseException as error:  # noqa: BLE001 - result() raises it
             self._future.set_exception(error)
 
 

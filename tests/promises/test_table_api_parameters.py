@@ -194,7 +194,7 @@ def test_T36_strictly_a_lack_of_resources_is_an_error_before_anything_starts(
     db: Connection, log: Log, method: str
 ) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
-    with pytest.raises(ResourcesUnavailableError, match=r"1 GPUs.*_admission_check=False"):
+    with pytest.raises(ResourcesUnavailableError, match=r"1 GPU.*_admission_check=False"):
         run(table, method, "y", _admission_strict=True)
     assert (log.rows(), table.list_jobs()) == ([], [])
 
@@ -202,8 +202,9 @@ def test_T36_strictly_a_lack_of_resources_is_an_error_before_anything_starts(
 @both
 def test_T37_not_strictly_it_is_a_warning(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
-    with pytest.warns(UserWarning, match="1 GPUs"):
+    with pytest.warns(UserWarning, match="1 GPU, .*the job runs all the same") as warned:
         run(table, method, "y", _admission_strict=False)
+    assert warned[0].filename == __file__
     assert values(table) == doubled(range(4))
 
 
@@ -212,7 +213,7 @@ def test_T38_the_environment_decides_about_strictness(
 ) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
     monkeypatch.setenv("LANCE_SPARK_ADMISSION__STRICT", "false")
-    with pytest.warns(UserWarning, match="1 GPUs"):
+    with pytest.warns(UserWarning, match="1 GPU"):
         table.backfill("y")
     monkeypatch.setenv("LANCE_SPARK_ADMISSION__STRICT", "perhaps")
     with pytest.raises(OptionError, match=r"LANCE_SPARK_ADMISSION__STRICT.*true or false"):

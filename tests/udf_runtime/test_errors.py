@@ -2,9 +2,10 @@ from __future__ import annotations
 
 import pickle
 
+import pyarrow as pa
 import pytest
 
-from udf_runtime import errors
+from udf_runtime import errors, udf
 from udf_runtime.errors import (
     CheckpointError,
     SkipThresholdExceededError,
@@ -14,6 +15,7 @@ from udf_runtime.errors import (
     UdfProcessDiedError,
     UdfRuntimeError,
 )
+from udf_runtime.execute import UdfRunner
 
 EXAMPLES: list[tuple[UdfRuntimeError, type[Exception]]] = [
     (UdfDefinitionError("what - where - what to do"), ValueError),
@@ -66,3 +68,16 @@ def test_a_failure_names_the_row_and_the_attempt():
 def test_a_dead_process_is_told_by_its_signal_or_its_exit_code():
     assert "(signal 9)" in str(UdfProcessDiedError(udf="f", exit_code=-9))
     assert "(exit code 3)" in str(UdfProcessDiedError(udf="f", exit_code=3))
+
+
+def test_a_module_that_is_missing_is_to_be_installed_and_blamed_on_neither_function_nor_input():
+    @udf
+    def needs_a_module(x: int) -> int:
+        import nothing_of_this_name  # type: ignore[import-not-found]
+
+        return int(nothing_of_this_name.of(x))
+
+    batch = pa.record_batch([pa.array([1], pa.int64())], names=["x"])
+    with UdfRunner(needs_a_module) as runner, pytest.raises(UdfFailedError, match="install the module") as caught:
+        list(runner.run([batch]))
+    assert "correct the function" not in str(caught.value)

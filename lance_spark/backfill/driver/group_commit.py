@@ -272,10 +272,13 @@ class GroupCommits:
             return  # the commit says what became of it
         before = prepared.binding
         if now is not None and (now.payload, now.redefined) != (before.payload, before.redefined):
+            old, new = (f"{binding.udf_name!r} version {binding.udf_version}" for binding in (before, now))
+            change = (
+                f"got another UDF {when}: {new} instead of {old}" if new != old else f"got its UDF anew {when}: {new}"
+            )
             raise CommitImpossibleError(
-                f"the column has got another UDF {when}: {now.udf_name!r} version {now.udf_version} instead of "
-                f"{before.udf_name!r} version {before.udf_version} - column {column!r} of {prepared.spec.snapshot.uri} - nothing more is "
-                "committed; run the backfill again: it computes all rows with the new one",
+                f"the column has {change} - column {column!r} of {prepared.spec.snapshot.uri} - nothing more is committed; run the "
+                "backfill again: it computes all rows with the UDF of the latest version",
                 uri=prepared.spec.snapshot.uri,
             )
 

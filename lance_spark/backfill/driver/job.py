@@ -33,6 +33,7 @@ from lance_spark.errors import (
     TableNotFoundError,
     TableUnreadableError,
     VersionNotFoundError,
+    counted,
 )
 from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process, this_user
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResult
@@ -216,7 +217,7 @@ class BackfillJob:
         """Notes an answer, and returns it if it is a fragment that can be committed; submits what assembles one of several ranges."""
         if isinstance(answer, Lost):
             for one in answer.task.work:
-                self._states.fails(one.fragment_id, f"its task died again and again: {answer.error}")
+                self._states.fails(one.fragment_id, answer.error)
             return []
         is_void = answer.error is not None and str(answer.error_type).endswith(_GONE_ERRORS) and _is_gone(spec)
         following = self._states.add(answer, work[answer.fragment_id], is_void=is_void)
@@ -267,16 +268,16 @@ class BackfillJob:
     def _what_failed(self) -> str:
         """Returns the message of a job that did not compute everything."""
         crashed, failed = self._states.counts.crashed, self._failed()
-        parts = [f"{self._fragments_done()} of {len(self._fragments)} fragments are done"]
+        parts = [f"{self._fragments_done()} of {counted(len(self._fragments), 'fragment')} done"]
         if self._cancelled.is_set():
             parts.insert(0, "the job was cancelled")
         if crashed:
-            parts.append(f"{crashed} row{'s' if crashed != 1 else ''} killed the process that ran the UDF")
+            parts.append(f"{counted(crashed, 'row')} killed the process that ran the UDF")
         for fragment, reason in sorted(failed.items())[:_SHOWN_FAILURES]:
             parts.append(f"fragment {fragment}: {reason}")
         more = len(failed) - _SHOWN_FAILURES
         if more > 0:
-            parts.append(f"and {more} fragment{'s' if more != 1 else ''} more")
+            parts.append(f"and {counted(more, 'more fragment')}")
         spec = self.prepared.spec
         return (
             f"the backfill is incomplete: {'; '.join(parts)} - column {', '.join(self.prepared.columns)} of {spec.snapshot.uri}, version "

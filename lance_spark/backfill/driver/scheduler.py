@@ -21,7 +21,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import pyarrow as pa
 
+from lance_spark.backfill.driver.spark_failure import SparkFailure, failure_of
 from lance_spark.backfill.reuse.round_context import FOLDER
+from lance_spark.backfill.task.error_log import fail_ranges, record_ranges
 from lance_spark.backfill.task.messages import (
     BackfillSpec,
     FragmentWork,
@@ -68,7 +70,7 @@ class Lost:
 
     Attributes:
         task: The task.
-        error: What Spark said.
+        error: Why, on one line.
     """
 
     task: Task
@@ -112,15 +114,14 @@ class Cluster:
         """
         queue = list(tasks)
         attempts = dict.fromkeys((task.number for task in tasks), 0)
-        by_number = {task.number: task for task in tasks}
         seen: set[Key] = set()
         running: dict[Future[list[tuple[int, bytes]]], list[Task]] = {}
         with ThreadPoolExecutor(_PARALLEL_JOBS, thread_name_prefix="lance-spark-job") as pool:
             try:
                 while queue or running or self._added:
                     for work in self._added:
-                        task = Task(number=len(by_number), work=(work,))
-                        by_number[task.number], attempts[task.number] = task, 0
+                        task = Task(number=len(attempts), work=(work,))
+                        attempts[task.number] = 0
                         queue.insert(0, task)
                     self._added.clear()
                     while queue and (room := self._room(running)) and not self._stopped.is_set():
@@ -136,10 +137,7 @@ class Cluster:
                     done, _ = wait(running, timeout=refresh_s, return_when=FIRST_COMPLETED)
                     answers: list[RangeOutcome | Lost] = [] if done else [*_new(self._reports(), seen)]
                     for future in done:
-                        batch = running.pop(future)
-                        more, again = self._ended(future, batch, attempts, seen)
-                        answers += more
-                        queue += [_rest(by_number[number], seen) for number in again]
+                        answers += self._ended(future, running.pop(future), queue, attempts, seen)
                     yield answers
             finally:
                 while wait(running, timeout=0 if not running else _STOP_S).not_done:
@@ -163,30 +161,41 @@ class Cluster:
         self,
         future: Future[list[tuple[int, bytes]]],
         batch: Sequence[Task],
+        queue: list[Task],
         attempts: dict[int, int],
         seen: set[Key],
-    ) -> tuple[list[RangeOutcome | Lost], list[int]]:
-        """Takes what a Spark job answered; if it failed, what its tasks have left, and the tasks to submit again."""
+    ) -> list[RangeOutcome | Lost]:
+        """Returns what a Spark job answered; if it failed, what its tasks have left. Tasks to submit again go into the queue."""
         error = future.exception()
         if error is None:
             outcomes = [outcome for _, payload in future.result() for outcome in load_outcomes(payload)]
-            return list(_new(outcomes, seen)), []
-        answers: list[RangeOutcome | Lost] = list(_new(self._reports(), seen))
+            return [*_new(outcomes, seen)]
+        answers: list[RangeOutcome | Lost] = [*_new(self._reports(), seen)]
         if self._stopped.is_set():
-            return answers, []
-        again = []
-        # The first line may only say which call of Py4J it was.
-        text = " ".join(str(error).strip().splitlines()[:2]) or repr(error)
-        _LOG.warning("a Spark job of the backfill of %s failed: %s", self._spec.snapshot.uri, text)
-        for task in batch:
-            if all(work.key in seen for work in task.work):
-                continue
+            return answers
+        failure = failure_of(error)
+        _LOG.warning("a Spark job of the backfill of %s failed: %s", self._spec.snapshot.uri, failure.message)
+        if not failure.retryable:
+            # A task's own exception is its answer; this one comes from what all tasks share.
+            batch = [*batch, *queue]
+            queue.clear()
+        lost = []
+        for task in [_rest(task, seen) for task in batch]:
             attempts[task.number] += 1
-            if attempts[task.number] < MAX_ATTEMPTS:
-                again.append(task.number)
+            if not task.work:
+                continue
+            if failure.retryable and attempts[task.number] < MAX_ATTEMPTS:
+                queue.append(task)
             else:
-                answers.append(Lost(task=task, error=text))
-        return answers, again
+                lost.append(task)
+        record_ranges(
+            self._spec,
+            [work for task in lost for work in task.work],
+            error_type=failure.error_type,
+            message=failure.message,
+            trace=failure.trace,
+        )
+        return [*answers, *(Lost(task=task, error=_why_lost(failure)) for task in lost)]
 
     def _reports(self) -> list[RangeOutcome]:
         """Returns what running tasks have left in the store since the last look."""
@@ -198,7 +207,7 @@ class Cluster:
             payload = self._objects.get(path)
             if payload is not None:
                 found += load_outcomes(payload)
-                # Nobody else reads it, and each listing of what is left takes longer.
+                # It is read once, and each listing of what is left takes longer.
                 with suppress(OSError):
                     self._objects.delete(path)
         return found
@@ -212,12 +221,21 @@ def _reports_of(spec: BackfillSpec) -> str:
 def _company(queue: Sequence[Task], attempts: Mapping[int, int], size: int) -> int:
     """Returns how many of the next tasks to submit together.
 
-    Where a Spark job failed, nobody knows which of its tasks did it: they are tried again in ever smaller groups, the last time one by
+    Which task made a Spark job fail is not known: all of them are tried again in ever smaller groups, the last time one by
     one, so that a bad task takes no other one with it.
     """
     tried = attempts[queue[0].number]
     size = min(size, max(1, _MOST_TASKS >> 4 * tried)) if tried < MAX_ATTEMPTS - 1 else 1
     return sum(1 for _ in takewhile(lambda task: attempts[task.number] == tried, queue[:size]))
+
+
+def _why_lost(failure: SparkFailure) -> str:
+    """Returns what the job's message says of a task that never answered."""
+    if failure.retryable:
+        return f"its task died in {MAX_ATTEMPTS} attempts: {failure.message}"
+    needs = "; executors run the Python that PYSPARK_PYTHON names, which needs the packages of the driver's"
+    is_import = failure.error_type in ("ModuleNotFoundError", "ImportError")
+    return f"executors cannot run its task: {failure.error_type}: {failure.message}{needs if is_import else ''}"
 
 
 def _rest(task: Task, seen: set[Key]) -> Task:
@@ -252,24 +270,27 @@ class _Work:
 
         context = TaskContext.get()
         if context is not None and context.attemptNumber() > 0:
-            # Spark runs it again where its process died: who killed it may be the UDF.
+            # Spark runs it again where its process died: the UDF may have killed it.
             task = _rest(task, set())
         outcomes: list[RangeOutcome] = []
-        told: list[RangeOutcome] = []
+        reported: list[RangeOutcome] = []
 
-        def tell() -> None:
-            fresh = outcomes[len(told) :]
-            if fresh:
-                self._report(task, fresh)
-                told.extend(fresh)
+        def report() -> None:
+            unreported = outcomes[len(reported) :]
+            if unreported:
+                self._report(task, unreported)
+                reported.extend(unreported)
 
         # A thread, because the range after those that are done may take hours.
-        with _every(self.spec.report_s, tell):
-            for outcome in run_task(self.spec, task):
-                outcomes.append(outcome)  # noqa: PERF402 - the thread sees each as it comes
+        with _every(self.spec.report_s, report):
+            try:
+                for outcome in run_task(self.spec, task):
+                    outcomes.append(outcome)  # noqa: PERF402 - the thread sees each as it comes
+            except Exception as error:  # noqa: BLE001 - it would end the same way in the next attempt
+                outcomes += fail_ranges(self.spec, task.work[len(outcomes) :], error)
         if len(self.tasks) > 1:
             # Spark hands over no answer before the last task of its job has ended, and that may be hours after a quick one.
-            tell()
+            report()
         return pa.RecordBatch.from_pylist([{"task": task.number, "outcomes": dump_outcomes(outcomes)}], schema=_ANSWER)
 
     def _report(self, task: Task, outcomes: list[RangeOutcome]) -> None:
@@ -283,12 +304,12 @@ class _Work:
                 objects.delete(path)
         except OSError as error:
             # Spark hands over the same answer when its job ends.
-            _LOG.warning("what a task of the backfill of %s has done is not told yet: %s", spec.snapshot.uri, error)
+            _LOG.warning("what a task of the backfill of %s has done is not reported yet: %s", spec.snapshot.uri, error)
 
 
 @contextmanager
 def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
-    """Does something again and again in a thread meanwhile."""
+    """Calls a function every few seconds, in a thread, while the block runs."""
     over = threading.Event()
 
     def loop() -> None:

@@ -11,6 +11,7 @@ from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.planning.planner import Prepared
 from lance_spark.backfill.planning.staleness import count_stale
 from lance_spark.backfill.reuse.round_context import source_of, store_of
+from lance_spark.errors import counted
 from lance_spark.rows.row_set import RowSet
 
 
@@ -35,8 +36,9 @@ class BackfillPlan:
         rows_from_checkpoint: Rows that checkpoints may serve, an upper bound.
         skipped_rows: Live rows of the window that need nothing.
         skipped_fragments: Fragments of the window that need nothing.
-        rows_stale: Rows of the window with a value that is out of date: their inputs changed after it was computed, another version of the UDF
-            computed it, or nothing says that this one did. `stale=True` selects them. An upper bound where `exact` is false.
+        rows_stale: Rows of the window with a value that is out of date: their inputs changed after it was computed,
+            another version of the UDF computed it, or nothing says that this one did. `stale=True` selects them. An upper
+            bound where `exact` is false.
         rows_outside: Rows to get a value in fragments outside the window.
         input_bytes: Estimated bytes of input on storage.
         stable_row_ids: Whether the table has stable row ids.
@@ -88,25 +90,31 @@ class BackfillPlan:
     def explain(self) -> str:
         """Returns the plan as text for people."""
         about = "" if self.exact else "at most "
+        rows = self.where
+        if rows is None:
+            rows = "without a value" + (" of this UDF" if self.udf_mismatch else "")
+        rows_of = f"{about}{self.total_rows_pending:,} of {counted(self.total_rows, 'row')}"
+        fragments_of = f"{self.fragments:,} of {counted(self.total_fragments, 'fragment')}"
         lines = [
             f"Backfill of {', '.join(self.columns)} in {self.table_name}, version {self.version}",
             f"  UDF          {self.udf_name}, version {self.udf_version}",
-            f"  rows         {self.where if self.where is not None else 'without a value' + (' of this UDF' if self.udf_mismatch else '')}",
-            f"  to do        {about}{self.total_rows_pending:,} of {self.total_rows:,} rows in {self.fragments:,} of {self.total_fragments:,} fragments",
-            f"  checkpoints  may serve {self.rows_from_checkpoint:,} rows",
+            f"  rows         {rows}",
+            f"  to do        {rows_of} in {fragments_of}",
+            f"  checkpoints  may serve {counted(self.rows_from_checkpoint, 'row')}",
             f"  tasks        {self.total_tasks:,}, about {self.input_bytes / (1 << 20):,.1f} MiB of input",
         ]
         if self.rows_stale:
             lines.append(
-                f"  stale        {about}{self.rows_stale:,} rows have a value that is out of date; stale=True selects them"
+                f"  stale        {about}{counted(self.rows_stale, 'row')} with a value that is out of date; stale=True selects them"
             )
         if self.rows_outside:
             lines.append(
-                f"  outside      {about}{self.rows_outside:,} rows in fragments that num_frags and skip_frags leave out"
+                f"  outside      {about}{counted(self.rows_outside, 'row')} in fragments that num_frags and skip_frags leave out"
             )
         if not self.stable_row_ids:
             lines.append(
-                "  note         the table has no stable row ids: where the history of a compaction was cleaned up, moved rows are computed again"
+                "  note         the table has no stable row ids: where the history of a compaction was cleaned up, moved rows are "
+                "computed again"
             )
         if not self.has_work:
             lines.append("  nothing to do")
@@ -167,7 +175,7 @@ def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
 
 
 def _counts(prepared: Prepared, *, exact: bool) -> dict[int, int]:
-    """Returns the rows to do of each fragment: counted, or all that it has where nobody knows."""
+    """Returns the rows to do of each fragment: counted, or all that it has where that is not known."""
     if exact:
         return prepared.counted(prepared.plans)
     return {plan.fragment_id: plan.live_rows if plan.pending is None else plan.pending for plan in prepared.plans}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -12,16 +12,25 @@ from lance_spark.rows.merge import distinct
 from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, offsets_of
 
 
-def carry_addresses(ref: DatasetRef, version: int, addresses: Sequence[int]) -> list[int]:
-    """Returns where rows of a version are in the latest one, ascending. Runs on the driver.
-
-    Rows that were deleted since, or that an update moved, are left out, and so are rows whose way cannot be followed, because the history of
-    a compaction was cleaned up.
+def latest_addresses(ref: DatasetRef, rows: Iterable[tuple[int, int]]) -> list[int]:
+    """Returns where rows are in the latest version, ascending, each once. Runs on the driver.
 
     Args:
         ref: The table.
-        version: The version that the addresses are of.
-        addresses: The addresses.
+        rows: Pairs of a version and a row's address in it.
+    """
+    by_version: dict[int, list[int]] = {}
+    for version, address in rows:
+        by_version.setdefault(version, []).append(address)
+    translated = (_translate(ref, version, addresses) for version, addresses in by_version.items())
+    return sorted({address for addresses in translated for address in addresses})
+
+
+def _translate(ref: DatasetRef, version: int, addresses: Sequence[int]) -> list[int]:
+    """Returns where rows of a version are in the latest one, ascending.
+
+    Rows that were deleted since, or that an update moved, are left out, and so are rows whose way cannot be followed, because the history of
+    a compaction was cleaned up.
     """
     head = ref.open_latest()
     given: Addresses = distinct(np.asarray(addresses, dtype=np.uint64))

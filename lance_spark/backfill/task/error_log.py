@@ -6,6 +6,7 @@ import hashlib
 import logging
 import time
 import traceback
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -52,7 +53,7 @@ class FailureLog:
         """Adds the exception that ended the range; `offset` is the row's that raised it, where that is known."""
         self._add(
             offset,
-            getattr(error, "error_type", None) or f"{type(error).__module__}.{type(error).__qualname__}",
+            getattr(error, "error_type", None) or _type_name(error),
             getattr(error, "error_message", None) or str(error),
             getattr(error, "error_trace", None) or "".join(traceback.format_exception(error)),
             outcome="failed",
@@ -62,29 +63,8 @@ class FailureLog:
         )
 
     def _add(self, offset: int | None, error_type: str, message: str, trace: str, **more: str | int) -> None:
-        spec = self._spec
-        address = None if offset is None else self._fragment_id << 32 | offset
-        # The same failure of an attempt that is repeated has the same id.
-        identity = f"{spec.staging.job_id}:{self._fragment_id}:{offset}:{error_type}:{more['outcome']}"
-        self._records.append(
-            {
-                "error_id": hashlib.sha256(identity.encode()).hexdigest()[:32],
-                "job_id": spec.job_id,
-                "table_uri": spec.snapshot.uri,
-                "table_version": spec.snapshot.version,
-                "columns": [column for _, column in spec.outputs],
-                "udf_name": spec.key.udf_name,
-                "udf_version": spec.key.udf_version,
-                "input_columns": list(spec.input_names),
-                "fragment_id": self._fragment_id,
-                "row_address": address,
-                "error_type": error_type,
-                "error_message": message[:_TRACE_CHARS],
-                "error_trace": trace[-_TRACE_CHARS:] if self._count < _FULL_TRACES else None,
-                "timestamp": datetime.now(UTC),
-                **more,
-            }
-        )
+        kept_trace = trace if self._count < _FULL_TRACES else None
+        self._records.append(_record(self._spec, self._fragment_id, offset, error_type, message, kept_trace, **more))
         self._count += 1
         if len(self._records) >= _HELD_RECORDS:
             self.write()
@@ -92,29 +72,101 @@ class FailureLog:
     def write(self) -> None:
         """Appends what was collected. That it cannot be written must not fail the rows that were computed."""
         records, self._records = self._records, []
-        if not records:
-            return
-        try:
-            append_rows(
-                self._spec.snapshot, ERRORS, pa.Table.from_pylist(records, schema=ERRORS.schema), retry_s=_patience()
+        _append(self._spec, records)
+
+
+def fail_ranges(
+    spec: BackfillSpec, ranges: Sequence[FragmentWork], error: Exception, what: str = ""
+) -> list[RangeOutcome]:
+    """Returns the outcomes of ranges that were not begun, and records the error."""
+    record_ranges(
+        spec,
+        ranges,
+        error_type=_type_name(error),
+        message=f"{what}{error}",
+        trace="".join(traceback.format_exception(error)),
+    )
+    return [
+        RangeOutcome(
+            fragment_id=one.fragment_id,
+            start=one.start,
+            stop=one.stop,
+            assembled=one.assembles,
+            error=f"{what}{error}",
+            error_type=type(error).__qualname__,
+        )
+        for one in ranges
+    ]
+
+
+def record_ranges(
+    spec: BackfillSpec, ranges: Sequence[FragmentWork], *, error_type: str, message: str, trace: str
+) -> None:
+    """Records an error that ended ranges before one of their rows was computed, once per fragment. Runs anywhere."""
+    fragment_ids = sorted({one.fragment_id for one in ranges})
+    _append(
+        spec,
+        [
+            _record(
+                spec,
+                fragment_id,
+                None,
+                error_type,
+                message,
+                trace if number < _FULL_TRACES else None,
+                outcome="failed",
+                attempt=1,
+                max_attempts=1,
+                bisect_depth=0,
             )
-        except OSError as error:
-            _LOG.warning(
-                "%s error records of %s could not be written: %s", len(records), self._spec.snapshot.uri, error
-            )
+            for number, fragment_id in enumerate(fragment_ids)
+        ],
+    )
+
+
+def _record(
+    spec: BackfillSpec,
+    fragment_id: int,
+    offset: int | None,
+    error_type: str,
+    message: str,
+    trace: str | None,
+    **more: str | int,
+) -> dict[str, Any]:
+    # The same failure of an attempt that is repeated has the same id.
+    identity = f"{spec.staging.job_id}:{fragment_id}:{offset}:{error_type}:{more['outcome']}"
+    return {
+        "error_id": hashlib.sha256(identity.encode()).hexdigest()[:32],
+        "job_id": spec.job_id,
+        "table_uri": spec.snapshot.uri,
+        "table_version": spec.snapshot.version,
+        "columns": [column for _, column in spec.outputs],
+        "udf_name": spec.key.udf_name,
+        "udf_version": spec.key.udf_version,
+        "input_columns": list(spec.input_names),
+        "fragment_id": fragment_id,
+        "row_address": None if offset is None else fragment_id << 32 | offset,
+        "error_type": error_type,
+        "error_message": message[:_TRACE_CHARS],
+        "error_trace": None if trace is None else trace[-_TRACE_CHARS:],
+        "timestamp": datetime.now(UTC),
+        **more,
+    }
+
+
+def _append(spec: BackfillSpec, records: list[dict[str, Any]]) -> None:
+    if not records:
+        return
+    try:
+        append_rows(spec.snapshot, ERRORS, pa.Table.from_pylist(records, schema=ERRORS.schema), retry_s=_patience())
+    except OSError as error:
+        _LOG.warning("%s error records of %s could not be written: %s", len(records), spec.snapshot.uri, error)
+
+
+def _type_name(error: Exception) -> str:
+    return f"{type(error).__module__}.{type(error).__qualname__}"
 
 
 def _patience() -> float:
     """Returns until when an append is tried again, by the monotonic clock."""
     return time.monotonic() + 60
-
-
-def failed_at_once(work: FragmentWork, error: Exception, what: str = "") -> RangeOutcome:
-    """Returns the outcome of a range that was not begun."""
-    return RangeOutcome(
-        fragment_id=work.fragment_id,
-        start=work.start,
-        stop=work.stop,
-        error=f"{what}{error}",
-        error_type=type(error).__qualname__,
-    )

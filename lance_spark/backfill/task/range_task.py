@@ -24,7 +24,7 @@ from lance_spark.backfill.reuse.own_rows import OwnRows, own_rows
 from lance_spark.backfill.reuse.round_context import RoundContext, context_of, source_of
 from lance_spark.backfill.reuse.value_finder import Finder, Served
 from lance_spark.backfill.task.computation import Computation
-from lance_spark.backfill.task.error_log import failed_at_once
+from lance_spark.backfill.task.error_log import fail_ranges
 from lance_spark.backfill.task.messages import (
     BackfillSpec,
     DoneRows,
@@ -65,8 +65,7 @@ def run_task(
         udf = UDF.loads(spec.udf)
     except UdfRuntimeError as error:
         # Said once per range, and not tried again: another attempt in this environment ends the same way.
-        for work in task.work:
-            yield failed_at_once(work, error, "the UDF cannot be loaded on an executor: ")
+        yield from fail_ranges(spec, task.work, error, "the UDF cannot be loaded on an executor: ")
         return
     with UdfRunner(udf, threads=spec.threads, isolate=task.isolate) as runner:
         for work in task.work:
@@ -83,7 +82,7 @@ def run_task(
                     spec.snapshot.uri,
                     error,
                 )
-                yield failed_at_once(work, error) if run is None else run.failed(error)
+                yield from fail_ranges(spec, [work], error) if run is None else [run.failed(error)]
 
 
 @dataclass(slots=True, kw_only=True)

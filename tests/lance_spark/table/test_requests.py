@@ -20,7 +20,7 @@ from lance_spark import (
     Table,
     UnsupportedOperationError,
 )
-from lance_spark.errors import VersionNotFoundError
+from lance_spark.errors import VersionNotFoundError, counted
 from tests.lance_spark.table.seen import Seen
 from udf_runtime import UDF, udf
 
@@ -270,4 +270,12 @@ def test_a_window_past_the_end_is_nothing_to_do(ready: Table):
 def test_a_job_that_is_not_known_is_said(ready: Table):
     refused(lambda: ready.get_job("nope"), JobNotFoundError, "'nope'")
     refused(lambda: ready.get_job("it's"), JobNotFoundError, "it's")
+    refused(lambda: ready.get_failed_row_addresses("nope", "double"), JobNotFoundError, "'nope'")
     assert ready.list_jobs() == [] and ready.get_errors("nope") == []
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 rows"), (1, "1 row"), (1.0, "1 row"), (0.5, "0.5 rows"), (2000, "2,000 rows")]
+)
+def test_counts_in_messages_are_of_one_or_of_many(count: float, text: str):
+    assert counted(count, "row") == text

@@ -109,6 +109,7 @@ def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pyte
             return []
 
     monkeypatch.setattr(cluster_module, "cancel", lambda *_: None)
+    monkeypatch.setattr(cluster_module, "record_ranges", lambda *_, **__: None)
     tasks = [
         Task(
             number=i,
@@ -122,7 +123,7 @@ def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pyte
 
 
 def test_failures_of_many_rows_are_not_held_until_the_range_ends(monkeypatch: pytest.MonkeyPatch):
-    from lance_spark.backfill.task.range_task import error_log as failures
+    from lance_spark.backfill.task import error_log as failures
 
     written: list[int] = []
     monkeypatch.setattr(failures, "append_rows", lambda _ref, _table, rows, **_: written.append(rows.num_rows))
@@ -159,16 +160,16 @@ def test_a_renamed_table_finds_its_checkpoints_elsewhere(tmp_path: Path):
 def test_a_table_that_somebody_makes_at_the_same_moment_is_not_appended_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    from lance_spark import table_rows
+    from lance_spark import tabular
 
     db = lance_spark.connect(str(tmp_path / "db"))
-    to_reader = table_rows.to_reader
+    to_reader = tabular.to_reader
 
     def after_somebody_else(*given: Any, **named: Any) -> pa.RecordBatchReader:
         lance.write_dataset(pa.table({"id": [100]}), str(tmp_path / "db" / "t.lance"))
         return to_reader(*given, **named)
 
-    monkeypatch.setattr(table_rows, "to_reader", after_somebody_else)
+    monkeypatch.setattr(tabular, "to_reader", after_somebody_else)
     with pytest.raises(lance_spark.TableExistsError):
         db.create_table("t", IDS)
     assert db.open_table("t").to_arrow().to_pydict() == {"id": [100]}

@@ -1,0 +1,58 @@
+"""Admission control: compares what a UDF asks for with what the cluster can ever give. Runs on the driver."""
+
+from __future__ import annotations
+
+import os
+import warnings
+
+from pyspark.sql import SparkSession
+
+from lance_spark.errors import ResourcesUnavailableError, counted
+from lance_spark.session import known_slots
+from udf_runtime import UDF
+
+
+def check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
+    """Compares what a UDF asks for with what the cluster can ever give.
+
+    Raises:
+        ResourcesUnavailableError: It asks for more, and `strict` is set.
+    """
+    problems = []
+    if udf.num_gpus:
+        gpus = float(spark.conf.get("spark.executor.resource.gpu.amount", None) or 0)
+        if gpus < udf.num_gpus:
+            problems.append(
+                f"{counted(udf.num_gpus, 'GPU')}, and an executor has {gpus:g} (spark.executor.resource.gpu.amount): drop the "
+                "requirement, or start executors with GPUs"
+            )
+    local = (spark.conf.get("spark.master", None) or "").startswith("local")
+    cores = known_slots(spark) if local else float(spark.conf.get("spark.executor.cores", None) or 0) or None
+    if udf.num_cpus and cores is not None and udf.num_cpus > cores:
+        problems.append(
+            f"{counted(udf.num_cpus, 'CPU')}, and {'this session' if local else 'an executor'} has {cores:g}"
+        )
+    memory = _machine_bytes() if local else _conf_bytes(spark.conf.get("spark.executor.memory", None))
+    if udf.memory and memory is not None and udf.memory > memory:
+        problems.append(
+            f"{counted(udf.memory, 'byte')} of memory, and {'this machine' if local else 'an executor'} has {memory}"
+        )
+    if not problems:
+        return
+    asks = f"UDF {udf.name!r} asks for {'; and for '.join(problems)}"
+    advice = "_admission_check=False skips this check"
+    if strict:
+        raise ResourcesUnavailableError(f"{asks} - no job was started - {advice}")
+    warnings.warn(f"{asks} - the job runs all the same, and may fail - {advice}", UserWarning, stacklevel=4)
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _conf_bytes(text: str | None) -> int | None:
+    """Returns a memory setting of Spark in bytes; without a unit it is MiB."""
+    if not text:
+        return None
+    number, unit = text.rstrip("bBkKmMgGtT"), text.lstrip("0123456789").lower().rstrip("b") or "m"
+    return int(number) << {"k": 10, "m": 20, "g": 30, "t": 40}[unit]
