@@ -28,7 +28,7 @@ from tests.lance_spark.backfill.faults.lab import (
     unused_files,
     wrong_rows,
 )
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

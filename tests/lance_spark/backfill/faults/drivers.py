@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 
 from tests.lance_spark.backfill.faults.lab import SETTINGS, is_running
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 ROOT = Path(__file__).parents[4]
 WAIT_S = 240

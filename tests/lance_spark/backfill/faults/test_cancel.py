@@ -25,7 +25,7 @@ from tests.lance_spark.backfill.faults.lab import (
     values_of,
     wrong_rows,
 )
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.spark
 
