@@ -13,7 +13,7 @@ from lance.file import LanceFileWriter
 from lance.fragment import DataFile
 
 import lance_spark
-from tests.lance_spark.backfill.faults.lab import (
+from tests.support.faults import (
     SETTINGS,
     Lab,
     counting_udf,
