@@ -128,6 +128,26 @@ def test_a_wrong_import_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [name for name in right if violations(tmp_path / name)] == []
 
 
+def from_tests(path: Path) -> list[str]:
+    """Returns imports of test modules, whose fixtures and tests would be collected twice."""
+    return [
+        f"{path.relative_to(ROOT)}:{line} imports {target}: what several modules use belongs to tests/support"
+        for line, target in imports_of(path)
+        if target.startswith("tests.") and any(part.startswith("test_") for part in target.split(".")[:-1])
+    ]
+
+
+def test_tests_import_nothing_from_test_modules():
+    assert [found for path in sorted((ROOT / "tests").rglob("*.py")) for found in from_tests(path)] == []
+
+
+def test_an_import_of_a_test_module_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys.modules[__name__], "ROOT", tmp_path)
+    (tmp_path / "a.py").write_text("def f():\n    from tests.x.test_y import z")
+    (tmp_path / "b.py").write_text("from tests.x.cases import test_data")
+    assert from_tests(tmp_path / "a.py") and not from_tests(tmp_path / "b.py")
+
+
 @pytest.mark.parametrize("path", modules(), ids=name_of)
 def test_a_module_can_be_read_in_one_sitting(path: Path):
     lines = len(path.read_text(encoding="utf-8").splitlines())

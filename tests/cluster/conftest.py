@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.cluster.processes import Daemons, daemons, free_port
+from tests.support.processes import Daemons, daemons, free_port
 
 
 @dataclass(kw_only=True)

@@ -17,8 +17,8 @@ from pyspark.sql import SparkSession
 import lance_spark
 from tests.cluster.conftest import Cluster
 from tests.connect.conftest import connect_url as connect_url  # noqa: PLC0414 - a fixture
-from tests.lance_spark.backfill.faults.drivers import driver
-from tests.lance_spark.backfill.faults.lab import (
+from tests.support.drivers import driver
+from tests.support.faults import (
     BATCH,
     SLOTS,
     Lab,
@@ -28,7 +28,7 @@ from tests.lance_spark.backfill.faults.lab import (
     unused_files,
     wrong_rows,
 )
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests.cluster.conftest import Cluster
 from tests.cluster.jobs import PADDING, ROWS
-from tests.cluster.processes import environment
+from tests.support.processes import environment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.cluster.processes import daemons, free_port
+from tests.support.processes import daemons, free_port
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from pathlib import Path
 import lance
 import pytest
 
-from tests.cluster.processes import environment
+from tests.support.processes import environment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import environment
+from tests.support.processes import environment
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 

@@ -252,7 +252,7 @@ class _Writer:
 
 class _Driver:
     def __init__(self) -> None:
-        from tests.lance_spark.backfill.faults.driver import session
+        from tests.support.driver import session
 
         self._spark = session("local[2]")
 

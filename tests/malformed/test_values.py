@@ -11,7 +11,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from tests.malformed.conftest import fingerprint, make_table
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 def fails(df: DataFrame, path: str, error: str, *says: str, options: dict[str, str] | None = None) -> None:

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cluster.processes import free_port
+from tests.support.processes import free_port
 
 READY_S = 60
 """Node takes a second to start on an idle machine, and much longer on a busy one."""

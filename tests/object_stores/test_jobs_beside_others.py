@@ -16,7 +16,7 @@ from tests.lance_spark.table.seen import Seen
 from tests.lance_spark.write.backfills import make_table
 from tests.object_stores.others import ALL, COMMITTED, IMPOSSIBLE, Scenario, work_of_others
 from tests.object_stores.stores import Place, Store
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
 pytestmark = pytest.mark.cluster

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import Connection, Table
 from tests.promises.logs import Log, doubled, held, most_at_once, values, with_column
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
 SLOTS = 2

@@ -29,7 +29,7 @@ from lance_spark import (
     Table,
 )
 from tests.promises.logs import Log, doubled, held, make, values, with_column
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from udf_runtime import UDF, Backoff, Fail, Retry, Skip, udf
 
 REGISTERED_JOB = """

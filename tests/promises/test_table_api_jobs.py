@@ -20,7 +20,7 @@ from lance_spark import BackfillJobResult, BackfillPlan, Connection, ErrorRecord
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.tables import ERRORS, append_rows, read_rows
 from tests.promises.logs import Log, doubled, held, make, values, with_column
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from udf_runtime import UDF, Skip, udf
 
 BAD = {3: "ValueError", 17: "KeyError", 25: "ValueError"}

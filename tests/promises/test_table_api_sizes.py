@@ -17,7 +17,7 @@ import lance_spark
 from lance_spark import Connection, OptionError, Table
 from lance_spark.backfill.request import blob_buffer_of
 from tests.promises.logs import Log, doubled, held, values, with_column
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
 ONE_TASK = 1000

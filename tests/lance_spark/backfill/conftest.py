@@ -1,15 +1,24 @@
-"""A connection to an empty folder, on the session of all tests."""
+"""A connection to an empty folder, on the session of all tests, and a table whose jobs need none."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
+from tests.support.inline_jobs import Lab, without_spark
 
 
 @pytest.fixture
 def db(spark: SparkSession, tmp_path: Path) -> lance_spark.Connection:
     return lance_spark.connect(str(tmp_path / "db"), spark)
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    """A place for a table whose jobs need no Spark."""
+    with without_spark(tmp_path) as lab:
+        yield lab

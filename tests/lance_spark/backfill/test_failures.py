@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
 import lance_spark
+from lance_spark.backfill.task import error_log
+from lance_spark.backfill.task.error_log import FailureLog
 from udf_runtime import Skip, udf
 
 
@@ -26,3 +31,23 @@ def test_a_run_in_which_every_row_is_skipped_makes_no_version(task_size: int, db
     assert table.to_arrow(["v"]).column(0).to_pylist() == [i if i not in (3, 7) else None for i in range(10)]
     forced = table.backfill("v", where="id = 7", task_size=task_size)
     assert (forced.status, forced.rows_skipped) == ("DONE", 1)
+
+
+def test_failures_of_many_rows_are_not_held_until_the_range_ends(monkeypatch: pytest.MonkeyPatch):
+    written: list[int] = []
+    monkeypatch.setattr(error_log, "append_rows", lambda _ref, _table, rows, **_: written.append(rows.num_rows))
+    monkeypatch.setattr(error_log, "_HELD_RECORDS", 10)
+    spec: Any = SimpleNamespace(
+        staging=SimpleNamespace(job_id="s"),
+        job_id="j",
+        snapshot=SimpleNamespace(uri="t", version=1),
+        outputs=(("", "v"),),
+        key=SimpleNamespace(udf_name="f", udf_version="1"),
+        input_names=("id",),
+    )
+    log = FailureLog(spec, 0)
+    for offset in range(25):
+        log.add_error(ValueError("no"), offset)
+    assert written == [10, 10]
+    log.write()
+    assert written == [10, 10, 5]

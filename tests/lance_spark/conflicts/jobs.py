@@ -26,7 +26,7 @@ from tests.lance_spark.conflicts.others import (
     value,
     work_of_others,
 )
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
 When = Literal["before", "between", "staged", "slipped"]

@@ -9,7 +9,6 @@ import lance
 import pytest
 
 import lance_spark
-from tests.lance_spark.backfill.faults.drivers import driver
 from tests.lance_spark.conflicts.jobs import ALL, SETTINGS, Lab, filled
 from tests.lance_spark.conflicts.others import (
     STEP,
@@ -35,6 +34,7 @@ from tests.lance_spark.conflicts.others import (
     value,
     work_of_others,
 )
+from tests.support.drivers import driver
 
 FAILS_AT = 27
 LEFT = set(range(25, 30))

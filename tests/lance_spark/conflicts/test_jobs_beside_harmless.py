@@ -34,7 +34,7 @@ from tests.lance_spark.conflicts.others import (
     settings_are_there,
 )
 from tests.lance_spark.write.backfills import Backfill, computed, snapshot_rows
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 NEW = {1000: None, 1001: None}
 

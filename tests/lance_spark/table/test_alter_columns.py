@@ -16,7 +16,7 @@ from pyspark.sql.functions import pandas_udf
 from lance_spark import ColumnNotFoundError, CommitImpossibleError, RegistrationError, Table
 from lance_spark.errors import LanceSparkError
 from tests.lance_spark.table.seen import Seen
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from udf_runtime import UDF, Columns, UdfDefinitionError, UdfRuntimeError, udf
 
 ALL = list(range(30))

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import lance
 import pandas as pd
@@ -21,6 +22,7 @@ from lance_spark import (
     TableExistsError,
     TableNotFoundError,
     UnsupportedOperationError,
+    tabular,
 )
 from lance_spark.errors import SchemaMismatchError, TableUnreadableError
 from tests.lance_spark.table.conftest import make_table
@@ -32,6 +34,35 @@ def test_a_remote_database_is_refused_by_name_and_the_message_says_what_serves_i
     with pytest.raises(UnsupportedOperationError, match="db://company") as error:
         lance_spark.connect("db://company")
     assert "connect('s3://bucket/path'" in str(error.value)
+
+
+def test_a_renamed_table_finds_its_checkpoints_elsewhere(tmp_path: Path):
+    db = lance_spark.connect(str(tmp_path / "db"), checkpoint=str(tmp_path / "kept"))
+    db.create_table("one", ROWS)
+    other = lance_spark.connect(str(tmp_path / "other"), checkpoint=str(tmp_path / "kept"))
+    place = db._checkpoint_of(db._uri_of("one"))
+    assert place is not None
+    assert place != other._checkpoint_of(other._uri_of("one")), "tables of one name in two folders share nothing"
+    Path(place).mkdir(parents=True)
+    (Path(place) / "checkpoint").write_text("")
+    db.rename_table("one", "two")
+    assert [str(path.parent) for path in tmp_path.rglob("checkpoint")] == [db._checkpoint_of(db._uri_of("two"))]
+
+
+def test_a_table_that_another_process_makes_at_the_same_moment_is_not_appended_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    db = lance_spark.connect(str(tmp_path / "db"))
+    to_reader = tabular.to_reader
+
+    def after_another_process(*given: Any, **named: Any) -> pa.RecordBatchReader:
+        lance.write_dataset(pa.table({"id": [100]}), str(tmp_path / "db" / "t.lance"))
+        return to_reader(*given, **named)
+
+    monkeypatch.setattr(tabular, "to_reader", after_another_process)
+    with pytest.raises(lance_spark.TableExistsError):
+        db.create_table("t", ROWS)
+    assert db.open_table("t").to_arrow().to_pydict() == {"id": [100]}
 
 
 @pytest.mark.parametrize("name", ["api_key", "region", "host_override"])

@@ -18,7 +18,7 @@ import lance_spark
 from lance_spark import BackfillIncompleteError, BackfillJobResult, Connection, Job, Table
 from tests.lance_spark.table.conftest import make_table
 from tests.lance_spark.table.seen import Seen
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from udf_runtime import UDF, Skip, udf
 
 ALL = list(range(30))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
 
-from lance_spark import ColumnNotFoundError, OptionError, Table
+from lance_spark import BackfillJobResult, ColumnNotFoundError, OptionError, Table
 from lance_spark.backfill.driver.snapshot_tag import protect, release, remove_expired
 from lance_spark.backfill.watch import Watch
 from lance_spark.dataset import DatasetRef
-from tests.waiting import eventually
+from tests.support import inline_jobs
+from tests.support.inline_jobs import without_spark
+from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
 SOON = timedelta(seconds=0.1)
@@ -65,6 +68,29 @@ def test_a_watch_goes_on_after_a_failure(table: Table):
         watch.await_look()
         assert watch.error is None
         assert values(table) == {i: i * 2 for i in range(30)}
+
+
+def test_a_watch_looks_at_a_version_that_came_right_after_a_backfill_that_found_nothing(tmp_path: Path):
+    with without_spark(tmp_path) as lab:
+        table = lab.make(pa.table({"id": range(40)}))
+        table.add_columns({"v": lab.udf()})
+        table.backfill("v")
+        found: list[BackfillJobResult] = []
+
+        def backfill() -> BackfillJobResult:
+            found.append(table.backfill("v", stale=True))
+            if len(found) == 1:
+                lance.write_dataset(pa.table({"id": [100]}), lab.uri, mode="append")
+            return found[-1]
+
+        with Watch(DatasetRef.at(lab.uri), timedelta(seconds=0.05), backfill) as watch:
+            for _ in range(4):
+                watch.await_look(timedelta(seconds=60))
+            assert watch.error is None
+        assert inline_jobs.values(table, "v")[100] == (100,)
+        assert [result.rows_computed for result in found] == [0, 1, 0], (
+            "the last one looks at the version of the second"
+        )
 
 
 def test_mistakes_are_found_before_a_watch_begins(table: Table):

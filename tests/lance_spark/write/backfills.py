@@ -11,8 +11,11 @@ from typing import Any
 import lance
 import numpy as np
 import pyarrow as pa
+import pytest
 from pyspark.sql.types import DataType, LongType, StructField, StructType
 
+from lance_spark.commit import attempt as attempts
+from lance_spark.commit import column_commit as column_commits
 from lance_spark.commit.changes import CommitResult
 from lance_spark.dataset import DatasetRef
 from lance_spark.options import STORAGE_PREFIX, ReadOptions, WriteOptions
@@ -150,3 +153,18 @@ def _given(storage: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def table_metadata(ref: DatasetRef, **changed: Any) -> dict[str, Any]:
     return {"lance.table": json.dumps({**json.loads(ref.snapshot_json()), **changed})}
+
+
+def between_look_and_commit(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
+    """Lets another commit land after the committer looked at the head, and before it commits."""
+    real = column_commits.attempt_commit
+    done: list[bool] = []
+
+    def late(*args: Any, **kwargs: Any) -> Any:
+        if not done:
+            done.append(True)
+            other()
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(column_commits, "attempt_commit", late)
+    assert attempts.attempt_commit is real

@@ -22,13 +22,11 @@ from pyspark.sql.types import (
     ByteType,
     FloatType,
     IntegerType,
-    LongType,
     StringType,
     StructField,
     StructType,
 )
 
-from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     CommitConflictError,
     CommitError,
@@ -36,74 +34,25 @@ from lance_spark.errors import (
     OptionError,
     SchemaMismatchError,
 )
-from lance_spark.options import WriteOptions
 from lance_spark.staging import area as staging_module
 from lance_spark.staging.orphans import cleanup
 from lance_spark.write import append_writer as writer_module
 from lance_spark.write.append_writer import LanceAppendWriter
 from lance_spark.write.messages import RowsWritten
+from tests.lance_spark.write import appends
+from tests.lance_spark.write.appends import ROWS, batches, files_in, ids_in, plan, unused_files, uri_of, write
 
-ROWS = StructType([StructField("id", LongType()), StructField("s", StringType())])
 LATER = timedelta(seconds=-5)
 """An age that every job has, since ids count whole seconds."""
 
 STORES = {"local": "", "object store": "file-object-store://"}
 """Lance treats a location of the second scheme as an object store, although its objects are local files."""
 
-_prefix = ""
-
-
-def uri_of(path: Path | str) -> str:
-    """Returns the location by which the jobs of this test know a table; what checks them always reads local files."""
-    return f"{_prefix}{path}"
-
-
-def plan(path: Path | str, *, overwrite: bool = False, schema: StructType = ROWS, **options: str) -> LanceAppendWriter:
-    parsed = WriteOptions.parse({"path": uri_of(path), **options})
-    planned = LanceAppendWriter.plan(DatasetRef.at(uri_of(path)), schema, parsed, overwrite=overwrite)
-    planned.staging.open_job()
-    # As Spark sends it to the tasks and to the commit process.
-    copy = pickle.loads(pickle.dumps(planned))
-    assert isinstance(copy, LanceAppendWriter)
-    return copy
-
-
-def batches(*ids: int) -> Iterator[pa.RecordBatch]:
-    if ids:
-        yield pa.record_batch({"id": pa.array(ids, pa.int64()), "s": pa.array([f"row {i}" for i in ids])})
-
-
-def write(path: Path | str, *ids: int, overwrite: bool = False, **options: str) -> LanceAppendWriter:
-    job = plan(path, overwrite=overwrite, **options)
-    job.commit([job.write(batches(*ids))])
-    return job
-
-
-def ids_in(path: Path | str, version: int | None = None) -> list[int]:
-    return sorted(lance.dataset(str(path), version=version).to_table()["id"].to_pylist())
-
-
-def files_in(path: Path | str) -> set[str]:
-    return {str(p.relative_to(path)) for p in Path(path).rglob("*") if p.is_file()}
-
-
-def unused_files(path: Path | str) -> set[str]:
-    """Files that belong to no version: data files, sidecars of blobs, and everything in the staging folder."""
-    dataset = lance.dataset(str(path))
-    versions = [lance.dataset(str(path), version=v["version"]) for v in dataset.versions()]
-    stems = {f.path.removesuffix(".lance") for v in versions for g in v.get_fragments() for f in g.data_files()}
-    return {
-        name
-        for name in files_in(path)
-        if name.startswith("_lance_spark")
-        or (name.startswith("data/") and name.split("/")[1].removesuffix(".lance") not in stems)
-    }
-
 
 @pytest.fixture(params=STORES)
 def path(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A location where there is no table yet, on a local file system and on an object store."""
-    monkeypatch.setattr(sys.modules[__name__], "_prefix", STORES[request.param])
+    monkeypatch.setattr(appends, "prefix", STORES[request.param])
     return tmp_path / "folder" / "table.lance"
 
 
@@ -269,12 +218,12 @@ def test_attempts_that_spark_forgets_leave_nothing_behind(path: Path) -> None:
         job.write(failing())
     killed = _killed_task(path, job)
     assert killed < 0
-    assert _prefix or any(".tmp" in name for name in files_in(path))  # what a killed process leaves
+    assert appends.prefix or any(".tmp" in name for name in files_in(path))  # what a killed process leaves
     job.commit([job.write(batches(1, 2))])
 
     assert ids_in(path) == [0, 1, 2]
     assert unused_files(path) == set()
-    assert _prefix or not (path / "_lance_spark").exists()
+    assert appends.prefix or not (path / "_lance_spark").exists()
 
 
 def _killed_task(path: Path, job: LanceAppendWriter) -> int:
@@ -339,7 +288,7 @@ def test_an_attempt_that_notices_the_end_of_its_job_first_leaves_the_others_to_b
     job.abort([message])
     assert ids_in(path) == [0]
     assert unused_files(path) == set()
-    assert _prefix or not (path / "_lance_spark").exists()
+    assert appends.prefix or not (path / "_lance_spark").exists()
 
 
 def test_many_attempts_are_swept_by_one_listing(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -407,7 +356,7 @@ def test_an_abort_after_the_death_of_the_commit_process_deletes_what_cannot_be_c
     subprocess.run([sys.executable, "-c", script], input=pickle.dumps(job), env=_environment(), check=False)
     assert "_lance_spark" in {name.split("/")[0] for name in files_in(path)}
     job.abort([message])
-    if _prefix:
+    if appends.prefix:
         # The last request of the dead process may still be on its way to the store.
         assert {f"data/{name}" for name in message.file_names} <= files_in(path)
         assert cleanup(uri_of(path), older_than=LATER) == 1

@@ -17,11 +17,17 @@ from lance.fragment import DataFile
 from pyspark.sql.types import DoubleType, LongType
 
 from lance_spark import dataset
-from lance_spark.commit import attempt as attempts
-from lance_spark.commit import column_commit as column_commits
 from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.errors import CommitConflictError, CommitError, CommitImpossibleError, LanceSparkError
-from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
+from tests.lance_spark.write.backfills import (
+    Backfill,
+    between_look_and_commit,
+    column,
+    computed,
+    make_table,
+    orphans,
+    snapshot_rows,
+)
 
 Change = Callable[[str], object]
 
@@ -389,21 +395,6 @@ def test_a_reply_that_was_lost_does_not_commit_twice(path: str, monkeypatch: pyt
     assert result.version == lance.dataset(path).version == version + 1
     assert column(path, "c") == {k: k * 10 for k in range(30)}
     assert orphans(path) == set()
-
-
-def between_look_and_commit(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
-    """Lets another commit land after the committer looked at the head, and before it commits."""
-    real = column_commits.attempt_commit
-    done: list[bool] = []
-
-    def late(*args: Any, **kwargs: Any) -> Any:
-        if not done:
-            done.append(True)
-            other()
-        return real(*args, **kwargs)
-
-    monkeypatch.setattr(column_commits, "attempt_commit", late)
-    assert attempts.attempt_commit is real
 
 
 @pytest.mark.parametrize("was_filled", [False, True], ids=["null-before", "filled-before"])

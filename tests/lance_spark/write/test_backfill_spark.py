@@ -18,7 +18,7 @@ from pyspark.sql.functions import pandas_udf
 
 from lance_spark.commit.conflicts.history import last_commit
 from tests.lance_spark.write.backfills import column, make_table, orphans
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 @pytest.fixture

@@ -27,9 +27,16 @@ from lance_spark.staging import area as staging
 from lance_spark.staging import column_file
 from lance_spark.staging.orphans import cleanup
 from lance_spark.write.append_writer import LanceAppendWriter
-from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
-from tests.lance_spark.write.test_append_writer import batches, ids_in, plan, unused_files, write
-from tests.lance_spark.write.test_backfill_conflicts import between_look_and_commit
+from tests.lance_spark.write.appends import batches, ids_in, plan, unused_files, write
+from tests.lance_spark.write.backfills import (
+    Backfill,
+    between_look_and_commit,
+    column,
+    computed,
+    make_table,
+    orphans,
+    snapshot_rows,
+)
 
 
 @pytest.fixture

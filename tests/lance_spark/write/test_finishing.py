@@ -22,8 +22,15 @@ from lance_spark.errors import (
     CommitImpossibleError,
     JobNotFoundError,
 )
-from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
-from tests.lance_spark.write.test_backfill_conflicts import between_look_and_commit
+from tests.lance_spark.write.backfills import (
+    Backfill,
+    between_look_and_commit,
+    column,
+    computed,
+    make_table,
+    orphans,
+    snapshot_rows,
+)
 
 
 @pytest.fixture

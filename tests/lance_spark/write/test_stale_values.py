@@ -17,13 +17,13 @@ from lance_spark.errors import CommitConflictError
 from tests.lance_spark.write.backfills import (
     Backfill,
     ColumnsWritten,
+    between_look_and_commit,
     column,
     computed,
     make_table,
     orphans,
     snapshot_rows,
 )
-from tests.lance_spark.write.test_backfill_conflicts import between_look_and_commit
 
 CHANGED = {3, 4, 25}
 

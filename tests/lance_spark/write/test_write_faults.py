@@ -17,9 +17,9 @@ import pyarrow as pa
 import pytest
 
 from lance_spark.staging.orphans import cleanup
-from tests.cluster.processes import daemons, free_port
+from tests.lance_spark.write.appends import unused_files
 from tests.lance_spark.write.fault_jobs import PARTITIONS, ROWS
-from tests.lance_spark.write.test_append_writer import unused_files
+from tests.support.processes import daemons, free_port
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

@@ -16,9 +16,9 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's functions are F everywhere
 
-from tests.lance_spark.write.test_append_writer import files_in, unused_files
+from tests.lance_spark.write.appends import files_in, unused_files
 from tests.strategies import facts, schemas, tables
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 
 def save(df: DataFrame, path: str, mode: str = "append", **options: object) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.lance_spark.backfill.faults.lab import Lab
+from tests.support.faults import Lab
 
 
 @pytest.fixture

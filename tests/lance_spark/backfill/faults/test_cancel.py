@@ -13,8 +13,8 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark.jobs.model import Status
-from tests.lance_spark.backfill.faults.drivers import driver
-from tests.lance_spark.backfill.faults.lab import (
+from tests.support.drivers import driver
+from tests.support.faults import (
     BATCH,
     SETTINGS,
     SLOTS,
@@ -25,7 +25,7 @@ from tests.lance_spark.backfill.faults.lab import (
     values_of,
     wrong_rows,
 )
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.spark
 

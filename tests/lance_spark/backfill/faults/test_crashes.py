@@ -11,9 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
-from tests.lance_spark.backfill.faults.drivers import driver
-from tests.lance_spark.backfill.faults.lab import BATCH, SETTINGS, SLOTS, Lab, run, run_and_fail, wrong_rows
-from tests.waiting import eventually
+from tests.support.drivers import driver
+from tests.support.faults import BATCH, SETTINGS, SLOTS, Lab, run, run_and_fail, wrong_rows
+from tests.support.waiting import eventually
 from udf_runtime.errors import UdfProcessDiedError
 from udf_runtime.policies import Fail, Retry, Skip, skip_on_error
 

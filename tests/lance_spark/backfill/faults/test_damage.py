@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import lance_spark
-from tests.lance_spark.backfill.faults.lab import BATCH, Lab, checkpoint_files, run, run_and_fail, wrong_rows
+from tests.support.faults import BATCH, Lab, checkpoint_files, run, run_and_fail, wrong_rows
 
 pytestmark = pytest.mark.spark
 

@@ -17,9 +17,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
-from tests.lance_spark.backfill.faults.drivers import driver
-from tests.lance_spark.backfill.faults.hooks import hooked
-from tests.lance_spark.backfill.faults.lab import (
+from tests.support.drivers import driver
+from tests.support.faults import (
     BATCH,
     Lab,
     checkpoint_files,
@@ -29,6 +28,7 @@ from tests.lance_spark.backfill.faults.lab import (
     values_of,
     wrong_rows,
 )
+from tests.support.hooks import hooked
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 

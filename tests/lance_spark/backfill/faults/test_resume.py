@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 
-from tests.lance_spark.backfill.faults.lab import (
+from tests.support.faults import (
     BATCH,
     Lab,
     checkpoint_files,

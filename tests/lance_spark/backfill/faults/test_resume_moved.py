@@ -13,7 +13,7 @@ from lance.file import LanceFileWriter
 from lance.fragment import DataFile
 
 import lance_spark
-from tests.lance_spark.backfill.faults.lab import (
+from tests.support.faults import (
     SETTINGS,
     Lab,
     counting_udf,
@@ -23,7 +23,7 @@ from tests.lance_spark.backfill.faults.lab import (
     values_of,
     wrong_rows,
 )
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from udf_runtime.policies import skip_on_error
 
 pytestmark = pytest.mark.spark

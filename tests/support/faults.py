@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark.backfill.reuse.round_context import FOLDER
-from tests.waiting import eventually
+from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 from udf_runtime.policies import ErrorPolicy
 

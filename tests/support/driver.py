@@ -1,4 +1,4 @@
-"""A driver in a process of its own: `python -m tests.lance_spark.backfill.faults.driver MASTER JOBS`.
+"""A driver in a process of its own: `python -m tests.support.driver MASTER JOBS`.
 
 JOBS is JSON: the folder and the settings of each backfill of a table `t`, by job id. They run side by side, and a job whose id is the name of
 a point is held there. Prints one line of JSON per job that ends, in order.
@@ -15,7 +15,7 @@ from typing import cast
 from pyspark.sql import SparkSession
 
 import lance_spark
-from tests.lance_spark.backfill.faults.hooks import hooked
+from tests.support.hooks import hooked
 
 
 def main(master: str, jobs: str) -> None:

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Generator, Iterator, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import lance
 import pyarrow as pa
 from lance.file import LanceFileWriter
 
 from lance_spark import Table
-from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome, Task
+from lance_spark.backfill.driver import job
+from lance_spark.backfill.planning.planner import prepare
+from lance_spark.backfill.request import BackfillRequest
+from lance_spark.backfill.reuse.round_context import source_of, store_of
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
 from lance_spark.backfill.task.range_task import run_task
 from lance_spark.dataset import DatasetRef
 from udf_runtime import UDF, udf
@@ -36,11 +42,19 @@ class Death(BaseException):
     """Stands for the end of the driver's process."""
 
 
+def die(*_: object) -> None:
+    raise Death
+
+
 class InlineCluster:
     """Takes the place of Spark."""
 
     def __init__(self, _spark: object, spec: BackfillSpec, **_: object) -> None:
         self._spec = spec
+        self._added: list[FragmentWork] = []
+
+    def add(self, work: FragmentWork) -> None:
+        self._added.append(work)
 
     def stop(self) -> None:
         """Nothing runs."""
@@ -49,6 +63,9 @@ class InlineCluster:
         for task in tasks:
             for outcome in run_task(self._spec, task):
                 yield [outcome]
+                for work in self._added:
+                    yield [*run_task(self._spec, Task(number=-1, work=(work,)))]
+                self._added.clear()
 
 
 class _Conf:
@@ -81,9 +98,16 @@ class NoSpark:
         return _Frame(stop)
 
     def addTag(self, _: str) -> None:  # noqa: N802
-        """Nobody interrupts it."""
+        """It is never interrupted."""
 
     removeTag = interruptTag = addTag  # noqa: N815
+
+
+@contextlib.contextmanager
+def without_spark(folder: Path) -> Iterator[Lab]:
+    """A folder for a table whose jobs need no Spark."""
+    with patch.object(job, "Cluster", InlineCluster):
+        yield Lab(folder)
 
 
 class Lab:
@@ -108,16 +132,10 @@ class Lab:
 
     def udf(self, *, bad: frozenset[int] = frozenset(), on_error: Any = None) -> UDF:
         """A UDF that logs the rows it sees, fails for some as long as the switch is off, and adds what the switch says."""
-        log, switch, uri = str(self.log), self.switch, self.uri
+        called, switch = self.called(), self.switch
 
         def f(id: int) -> int:
-            from tests.lance_spark.backfill.review.lab import ACTS
-
-            with open(log, "a") as file:
-                file.write(f"{id}\n")
-            acts = ACTS.get(uri, {}).get(id)
-            if acts:
-                acts.pop(0)()
+            called(id)
             on = switch.exists()
             if id in bad and not on:
                 raise ValueError(f"row {id}")
@@ -125,11 +143,74 @@ class Lab:
 
         return udf(f, data_type=pa.int64(), version="1", name="f", on_error=on_error)
 
+    def times_ten(self) -> UDF:
+        """A UDF of `x` that logs the values it sees, and returns ten times as much."""
+        called = self.called()
+
+        def times_ten(x: int) -> int:
+            called(x)
+            return x * 10
+
+        return udf(times_ten, data_type=pa.int64(), version="1")
+
+    def called(self) -> Callable[[int], None]:
+        """A function that UDFs take with them: it logs a call, and does what is to happen in it."""
+        log, uri = str(self.log), self.uri
+
+        def called(row: int) -> None:
+            from tests.support.inline_jobs import ACTS
+
+            with open(log, "a") as file:
+                file.write(f"{row}\n")
+            acts = ACTS.get(uri, {}).get(row)
+            if acts:
+                acts.pop(0)()
+
+        return called
+
     def calls(self) -> list[int]:
         """The rows that the UDF was called for since the last look, ascending."""
         found = sorted(map(int, self.log.read_text().split())) if self.log.exists() else []
         self.log.unlink(missing_ok=True)
         return found
+
+    @contextlib.contextmanager
+    def dying_at_commit(self) -> Iterator[None]:
+        """Ends the driver's process whenever a job is about to commit values."""
+        with self._commits(die, after=False):
+            try:
+                yield
+            except Death:
+                return
+        raise AssertionError("nothing was committed")
+
+    def after_commits(self, act: Callable[[int], object]) -> contextlib.AbstractContextManager[list[int]]:
+        """Lets something happen after each commit of values; the act gets its number, from 1 on. Yields the versions."""
+        return self._commits(act, after=True)
+
+    @contextlib.contextmanager
+    def _commits(self, act: Callable[[int], object], *, after: bool) -> Iterator[list[int]]:
+        real, versions = lance.LanceDataset.commit, list[int]()
+
+        def commit(base: Any, operation: Any, *arguments: Any, **more: Any) -> Any:
+            what = getattr(operation, "operation", operation)
+            if acting or not isinstance(what, lance.LanceOperation.DataReplacement):
+                return real(base, operation, *arguments, **more)
+            acting.append(True)
+            try:
+                if not after:
+                    act(0)
+                made = real(base, operation, *arguments, **more)
+                versions.append(made.version)
+                if after:
+                    act(len(versions))
+                return made
+            finally:
+                acting.clear()
+
+        acting = list[bool]()
+        with patch.object(lance.LanceDataset, "commit", commit):
+            yield versions
 
     def rewrite(self, column: str, values: pa.Array[Any]) -> None:
         """Rewrites a column of the first fragment in place, as another writer may."""
@@ -159,3 +240,20 @@ def values(table: Table, *columns: str) -> dict[int, tuple[object, ...]]:
     """The values of columns by id."""
     rows = table.to_arrow(["id", *columns]).to_pylist()
     return {row["id"]: tuple(row[column] for column in columns) for row in rows}
+
+
+def no_version_names(uri: str) -> list[Path]:
+    """Data files that the latest version does not name."""
+    named = {file.path for fragment in lance.dataset(uri).get_fragments() for file in fragment.metadata.files}
+    return [path for path in Path(uri, "data").iterdir() if path.name not in named]
+
+
+def leave_checkpoints(lab: Lab, *parts: range) -> list[Callable[[], object]]:
+    """Puts checkpoints of `id` into the first fragment as another job does; returns acts that take them away."""
+    prepared = prepare(DatasetRef.at(lab.uri), BackfillRequest(columns=("v",)), checkpoints=None)
+    store, spec = store_of(prepared.spec), prepared.spec
+    source = source_of(spec, prepared.dataset.get_fragments()[0].metadata)
+    entries = [
+        store.write(spec.key, source, job_id="other", offsets=pa.array(rows), values=pa.array(rows)) for rows in parts
+    ]
+    return [lambda entry=entry: store.delete(entry) for entry in entries]  # type: ignore[misc]

@@ -15,10 +15,10 @@ from typing import Any
 
 import psutil
 
-from tests.lance_spark.backfill.faults.lab import SETTINGS, is_running
-from tests.waiting import eventually
+from tests.support.faults import SETTINGS, is_running
+from tests.support.waiting import eventually
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[2]
 WAIT_S = 240
 
 Jobs = dict[str, tuple[Path, dict[str, Any]]]
@@ -33,7 +33,7 @@ class Driver:
         self.process = subprocess.Popen(
             [
                 sys.executable,
-                *("-m", "tests.lance_spark.backfill.faults.driver", master),
+                *("-m", "tests.support.driver", master),
                 json.dumps({name: (str(home), {**SETTINGS, **settings}) for name, (home, settings) in jobs.items()}),
             ],
             cwd=ROOT,

@@ -1,0 +1,229 @@
+"""Values that are at hand serve the row, the column, the inputs and the UDF that they were computed for, and nothing else is called."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_spark
+from tests.support.inline_jobs import (
+    CUT,
+    WHOLE,
+    Death,
+    InlineCluster,
+    Lab,
+    die,
+    leave_checkpoints,
+    no_version_names,
+    opposite,
+    values,
+)
+from udf_runtime import skip_on_error
+from udf_runtime.checkpoint import CheckpointStore
+
+ROWS = 40
+IDS = pa.table({"id": range(ROWS)})
+
+
+def test_a_job_id_that_is_used_for_other_rows_leaves_none_of_them_out(lab: Lab):
+    table = lab.make(IDS)
+    table.add_columns({"v": lab.udf()})
+    table.backfill("v")
+    table.backfill("v", where="id < 5", job_id="nightly")
+    lab.calls()
+    table.backfill("v", where="id >= 35", job_id="nightly")
+    assert lab.calls() == [35, 36, 37, 38, 39]
+    table.backfill("v", where="id >= 30", job_id="nightly")
+    assert lab.calls() == [30, 31, 32, 33, 34], "the job has computed the others"
+
+
+def test_a_job_that_commits_leaves_the_checkpoints_of_rows_that_it_did_not_compute(lab: Lab):
+    table = lab.make(IDS)
+    table.add_columns({"v": lab.udf(bad=frozenset({35}))})
+    sizes: dict[str, Any] = {"task_size": 1000, "checkpoint_size": 1, "min_checkpoint_size": 1}
+    with pytest.raises(lance_spark.BackfillIncompleteError):
+        table.backfill("v", where="id % 5 = 0", **sizes)
+    table.backfill("v", where="id % 5 != 0", **sizes)
+    lab.calls()
+    lab.switch.write_text("0")
+    table.backfill("v", where="id % 5 = 0", **sizes)
+    assert lab.calls() == [35]
+
+
+def test_a_job_that_dies_twice_finds_its_first_checkpoints_behind_a_compaction(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    table = lab.make(IDS, rows_per_file=10)
+    table.add_columns({"v": lab.udf(bad=frozenset({39}))})
+    with lab.dying_at_commit():
+        table.backfill("v", job_id="j")
+    table.to_lance().optimize.compact_files()
+    with monkeypatch.context() as patch:
+        patch.setattr(InlineCluster, "run", die)
+        with pytest.raises(Death):
+            table.backfill("v", job_id="j")
+    lab.calls()
+    lab.switch.write_text("0")
+    table.backfill("v", job_id="j")
+    assert lab.calls() == [39]
+
+
+@pytest.mark.parametrize("task_size", [1000, 10], ids=["one range", "four ranges"])
+def test_what_a_filter_computes_anew_is_what_the_table_has_then(task_size: int, lab: Lab):
+    table = lab.make(IDS)
+    table.add_columns({"v": lab.udf()})
+    table.backfill("v", task_size=task_size)
+    lab.switch.write_text("1000")
+    assert table.backfill("v", where="1=1", task_size=task_size).rows_computed == ROWS
+    assert values(table, "v") == {i: (i + 1000,) for i in range(ROWS)}
+
+
+def test_checkpoints_of_compacted_rows_do_not_serve_inputs_that_were_rewritten_since(lab: Lab):
+    table = lab.make(pa.table({"id": range(ROWS), "a": range(ROWS)}), rows_per_file=10)
+    table.add_columns({"v": (lab.udf(), ["a"])})
+    with lab.dying_at_commit():
+        table.backfill("v")
+    table.to_lance().optimize.compact_files()
+    lab.rewrite("a", pa.array([i + 500 for i in range(ROWS)]))
+    lab.calls()
+    table.backfill("v")
+    assert values(table, "v") == {i: (i + 500,) for i in range(ROWS)}
+    assert lab.calls() == [i + 500 for i in range(ROWS)]
+
+
+def test_rows_that_another_udf_filled_after_a_compaction_count_as_its_own(lab: Lab):
+    table = lab.make(IDS, rows_per_file=10)
+    table.add_columns({"v": opposite(pa.int64())})
+    table.alter_columns({"path": "v", "udf": lab.udf()})
+    table.backfill("v")
+    table.to_lance().optimize.compact_files()
+    lab.rewrite("v", pa.array([-i for i in range(ROWS)]))
+    lab.calls()
+    table.backfill("v")
+    assert values(table, "v") == {i: (i,) for i in range(ROWS)}
+
+
+def test_a_checkpoint_that_vanishes_while_it_is_read_leaves_no_row_without_a_value(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    table = lab.make(IDS)
+    table.add_columns({"v": lab.udf(bad=frozenset({39}))})
+    with pytest.raises(lance_spark.BackfillIncompleteError):
+        table.backfill(
+            "v",
+            task_size=1000,
+            checkpoint_size=10,
+            min_checkpoint_size=10,
+            batch_checkpoint_flush_interval_seconds=0,
+        )
+    lab.switch.write_text("0")
+    read, seen = CheckpointStore.read, set()
+
+    def read_once(self, entry, key, source):
+        gone = entry.path in seen
+        seen.add(entry.path)
+        return None if gone else read(self, entry, key, source)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CheckpointStore, "read", read_once)
+        with pytest.raises(lance_spark.BackfillIncompleteError, match="somebody deletes checkpoints"):
+            table.backfill("v", task_size=1000)
+    assert table.backfill("v").status == "DONE"
+    assert values(table, "v") == {i: (i,) for i in range(ROWS)}
+
+
+def test_a_row_that_was_skipped_before_a_file_vanished_is_called_and_counted_once(lab: Lab):
+    table = lab.make(pa.table({"id": range(10)}))
+    table.add_columns({"v": lab.udf(bad=frozenset({2}), on_error=skip_on_error())})
+    with lab.dying_at_commit():
+        table.backfill("v", where="id >= 5", **WHOLE)
+    lab.calls()
+    lab.at(0, lambda: [path.unlink() for path in no_version_names(lab.uri)])
+    result = table.backfill("v", **WHOLE)
+    assert lab.calls() == [0, 1, 2, 3, 4]
+    assert values(table, "v") == {i: (None if i == 2 else i,) for i in range(10)}
+    counted = (result.rows_selected, result.rows_computed, result.rows_from_checkpoint, result.rows_skipped)
+    assert counted == (10, 4, 5, 1)
+    assert result.status == "DONE"
+
+
+def test_checkpoints_that_vanish_while_a_job_runs_are_computed_and_nothing_else_is(lab: Lab):
+    table = lab.make(pa.table({"id": range(10)}))
+    table.add_columns({"v": lab.udf()})
+    first, _ = leave_checkpoints(lab, range(5, 8), range(8, 10))
+    lab.at(0, first)
+    result = table.backfill("v", **WHOLE)
+    assert lab.calls() == [*range(8)]
+    assert (result.status, result.rows_computed, result.rows_from_checkpoint) == ("DONE", 8, 2)
+    assert values(table, "v") == {i: (i,) for i in range(10)}
+
+
+def two_jobs(lab: Lab, table: lance_spark.Table, rows: int, at: int, **settings: Any) -> list[Any]:
+    """Runs a job that waits in the call for a row until another one, which found its checkpoints, calls for the same row; then it ends first."""
+    waits, goes_on, results = threading.Event(), threading.Event(), list[Any]()
+
+    def wait() -> None:
+        waits.set()
+        assert goes_on.wait(60)
+
+    def let_it_end() -> None:
+        goes_on.set()
+        one.join(60)
+
+    lab.at(at, wait, let_it_end)
+    one = threading.Thread(target=lambda: results.append(table.backfill("v", **settings)))
+    one.start()
+    assert waits.wait(60)
+    results.append(table.backfill("v", **settings))
+    one.join(60)
+    assert values(table, "v") == {i: (i,) for i in range(rows)}
+    return results
+
+
+def test_a_job_whose_checkpoints_another_one_found_may_commit_and_drop_them(lab: Lab):
+    table = lab.make(pa.table({"id": range(20)}))
+    table.add_columns({"v": lab.udf()})
+    one, other = two_jobs(lab, table, 20, 15, **WHOLE)
+    assert (one.status, one.rows_computed, one.rows_from_checkpoint) == ("DONE", 20, 0)
+    assert (other.status, other.rows_computed, other.rows_from_checkpoint) == ("DONE", 5, 15)
+    assert lab.calls() == sorted([*range(20), *range(15, 20)]), "but for what both computed at once"
+
+
+def test_whoever_assembles_a_fragment_finds_what_another_job_committed_meanwhile(lab: Lab):
+    table = lab.make(pa.table({"id": range(20)}))
+    table.add_columns({"v": lab.udf()})
+    one, other = two_jobs(lab, table, 20, 15, **CUT)
+    assert (one.status, one.rows_computed) == ("DONE", 20)
+    assert (other.status, other.rows_computed, other.rows_from_checkpoint) == ("DONE", 5, 15)
+    assert lab.calls() == sorted([*range(20), *range(15, 20)])
+
+
+def test_a_row_that_fails_when_its_checkpoint_is_gone_is_not_recorded_as_computed(lab: Lab):
+    table = lab.make(pa.table({"id": range(20)}))
+    table.add_columns({"v": lab.udf(bad=frozenset({3}), on_error=skip_on_error())})
+    (vanish,) = leave_checkpoints(lab, range(5))
+    lab.at(19, vanish)
+    result = table.backfill("v", **CUT)
+    assert lab.calls() == [*range(20)]
+    assert (result.status, result.rows_skipped) == ("DONE", 1)
+    lab.switch.write_text("0")
+    assert table.backfill("v").rows_computed == 1
+    assert lab.calls() == [3]
+    assert values(table, "v") == {i: (i,) for i in range(20)}
+
+
+def test_cleanup_leaves_finished_files_that_a_later_job_can_commit(lab: Lab):
+    table = lab.make(IDS, rows_per_file=10)
+    table.add_columns({"v": lab.udf()})
+    with lab.dying_at_commit():
+        table.backfill("v")
+    assert lance_spark.cleanup(table.uri, older_than=timedelta(0)) == 0
+    lab.calls()
+    table.backfill("v")
+    assert lab.calls() == []
+    assert lance_spark.cleanup(table.uri, older_than=timedelta(0)) == 4, "nobody needs them any more"
+    assert values(table, "v") == {i: (i,) for i in range(ROWS)}

@@ -1,0 +1,74 @@
+"""What becomes of tasks that end badly."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import lance_spark
+from lance_spark.backfill.driver import scheduler as cluster_module
+from lance_spark.backfill.driver.scheduler import Cluster, Lost
+from lance_spark.backfill.task.messages import DoneRows, FragmentWork, RangeOutcome, Task, dump_outcomes
+from tests.support.inline_jobs import (
+    Lab,
+)
+from udf_runtime import UDF, UdfDefinitionError
+
+ROWS = 40
+IDS = pa.table({"id": range(ROWS)})
+
+
+def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pytest.MonkeyPatch):
+    class Failing(Cluster):
+        def __init__(self) -> None:
+            spec: Any = SimpleNamespace(
+                snapshot=SimpleNamespace(uri="t", storage_options=()), staging=SimpleNamespace(job_id="s")
+            )
+            session: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: "local[2]"))
+            super().__init__(session, spec, limit=None, description="")
+
+        def _submit(self, tasks: Sequence[Task]) -> list[tuple[int, bytes]]:
+            if any(task.number == 7 for task in tasks):
+                raise RuntimeError("task 7 died")
+            outcomes = [RangeOutcome(fragment_id=task.number, start=0, stop=1) for task in tasks]
+            return [(0, dump_outcomes(outcomes))]
+
+        def _reports(self) -> list[RangeOutcome]:
+            return []
+
+    monkeypatch.setattr(cluster_module, "cancel", lambda *_: None)
+    monkeypatch.setattr(cluster_module, "record_ranges", lambda *_, **__: None)
+    tasks = [
+        Task(
+            number=i,
+            work=(FragmentWork(fragment_id=i, start=0, stop=1, ranges=((0, 1),), done=DoneRows(), search=False),),
+        )
+        for i in range(1000)
+    ]
+    answers = [answer for some in Failing().run(tasks, 1.0) for answer in some]
+    assert [answer.task.number for answer in answers if isinstance(answer, Lost)] == [7]
+    assert len(answers) == len(tasks)
+
+
+def test_a_udf_that_cannot_be_loaded_is_said_for_every_range_and_tried_once(lab: Lab, monkeypatch: pytest.MonkeyPatch):
+    table = lab.make(IDS, rows_per_file=10)
+    table.add_columns({"v": lab.udf()})
+    loads = UDF.loads
+    tries: list[bytes] = []
+
+    def elsewhere(payload: bytes) -> UDF:
+        tries.append(payload)
+        if len(tries) == 1:
+            return loads(payload)  # the driver has the module that executors lack
+        raise UdfDefinitionError("No module named 'mine'")
+
+    monkeypatch.setattr(UDF, "loads", staticmethod(elsewhere))
+    with pytest.raises(
+        lance_spark.BackfillIncompleteError, match=r"cannot be loaded on an executor: No module named 'mine'"
+    ):
+        table.backfill("v")
+    assert lab.calls() == []

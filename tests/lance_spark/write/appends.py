@@ -1,0 +1,65 @@
+"""Drives the append writer without Spark: the same objects and pickle round trips, in one process."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.options import WriteOptions
+from lance_spark.write.append_writer import LanceAppendWriter
+
+ROWS = StructType([StructField("id", LongType()), StructField("s", StringType())])
+prefix = ""
+
+
+def uri_of(path: Path | str) -> str:
+    """Returns the location by which the jobs of this test know a table; what checks them always reads local files."""
+    return f"{prefix}{path}"
+
+
+def plan(path: Path | str, *, overwrite: bool = False, schema: StructType = ROWS, **options: str) -> LanceAppendWriter:
+    parsed = WriteOptions.parse({"path": uri_of(path), **options})
+    planned = LanceAppendWriter.plan(DatasetRef.at(uri_of(path)), schema, parsed, overwrite=overwrite)
+    planned.staging.open_job()
+    # As Spark sends it to the tasks and to the commit process.
+    copy = pickle.loads(pickle.dumps(planned))
+    assert isinstance(copy, LanceAppendWriter)
+    return copy
+
+
+def batches(*ids: int) -> Iterator[pa.RecordBatch]:
+    if ids:
+        yield pa.record_batch({"id": pa.array(ids, pa.int64()), "s": pa.array([f"row {i}" for i in ids])})
+
+
+def write(path: Path | str, *ids: int, overwrite: bool = False, **options: str) -> LanceAppendWriter:
+    job = plan(path, overwrite=overwrite, **options)
+    job.commit([job.write(batches(*ids))])
+    return job
+
+
+def ids_in(path: Path | str, version: int | None = None) -> list[int]:
+    return sorted(lance.dataset(str(path), version=version).to_table()["id"].to_pylist())
+
+
+def files_in(path: Path | str) -> set[str]:
+    return {str(p.relative_to(path)) for p in Path(path).rglob("*") if p.is_file()}
+
+
+def unused_files(path: Path | str) -> set[str]:
+    """Files that belong to no version: data files, sidecars of blobs, and everything in the staging folder."""
+    dataset = lance.dataset(str(path))
+    versions = [lance.dataset(str(path), version=v["version"]) for v in dataset.versions()]
+    stems = {f.path.removesuffix(".lance") for v in versions for g in v.get_fragments() for f in g.data_files()}
+    return {
+        name
+        for name in files_in(path)
+        if name.startswith("_lance_spark")
+        or (name.startswith("data/") and name.split("/")[1].removesuffix(".lance") not in stems)
+    }
