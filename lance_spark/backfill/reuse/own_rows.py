@@ -33,6 +33,7 @@ class OwnRows:
         kept: Those of them whose value the table certainly has, because its file is in place.
         changed: Rows that it has computed, and whose inputs are others now, or cannot be compared.
         failed: Rows that failed, or were left NULL, with the inputs that they have now.
+        attempted: All rows that it has called the UDF for, or that it has found a result of.
         unknown: Rows whose origin is unknown.
         have_moved: Whether any of the unfinished rows was in another fragment, or may have been.
     """
@@ -46,6 +47,7 @@ class OwnRows:
     kept: RowSet = RowSet.empty()  # noqa: RUF009
     changed: RowSet = RowSet.empty()  # noqa: RUF009
     failed: RowSet = RowSet.empty()  # noqa: RUF009
+    attempted: RowSet = RowSet.empty()  # noqa: RUF009
 
     @property
     def computed(self) -> RowSet:
@@ -80,14 +82,14 @@ def own_rows(spec: BackfillSpec, follow_up: FollowUp, fragment: FragmentMetadata
             if origin.fragment.id not in follow_up.finished:
                 known.unfinished |= now
                 known.have_moved |= origin.fragment.id != fragment.id
-    judged, files = RowSet.empty(), target_files(spec, fragment)
+    files = target_files(spec, fragment)
     for version in spec.bases:
         for origin in finder.found(fragment, version).origins:
             own = _own(finder, origin, version, follow_up)
-            rows = origin.moved.new_rows(own.computed | own.failed) - judged
+            rows = origin.moved.new_rows(own.computed | own.failed) - known.attempted
             if not rows:
                 continue
-            judged |= rows
+            known.attempted |= rows
             moved = origin.moved.into(rows)
             differing = RowSet.empty() if origin.same else finder.changed(version, origin, fragment, moved)
             known.add(rows, own, moved, differing)

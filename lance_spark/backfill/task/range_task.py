@@ -118,6 +118,9 @@ class _RangeRun:
         self, context: RoundContext, udf: UDF, runner: UdfRunner, work: FragmentWork, clock: Callable[[], float]
     ) -> None:
         spec = context.spec
+        if work.assembles:
+            # What its ranges have found may have been committed by another job since, which drops its checkpoints then.
+            context.refresh()
         self._context = context
         self._spec = spec
         self._udf = udf
@@ -207,7 +210,7 @@ class _RangeRun:
             else:
                 selected = rows.selected_again(follow_up, own, self._done)
                 known = own.computed | (own.unknown if follow_up.committed else RowSet.empty())
-                fresh = selected - known - own.failed
+                fresh = selected - known - own.attempted
             # Rows that failed in an earlier pass have had their call.
             failed = self._computation.failed & RowSet.span(start, stop)
             left = selected - failed

@@ -130,7 +130,7 @@ def test_a_checkpoint_that_vanishes_while_it_is_read_leaves_no_row_without_a_val
 
     with monkeypatch.context() as patch:
         patch.setattr(CheckpointStore, "read", read_once)
-        with pytest.raises(lance_spark.BackfillIncompleteError, match="somebody deletes checkpoints"):
+        with pytest.raises(lance_spark.BackfillIncompleteError, match="something deletes checkpoints"):
             table.backfill("v", task_size=1000)
     assert table.backfill("v").status == "DONE"
     assert values(table, "v") == {i: (i,) for i in range(ROWS)}
