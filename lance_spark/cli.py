@@ -1,7 +1,8 @@
 """The command line: `lance-spark jobs|job|errors|plan|backfill|versions URI ...`.
 
-Each command prints a table for people, or with `--json` one document for programs. It exits with 0 when all is done, with 1 when a job
-is incomplete or something failed (one line on standard error says what), and with 2 when it was called wrongly.
+Each command prints a table for people, or with `--json` one document for programs. It exits with 0
+when all is done, with 1 when a job is incomplete or something failed (one line on standard error
+says what), and with 2 when it was called wrongly.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     Args:
         arguments: What follows the program's name; None takes the process's own.
     """
-    # Lance logs each commit of a column file as a warning. It reads this when it is imported, which nothing has done yet.
+    # Lance logs each commit of a column file as a warning. It reads this when it is imported, which
+    # nothing has done yet.
     os.environ.setdefault("LANCE_LOG", "error")
     try:
         app(None if arguments is None else list(arguments), prog_name="lance-spark")
@@ -106,9 +108,9 @@ Checkpoints = Annotated[
 @app.command()
 def jobs(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: AsJson = False) -> None:
     """Lists the jobs of a table, newest first. One whose driver is gone is DEAD."""
-    found = open_table(uri, storage_options=_storage(storage)).list_jobs()[:limit]
+    records = open_table(uri, storage_options=_storage(storage)).list_jobs()[:limit]
     if as_json:
-        _print_json(found)
+        _print_json(records)
         return
     rows = [
         [
@@ -121,7 +123,7 @@ def jobs(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: A
             _took(record),
             record.launched_by,
         ]
-        for record in found
+        for record in records
     ]
     _print_rows(["job", "status", "column", "rows", "fragments", "began", "took", "by"], rows, nothing="no jobs")
 
@@ -129,22 +131,22 @@ def jobs(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: A
 @app.command()
 def job(uri: Uri, job_id: JobId, storage: StorageOptions = None, as_json: AsJson = False) -> None:
     """Shows one job."""
-    found = open_table(uri, storage_options=_storage(storage)).get_job(job_id)
+    record = open_table(uri, storage_options=_storage(storage)).get_job(job_id)
     if as_json:
-        _print_json(found)
+        _print_json(record)
         return
     about = {
-        "job": found.job_id,
-        "status": found.status,
-        "message": found.message,
-        "column": ", ".join(found.columns),
-        "UDF": f"{found.udf_name}({', '.join(found.input_columns)}), version {found.udf_version}",
-        "selection": found.where or "rows without a value",
-        "read version": str(found.read_version),
-        "began": f"{_moment(found.launched_at)}, by {found.launched_by}",
-        "took": _took(found),
+        "job": record.job_id,
+        "status": record.status,
+        "message": record.message,
+        "column": ", ".join(record.columns),
+        "UDF": f"{record.udf_name}({', '.join(record.input_columns)}), version {record.udf_version}",
+        "selection": record.where or "rows without a value",
+        "read version": str(record.read_version),
+        "began": f"{_moment(record.launched_at)}, by {record.launched_by}",
+        "took": _took(record),
     }
-    _print_facts(about | _counts(found))
+    _print_facts(about | _counts(record))
 
 
 @app.command()
@@ -159,11 +161,14 @@ def errors(
     storage: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Lists rows that a UDF failed on, and ranges of rows that failed, newest last. With --json, traces too."""
+    """Lists rows that a UDF failed on, and ranges of rows that failed, newest last.
+
+    With --json, traces too.
+    """
     every = open_table(uri, storage_options=_storage(storage)).get_errors(job_id, column, error_type)
-    found = every[-limit:]
+    shown = every[-limit:]
     if as_json:
-        _print_json(found)
+        _print_json(shown)
         return
     rows = [
         [
@@ -175,12 +180,12 @@ def errors(
             error.error_type,
             _one_line(error.error_message),
         ]
-        for error in found
+        for error in shown
     ]
     heads = ["time", "job", "column", "outcome", "row address @version", "error", "message"]
     _print_rows(heads, rows, nothing="no errors")
-    if len(every) > len(found):
-        _console().print(f"{len(every) - len(found):,} older ones; --limit shows more", highlight=False)
+    if len(every) > len(shown):
+        _console().print(f"{len(every) - len(shown):,} older ones; --limit shows more", highlight=False)
 
 
 @app.command()
@@ -247,9 +252,10 @@ def backfill(  # noqa: PLR0913, PLR0917 - one parameter per option
     storage: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Fills a computed column with the UDF that is stored with it. Goes on where an interrupted run ended.
+    """Fills a computed column with the UDF that is stored with it.
 
-    The UDF is unpickled, which runs code that whoever can write the table has put there.
+    Goes on where an interrupted run ended. The UDF is unpickled, which runs code that any user who
+    can write the table has put there.
     """
     options = _storage(storage)
     table = open_table(uri, None, options, checkpoint=checkpoints)
@@ -291,22 +297,22 @@ def versions(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_jso
     dataset = table.to_lance()
     kept = dataset.versions()[-limit:]
     events = {event.version: event for event in events_between(dataset, kept[0]["version"] - 1, dataset.version)}
-    found = [_Version.of(version, events[version["version"]]) for version in kept]
+    versions_shown = [_Version.of(version, events[version["version"]]) for version in kept]
     if as_json:
-        _print_json(found)
+        _print_json(versions_shown)
         return
     heads = ["version", "time", "rows", "fragments", "MB", "operation", "message"]
     rows = [
         [
-            str(one.version),
-            _moment(one.timestamp),
-            f"{one.rows:,}",
-            f"{one.fragments:,}",
-            f"{one.bytes / 1e6:,.1f}",
-            one.operation,
-            one.message or "",
+            str(version.version),
+            _moment(version.timestamp),
+            f"{version.rows:,}",
+            f"{version.fragments:,}",
+            f"{version.bytes / 1e6:,.1f}",
+            version.operation,
+            version.message or "",
         ]
-        for one in found
+        for version in versions_shown
     ]
     _print_rows(heads, rows, nothing="no versions")
 
@@ -345,16 +351,17 @@ def _print_result(result: BackfillJobResult, *, as_json: bool) -> None:
     _print_facts({"job": result.job_id, "status": result.status} | _counts(result))
 
 
-def _counts(found: JobRecord | BackfillJobResult) -> dict[str, str | None]:
-    stages = ", ".join(f"{stage} {seconds:,.1f}" for stage, seconds in found.seconds.items())
+def _counts(job: JobRecord | BackfillJobResult) -> dict[str, str | None]:
+    stages = ", ".join(f"{stage} {seconds:,.1f}" for stage, seconds in job.seconds.items())
     return {
         "rows": (
-            f"{found.rows_selected:,} selected: {found.rows_computed:,} computed, {found.rows_from_checkpoint:,} from checkpoints, "
-            f"{found.rows_skipped:,} skipped, {found.rows_failed:,} failed"
+            f"{job.rows_selected:,} selected: {job.rows_computed:,} computed, {job.rows_from_checkpoint:,} from "
+            "checkpoints, "
+            f"{job.rows_skipped:,} skipped, {job.rows_failed:,} failed"
         ),
-        "fragments": f"{found.fragments_done:,} of {found.fragments_total:,}",
-        "versions": ", ".join(map(str, found.versions)) or "none",
-        "retries": f"{found.retries:,}" if found.retries else None,
+        "fragments": f"{job.fragments_done:,} of {job.fragments_total:,}",
+        "versions": ", ".join(map(str, job.versions)) or "none",
+        "retries": f"{job.retries:,}" if job.retries else None,
         "seconds": stages or None,
     }
 
@@ -378,7 +385,7 @@ def _one_line(message: object) -> str:
 
 
 def _console() -> Console:
-    """Returns where output goes now; text that goes to no terminal is not cut to the width of one."""
+    """Returns the console of standard output; without a terminal nothing is cut to a width."""
     return Console(width=None if sys.stdout.isatty() else _PIPE_COLUMNS, highlight=False)
 
 

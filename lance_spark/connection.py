@@ -42,14 +42,19 @@ def connect(  # noqa: PLR0913 - the specification's parameters
     region: str | None = None,
     host_override: str | None = None,
 ) -> Connection:
-    """Connects to a folder of Lance tables. Runs on the driver; touches neither storage nor Spark yet.
+    """Connects to a folder of Lance tables.
+
+    Runs on the driver; touches neither storage nor Spark yet.
 
     Args:
         uri: The folder: a local path, or a URI of an object store that Lance knows.
-        spark: The session that jobs run on. By default the active one, or a new local one on all cores; made when it is first needed.
+        spark: The session that jobs run on. By default the active one, or a new local one on all
+            cores; made when it is first needed.
         storage_options: Options of the object store, as Lance takes them.
-        checkpoint: Where checkpoints of all tables are kept: a folder or URI. By default each table keeps its own, beside its data.
-        progress: Whether jobs show progress bars; by default where somebody looks: on a terminal and in notebooks.
+        checkpoint: Where checkpoints of all tables are kept: a folder or URI. By default each table
+            keeps its own, beside its data.
+        progress: Whether jobs show progress bars; by default where there is a reader: on a terminal
+            and in notebooks.
         default_manifest: Refused: environments per UDF come with a later release.
         api_key: Refused: there is no remote service.
         region: Refused: there is no remote service; the region of a bucket is a storage option.
@@ -62,11 +67,13 @@ def connect(  # noqa: PLR0913 - the specification's parameters
     for name, value in (("api_key", api_key), ("region", region), ("host_override", host_override)):
         if value is not None:
             raise UnsupportedOperationError(
-                f"{name} is for a remote database service, and Spark works on the tables themselves - in connect - {_REMOTE}"
+                f"{name} is for a remote database service, and Spark works on the tables themselves - in connect - "
+                f"{_REMOTE}"
             )
     if default_manifest is not None:
         raise UnsupportedOperationError(
-            "environments per UDF are not available in this release - in connect, default_manifest - install what UDFs need on the executors"
+            "environments per UDF are not available in this release - in connect, default_manifest - install what UDFs "
+            "need on the executors"
         )
     if not isinstance(uri, str) or not uri.strip():
         raise OptionError("uri", repr(uri), "the location of a folder of Lance tables")
@@ -124,7 +131,7 @@ class Connection:
         self.uri = uri
         self.storage_options = dict(storage_options)
         self._spark = spark
-        self._pushes_down = spark is not None  # whoever gives a session has decided that
+        self._pushes_down = spark is not None  # a session that is given has been decided about
         self._checkpoint = checkpoint
         self._progress = progress
 
@@ -138,13 +145,19 @@ class Connection:
         return session
 
     def _session(self) -> SparkSession:
-        """Returns the session without the planner rule, which jobs do not need and which takes a second to compile."""
+        """Returns the session without the planner rule, which jobs do not need.
+
+        Compiling it takes a second.
+        """
         if self._spark is None:
             self._spark = session_or_local(None)
         return self._spark
 
     def table_names(self) -> list[str]:
-        """Returns the names of all tables, sorted. A folder without a version is no table; a damaged table is one that cannot be opened."""
+        """Returns the names of all tables, sorted.
+
+        A folder without a version is no table; a damaged table is one that cannot be opened.
+        """
         return sorted(name for name in self._folders() if self._is_there(name))
 
     def open_table(self, name: str) -> Table:
@@ -177,9 +190,11 @@ class Connection:
 
         Args:
             name: Its name.
-            data: Its rows: a Spark DataFrame (written by Spark's tasks), Arrow, pandas, or a list of dicts (written by this process).
+            data: Its rows: a Spark DataFrame (written by Spark's tasks), Arrow, pandas, or a list
+                of dicts (written by this process).
             schema: Its Arrow schema; without data the table is empty.
-            mode: What to do where there is one: raise, replace its rows by a new version, or open it as it is.
+            mode: What to do where there is one: raise, replace its rows by a new version, or open
+                it as it is.
             enable_stable_row_ids: Whether rows keep their ids through updates and compaction.
             data_storage_version: Lance file format; by default Lance's stable one.
 
@@ -238,7 +253,8 @@ class Connection:
             raise TableNotFoundError(old, hint="table_names() lists the tables")
         if not is_local(old):
             raise UnsupportedOperationError(
-                f"an object store cannot rename - {old} - copy the folder to {new} with the store's own tools, and drop the old one"
+                f"an object store cannot rename - {old} - copy the folder to {new} with the store's own tools, and "
+                "drop the old one"
             )
         if os.path.exists(new):
             raise TableExistsError(new, hint="drop it first, or choose another name")
@@ -291,13 +307,13 @@ class Connection:
 
     def _folders(self) -> list[str]:
         if is_local(self.uri):
-            there = []
+            folders = []
             if os.path.isdir(self.uri):
                 with os.scandir(self.uri) as entries:
-                    there = [entry.name for entry in entries if entry.is_dir()]
+                    folders = [entry.name for entry in entries if entry.is_dir()]
         else:
             session = open_session(self.uri, tuple(sorted(self.storage_options.items())))
-            there = sorted(
+            folders = sorted(
                 {path.rstrip("/").rsplit("/", 1)[-1] for path in session.list_with_delimiter("").common_prefixes}
             )
-        return [entry.removesuffix(_SUFFIX) for entry in there if entry.rstrip("/").endswith(_SUFFIX)]
+        return [entry.removesuffix(_SUFFIX) for entry in folders if entry.rstrip("/").endswith(_SUFFIX)]

@@ -1,7 +1,8 @@
 """Every error this package raises, in one small hierarchy.
 
-Each class derives from :class:`LanceSparkError` and from the built-in exception that it is, carries its facts as attributes,
-survives pickling (errors cross process borders on Spark), and has a message of the form *what happened - where - what to do*.
+Each class derives from :class:`LanceSparkError` and from the built-in exception that it is, carries
+its facts as attributes, survives pickling (errors cross process borders on Spark), and has a
+message of the form *what happened - where - what to do*.
 """
 
 from __future__ import annotations
@@ -39,7 +40,10 @@ def counted(count: float, noun: str) -> str:
 
 @contextlib.contextmanager
 def panics_as_errors() -> Iterator[None]:
-    """Turns a panic of Lance's, which is no Exception and has no importable class, into a RuntimeError of the same text."""
+    """Turns a panic of Lance's into a RuntimeError of the same text.
+
+    A panic is no Exception, and its class cannot be imported.
+    """
     try:
         yield
     except BaseException as error:
@@ -78,7 +82,7 @@ class TableNotFoundError(LanceSparkError, FileNotFoundError):
 
 
 class TableUnreadableError(LanceSparkError, OSError):
-    """The location holds something that cannot be opened or read: a damaged table, a refused access, an unreachable store.
+    """The location cannot be read: a damaged table, a refused access, an unreachable store.
 
     Attributes:
         uri: The location of the table.
@@ -90,7 +94,9 @@ class TableUnreadableError(LanceSparkError, OSError):
 
 
 class TableUnwritableError(LanceSparkError, OSError):
-    """The store refuses a write at the location: no permission, no space, a read-only file system. Nothing was committed.
+    """The store refuses a write at the location: no permission, no space, a read-only file system.
+
+    Nothing was committed.
 
     Attributes:
         uri: The location of the table.
@@ -98,7 +104,8 @@ class TableUnwritableError(LanceSparkError, OSError):
 
     def __init__(self, uri: str, reason: str) -> None:
         super().__init__(
-            f"the table cannot be written: {reason} - at {uri} - check permissions and space there, and the storage.* options"
+            f"the table cannot be written: {reason} - at {uri} - check permissions and space there, and the storage.* "
+            "options"
         )
         self.uri = uri
 
@@ -158,7 +165,10 @@ class UnsupportedTypeError(LanceSparkError, TypeError):
 
 
 class SchemaMismatchError(LanceSparkError, ValueError):
-    """The columns of a DataFrame do not fit the table that it is written to. Nothing was written."""
+    """The columns of a DataFrame do not fit the table that it is written to.
+
+    Nothing was written.
+    """
 
 
 class ValueConversionError(LanceSparkError, ValueError):
@@ -166,7 +176,8 @@ class ValueConversionError(LanceSparkError, ValueError):
 
     Attributes:
         column: Path of the column, dotted for nested fields.
-        row: 0-based position of the row in the task's stream of rows, or None where it is not known.
+        row: 0-based position of the row in the task's stream of rows, or None where it is not
+            known.
     """
 
     def __init__(self, column: str, row: int | None, reason: str, *, hint: str) -> None:
@@ -181,11 +192,16 @@ class NoLocationError(LanceSparkError, ValueError):
 
 
 class SnapshotError(LanceSparkError, ValueError):
-    """Row addresses do not belong to the table and version that they are to be written to. Nothing was written."""
+    """Row addresses do not belong to the table and version that they are to be written to.
+
+    Nothing was written.
+    """
 
 
 class RowAddressError(LanceSparkError, ValueError):
-    """Rows of a backfill are NULL, negative, doubled, deleted, or not in the snapshot. Nothing was committed.
+    """Rows of a backfill are NULL, negative, doubled, deleted, or not in the snapshot.
+
+    Nothing was committed.
 
     Attributes:
         counts: How many rows of each kind.
@@ -215,7 +231,7 @@ class CommitError(LanceSparkError, RuntimeError):
 
 
 class CommitConflictError(CommitError):
-    """A concurrent commit changed the same rows or columns; reading again and writing again can succeed.
+    """A concurrent commit changed the same rows or columns; to read and write again can succeed.
 
     Attributes:
         fragments: Ids of the fragments that are affected.
@@ -229,22 +245,27 @@ class CommitConflictError(CommitError):
 
 
 class CommitOutcomeUnknownError(CommitError):
-    """The store did not answer, so the commit may or may not have happened. Written files were left in place."""
+    """The store did not answer, so the commit may or may not have happened.
+
+    Written files were left in place.
+    """
 
 
 class CommitImpossibleError(CommitError):
-    """What was written can no longer be applied: its column or table is gone, or has become another one."""
+    """What was written can no longer be applied: its column or table is gone, or is another one."""
 
 
 class UnsafeStoreError(CommitError):
-    """The object store ignores conditional puts: each of several concurrent commits would be reported as successful.
+    """The object store ignores conditional puts, so that concurrent commits lose each other's rows.
 
     Nothing was committed.
     """
 
 
 class CarryOverTooLargeError(CommitError):
-    """Rows moved between the read and the commit, and there are more values to carry over than the committing process may. All are kept.
+    """More values are to be carried over to moved rows than the committing process may.
+
+    All are kept.
 
     Attributes:
         job_id: The job, for :func:`lance_spark.finish_backfill`.
@@ -252,8 +273,10 @@ class CarryOverTooLargeError(CommitError):
 
     def __init__(self, uri: str, job_id: str, found: int, limit: int) -> None:
         super().__init__(
-            f"rows moved while the values were written, and {found} bytes of values or more are to be carried over to where they are now; the "
-            f"option carry_over_max_bytes allows {limit} - at {uri} - nothing was committed, and what was written is kept: "
+            f"rows moved while the values were written, and {found} bytes of values or more are to be carried over to "
+            "where they are now; the "
+            f"option carry_over_max_bytes allows {limit} - at {uri} - nothing was committed, and what was written is "
+            "kept: "
             f"lance_spark.finish_backfill({uri!r}, {job_id!r}) carries it over on the executors and commits it",
             uri=uri,
         )
@@ -292,7 +315,7 @@ class RegistrationError(LanceSparkError, ValueError):
 
 
 class StoredUdfError(LanceSparkError, RuntimeError):
-    """The UDF that is stored with a column cannot be used: it is missing, damaged, not loadable here, or loading is forbidden."""
+    """A column's stored UDF is missing, damaged, not loadable here, or loading is forbidden."""
 
 
 class JobNotFoundError(LanceSparkError, LookupError):
@@ -324,7 +347,7 @@ class JobTimeoutError(LanceSparkError, TimeoutError):
 
 
 class BackfillIncompleteError(LanceSparkError, RuntimeError):
-    """A backfill ended, and some of the selected rows have neither a value nor were skipped by a policy.
+    """A backfill ended with selected rows that have no value and were not skipped by a policy.
 
     Attributes:
         result: What the job did: status, counts, errors.
@@ -336,4 +359,7 @@ class BackfillIncompleteError(LanceSparkError, RuntimeError):
 
 
 class UnsupportedOperationError(LanceSparkError, NotImplementedError):
-    """What was asked for has no meaning here; the message says what serves instead. Nothing was changed."""
+    """What was asked for has no meaning here; the message says what serves instead.
+
+    Nothing was changed.
+    """

@@ -1,8 +1,9 @@
 """Options of reads and writes, parsed once into typed, frozen values.
 
-Spark hands a data source a case-insensitive map of strings. Each option is one field here, with its type, unit, default and
-documentation in its metadata; the options tables of the documentation are made from it (:func:`options_table`).
-An unknown or malformed option is an :class:`~lance_spark.errors.OptionError` that names the option, its value, and what is accepted.
+Spark hands a data source a case-insensitive map of strings. Each option is one field here, with its
+type, unit, default and documentation in its metadata; the options tables of the documentation are
+made from it (:func:`options_table`). An unknown or malformed option is an
+:class:`~lance_spark.errors.OptionError` that names the option, its value, and what is accepted.
 """
 
 from __future__ import annotations
@@ -65,7 +66,10 @@ def _byte_size(text: str) -> int:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Column names: a JSON array of strings, or a comma-separated list; a name with a comma needs the JSON form."""
+    """Column names: a JSON array of strings, or a comma-separated list.
+
+    A name with a comma needs the JSON form.
+    """
     if text.lstrip().startswith("["):
         names = json.loads(text)
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
@@ -122,7 +126,8 @@ class ReadOptions:
     version: str | None = _option(
         _version,
         "a version number, a tag, or branch:number",
-        "Version to read: a number, the name of a tag, or `branch:number`. Without it the latest version is pinned when the DataFrame is made.",
+        "Version to read: a number, the name of a tag, or `branch:number`. Without it the latest version is pinned "
+        "when the DataFrame is made.",
     )
     timestamp: datetime | None = _option(
         _timestamp,
@@ -210,12 +215,13 @@ class WriteOptions:
     input_columns: tuple[str, ...] | None = _option(
         _names,
         "column names, comma-separated or as a JSON array",
-        "Backfill: the columns that the values were computed from. Others may change meanwhile without a conflict.",
+        "Backfill: the columns that the values were computed from. Changes of others are no conflict.",
     )
     verify_columns: tuple[str, ...] | None = _option(
         _names,
         "names of columns that the DataFrame also holds, unchanged",
-        "Backfill: columns that are written along only to be compared with the table; a row where they differ is an error.",
+        "Backfill: columns that are written along only to be compared with the table; a row where they differ is an "
+        "error.",
     )
     max_rows_per_file: int = _option(
         _positive, "a number of rows, 1 or more", "Most rows of one fragment.", default=1 << 20
@@ -238,7 +244,8 @@ class WriteOptions:
     commit_max_retries: int | None = _option(
         _not_negative,
         "a number, 0 or more",
-        "Rounds without progress after which a commit gives up. Default: the environment variable LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES, else 10.",
+        "Rounds without progress after which a commit gives up. Default: the environment variable "
+        "LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES, else 10.",
     )
     commit_timeout: int | None = _option(
         _positive, "seconds, 1 or more", "Seconds after which a commit that keeps losing races gives up. Default: 1800."
@@ -246,21 +253,24 @@ class WriteOptions:
     on_stale: Literal["null", "error"] = _option(
         _one_of("null", "error"),
         "null or error",
-        "Backfill: what becomes of a row whose input columns somebody changed between the read and the commit: it gets no value, or nothing "
+        "Backfill: what becomes of a row whose input columns a concurrent writer changed: it gets "
+        "no value, or nothing "
         "is committed.",
         default="null",
     )
     carry_over_max_bytes: int = _option(
         _byte_size,
         "a size in bytes, such as 1g",
-        "Backfill: most bytes of values that the commit itself carries over to where their rows have moved. With more it fails, keeps what was "
+        "Backfill: most bytes of values that the commit itself carries over to where their rows have moved. With more "
+        "it fails, keeps what was "
         "written, and names the call that goes on.",
         default=1 << 30,
     )
     allow_unsafe_commits: bool | None = _option(
         _boolean,
         "true or false",
-        "Commit to an object store that ignores conditional puts, where writers at once lose each other's rows. Default: the environment "
+        "Commit to an object store that ignores conditional puts, where writers at once lose each other's rows. "
+        "Default: the environment "
         "variable LANCE_SPARK_ALLOW_UNSAFE_COMMITS, else false.",
     )
     column_options: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = dataclasses.field(default=(), metadata={})
@@ -270,7 +280,8 @@ class WriteOptions:
     def parse(options: Mapping[str, str]) -> WriteOptions:
         """Parses Spark's options.
 
-        `<column>.arrow.fixed-size-list.size` and `<column>.lance.encoding` are collected in `column_options`.
+        `<column>.arrow.fixed-size-list.size` and `<column>.lance.encoding` are collected in
+        `column_options`.
 
         Raises:
             OptionError: An option is unknown or malformed.

@@ -1,4 +1,7 @@
-"""Tables: the facade of everything that is done with one Lance table. Methods check their arguments and pass on."""
+"""Tables: the facade of everything that is done with one Lance table.
+
+Methods check their arguments and pass on.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +56,8 @@ Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedU
 class Table:
     """A Lance table, at its latest version.
 
-    Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver and may be called from any thread.
+    Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver and may be
+    called from any thread.
 
     Attributes:
         name: Name of the table.
@@ -92,7 +96,7 @@ class Table:
 
     @property
     def versions(self) -> list[dict[str, object]]:
-        """All versions that are kept, oldest first: number, time of the commit, and what Lance keeps with it."""
+        """All versions that are kept, oldest first: number, time of the commit, and metadata."""
         return [dict(version) for version in self.to_lance().versions()]
 
     def to_lance(self) -> lance.LanceDataset:
@@ -175,7 +179,8 @@ class Table:
         """Adds rows. Computed columns that the data lacks are NULL; a backfill fills them.
 
         Args:
-            data: A Spark DataFrame (written by Spark's tasks), Arrow, pandas, or a list of dicts (written by this process).
+            data: A Spark DataFrame (written by Spark's tasks), Arrow, pandas, or a list of dicts
+                (written by this process).
             mode: `append`, or `overwrite` for a version of only these rows.
 
         Raises:
@@ -188,29 +193,34 @@ class Table:
     # Columns
 
     def add_columns(self, transforms: Transforms) -> None:
-        """Adds columns: computed ones, which :meth:`backfill` fills, and SQL expressions, which Lance computes at once.
+        """Adds computed columns, for :meth:`backfill` to fill, and SQL columns, computed at once.
 
-        Everything is checked before anything changes, and columns of UDFs are added in one commit without data.
+        Everything is checked before anything changes, and columns of UDFs are added in one commit
+        without data.
 
         Args:
             transforms: One of
 
                 * `{"name": "SQL"}`: an expression in Lance SQL over the table's columns;
                 * `{"name": udf}`: the UDF's parameters are named like its input columns;
-                * `{"name": (udf, ["a", "b"])}`: its parameters are bound to these columns, in order;
+                * `{"name": (udf, ["a", "b"])}`: its parameters are bound to these columns, in
+                  order;
                 * `udf`, returning `Columns[T]`: one column per field of T, computed by one call;
                 * `UnpackedUDF(udf, prefix="img_")`: the same with prefixed names.
 
-                A dict may hold several columns of the first three forms. PySpark's `pandas_udf` and `arrow_udf` objects are UDFs too.
+                A dict may hold several columns of the first three forms. PySpark's `pandas_udf` and
+                `arrow_udf` objects are UDFs too.
 
         Raises:
-            RegistrationError: A UDF or an expression does not fit the table: inputs are missing or of another type, ...
+            RegistrationError: A UDF or an expression does not fit the table: inputs are missing or
+                of another type, ...
             ColumnExistsError: A column is there already.
             UnsupportedTypeError: Lance cannot store a column.
             CommitConflictError: Other writers kept changing the table first.
 
         Warns:
-            UserWarning: Types of inputs cannot be checked, because the UDF's parameters have no annotations.
+            UserWarning: Types of inputs cannot be checked, because the UDF's parameters have no
+                annotations.
         """
         add_columns(self._ref, transforms)
 
@@ -220,9 +230,10 @@ class Table:
         Args:
             *alterations: Each is a dict with `path`, the column, and
 
-                * `udf`: another UDF for it, with `input_columns` where its parameters are named otherwise. Values that are there count as
-                  out of date, and the next backfill computes all rows once. A UDF of another type is refused, unless `recreate` is true: then
-                  the column is dropped with its values and added anew;
+                * `udf`: another UDF for it, with `input_columns` where its parameters are named
+                  otherwise. Values that are there count as out of date, and the next backfill
+                  computes all rows once. A UDF of another type is refused, unless `recreate` is
+                  true: then the column is dropped with its values and added anew;
                 * or `name`, `nullable`, `data_type`: passed on to Lance.
 
         Raises:
@@ -276,56 +287,74 @@ class Table:
     ) -> BackfillJobResult:
         """Fills a computed column, and returns when the job has ended.
 
-        Reads one version, computes on Spark's executors, and commits new column files; no other byte of the table is written. What was
-        computed is checkpointed: after any death the same call goes on, and calls the UDF again for at most what a running task had
-        computed since its last checkpoint.
+        Reads one version, computes on Spark's executors, and commits new column files; no other
+        byte of the table is written. What was computed is checkpointed: after any death the same
+        call goes on, and calls the UDF again for at most what a running task had computed since its
+        last checkpoint.
 
         Args:
-            columns: The column; naming one of the sibling columns of a UDF that returns `Columns[T]` fills all of them.
+            columns: The column; naming one of the sibling columns of a UDF that returns
+                `Columns[T]` fills all of them.
             udf: A UDF to use this time instead of the stored one.
-            where: Rows to compute, in Lance SQL. By default those without a value that were not computed as NULL. `"1=1"` computes all anew.
+            where: Rows to compute, in Lance SQL. By default those without a value that were not
+                computed as NULL. `"1=1"` computes all anew.
             concurrency: Most tasks of the job that run at once; None uses all slots of the cluster.
             intra_applier_concurrency: Threads per task that call the UDF.
-            _admission_check: Whether to compare what the UDF asks for with what the cluster can give. By default as
-                `LANCE_SPARK_ADMISSION__CHECK` says, else true.
-            _admission_strict: Whether too little of it is an error, or a warning. By default as `LANCE_SPARK_ADMISSION__STRICT` says, else true.
+            _admission_check: Whether to compare what the UDF asks for with what the cluster can
+                give. By default as `LANCE_SPARK_ADMISSION__CHECK` says, else true.
+            _admission_strict: Whether too little of it is an error, or a warning. By default as
+                `LANCE_SPARK_ADMISSION__STRICT` says, else true.
             refresh_status_secs: Seconds between looks at running tasks.
             timeout: Longest wait. The job goes on after it.
             min_checkpoint_size: Least rows of an adaptive checkpoint; by default the UDF's, else 1.
-            max_checkpoint_size: Most rows of a checkpoint; by default the UDF's, else the checkpoint size, which caps it.
-            batch_checkpoint_flush_interval_seconds: Seconds after which results are persisted, by default 10; 0 persists each batch.
-            blob_read_strategy: How blob inputs are read: `range` plans reads of many blobs at once, `legacy` opens one by one, `auto` is `range`.
+            max_checkpoint_size: Most rows of a checkpoint; by default the UDF's, else the
+                checkpoint size, which caps it.
+            batch_checkpoint_flush_interval_seconds: Seconds after which results are persisted, by
+                default 10; 0 persists each batch.
+            blob_read_strategy: How blob inputs are read: `range` plans reads of many blobs at once,
+                `legacy` opens one by one, `auto` is `range`.
             blob_read_buffer_size: Most bytes of blobs that a task holds at once; by default as
                 `LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE` says, else 512 MiB.
             _enable_job_tracker_saves: Whether the job appears in the table's history.
-            job_id: Id of the job. A job of the same id takes over what this one has computed, also for rows that have a value.
-            commit_granularity: Finished fragments after which they are committed and visible; None commits all at the end.
+            job_id: Id of the job. A job of the same id takes over what this one has computed, also
+                for rows that have a value.
+            commit_granularity: Finished fragments after which they are committed and visible; None
+                commits all at the end.
             read_version: Version to read; by default the latest.
             task_shuffle_diversity: Refused: it has no meaning on Spark.
             batch_size: Deprecated name of `checkpoint_size`.
-            checkpoint_size: Most rows of a checkpoint; an explicit one is also the first size. By default the UDF's, else 10,240.
-            task_size: Rows per task; by default a half of the rows per slot, at most a fragment and 512 MiB of input.
+            checkpoint_size: Most rows of a checkpoint; an explicit one is also the first size. By
+                default the UDF's, else 10,240.
+            task_size: Rows per task; by default a half of the rows per slot, at most a fragment and
+                512 MiB of input.
             num_frags: Fragments to process, by position; by default all.
             skip_frags: Fragments to leave out before the first.
-            stale: Whether to select the rows that are out of date: their inputs changed after their value was computed, another version of
-                the UDF computed it, or nothing says that this UDF ever did; with `where`, those of them that it selects.
-            on_stale: What becomes of a row whose inputs somebody changes while the job runs: it is computed again, or is NULL and counted.
+            stale: Whether to select the rows that are out of date: their inputs changed after their
+                value was computed, another version of the UDF computed it, or nothing says that
+                this UDF ever did; with `where`, those of them that it selects.
+            on_stale: What becomes of a row whose inputs a concurrent writer changes: it is
+                computed again, or is NULL and counted.
             commit_max_retries: Rounds without progress after which a commit gives up, by default as
-                `LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES` says, else 10. Races that others win do not count.
-            commit_timeout: Time after which a commit gives up that keeps losing races, by default 30 minutes.
-            protect_snapshot: Whether to tag the version that is read while the job runs, so that `cleanup_old_versions` keeps it; that call
-                then raises, or leaves the version out if it is told to.
+                `LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES` says, else 10. Races that others win do
+                not count.
+            commit_timeout: Time after which a commit gives up that keeps losing races, by default
+                30 minutes.
+            protect_snapshot: Whether to tag the version that is read while the job runs, so that
+                `cleanup_old_versions` keeps it; that call then raises, or leaves the version out if
+                it is asked to.
 
         Raises:
-            ColumnNotFoundError, RegistrationError, UnsupportedOperationError, OptionError, FilterError: Something that was asked for is
-                wrong; found before a job starts.
-            StoredUdfError: The stored UDF is missing, damaged, not loadable here, or loading is forbidden.
+            ColumnNotFoundError, RegistrationError, UnsupportedOperationError, OptionError,
+                FilterError: Something that was asked for is wrong; found before a job starts.
+            StoredUdfError: The stored UDF is missing, damaged, not loadable here, or loading is
+                forbidden.
             ResourcesUnavailableError: The UDF asks for what the cluster cannot give.
-            BackfillIncompleteError: Selected rows have neither a value nor were skipped by a policy; `.result` says more. Complete fragments
-                are committed.
+            BackfillIncompleteError: Selected rows have neither a value nor were skipped by a
+                policy; `.result` says more. Complete fragments are committed.
             SkipThresholdExceededError: More rows were skipped than the UDF's policy allows.
-            CommitImpossibleError: The column is gone, or has got another type or UDF meanwhile.
-            JobTimeoutError: The job has not ended in time; it goes on, and the error has its handle as `.job`.
+            CommitImpossibleError: The column is gone, or has got another type or UDF.
+            JobTimeoutError: The job has not ended in time; it goes on, and the error has its handle
+                as `.job`.
         """
         return wait(self._start(request_of(locals())), timeout)
 
@@ -362,10 +391,11 @@ class Table:
         commit_timeout: timedelta | None = None,
         protect_snapshot: bool = False,
     ) -> Job | Future[BackfillJobResult]:
-        """Starts a backfill, and returns its handle at once. Mistakes in what was asked for are raised here.
+        """Starts a backfill, and returns its handle at once.
 
-        The parameters are those of :meth:`backfill`; `_return_future` says whether to return a `concurrent.futures.Future` of the result
-        instead of a :class:`Job`.
+        Mistakes in what was asked for are raised here. The parameters are those of
+        :meth:`backfill`; `_return_future` says whether to return a `concurrent.futures.Future` of
+        the result instead of a :class:`Job`.
 
         Raises:
             LanceSparkError: As in :meth:`backfill`, where it is found before the job starts.
@@ -398,8 +428,8 @@ class Table:
             skip_frags: As there.
             task_size: As there.
             concurrency: As there; tasks are sized for so many slots.
-            exact: Whether to count rows. That scans the filter's columns in this process, and may take long for a large table; otherwise
-                the plan has upper bounds.
+            exact: Whether to count rows. That scans the filter's columns in this process, and may
+                take long for a large table; otherwise the plan has upper bounds.
             stale: As there.
 
         Raises:
@@ -432,10 +462,10 @@ class Table:
         trigger: timedelta = timedelta(minutes=1),
         concurrency: int | None = DEFAULT_CONCURRENCY,
     ) -> Watch:
-        """Keeps a computed column up to date: looks for new versions of the table, and runs `backfill(column, stale=True)` when there is one.
+        """Keeps a computed column up to date: `backfill(column, stale=True)` for each new version.
 
-        Runs in a thread of this process until `stop()` is called on what is returned, or a `with` block over it ends. A table without new
-        versions costs one small request per look.
+        Runs in a thread of this process until `stop()` is called on what is returned, or a `with`
+        block over it ends. A table without new versions costs one small request per look.
 
         Args:
             column: The column, as in :meth:`backfill`.
@@ -481,7 +511,8 @@ class Table:
         """Returns the addresses of the rows that failed in a job, ascending, each once.
 
         They are of the latest version: a row that a compaction moved has its new address, so that
-        `backfill(column, where=f"_rowaddr IN ({...})")` computes just these rows again. A row that was deleted or updated since is left out.
+        `backfill(column, where=f"_rowaddr IN ({...})")` computes just these rows again. A row that
+        was deleted or updated since is left out.
 
         Args:
             job_id: The job.

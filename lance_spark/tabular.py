@@ -43,7 +43,9 @@ def write_rows(
     enable_stable_row_ids: bool = True,
     data_storage_version: str | None = None,
 ) -> None:
-    """Writes rows: makes the table, appends, or overwrites. A Spark DataFrame is written by Spark's tasks, all else by this process.
+    """Writes rows: makes the table, appends, or overwrites.
+
+    A Spark DataFrame is written by Spark's tasks, all else by this process.
 
     Args:
         ref: The table.
@@ -88,7 +90,8 @@ def write_rows(
         if "different schema" not in str(error):
             raise
         raise SchemaMismatchError(
-            f"the data does not fit: {plain(error)} - nothing was written - give it the columns and types of the table: {ref.open_latest().schema}"
+            f"the data does not fit: {plain(error)} - nothing was written - give it the columns and types of the "
+            f"table: {ref.open_latest().schema}"
         ) from error
 
 
@@ -98,7 +101,8 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
     Args:
         data: Arrow, pandas, or a list of dicts.
         schema: Schema that it is to have; by default the data's own.
-        table: Schema of the table that it is added to: Python values get the types of its columns, some of which may be left out.
+        table: Schema of the table that it is added to: Python values get the types of its columns,
+            some of which may be left out.
 
     Raises:
         SchemaMismatchError: It is none of these, or does not fit the schema.
@@ -113,26 +117,27 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
         if isinstance(data, pa.RecordBatchReader):
             return data if wanted is None or data.schema.equals(wanted) else data.cast(wanted)
         if _is_pandas(data):
-            found = pa.Table.from_pandas(data, schema=wanted, preserve_index=False)
+            rows = pa.Table.from_pandas(data, schema=wanted, preserve_index=False)
         elif _is_rows(data):
-            found = pa.Table.from_pylist(list(data), schema=wanted)  # type: ignore[call-overload]
+            rows = pa.Table.from_pylist(list(data), schema=wanted)  # type: ignore[call-overload]
         elif isinstance(data, pa.RecordBatch):
-            found = pa.Table.from_batches([data])
+            rows = pa.Table.from_batches([data])
         elif isinstance(data, pa.Table):
-            found = data
+            rows = data
         else:
             raise SchemaMismatchError(
-                f"{type(data).__name__} is no data for a table - nothing was written - give a Spark or pandas DataFrame, Arrow, or a list of dicts"
+                f"{type(data).__name__} is no data for a table - nothing was written - give a Spark or pandas "
+                "DataFrame, Arrow, or a list of dicts"
             )
-        if wanted is not None and not found.schema.equals(wanted):
-            found = found.select(wanted.names).cast(wanted)
+        if wanted is not None and not rows.schema.equals(wanted):
+            rows = rows.select(wanted.names).cast(wanted)
     except (pa.ArrowException, KeyError, ValueError) as error:
         if isinstance(error, SchemaMismatchError):
             raise
         raise SchemaMismatchError(
             f"the data does not fit: {error} - nothing was written - give it the columns and types of {wanted}"
         ) from error
-    return found.to_reader()
+    return rows.to_reader()
 
 
 def _is_pandas(data: object) -> TypeGuard[pd.DataFrame]:
@@ -159,6 +164,7 @@ def _refuse_others(names: Sequence[str], schema: pa.Schema) -> None:
     others = [name for name in names if name not in schema.names]
     if others:
         raise SchemaMismatchError(
-            f"the data has columns that are not there: {', '.join(map(repr, others))} - nothing was written - its columns may be "
+            f"the data has columns that are not there: {', '.join(map(repr, others))} - nothing was written - its "
+            "columns may be "
             f"{', '.join(map(repr, schema.names))}"
         )

@@ -1,7 +1,7 @@
 """User-defined functions over Arrow batches, independent of where they run.
 
-This package imports neither Spark nor Lance nor `lance_spark`, so that everything in it can be tested without a JVM and run in any
-Python process.
+This package imports neither Spark nor Lance nor `lance_spark`, so that everything in it can be
+tested without a JVM and run in any Python process.
 """
 
 from __future__ import annotations

@@ -17,7 +17,8 @@ The rules, in one table (everything else is refused with an error that asks for 
 | `Literal[...]`, `class Color(str, Enum)` | the type of its values |
 | `Annotated[T, pa.DataType]`, a `pa.DataType` itself | that type |
 
-A Python `float` has 64 bits and becomes float64 everywhere; vectors in half the space are `Annotated[list[np.float32], n]`.
+A Python `float` has 64 bits and becomes float64 everywhere; vectors in half the space are
+`Annotated[list[np.float32], n]`.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def arrow_type(annotation: object, *, where: str) -> pa.DataType:
     """Returns the Arrow type of values that an annotation describes.
 
     Args:
-        annotation: A resolved annotation (no string), or a `pa.DataType`, which is returned as it is.
+        annotation: A resolved annotation (no string), or a `pa.DataType`, which is returned as it
+            is.
         where: What is annotated, for the message of an error: "the result of UDF 'f'".
 
     Raises:
@@ -94,7 +96,7 @@ def strip_optional(annotation: object) -> object:
 
 
 def field_annotations(record: object) -> dict[str, object] | None:
-    """Returns the annotations of a dataclass', NamedTuple's or TypedDict's fields in their order, None for other things.
+    """Returns the annotations of a dataclass, NamedTuple or TypedDict in order; None otherwise.
 
     Raises:
         NameError: An annotation is a string that means nothing in the module of the class.
@@ -114,7 +116,7 @@ def field_annotations(record: object) -> dict[str, object] | None:
 
 
 class _Inference:
-    """One inference; knows what it is for, and which records it is in, so that a recursive one is noticed."""
+    """One inference; knows which records it is in, so that a recursive one is noticed."""
 
     def __init__(self, where: str) -> None:
         self._where = where
@@ -132,7 +134,8 @@ class _Inference:
             return annotation
         if isinstance(annotation, np.dtype):
             return self._of_numpy(annotation)
-        # Some annotations cannot be hashed (Literal of a list, for one), and then they are none of the simple ones.
+        # Some annotations cannot be hashed (Literal of a list, for one), and then they are none of
+        # the simple ones.
         simple = _SIMPLE.get(annotation) if isinstance(annotation, type) else None
         if simple is not None:
             return simple()
@@ -227,7 +230,7 @@ class _Inference:
 
 
 def _length_of(extra: object) -> int | None:
-    """Returns the length that an extra of `Annotated` gives: an int, or an object like `annotated_types.Len(3, 3)`."""
+    """Returns the length that `Annotated` gives: an int, or `annotated_types.Len(3, 3)`."""
     if isinstance(extra, int) and not isinstance(extra, bool):
         return extra
     shortest, longest = getattr(extra, "min_length", None), getattr(extra, "max_length", None)

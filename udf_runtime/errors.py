@@ -1,8 +1,8 @@
 """Every error of the UDF runtime, in one small hierarchy.
 
-Each class derives from :class:`UdfRuntimeError` and from the built-in exception that it is, carries its facts as attributes,
-survives pickling (errors travel from worker processes to the driver), and has a message of the form
-*what happened - where - what to do*.
+Each class derives from :class:`UdfRuntimeError` and from the built-in exception that it is, carries
+its facts as attributes, survives pickling (errors travel from worker processes to the driver), and
+has a message of the form *what happened - where - what to do*.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ def _rebuild(cls: type[UdfRuntimeError], args: tuple[object, ...], state: dict[s
 
 
 class UdfDefinitionError(UdfRuntimeError, ValueError):
-    """A UDF is defined or bound to columns in a way that cannot work. Nothing was computed or changed."""
+    """A UDF is defined or bound to columns in a way that cannot work.
+
+    Nothing was computed or changed.
+    """
 
 
 _CORRECT = "correct the function or its input, or give on_error=skip_on_error() to leave such rows NULL"
@@ -32,14 +35,18 @@ _INSTALL = "install the module in the Python that runs the UDF, on every machine
 
 
 class UdfFailedError(UdfRuntimeError, RuntimeError):
-    """A UDF raised, and its error policy says that this ends the work. The user's exception is the cause (`__cause__`).
+    """A UDF raised, and its error policy says that this ends the work.
+
+    The user's exception is the cause (`__cause__`).
 
     Attributes:
         udf: Name of the UDF.
-        row: 0-based position of the row in its batch, or None where the kind of UDF does not tell it.
+        row: 0-based position of the row in its batch, or None where the kind of UDF does not tell
+            it.
         error_type: Qualified name of the class of the user's exception.
         error_message: Its text.
-        error_trace: Its traceback as text; it survives where the exception itself cannot be pickled.
+        error_trace: Its traceback as text; it survives where the exception itself cannot be
+            pickled.
         attempt: Number of the last attempt, counted from 1.
         max_attempts: How many attempts the policy allows.
     """
@@ -75,7 +82,8 @@ class UdfOutputError(UdfRuntimeError, ValueError):
 
     Attributes:
         udf: Name of the UDF.
-        row: 0-based position in the batch of the first row that does not fit, or None where it cannot be told.
+        row: 0-based position in the batch of the first row that does not fit, or None where it
+            is unknown.
     """
 
     def __init__(self, message: str, *, udf: str, row: int | None = None) -> None:
@@ -85,7 +93,9 @@ class UdfOutputError(UdfRuntimeError, ValueError):
 
 
 class UdfProcessDiedError(UdfRuntimeError, RuntimeError):
-    """The process that ran a UDF ended without an answer: a crash in native code, `os._exit`, or the system's out-of-memory killer.
+    """The process that ran a UDF ended without an answer.
+
+    A crash in native code, `os._exit`, or the system's out-of-memory killer.
 
     Attributes:
         udf: Name of the UDF.
@@ -125,4 +135,4 @@ class SkipThresholdExceededError(UdfRuntimeError, RuntimeError):
 
 
 class CheckpointError(UdfRuntimeError, OSError):
-    """A checkpoint cannot be read or written: damaged, of another format, or the store refused it."""
+    """A checkpoint is damaged, of another format, or refused by the store."""

@@ -23,35 +23,40 @@ def cleanup(
     older_than: timedelta,
     checkpoint: str | None = None,
 ) -> int:
-    """Deletes what no job needs any more: files of jobs whose driver died, and checkpoints that nothing can use.
+    """Deletes files of jobs whose driver died, and checkpoints that no job can use.
 
-    A data file that any version of any branch references stays. Checkpoints, and column files that were finished and not committed, stay
-    where a column's present UDF can use them for a fragment that is there, and where a job that did not end well was started within
-    `older_than`. Safe beside running jobs as long as `older_than` is more than the longest of them takes; a job that loses a file to an
-    early cleanup computes it again, or fails and commits nothing. Runs on the driver, without Spark.
+    A data file that any version of any branch references stays. Checkpoints, and column files that
+    were finished and not committed, stay where a column's present UDF can use them for a fragment
+    that is there, and where a job that did not end well was started within `older_than`. Safe
+    beside running jobs as long as `older_than` is more than the longest of them takes; a job that
+    loses a file to an early cleanup computes it again, or fails and commits nothing. Runs on the
+    driver, without Spark.
 
     Args:
         uri: Location of the table.
         storage_options: Options of the object store.
         older_than: Least age of a job, by the clock of the driver that started it.
-        checkpoint: What `connect(checkpoint=...)` was given, if checkpoints are not kept beside the table.
+        checkpoint: What `connect(checkpoint=...)` was given, if checkpoints are not kept beside the
+            table.
 
     Returns:
         The number of data files that were deleted.
 
     Raises:
-        TableUnreadableError: The table or a version of it cannot be read. Nothing of the job in question was deleted.
+        TableUnreadableError: The table or a version of it cannot be read. Nothing of the job in
+            question was deleted.
     """
     ref = DatasetRef.at(uri, storage_options or {})
     needed: set[str] = set()
     if table_exists(ref.uri, ref.storage):
-        # Checkpoints first: those that stay may point to finished column files that nobody has committed yet.
+        # Checkpoints first: those that stay may point to finished column files that no one has
+        # committed yet.
         needed = _clean_checkpoints(ref, older_than, checkpoint)
     return cleanup_staging(uri, storage_options, older_than=older_than, needed=needed)
 
 
 def _clean_checkpoints(ref: DatasetRef, older_than: timedelta, location: str | None) -> set[str]:
-    """Deletes checkpoints that nothing can use, and returns the names of the column files that the others point to."""
+    """Deletes checkpoints that nothing can use; returns the column files that the others name."""
     since = datetime.now(UTC) - older_than
     history = JobHistory(ref)
     jobs = history.jobs()
@@ -68,7 +73,7 @@ def _clean_checkpoints(ref: DatasetRef, older_than: timedelta, location: str | N
 
 
 def _compact_records(ref: DatasetRef) -> None:
-    """Drops records of fragments that are gone, where no kept version tells into what they were compacted."""
+    """Drops records of fragments that are gone and whose compaction no kept version shows."""
     head = ref.open_latest()
     present = {fragment.fragment_id for fragment in head.get_fragments()}
     oldest = min(version["version"] for version in head.version_refs())

@@ -1,4 +1,7 @@
-"""What a caller of `backfill` asks for, checked once. Parameters of the specification that mean nothing on Spark are refused here."""
+"""What a caller of `backfill` asks for, checked once.
+
+Parameters of the specification that mean nothing on Spark are refused here.
+"""
 
 from __future__ import annotations
 
@@ -57,11 +60,15 @@ class BackfillRequest:
         admission_strict: Whether insufficient resources are an error.
         save_job: Whether the job appears in the history.
         stale: Whether rows are selected that are out of date.
-        on_stale: Whether rows whose inputs others change meanwhile are computed again, or are NULL.
-        commit_max_retries: Rounds without progress after which a commit gives up, or None for the default.
-        commit_timeout_s: Seconds after which a commit gives up that keeps losing races, or None for the default.
+        on_stale: Whether rows whose inputs concurrent writers change are computed again, or are
+            NULL.
+        commit_max_retries: Rounds without progress after which a commit gives up, or None for the
+            default.
+        commit_timeout_s: Seconds after which a commit gives up that keeps losing races, or None for
+            the default.
         protect_snapshot: Whether the version that is read is tagged while the job runs.
-        plan_only: Whether only a plan is wanted: then a stored UDF is not loaded, which would run code.
+        plan_only: Whether only a plan is wanted: then a stored UDF is not loaded, which would run
+            code.
     """
 
     columns: tuple[str, ...]
@@ -149,7 +156,7 @@ def columns_of(columns: str | Sequence[str]) -> tuple[str, ...]:
 
 
 def request_of(parameters: Mapping[str, Any]) -> BackfillRequest:
-    """Returns the request of a call of :meth:`lance_spark.Table.backfill`, from its parameters by their names there.
+    """Returns the request of a call of :meth:`lance_spark.Table.backfill`, from its parameters.
 
     Raises:
         OptionError: A parameter or an environment variable is not valid.
@@ -159,7 +166,7 @@ def request_of(parameters: Mapping[str, Any]) -> BackfillRequest:
         raise OptionError(
             "task_shuffle_diversity",
             str(diversity),
-            "nothing: it mixes fragments among the actors of another engine; Spark gives the next range to whichever slot is free",
+            "nothing: it mixes fragments among actors of another engine; on Spark any free slot takes the next range",
             problem="has no meaning on Spark",
         )
     flush_s = parameters["batch_checkpoint_flush_interval_seconds"]

@@ -1,4 +1,4 @@
-"""Keeps a computed column up to date: :class:`Watch` runs a backfill whenever the table has got a new version."""
+"""A computed column that is kept up to date: a backfill for each new version of the table."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ class Watch:
     """A column that is kept up to date by a thread of this process, until :meth:`stop`.
 
     Attributes:
-        results: What its last backfills did, at most 100, the newest last; those that found nothing to do are left out.
+        results: What its last backfills did, at most 100, the newest last; those that found nothing
+            to do are left out.
         error: Why the last backfill failed; None where it did not. The next look tries again.
     """
 
@@ -45,7 +46,7 @@ class Watch:
         self._thread.join()
 
     def await_look(self, timeout: timedelta = timedelta(minutes=10)) -> None:
-        """Waits until it has looked at the table once more from the beginning, and has done what it found.
+        """Waits until it has looked at the table once more, and has filled what it found.
 
         Raises:
             TimeoutError: It has not, in that time.
@@ -81,10 +82,11 @@ class Watch:
                 return
             result = self._backfill()
             self.error = None
-            # What came since, its own versions too, is looked at once more: others may have come before and between them.
+            # What came since, its own versions too, is looked at once more: others may have come
+            # before and between them.
             self._seen = version
             if result.rows_selected or result.versions:
                 self.results = [*self.results[-99:], result]
-        except Exception as error:  # noqa: BLE001 - a Spark session that ended is one too; a watch that stops without a word is worse
+        except Exception as error:  # noqa: BLE001 - a watch that stops silently is worse than any of them
             self.error = error
             _LOG.warning("keeping a column of %s up to date failed, and is tried again: %s", self._ref.uri, error)

@@ -1,1 +1,1 @@
-"""Which UDF computes which column: kept in field metadata and beside the table, checked before anything changes."""
+"""Which UDF computes which column, in field metadata and beside the table."""

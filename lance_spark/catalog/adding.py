@@ -1,4 +1,4 @@
-"""Adds columns: checks everything, then adds all of them as NULL in one commit, with what is known of their UDFs."""
+"""Adds columns: checks everything, then adds all of them as NULL in one commit, with their UDFs."""
 
 from __future__ import annotations
 
@@ -23,12 +23,15 @@ from udf_runtime import UDF, UnpackedUDF
 if TYPE_CHECKING:
     import lance
 
-_FORMS = '{"name": "SQL expression"}, {"name": udf}, {"name": (udf, ["input", ...])}, a UDF that returns Columns[T], or UnpackedUDF(udf, prefix="...")'
+_FORMS = (
+    '{"name": "SQL expression"}, {"name": udf}, {"name": (udf, ["input", ...])}, a UDF that returns Columns[T], or '
+    'UnpackedUDF(udf, prefix="...")'
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Computed:
-    """A UDF and the columns that it is to compute: pairs of output field (empty for the whole value) and column."""
+    """A UDF and the columns that it computes: pairs of output field (empty: all) and column."""
 
     udf: UDF
     columns: tuple[tuple[str, str], ...]
@@ -37,8 +40,8 @@ class Computed:
 def add_columns(ref: DatasetRef, transforms: object) -> None:
     """Adds columns to a table. Runs on the driver.
 
-    Columns of UDFs are added as NULL, in one commit that writes no data. Those of SQL expressions are computed by Lance, in the driver's
-    process and as a stream.
+    Columns of UDFs are added as NULL, in one commit that writes no data. Those of SQL expressions
+    are computed by Lance, in the driver's process and as a stream.
 
     Args:
         ref: The table.
@@ -87,7 +90,8 @@ def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]
             )
         if not udf.is_columns:
             raise RegistrationError(
-                f"UDF {udf.name!r} makes one column, and there is no name for it - in add_columns - give {{'name': {udf.name}}}; "
+                f"UDF {udf.name!r} makes one column, and there is no name for it - in add_columns - give "
+                f"{{'name': {udf.name}}}; "
                 "without a name only a UDF is taken that returns Columns[T]"
             )
         return {}, [Computed(udf=udf, columns=tuple(UnpackedUDF(udf).output_columns))]
@@ -115,7 +119,8 @@ def _single(name: str, value: object) -> UDF:
         raise RegistrationError(f"{value!r} cannot compute a column - column {name!r} - give {_FORMS}")
     if udf.is_columns:
         raise RegistrationError(
-            f"UDF {udf.name!r} makes several columns, so it cannot be the value of one - column {name!r} - pass it by itself: "
+            f"UDF {udf.name!r} makes several columns, so it cannot be the value of one - column {name!r} - pass it by "
+            "itself: "
             f"add_columns({udf.name}), or add_columns(UnpackedUDF({udf.name}, prefix='...'))"
         )
     if not bound:
@@ -134,11 +139,13 @@ def _check(dataset: lance.LanceDataset, sql: Mapping[str, str], computed: Sequen
     for name, expression in sql.items():
         try:
             with panics_as_errors():
-                # Lance plans no scan of constants alone, and so not of `cast(null as string)`, unless there is some column with them.
+                # Lance plans no scan of constants alone, and so not of `cast(null as string)`,
+                # unless there is some column with them.
                 dataset.scanner(columns={name: expression}, with_row_address=True).explain_plan()
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
             raise RegistrationError(
-                f"the expression {expression!r} is not valid: {error} - column {name!r} of {dataset.uri} - expressions are Lance SQL over the "
+                f"the expression {expression!r} is not valid: {error} - column {name!r} of {dataset.uri} - expressions "
+                "are Lance SQL over the "
                 "table's columns; nothing was added"
             ) from error
 
@@ -153,14 +160,15 @@ def _add_sql(ref: DatasetRef, sql: Mapping[str, str]) -> None:
             if isinstance(error, OSError) and "LanceError(Arrow)" not in str(error):
                 raise  # another writer came first, or the store refused
             raise RegistrationError(
-                f"an expression failed on the table's values: {plain(error)} - columns {', '.join(map(repr, sql))} of {ref.uri} - nothing was added"
+                f"an expression failed on the table's values: {plain(error)} - columns {', '.join(map(repr, sql))} of "
+                f"{ref.uri} - nothing was added"
             ) from error
 
     change_schema(ref, add)
 
 
 def _add_null(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Sequence[str]) -> None:
-    """Adds all-NULL columns to this version; looks at it anew, since others may have changed the table meanwhile."""
+    """Adds all-NULL columns to this version, checked anew: commits may have come between."""
     fields = []
     for one, token in zip(computed, tokens, strict=True):
         inputs = check_udf(head, one.udf, one.columns, warn=False)

@@ -45,7 +45,9 @@ _OUR_KEYS = frozenset({"path", "udf", "input_columns", "recreate"})
 
 
 def alter_columns(ref: DatasetRef, alterations: Sequence[Mapping[str, object]]) -> None:
-    """Alters columns, as :meth:`lance_spark.Table.alter_columns` documents. All is checked before anything changes.
+    """Alters columns, as :meth:`lance_spark.Table.alter_columns` documents.
+
+    All is checked before anything changes.
 
     Raises:
         RegistrationError: An alteration is not valid.
@@ -107,7 +109,8 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF
     unknown = sorted(set(alteration) - allowed)
     if unknown:
         raise RegistrationError(
-            f"{', '.join(map(repr, unknown))} cannot be altered here - column {path!r} - give path with udf (and input_columns, recreate), or "
+            f"{', '.join(map(repr, unknown))} cannot be altered here - column {path!r} - give path with udf (and "
+            "input_columns, recreate), or "
             "path with name, nullable, data_type"
         )
     if "udf" not in alteration:
@@ -125,12 +128,14 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF
         udf = udf.with_input_columns(list(inputs))  # type: ignore[call-overload]
     if udf.is_columns or OUTPUT_KEY.encode() in (dataset.schema.field(path).metadata or {}):
         raise RegistrationError(
-            f"columns of a UDF that returns Columns[T] cannot get another UDF one by one - column {path!r} - drop them and add them again"
+            f"columns of a UDF that returns Columns[T] cannot get another UDF one by one - column {path!r} - drop them "
+            "and add them again"
         )
     has = value_type(dataset.schema.field(path))
     if has != udf.data_type and not alteration.get("recreate"):
         raise RegistrationError(
-            f"UDF {udf.name!r} returns {udf.data_type}, column {path!r} is {has} - in {dataset.uri} - give it data_type={has}, or say "
+            f"UDF {udf.name!r} returns {udf.data_type}, column {path!r} is {has} - in {dataset.uri} - give it "
+            f"data_type={has}, or say "
             "'recreate': True to drop the column with all its values and add it anew"
         )
     check_udf(dataset, udf, (("", path),))
@@ -145,7 +150,7 @@ def _only_renames(alteration: Mapping[str, object]) -> bool:
 
 
 def _check_plain(dataset: lance.LanceDataset, path: str, alteration: Mapping[str, object]) -> None:
-    """Checks what is passed on to Lance, as far as that can be told without looking at values."""
+    """Checks what is passed on to Lance, as far as schemas show it."""
     names = dataset.schema.names
     if path.partition(".")[0] not in names:
         raise ColumnNotFoundError(path, dataset.uri, hint=f"its columns are {', '.join(names)}; nothing was changed")
@@ -182,10 +187,12 @@ def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> None:
     has = value_type(head.schema.field(column))
     if has != udf.data_type:
         raise RegistrationError(
-            f"UDF {udf.name!r} returns {udf.data_type}, and somebody made column {column!r} {has} meanwhile - in {head.uri} - nothing was changed"
+            f"UDF {udf.name!r} returns {udf.data_type}, and a concurrent writer made column {column!r} {has} - in "
+            f"{head.uri} - nothing was changed"
         )
     inputs = check_udf(head, udf, (("", column),), warn=False)
-    # Values that are there already, be they another UDF's or somebody's own, are out of date from now on.
+    # Values that are there already, be they another UDF's or given by hand, are out of date from
+    # now on.
     redefined = 1 if before is None else before.redefined + 1
     bound = Binding.of(udf, inputs, (("", column),))
     binding = dataclasses.replace(bound, redefined=redefined, bound_at=head.version)

@@ -1,6 +1,7 @@
-"""What is kept of a UDF with the column that it computes: :class:`Binding`, as JSON in the column's field metadata.
+"""The binding of a UDF to the column that it computes, as JSON in the column's field metadata.
 
-The pickled UDF itself lies beside the table, once per content digest. Nothing is unpickled by reading a table or its bindings.
+The pickled UDF itself lies beside the table, once per content digest. Nothing is unpickled by
+reading a table or its bindings.
 """
 
 from __future__ import annotations
@@ -47,10 +48,12 @@ class Binding:
         input_ids: Their field ids, which survive renames.
         output_type: Arrow type of what it returns, as text.
         payload: Digest of the pickled UDF.
-        columns: Pairs of output field and column for a UDF of several columns; one pair with an empty field otherwise.
+        columns: Pairs of output field and column for a UDF of several columns; one pair with an
+            empty field otherwise.
         environment: Checksum of the environment that it runs in; None is the executors' own Python.
         task_size: Rows per task that the UDF asks for, or None.
-        redefined: How often the column's UDF was replaced; values computed by earlier ones are out of date.
+        redefined: How often the column's UDF was replaced; values computed by earlier ones are out
+            of date.
         bound_at: Version of the table that it was bound to.
     """
 
@@ -114,7 +117,8 @@ class Binding:
             return Binding(**values)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoredUdfError(
-                f"what is stored of the UDF is damaged: {error} - column {column!r} - give the column a UDF again with alter_columns"
+                f"what is stored of the UDF is damaged: {error} - column {column!r} - give the column a UDF again with "
+                "alter_columns"
             ) from error
 
 
@@ -126,7 +130,7 @@ def _digest(text: object) -> str:
 
 
 def binding_of(dataset: lance.LanceDataset, column: str) -> Binding | None:
-    """Returns the binding of a column, under the names that its siblings have now; None where no UDF computes it.
+    """Returns the binding of a column under its siblings' current names; None without a UDF.
 
     Raises:
         ColumnNotFoundError: There is no such column.
@@ -163,7 +167,8 @@ def _columns_now(dataset: lance.LanceDataset, column: str, binding: Binding) -> 
     missing = [name for field, name in binding.columns if field not in siblings]
     if missing:
         raise RegistrationError(
-            f"sibling columns are gone: {', '.join(map(repr, missing))} - computed together with {column!r} in {dataset.uri} - drop the "
+            f"sibling columns are gone: {', '.join(map(repr, missing))} - computed together with {column!r} in "
+            f"{dataset.uri} - drop the "
             "remaining ones, and add all of them again"
         )
     return tuple((field, siblings[field]) for field, _ in binding.columns)
@@ -196,14 +201,15 @@ def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tu
     gone = [name for name, number in inputs if number not in known]
     if gone:
         raise RegistrationError(
-            f"input columns are gone: {', '.join(map(repr, gone))} - of UDF {binding.udf_name!r}, which computes {column!r} in {dataset.uri} - "
+            f"input columns are gone: {', '.join(map(repr, gone))} - of UDF {binding.udf_name!r}, which computes "
+            f"{column!r} in {dataset.uri} - "
             "give the column a UDF of other inputs with alter_columns"
         )
     return tuple(known[number] for number in binding.input_ids)
 
 
 def _dropped_since(dataset: lance.LanceDataset, version: int, ids: Sequence[int]) -> set[int]:
-    """Returns the field ids that a known transaction since a version has dropped; one small read per version."""
+    """Returns the field ids that transactions since a version dropped; one read per version."""
     from lance import LanceOperation
 
     dropped: set[int] = set()
@@ -224,7 +230,9 @@ def store_udf(udf: UDF, objects: LanceObjects) -> str:
 
 
 def load_udf(binding: Binding, objects: LanceObjects, column: str) -> UDF:
-    """Unpickles the UDF that is stored with a column. This runs code that whoever can write the table has put there.
+    """Unpickles the UDF that is stored with a column.
+
+    This runs code that any writer of the table may have put there.
 
     Raises:
         StoredUdfError: It is missing, altered, not loadable here, or loading is forbidden.
@@ -233,7 +241,8 @@ def load_udf(binding: Binding, objects: LanceObjects, column: str) -> UDF:
     allowed = os.environ.get(ALLOW_VARIABLE, "1")
     if allowed.strip().lower() not in ("1", "true", "yes"):
         raise StoredUdfError(
-            f"loading stored UDFs is forbidden by {ALLOW_VARIABLE}={allowed!r} - {where} - pass the UDF itself: backfill({column!r}, udf=...)"
+            f"loading stored UDFs is forbidden by {ALLOW_VARIABLE}={allowed!r} - {where} - pass the UDF itself: "
+            f"backfill({column!r}, udf=...)"
         )
     payload = objects.get(f"{_UDFS}/{binding.payload}")
     if payload is None:
@@ -249,7 +258,7 @@ def load_udf(binding: Binding, objects: LanceObjects, column: str) -> UDF:
 
 
 def record_batch_inputs(dataset: lance.LanceDataset, outputs: Sequence[str]) -> tuple[FieldIdentity, ...]:
-    """Returns the inputs of a UDF over whole record batches: all columns there are at registration, but its own."""
+    """Returns the inputs of a UDF over record batches: all columns at registration but its own."""
     return tuple(c for c in field_identities(dataset.lance_schema) if c.name not in outputs)
 
 
@@ -267,7 +276,8 @@ def output_fields(udf: UDF, columns: Sequence[tuple[str, str]], data_storage_ver
         data_storage_version: File format of the table: blobs are another type from 2.2 on.
 
     Raises:
-        UnsupportedTypeError: A type that Lance does not have, or a blob in format 2.0, where nobody can tell which blobs are NULL.
+        UnsupportedTypeError: A type that Lance does not have, or a blob in format 2.0, where
+            nothing can tell which blobs are NULL.
     """
     from lance.schema import LanceSchema
 
@@ -297,7 +307,7 @@ def _stored(field: pa.Field[Any], version: str) -> pa.Field[Any]:
         raise UnsupportedTypeError(
             field.name,
             "blob",
-            reason=f"in file format {version} nobody can tell which blobs are NULL",
+            reason=f"file format {version} does not tell which blobs are NULL",
             hint="compute plain binary, or write the table anew with format 2.1 or newer",
         )
     if not prepares_blobs(version):

@@ -1,4 +1,4 @@
-"""Whether a UDF fits a table: its inputs are there and of its types, its outputs are new and storable. Looks at schemas only."""
+"""Whether a UDF fits a table's schema: inputs of its types, outputs that can be stored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 def check_udf(
     dataset: lance.LanceDataset, udf: UDF, columns: Sequence[tuple[str, str]], *, warn: bool = True
 ) -> tuple[FieldIdentity, ...]:
-    """Checks that a UDF can compute columns of a table, and returns its inputs in the order of its parameters.
+    """Checks that a UDF can compute columns of a table; returns its inputs by parameter.
 
     Args:
         dataset: The table.
@@ -43,23 +43,27 @@ def check_udf(
     names = udf.input_columns or ()
     if not names:
         raise RegistrationError(
-            f"UDF {udf.name!r} reads no column - in {dataset.uri} - give it a parameter: a value that depends on nothing is the same in every row"
+            f"UDF {udf.name!r} reads no column - in {dataset.uri} - give it a parameter: a value that depends on "
+            "nothing is the same in every row"
         )
     missing = [name for name in names if name not in known]
     if missing:
         raise RegistrationError(
-            f"UDF {udf.name!r} reads columns that are not there: {', '.join(map(repr, missing))} - in {dataset.uri}, whose columns are "
+            f"UDF {udf.name!r} reads columns that are not there: {', '.join(map(repr, missing))} - in {dataset.uri}, "
+            "whose columns are "
             f"{', '.join(map(repr, known))} - name its parameters like columns, or bind it with (udf, ['column', ...])"
         )
     own = [name for name in names if name in outputs]
     if own:
         raise RegistrationError(
-            f"output column {own[0]!r} is among the inputs of UDF {udf.name!r} - in {dataset.uri} - compute it into another column"
+            f"output column {own[0]!r} is among the inputs of UDF {udf.name!r} - in {dataset.uri} - compute it into "
+            "another column"
         )
     unchecked = _check_types(dataset, udf, names)
     if unchecked and warn:
         warnings.warn(
-            f"the types of {', '.join(map(repr, unchecked))} of UDF {udf.name!r} are not checked: these parameters have no annotations",
+            f"the types of {', '.join(map(repr, unchecked))} of UDF {udf.name!r} are not checked: these parameters "
+            "have no annotations",
             UserWarning,
             stacklevel=5,
         )
@@ -92,7 +96,8 @@ def _mismatch(
     udf: UDF, parameter: str, wants: str, field: pa.Field[Any], dataset: lance.LanceDataset
 ) -> RegistrationError:
     return RegistrationError(
-        f"type mismatch: parameter {parameter!r} of UDF {udf.name!r} takes {wants}, column {field.name!r} is {field.type} - in {dataset.uri} - "
+        f"type mismatch: parameter {parameter!r} of UDF {udf.name!r} takes {wants}, column {field.name!r} is "
+        f"{field.type} - in {dataset.uri} - "
         "correct the annotation, or bind another column with (udf, ['column', ...])"
     )
 
@@ -110,7 +115,7 @@ def _text(kind: pa.DataType) -> bool:
 
 
 def _fits(wanted: Kind, field: pa.Field[Any]) -> bool:
-    """Tells whether values of a column are what an annotation promises, as Python, NumPy or pandas has them."""
+    """Returns whether values of a column are what an annotation promises."""
     kind = field.type
     if isinstance(kind, pa.BaseExtensionType):
         kind = kind.storage_type
@@ -158,13 +163,13 @@ def check_new_names(dataset: lance.LanceDataset, names: Sequence[str]) -> None:
         ColumnExistsError: One is taken, be it in other capitals: Spark does not tell them apart.
         RegistrationError: Two are the same, or one is a path into a struct.
     """
-    there = {name.lower() for name in dataset.schema.names}
-    taken = [name for name in names if name.lower() in there]
+    present = {name.lower() for name in dataset.schema.names}
+    taken = [name for name in names if name.lower() in present]
     if taken:
         raise ColumnExistsError(
             taken,
             dataset.uri,
-            hint="choose another name, alter_columns gives it another UDF, or drop_columns removes it; nothing was added",
+            hint="choose another name; alter_columns gives it another UDF, drop_columns removes it; nothing was added",
         )
     twice = [name for name in names if [n.lower() for n in names].count(name.lower()) > 1]
     if twice:
@@ -174,6 +179,7 @@ def check_new_names(dataset: lance.LanceDataset, names: Sequence[str]) -> None:
     nested = [name for name in names if "." in name]
     if nested:
         raise RegistrationError(
-            f"column {nested[0]!r} would be a field inside a struct, which cannot be computed by itself - in {dataset.uri} - "
+            f"column {nested[0]!r} would be a field inside a struct, which cannot be computed by itself - in "
+            f"{dataset.uri} - "
             "compute the whole struct, or a column of its own"
         )

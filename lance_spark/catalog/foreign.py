@@ -1,4 +1,4 @@
-"""PySpark's own UDFs, taken wherever a UDF can be given: `pandas_udf` and `arrow_udf` objects, told by their attributes."""
+"""PySpark's `pandas_udf` and `arrow_udf` objects as UDFs, recognised by their attributes."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ _KINDS = {
 
 
 def to_udf(given: object) -> UDF | None:
-    """Returns what was given as a UDF: one of `udf_runtime`, or a PySpark UDF. None where it is neither.
+    """Returns a UDF of `udf_runtime`, or a PySpark UDF as one; None for anything else.
 
     Raises:
-        RegistrationError: It is a PySpark UDF of a kind that computes no column: one that aggregates, or a table function.
+        RegistrationError: It is a PySpark UDF of a kind that computes no column: one that
+            aggregates, or a table function.
     """
     own = as_udf(given)
     if own is not None:
@@ -37,12 +38,16 @@ def to_udf(given: object) -> UDF | None:
     known = {getattr(PythonEvalType, name): kind for name, kind in _KINDS.items() if hasattr(PythonEvalType, name)}
     if kind not in known:
         raise RegistrationError(
-            f"PySpark UDF {func.__name__!r} computes no value per row (evalType {kind}) - a column needs one value per row - give a scalar "
+            f"PySpark UDF {func.__name__!r} computes no value per row (evalType {kind}) - a column needs one value per "
+            "row - give a scalar "
             "udf, pandas_udf or arrow_udf"
         )
     return UDF.define(func, kind=known[kind], data_type=_plain(to_arrow_type(returns)))
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
-    """Returns the type without the zone that PySpark gives timestamps in some releases; Lance and Spark agree on UTC."""
+    """Returns the type without the time zone of a timestamp, which some releases of PySpark add.
+
+    Lance and Spark agree on UTC.
+    """
     return pa.timestamp("us", tz="UTC") if pa.types.is_timestamp(kind) and kind.tz is not None else kind

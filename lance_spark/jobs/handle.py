@@ -89,7 +89,10 @@ class Job:
         return _as_failed(self._job.snapshot())
 
     def cancel(self) -> None:
-        """Ends the job: its tasks stop within seconds, complete fragments are committed, checkpoints stay. Returns at once."""
+        """Ends the job, and returns at once.
+
+        Its tasks stop within seconds, complete fragments are committed, checkpoints stay.
+        """
         self._job.cancel()
 
     def result(self, timeout: float | timedelta | None = None) -> BackfillJobResult:
@@ -100,7 +103,8 @@ class Job:
 
         Raises:
             JobTimeoutError: The job has not ended in time. It goes on; the error has the job.
-            BackfillIncompleteError: Selected rows have neither a value nor were skipped by a policy.
+            BackfillIncompleteError: Selected rows have neither a value nor were skipped by a
+                policy.
             LanceSparkError, UdfRuntimeError: The job could not go on.
         """
         seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
@@ -110,7 +114,8 @@ class Job:
             if self._future.done():
                 return self._future.result()  # it has ended at the last moment, or the error is its own
         raise JobTimeoutError(
-            f"job {self._job_id} did not end within {seconds:g} s - backfill of {', '.join(self._columns)} in {self._table_name} - it goes on; "
+            f"job {self._job_id} did not end within {seconds:g} s - backfill of {', '.join(self._columns)} in "
+            f"{self._table_name} - it goes on; "
             "job.result() waits again, and job.cancel() ends it (this error has the job as .job)",
             job=self,
         )
@@ -139,7 +144,9 @@ def _as_failed(result: BackfillJobResult) -> BackfillJobResult:
 
 
 def wait(job: Job, timeout: timedelta | None) -> BackfillJobResult:
-    """Waits for a job as a blocking call does: Ctrl-C cancels it, and what is complete is committed before the interrupt goes on.
+    """Waits for a job as a blocking call does.
+
+    Ctrl-C cancels it, and what is complete is committed before the interrupt goes on.
 
     Raises:
         JobTimeoutError, BackfillIncompleteError: As :meth:`Job.result` says.

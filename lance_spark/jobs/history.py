@@ -24,7 +24,7 @@ _DEAD_AFTER_S = 90.0
 
 
 def this_process() -> str:
-    """Returns what tells this process from others, also from a later one of the same number, as JSON."""
+    """Returns the identity of this process as JSON; a later one of the same number has another."""
     return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())})
 
 
@@ -38,7 +38,9 @@ def this_user() -> str:
 
 
 class JobHistory:
-    """The history of one table. Runs on the driver; writes one small row per change of a job's status.
+    """The history of one table.
+
+    Runs on the driver; writes one small row per change of a job's status.
 
     Attributes:
         ref: The table.
@@ -70,11 +72,14 @@ class JobHistory:
             known = latest.get(record.job_id)
             if known is None or _order(record) > _order(known):
                 latest[record.job_id] = record
-        found = [self._with_life(record) for record in latest.values()]
-        return sorted(found, key=lambda record: record.launched_at, reverse=True)
+        records = [self._with_life(record) for record in latest.values()]
+        return sorted(records, key=lambda record: record.launched_at, reverse=True)
 
     def first_versions(self) -> dict[str, int]:
-        """Returns for each job the earliest version that any run of it has read: a job that is resumed under its id has several."""
+        """Returns the earliest version that any run of each job has read.
+
+        A job that is resumed under its id has several runs.
+        """
         first: dict[str, int] = {}
         rows = read_rows(self.ref, JOBS).select(["job_id", "read_version"])
         for job_id, version in zip(*(column.to_pylist() for column in rows.columns), strict=True):
@@ -87,10 +92,10 @@ class JobHistory:
         Raises:
             JobNotFoundError: It is not known.
         """
-        found = self.jobs(job_id)
-        if not found:
+        records = self.jobs(job_id)
+        if not records:
             raise JobNotFoundError(job_id, self.ref.uri)
-        return found[0]
+        return records[0]
 
     def errors(
         self, job_id: str | None = None, column: str | None = None, error_type: str | None = None
@@ -143,7 +148,7 @@ def _is_running(pid: int) -> bool:
 
 
 def _started(pid: int) -> str | None:
-    """Returns when a process of this machine began, as its kernel counts, or None where that cannot be told."""
+    """Returns when a process of this machine began, by its kernel's count; None where unknown."""
     try:
         with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as file:
             # The name, in parentheses, may hold anything; what follows it does not.

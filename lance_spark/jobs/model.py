@@ -9,8 +9,9 @@ from datetime import datetime
 from typing import Any, Literal
 
 Status = Literal["PENDING", "RUNNING", "DONE", "PARTIAL", "FAILED", "CANCELLED", "DEAD"]
-"""DONE: every selected row has a value or was skipped by policy. PARTIAL: some fragments are committed, others failed. FAILED: nothing of
-what was missing could be committed. CANCELLED: ended by the user; what was complete is committed. DEAD: its driver is gone."""
+"""DONE: every selected row has a value or was skipped by policy. PARTIAL: some fragments are
+committed, others failed. FAILED: nothing of what was missing could be committed. CANCELLED: ended
+by the user; what was complete is committed. DEAD: its driver is gone."""
 
 ENDED: frozenset[Status] = frozenset({"DONE", "PARTIAL", "FAILED", "CANCELLED", "DEAD"})
 
@@ -54,20 +55,25 @@ class BackfillJobResult:
         rows_from_checkpoint: Rows whose value an earlier run had computed.
         rows_skipped: Rows that a policy skipped.
         rows_failed: Rows that have neither a value nor were skipped, where their number is known.
-        rows_carried: Rows of the rounds after the first whose value was carried over, because a concurrent commit had moved them, or
-            changed their fragment.
-        rows_recomputed: Those of `rows_computed` that were computed once more in the rounds after the first, because a concurrent commit
-            had changed their inputs.
-        rows_nulled: Rows that were left NULL because a concurrent commit changed their inputs; only with `on_stale="null"`.
-        rows_stale: Rows with a value that is out of date and that the job did not select, as far as that is known: their inputs changed
-            after it was computed, or another version of the UDF computed it. `stale=True` selects them.
-        rows_gone: Rows by which the table has shrunk since the version that was read, added ones apart.
-        new_rows: Rows that were added since the version that was read, as far as is known; they have no value yet.
+        rows_carried: Rows of the rounds after the first whose value was carried over, because a
+            concurrent commit had moved them, or changed their fragment.
+        rows_recomputed: Those of `rows_computed` that were computed once more in the rounds after
+            the first, because a concurrent commit had changed their inputs.
+        rows_nulled: Rows that were left NULL because a concurrent commit changed their inputs; only
+            with `on_stale="null"`.
+        rows_stale: Rows with a value that is out of date and that the job did not select, as far as
+            that is known: their inputs changed after it was computed, or another version of the UDF
+            computed it. `stale=True` selects them.
+        rows_gone: Rows by which the table has shrunk since the version that was read, added ones
+            apart.
+        new_rows: Rows that were added since the version that was read, as far as is known; they
+            have no value yet.
         fragments_total: Fragments with work.
         fragments_done: Fragments that are committed or had nothing to do.
         fragments_failed: Why the others were not, by fragment.
         retries: UDF calls and commits that were tried again.
-        seconds: Time per stage: read, compute, checkpoint and write are summed over tasks, commit and total are the driver's.
+        seconds: Time per stage: read, compute, checkpoint and write are summed over tasks, commit
+            and total are the driver's.
     """
 
     job_id: str
@@ -206,7 +212,8 @@ class ErrorRecord:
         input_columns: Its inputs.
         fragment_id: The fragment.
         row_address: The row's address, or None where only the range is known.
-        outcome: `skipped` by a policy, `crashed`: it killed its process, `failed`: it ended the range.
+        outcome: `skipped` by a policy, `crashed`: it killed its process, `failed`: it ended the
+            range.
         error_type: Qualified name of the exception.
         error_message: Its message.
         error_trace: Its trace, or None where there were too many.

@@ -1,4 +1,4 @@
-"""Checkpoints: the durable results of UDF calls, named after what their values depend on and nothing else."""
+"""Checkpoints: durable results of UDF calls, named after what their values depend on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The stored form of a checkpoint: one self-describing, checksummed block of bytes that holds a header and an Arrow table.
+"""The stored form of a checkpoint: one checksummed block of a header and an Arrow table.
 
     8 bytes     magic, the last of them the version of the format
     4 bytes     length of the header, little-endian
@@ -7,7 +7,8 @@
     ...         Arrow IPC stream, buffers compressed
     16 bytes    BLAKE2b of everything before
 
-A file that was cut short, changed, or made by something else is told by this alone, wherever it lies.
+A file that was cut short, changed, or made by something else is recognised by this alone, wherever
+it lies.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import pyarrow as pa
 
 from udf_runtime.errors import CheckpointError
 
-JsonValue: TypeAlias = Union[bool, int, float, str, Sequence["JsonValue"], Mapping[str, "JsonValue"], None]  # noqa: UP007 - recursive
+JsonValue: TypeAlias = Union[bool, int, float, str, Sequence["JsonValue"], Mapping[str, "JsonValue"], None]  # noqa: UP007
 """What JSON can say."""
 
 _MAGIC = b"UDFCKPT\x01"
@@ -36,8 +37,10 @@ def encode(header: Mapping[str, JsonValue], table: pa.Table, *, compression: Lit
 
     Args:
         header: What the table is; JSON values only, no NaN.
-        table: Any Arrow table. Types of extensions keep their names, and come back as such where the reader has registered them.
-        compression: `lz4` costs little where values do not compress, such as vectors; `zstd` makes names and bitmaps smaller.
+        table: Any Arrow table. Types of extensions keep their names, and come back as such where
+            the reader has registered them.
+        compression: `lz4` costs little where values do not compress, such as vectors; `zstd` makes
+            names and bitmaps smaller.
     """
     text = json.dumps(header, allow_nan=False, separators=(",", ":")).encode("utf-8")
     prefix = _MAGIC + _LENGTH.pack(len(text)) + text
@@ -52,10 +55,12 @@ def encode(header: Mapping[str, JsonValue], table: pa.Table, *, compression: Lit
 def decode(payload: bytes) -> tuple[dict[str, JsonValue], pa.Table]:
     """Returns header and table of a stored form. Runs anywhere.
 
-    Buffers that did not compress are not copied; they keep `payload` alive and may be aligned to 8 bytes only.
+    Buffers that did not compress are not copied; they keep `payload` alive and may be aligned to 8
+    bytes only.
 
     Raises:
-        CheckpointError: The payload is cut short, changed, of another format version, or something else altogether.
+        CheckpointError: The payload is cut short, changed, of another format version, or something
+            else altogether.
     """
     view = memoryview(payload)
     if len(payload) < len(_MAGIC) + _LENGTH.size + _CHECKSUM_BYTES or view[:7] != _MAGIC[:7]:

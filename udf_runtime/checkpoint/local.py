@@ -13,10 +13,11 @@ _TRIES = 100
 
 @dataclass(frozen=True, slots=True)
 class LocalObjects:
-    """Keeps each object in a file of its own. A picklable value; safe beside other threads and processes.
+    """Keeps each object in a file of its own.
 
-    Writing is atomic for readers and for a process that is killed. It does not wait for the disk: what a machine's crash leaves of a
-    file is told by its checksum.
+    A picklable value; safe beside other threads and processes. Writing is atomic for readers and
+    for a process that is killed. It does not wait for the disk: what a machine's crash leaves of a
+    file is recognised by its checksum.
 
     Attributes:
         root: Folder that all paths are relative to. It is made when the first object is.
@@ -51,8 +52,9 @@ class LocalObjects:
             try:
                 return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             except FileNotFoundError:
-                # Another process may take the folder away again, because it deleted the last file in it.
-                # The second error: the folder was there, and was gone when `makedirs` looked whether it is one.
+                # Another process may take the folder away again, because it deleted the last file
+                # in it. The second error: the folder was there, and was gone when `makedirs` looked
+                # whether it is one.
                 with contextlib.suppress(FileNotFoundError, FileExistsError):
                     os.makedirs(folder, exist_ok=True)
         return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -70,7 +72,7 @@ class LocalObjects:
             return None
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the paths of all objects in a folder and its folders, sorted; the folder need not be there."""
+        """Returns the paths of all objects below a folder, sorted; the folder need not be there."""
         return sorted(path for path in self._walk(prefix) if not _is_temporary(path))
 
     def delete(self, path: str) -> None:
@@ -90,7 +92,7 @@ class LocalObjects:
             folder = os.path.dirname(folder)
 
     def remove_leftovers(self, prefix: str, *, older_than_s: float) -> int:
-        """Deletes files that writers were killed over, if nobody has written to them for so long; returns how many."""
+        """Deletes files of killed writers that are older than this; returns how many."""
         oldest = time.time() - older_than_s
         removed = 0
         for path in self._walk(prefix):

@@ -1,4 +1,4 @@
-"""Texts as parts of object names: every store and file system takes them as they are, and listings give them back unchanged."""
+"""Texts as parts of object names, which every store and file system keeps unchanged."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _ESCAPED = re.compile("=([0-9A-F]{2})")
 
 
 def quote(text: str) -> str:
-    """Returns a text as ASCII letters, digits, `_`, `-`, and `=XX` for every other byte of its UTF-8.
+    """Returns a text as ASCII letters, digits, `_`, `-`, and `=XX` for other bytes of its UTF-8.
 
     Raises:
         ValueError: The text is empty or too long for a file name.
@@ -21,7 +21,8 @@ def quote(text: str) -> str:
     quoted = _escape(text)
     if not 0 < len(quoted) <= _MOST_BYTES:
         raise ValueError(
-            f"{text[:40]!r} has {len(quoted)} bytes as part of a file name - at most {_MOST_BYTES}, and at least one, are possible - "
+            f"{text[:40]!r} has {len(quoted)} bytes as part of a file name - at most {_MOST_BYTES}, and at least one, "
+            "are possible - "
             "give a shorter name, of ASCII letters and digits"
         )
     return quoted

@@ -1,11 +1,14 @@
 """Where checkpoints are kept: :class:`CheckpointStore`, over any store of named objects.
 
-    <root>/<key>/<source>/<start>-<stop>.<rows>.<job>.<random>.rows     values of rows of one fragment
-    <root>/<key>/<source>/file.<job>.<random>.ref                       a pointer to a whole column file
+    <root>/<key>/<source>/<start>-<stop>.<rows>.<job>.<random>.rows     values of rows of one
+    fragment <root>/<key>/<source>/file.<job>.<random>.ref                       a pointer to a
+    whole column file
 
-`key` is the digest of a :class:`~udf_runtime.checkpoint.key.CheckpointKey`, `source` that of the fragment's input files. So whoever needs
-the same values finds them, whatever its job, filter or batch size, and nobody else does. The names say enough for planning: one listing
-tells which rows are there. Nothing is ever changed in place, and every name is new: writers need not know of each other.
+`key` is the digest of a :class:`~udf_runtime.checkpoint.key.CheckpointKey`, `source` that of the
+fragment's input files. So each job that needs the same values finds them, whatever its job, filter
+or batch size, and no other job does. The names say enough for planning: one listing tells which
+rows are there. Nothing is ever changed in place, and every name is new: writers need not know of
+each other.
 """
 
 from __future__ import annotations
@@ -38,25 +41,32 @@ _LEFTOVER_AGE_S = 24 * 3600.0
 
 
 class Objects(Protocol):
-    """A store of named blocks of bytes. Implementations are picklable, and safe beside other threads and processes.
+    """A store of named blocks of bytes.
 
-    Paths are relative, with `/` between folders. A listing shows what was put before it began.
+    Implementations are picklable, and safe beside other threads and processes. Paths are relative,
+    with `/` between folders. A listing shows what was put before it began.
     """
 
     def put(self, path: str, data: bytes) -> None:
-        """Makes or replaces an object; a reader sees all of it or nothing. Raises OSError where the store refuses."""
+        """Makes or replaces an object; a reader sees all of it or nothing.
+
+        Raises OSError where the store refuses.
+        """
 
     def get(self, path: str) -> bytes | None:
-        """Returns an object's content, or None where there is none. Raises OSError where the store refuses."""
+        """Returns an object's content, or None where there is none.
+
+        Raises OSError where the store refuses.
+        """
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the paths of all objects in a folder and the folders in it, sorted; a folder need not be there."""
+        """Returns the paths of all objects below a folder, sorted; the folder need not be there."""
 
     def delete(self, path: str) -> None:
         """Deletes an object if it is there. Raises OSError where the store refuses."""
 
     def remove_leftovers(self, prefix: str, *, older_than_s: float) -> int:
-        """Deletes what killed writers left, where the store shows such things, and returns how many there were."""
+        """Deletes what killed writers left, where the store shows it; returns how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,11 +126,13 @@ class CheckpointStore:
             source: Digest of the fragment's input files.
             job_id: The job that computed them.
             offsets: Physical row offsets, uint32 or int64, ascending, each once, without NULLs.
-            values: Their values, of any Arrow type; NULL means computed as NULL. Leave out rows without a result.
+            values: Their values, of any Arrow type; NULL means computed as NULL. Leave out rows
+                without a result.
 
         Raises:
             CheckpointError: The store refused.
-            ValueError: Offsets and values do not belong together, or the job id is too long for a file name.
+            ValueError: Offsets and values do not belong together, or the job id is too long for a
+                file name.
         """
         positions = _checked(offsets, values)
         start, stop = (int(positions[0]), int(positions[-1]) + 1) if len(positions) else (0, 0)
@@ -143,7 +155,9 @@ class CheckpointStore:
         rows: Mapping[str, JsonValue],
         context: Mapping[str, JsonValue],
     ) -> CheckpointEntry:
-        """Stores a pointer to a finished column file of one fragment, instead of its values. Runs in a task.
+        """Stores a pointer to a finished column file of one fragment, instead of its values.
+
+        Runs in a task.
 
         Args:
             key: What the values in the file depend on.
@@ -169,7 +183,9 @@ class CheckpointStore:
         return CheckpointEntry(kind="reference", job_id=job_id, path=path)
 
     def find(self, key: CheckpointKey, source: str) -> list[CheckpointEntry]:
-        """Returns the entries of one fragment, by first row and path. One listing; nothing is opened.
+        """Returns the entries of one fragment, by first row and path.
+
+        One listing; nothing is opened.
 
         Raises:
             CheckpointError: The store refused.
@@ -197,7 +213,9 @@ class CheckpointStore:
         return set(self.find_all(key))
 
     def read(self, entry: CheckpointEntry, key: CheckpointKey, source: str) -> tuple[Array, Array] | None:
-        """Returns row offsets (int64, ascending) and their values, or None where the entry is gone, damaged, or somebody else's.
+        """Returns row offsets (int64, ascending) and their values.
+
+        None where the entry is gone, damaged, or of another key.
 
         Raises:
             CheckpointError: The store refused; whether the entry is there is not known.
@@ -206,9 +224,9 @@ class CheckpointStore:
         if content is None:
             return None
         header, table = content
-        told = [header.get("start"), header.get("stop"), header.get("rows"), len(table)]
+        stated = [header.get("start"), header.get("stop"), header.get("rows"), len(table)]
         names = table.column_names
-        if told != [entry.start, entry.stop, entry.rows, entry.rows] or names not in (["value"], ["value", "offset"]):
+        if stated != [entry.start, entry.stop, entry.rows, entry.rows] or names not in (["value"], ["value", "offset"]):
             _warn(entry, "it does not hold what its name says")
             return None
         offsets: Array
@@ -219,7 +237,7 @@ class CheckpointStore:
         return offsets, _single(table["value"])
 
     def read_reference(self, entry: CheckpointEntry, key: CheckpointKey, source: str) -> ColumnFileReference | None:
-        """Returns what a reference says, or None where the entry is gone, damaged, or somebody else's.
+        """Returns the body of a reference; None where it is gone, damaged, or of another key.
 
         Whether the column file is still there is for the caller to see.
 
@@ -236,7 +254,9 @@ class CheckpointStore:
         return cast("ColumnFileReference", {field: content[0][field] for field in fields})
 
     def column_files(self) -> set[str]:
-        """Returns the names of all column files that references point to, whatever their key. Opens each reference.
+        """Returns the names of all column files that references point to, whatever their key.
+
+        Opens each reference.
 
         Raises:
             CheckpointError: The store refused.
@@ -261,10 +281,11 @@ class CheckpointStore:
         self._delete(entry.path)
 
     def cleanup(self, *, keep: Callable[[str, str], bool]) -> int:
-        """Deletes the checkpoints that nobody can use any more. Runs on the driver.
+        """Deletes the checkpoints that no job can use any more. Runs on the driver.
 
         Args:
-            keep: Tells for the digest of a key and a source whether their checkpoints stay. Asked once for each pair.
+            keep: Tells for the digest of a key and a source whether their checkpoints stay. Asked
+                once for each pair.
 
         Returns:
             How many objects were deleted.
@@ -316,7 +337,8 @@ class CheckpointStore:
             self.objects.put(path, payload)
         except OSError as error:
             raise CheckpointError(
-                f"a checkpoint cannot be written: {error} - at {path} - check space and permissions at the place of the checkpoints"
+                f"a checkpoint cannot be written: {error} - at {path} - check space and permissions at the place of "
+                "the checkpoints"
             ) from error
 
     def _list(self, folder: str) -> list[str]:
@@ -332,7 +354,8 @@ class CheckpointStore:
             self.objects.delete(path)
         except OSError as error:
             raise CheckpointError(
-                f"a checkpoint cannot be deleted: {error} - at {path} - check permissions at the place of the checkpoints"
+                f"a checkpoint cannot be deleted: {error} - at {path} - check permissions at the place of the "
+                "checkpoints"
             ) from error
 
 
@@ -356,7 +379,8 @@ def _checked(offsets: Array, values: Array) -> np.ndarray[tuple[int], np.dtype[n
 
 
 def _single(column: pa.ChunkedArray[Any]) -> Array:
-    # What was written was one array, and a stream keeps it in one piece; without rows it may keep none.
+    # What was written was one array, and a stream keeps it in one piece; without rows it may keep
+    # none.
     found: Array = column.chunks[0] if column.num_chunks else pa.nulls(0, column.type)
     return found
 

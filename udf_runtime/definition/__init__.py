@@ -1,4 +1,4 @@
-"""Definitions of user-defined functions: what `@udf` makes, and how it is read from a function or class."""
+"""Definitions of user-defined functions: what `@udf` makes of a function or class."""
 
 from __future__ import annotations
 

@@ -25,14 +25,15 @@ class Unresolved:
 
 
 def resolved(annotation: object, func: Callable[..., object], local_names: Mapping[str, object]) -> object:
-    """Returns an annotation with the strings in it replaced by what they name, or :class:`Unresolved`.
+    """Returns an annotation with its strings replaced by what they name, or :class:`Unresolved`.
 
     Names are looked up in the function's globals, its closure, and `local_names`.
 
     Args:
         annotation: As the signature has it; `inspect.Parameter.empty` for none.
         func: The function that it is of; whatever wraps it is looked through.
-        local_names: The variables that surrounded the definition, which no closure holds unless the body uses them.
+        local_names: The variables that surrounded the definition, which no closure holds unless the
+            body uses them.
     """
     if annotation is inspect.Parameter.empty:
         return annotation
@@ -51,7 +52,7 @@ def resolved(annotation: object, func: Callable[..., object], local_names: Mappi
 
 
 def function_of(func: Callable[..., object]) -> types.FunctionType | None:
-    """Returns the Python function behind a partial, a method, or a callable object; None where there is none."""
+    """Returns the Python function behind a partial, method or callable object; None without one."""
     seen: object = func
     while True:
         if isinstance(seen, functools.partial):

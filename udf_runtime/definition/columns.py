@@ -10,7 +10,8 @@ T = TypeVar("T")
 class Columns(Generic[T]):
     """Says that a UDF fills one column per field of T, a NamedTuple or a dataclass.
 
-    Only ever an annotation. A scalar UDF returns a T; a vectorised one a `pa.StructArray` or a `pa.RecordBatch` with T's fields.
+    Only ever an annotation. A scalar UDF returns a T; a vectorised one a `pa.StructArray` or a
+    `pa.RecordBatch` with T's fields.
 
     Examples:
         ```python

@@ -47,7 +47,9 @@ class _Wishes:
 
 @dataclasses.dataclass(frozen=True, slots=True, eq=False)
 class UdfFactory:
-    """What `@udf` makes of a class: called with the class's arguments, it returns a UDF. No instance is made for that.
+    """What `@udf` makes of a class: called with its arguments, it returns a UDF.
+
+    No instance is made for that.
 
     Attributes:
         cls: The class.
@@ -62,7 +64,8 @@ class UdfFactory:
         Each process that runs it calls the constructor once, and then `setup()`, if there is one.
 
         Raises:
-            UdfDefinitionError: The arguments do not fit the constructor, or `__call__` is none of a UDF.
+            UdfDefinitionError: The arguments do not fit the constructor, or `__call__` is none of a
+                UDF.
         """
         name = self._wishes.name or self.cls.__name__
         call = _call_of(self.cls, name)
@@ -70,7 +73,8 @@ class UdfFactory:
             inspect.signature(self.cls).bind(*args, **kwargs)
         except TypeError as error:
             raise UdfDefinitionError(
-                f"the arguments do not fit the constructor: {error} - UDF {name!r} - call it as {name}{inspect.signature(self.cls)}"
+                f"the arguments do not fit the constructor: {error} - UDF {name!r} - call it as "
+                f"{name}{inspect.signature(self.cls)}"
             ) from error
         return self._wishes.define(Stateful(self.cls, args, kwargs), call, name)
 
@@ -150,18 +154,21 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     error_handling: OnError = None,
     auto_backfill: bool = False,
 ) -> UDF | UdfFactory | UdfDecorator:
-    """Makes a UDF of a function or a callable object, and a factory of UDFs of a class. With or without arguments.
+    """Makes a UDF of a function or a callable object, and a factory of UDFs of a class.
 
-    The annotations of the parameters tell the kind: `pa.Array`, `pd.Series`, one `pa.RecordBatch`, an `Iterator` over one of these (or
-    over tuples of arrays or series); everything else is a scalar UDF, called once per row with None for NULL.
+    With or without arguments. The annotations of the parameters tell the kind: `pa.Array`,
+    `pd.Series`, one `pa.RecordBatch`, an `Iterator` over one of these (or over tuples of arrays or
+    series); everything else is a scalar UDF, called once per row with None for NULL.
 
     Args:
         func: What is decorated.
-        data_type: Arrow type of the results; told from the annotation of a scalar function's result if left out.
-        input_columns: Columns that the parameters read, in order; the parameters' names if left out. A parameter with a default is no
-            input unless a column is given for it here.
+        data_type: Arrow type of the results; taken from the annotation of a scalar function's
+            result if left out.
+        input_columns: Columns that the parameters read, in order; the parameters' names if left
+            out. A parameter with a default is no input unless a column is given for it here.
         name: Name of the UDF; the function's if left out.
-        version: What stands for the code in checkpoints and records; a digest of code, input columns and type if left out.
+        version: What stands for the code in checkpoints and records; a digest of code, input
+            columns and type if left out.
         num_cpus: Processor cores that one call uses.
         num_gpus: GPUs that one process uses.
         memory: Bytes that one process uses.
@@ -170,7 +177,8 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         max_checkpoint_size: Most rows of an adaptive checkpoint.
         task_size: Rows of one task.
         timeout: Seconds that one row may take; scalar UDFs only.
-        on_error: What to do about errors: a policy, a matcher, or a list of matchers; the first error fails the work if left out.
+        on_error: What to do about errors: a policy, a matcher, or a list of matchers; the first
+            error fails the work if left out.
         field_metadata: Metadata that the columns get.
         manifest: Refused: environments of single UDFs are not available.
         cuda: Deprecated; `num_gpus=1`.
@@ -179,7 +187,8 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         auto_backfill: Refused if true: nothing runs by itself.
 
     Raises:
-        UdfDefinitionError: Something about the definition cannot work; the message says what, and what to do.
+        UdfDefinitionError: Something about the definition cannot work; the message says what, and
+            what to do.
     """
     _refuse(manifest=manifest, auto_backfill=auto_backfill)
     if on_error is not None and error_handling is not None:
@@ -209,7 +218,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
 
 
 def as_udf(value: object) -> UDF | None:
-    """Returns a UDF as it is, the UDF of a decorated class whose constructor needs no arguments, and None for anything else.
+    """Returns a UDF as it is, that of a decorated class without arguments, None for all else.
 
     Raises:
         UdfDefinitionError: The constructor of the class needs arguments.
@@ -264,8 +273,8 @@ def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int
 def _names_around(frame: types.FrameType | None) -> dict[str, object]:
     """Returns the types and modules among the variables of the function that called `udf`.
 
-    Annotations that are strings may name them, and a closure only has those that the body uses. Other variables are left alone, so
-    that a factory does not keep a user's data alive.
+    Annotations that are strings may name them, and a closure only has those that the body uses.
+    Other variables are left alone, so that a factory does not keep a user's data alive.
     """
     caller = frame.f_back if frame is not None else None
     if caller is None or caller.f_locals is caller.f_globals:

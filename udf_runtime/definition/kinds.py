@@ -1,4 +1,4 @@
-"""The kinds of UDF, told apart by what a function gets and returns in one call."""
+"""The kinds of UDF, distinguished by what a function gets and returns in one call."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Literal
 import pyarrow as pa
 
 Form = Literal["value", "list", "numpy", "blob"]
-"""How the values of a parameter arrive: as they are, a list column as Python lists or as NumPy arrays, a blob as a readable file."""
+"""How the values of a parameter arrive: as they are, a list column as Python lists or as NumPy
+arrays, a blob as a readable file."""
 
 
 class Kind(enum.Enum):
@@ -35,7 +36,7 @@ class Kind(enum.Enum):
 
     @property
     def takes_batches(self) -> bool:
-        """Whether it gets whole record batches, so that its input columns are decided where it is registered."""
+        """Whether it gets whole record batches, so that registration decides about its inputs."""
         return self in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER)
 
 
@@ -44,8 +45,10 @@ class Parameter:
     """One input of a UDF.
 
     Attributes:
-        name: Name of the function's parameter; the column that it reads unless `input_columns` says otherwise.
-        type: Arrow type of its annotation, None where there is none or it says nothing about the column.
+        name: Name of the function's parameter; the column that it reads unless `input_columns` says
+            otherwise.
+        type: Arrow type of its annotation, None where there is none or it says nothing about the
+            column.
         form: How the values arrive.
     """
 

@@ -1,4 +1,4 @@
-"""What the signature of a function says about the UDF that it becomes: its kind, inputs and output."""
+"""What a function's signature says about its UDF: kind, inputs and output."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ class UdfSignature:
 
     Attributes:
         kind: The kind of UDF.
-        inputs: Parameters that columns can be given to, in order: those without a default, then those with one.
-            For the kinds that take record batches, the one batch.
+        inputs: Parameters that columns can be given to, in order: those without a default, then
+            those with one. For the kinds that take record batches, the one batch.
         required: How many of them have no default.
         data_type: Type of the output, the struct of T for `Columns[T]`.
         is_columns: Whether each field of the output is a column of its own.
@@ -96,7 +96,8 @@ def signature_of(func: Callable[..., object], request: SignatureRequest) -> UdfS
     """Reads a function's signature.
 
     Raises:
-        UdfDefinitionError: It is none of a UDF, its kind or output cannot be told, or its annotations contradict each other.
+        UdfDefinitionError: It is none of a UDF, its kind or output is unknown, or its
+            annotations contradict each other.
     """
     return _Reader(func, request).read()
 
@@ -132,7 +133,7 @@ class _Reader:
         return UdfSignature(kind=kind, inputs=inputs, required=required, data_type=data_type, is_columns=is_columns)
 
     def _signature(self) -> tuple[list[inspect.Parameter], object]:
-        """Returns the parameters that a positional call can fill, and the annotation of the result."""
+        """Returns the parameters that a positional call fills, and the result's annotation."""
         try:
             signature = inspect.signature(self._func)
         except (TypeError, ValueError) as error:
@@ -174,7 +175,7 @@ class _Reader:
         )
 
     def _kind(self, annotations: Sequence[object]) -> tuple[Kind, int | None]:
-        """Returns the kind, and how many columns one item of an iterator holds (None: that is not said)."""
+        """Returns the kind, and the columns of one item of an iterator (None: that is not said)."""
         found = [_shape_of(annotation) for annotation in annotations]
         explicit = self._request.kind
         if explicit is not None:
@@ -202,7 +203,7 @@ class _Reader:
         if kind is None or (kind is Kind.RECORD_BATCH_ITER and len(item) > 1):
             raise self.error(
                 f"an iterator over {annotations[0]} is no input of a UDF",
-                "take Iterator[pa.Array], Iterator[pd.Series], Iterator[pa.RecordBatch], or one over tuples of arrays or series",
+                "take Iterator[pa.Array], Iterator[pd.Series], Iterator[pa.RecordBatch], or one of tuples of arrays or series",
             )
         return kind, _width_of(annotations[0])
 
@@ -260,7 +261,7 @@ class _Reader:
         return arrow_type(returns, where=f"the result of {self._where}"), False
 
     def _check_result(self, kind: Kind, returns: object, inner: object) -> None:
-        """Refuses a result that is annotated as one of another kind; one without annotation is what the kind says."""
+        """Refuses a result that is annotated as one of another kind."""
         if returns is _EMPTY:
             return
         shape = _shape_of(inner)
@@ -311,7 +312,7 @@ def _shape_of(annotation: object) -> Shape:
 
 
 def _item_of(annotation: object) -> list[object]:
-    """Returns what one item of an annotated iterator consists of, without the ellipsis of `tuple[X, ...]`."""
+    """Returns the parts of one item of an annotated iterator, without the `...` of a tuple."""
     arguments = typing.get_args(annotation)
     if not arguments:
         return []
@@ -321,7 +322,7 @@ def _item_of(annotation: object) -> list[object]:
 
 
 def _width_of(annotation: object) -> int | None:
-    """Returns how many columns one item of an annotated iterator holds, None where the annotation does not say."""
+    """Returns how many columns an item of an annotated iterator holds; None if not said."""
     arguments = typing.get_args(annotation) if _shape_of(annotation) == "iterator" else ()
     if not arguments or (typing.get_origin(arguments[0]) is tuple and Ellipsis in typing.get_args(arguments[0])):
         return None

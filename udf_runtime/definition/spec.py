@@ -21,7 +21,9 @@ from udf_runtime.policies import ErrorPolicy
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """How a UDF wants to be run. None of it changes what is computed, so none of it is in the version.
+    """How a UDF wants to be run.
+
+    None of it changes what is computed, so none of it is in the version.
 
     Attributes:
         num_cpus: Processor cores that one call uses, None for one.
@@ -73,16 +75,19 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class UDF(Settings):
-    """A user-defined function over columns. Immutable, picklable, and still callable like the function that it was made from.
+    """A user-defined function over columns.
 
-    Made by `@udf` or :meth:`define`.
+    Immutable, picklable, and still callable like the function that it was made from. Made by `@udf`
+    or :meth:`define`.
 
     Attributes:
         name: Its name, in messages, records and checkpoints.
         signature: What was read from the function's signature.
         target: The function, or the class with its arguments.
-        input_columns: Columns that the parameters read, in order; None for the kinds that take record batches.
-        given_version: The explicit version, or the one that was told before pickling; None while it follows the code.
+        input_columns: Columns that the parameters read, in order; None for the kinds that take
+            record batches.
+        given_version: The explicit version, or the one that was found before pickling; None while
+            it follows the code.
         payload: The bytes that it was unpickled from, None in the process that defines it.
     """
 
@@ -110,18 +115,21 @@ class UDF(Settings):
 
         Args:
             func: A function, a method, a partial, a callable object, or a :class:`Stateful`.
-            kind: What it gets and returns; told from its annotations if left out.
-            data_type: Type of its results; told from the annotation of its result if left out.
-            input_columns: Columns that its parameters read, in order; the parameters' names if left out. A parameter with a default
-                is no input unless a column is given for it here.
+            kind: What it gets and returns; taken from its annotations if left out.
+            data_type: Type of its results; taken from the annotation of its result if left out.
+            input_columns: Columns that its parameters read, in order; the parameters' names if left
+                out. A parameter with a default is no input unless a column is given for it here.
             name: Its name; the function's if left out.
-            version: What stands for its code in checkpoints and records; a digest of the code if left out.
+            version: What stands for its code in checkpoints and records; a digest of the code if
+                left out.
             settings: How it wants to be run.
-            call: The function whose signature counts, `__call__` of a class that was not constructed yet.
+            call: The function whose signature counts, `__call__` of a class that was not
+                constructed yet.
             local_names: Variables around the definition, for annotations that are strings.
 
         Raises:
-            UdfDefinitionError: Something about it cannot work; the message says what, and what to do.
+            UdfDefinitionError: Something about it cannot work; the message says what, and what to
+                do.
         """
         if not callable(func) and not isinstance(func, Stateful):
             raise UdfDefinitionError(
@@ -178,7 +186,7 @@ class UDF(Settings):
 
     def __reduce__(self) -> tuple[object, ...]:
         state = {field.name: getattr(self, field.name) for field in dataclasses.fields(self)}
-        # Told here, where the code is: other processes may see other globals.
+        # Computed here, where the code is: other processes may see other globals.
         return (_rebuild, (state | {"given_version": self.version, "payload": None},))
 
     @property
@@ -198,7 +206,7 @@ class UDF(Settings):
 
     @property
     def parameters(self) -> tuple[Parameter, ...]:
-        """The inputs of a call in order, as many as there are input columns; for record batches the one batch."""
+        """The inputs of a call, one per input column; for record batches the one batch."""
         inputs = self.signature.inputs
         return inputs if self.input_columns is None else inputs[: len(self.input_columns)]
 
@@ -206,8 +214,8 @@ class UDF(Settings):
     def version(self) -> str:
         """The explicit version, or a digest of code, input columns and data type.
 
-        A digest is made anew each time while the code can still change: a helper may be defined after the UDF, a cell of a notebook
-        may be run again. Pickling settles it.
+        A digest is made anew each time while the code can still change: a helper may be defined
+        after the UDF, a cell of a notebook may be run again. Pickling settles it.
         """
         if self.given_version is not None:
             return self.given_version
@@ -235,14 +243,15 @@ class UDF(Settings):
         """Returns the same UDF over other columns, given to its parameters by position.
 
         Raises:
-            UdfDefinitionError: The number of columns does not fit, or the UDF takes whole record batches.
+            UdfDefinitionError: The number of columns does not fit, or the UDF takes whole record
+                batches.
         """
         where = f"UDF {self.name!r}"
         bound = _bound_columns(self.signature, _checked_columns(columns, where), where)
         return dataclasses.replace(self, input_columns=bound, payload=None)
 
     def load(self) -> Callable[..., Any]:
-        """Returns this process's callable: the function, or the one instance of the class, constructed and set up by now.
+        """Returns this process's callable: the function, or the one instance of the class, set up.
 
         Thread-safe. Raises what the constructor or `setup` of a class raises.
         """
@@ -258,10 +267,11 @@ class UDF(Settings):
 
     @staticmethod
     def loads(payload: bytes) -> UDF:
-        """Returns the UDF that :meth:`dumps` gave bytes of. Runs code of whoever made them.
+        """Returns the UDF that :meth:`dumps` gave bytes of. Runs the code of their author.
 
         Raises:
-            UdfDefinitionError: The bytes are damaged, hold something else, or need a module that is not there.
+            UdfDefinitionError: The bytes are damaged, hold something else, or need a module that is
+                not there.
         """
         found = unpickled(payload, what="a UDF")
         if not isinstance(found, UDF):
@@ -311,7 +321,7 @@ def _rebuild(state: dict[str, Any]) -> UDF:
 
 
 def _has_state(func: Callable[..., object]) -> bool:
-    """Tells a callable object, which each process is to have once, from functions, methods and partials."""
+    """Returns whether it is a callable object, which each process has once."""
     return (
         not isinstance(func, functools.partial) and not hasattr(func, "__qualname__") and not hasattr(func, "__name__")
     )
@@ -354,6 +364,7 @@ def _bound_columns(signature: UdfSignature, columns: tuple[str, ...] | None, whe
     if not max(signature.required, 1) <= len(columns) <= len(signature.inputs):
         raise UdfDefinitionError(
             f"the function expects {signature.accepted} parameters but {len(columns)} input columns were given "
-            f"({', '.join(columns)}) - {where} - give one column per parameter: {', '.join(p.name for p in signature.inputs)}"
+            f"({', '.join(columns)}) - {where} - give one column per parameter: "
+            f"{', '.join(p.name for p in signature.inputs)}"
         )
     return columns

@@ -1,4 +1,4 @@
-"""Callables with a state: made once per process, wherever and however often the UDF is unpickled there."""
+"""Callables with a state: made once per process, however often the UDF is unpickled."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ from udf_runtime.errors import UdfDefinitionError
 
 
 class _Once:
-    """One value that is made at its first use, by one thread. A failure to make it leaves things as they were."""
+    """One value that is made at its first use, by one thread.
+
+    A failure to make it leaves things as they were.
+    """
 
     __slots__ = ("_lock", "_value")
 
@@ -34,10 +37,11 @@ _instances_lock = threading.Lock()
 
 
 class Stateful:
-    """A class with constructor arguments, or a callable object; made where it is called, not where it is defined.
+    """A class with constructor arguments, or a callable object; made where it is called.
 
-    Thread-safe. Within the defining process the instance belongs to this object; every other process makes one for all copies of
-    the same payload and keeps it until :func:`forget_instances`.
+    Thread-safe. Within the defining process the instance belongs to this object; every other
+    process makes one for all copies of the same payload and keeps it until
+    :func:`forget_instances`.
     """
 
     __slots__ = ("_once", "_payload", "_recipe")
@@ -110,7 +114,7 @@ def _from_payload(payload: bytes) -> Stateful:
 
 
 def forget_instances() -> None:
-    """Drops the instances of class UDFs that this process made for unpickled UDFs; a later call makes them anew."""
+    """Drops this process's instances of unpickled class UDFs; a call makes them anew."""
     with _instances_lock:
         _instances.clear()
 
@@ -137,7 +141,7 @@ def unpickled(payload: bytes, *, what: str) -> object:
         UdfDefinitionError: The payload is damaged, or needs a module that is not there.
     """
     try:
-        return pickle.loads(payload)  # noqa: S301  # UDFs are code; whoever may not run stored ones does not come here
+        return pickle.loads(payload)  # noqa: S301  # UDFs are code; where stored ones are forbidden, none comes here
     except Exception as error:
         raise UdfDefinitionError(
             f"{what} cannot be unpickled: {type(error).__name__}: {error} - in this process - "

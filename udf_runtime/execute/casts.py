@@ -1,4 +1,4 @@
-"""Which Arrow types may become which, and the cast itself: widening and checked narrowing within a family, nothing that guesses."""
+"""Which Arrow types may become which, and the cast: within a family, nothing that guesses."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ _LISTS = (t.is_list, t.is_large_list, t.is_fixed_size_list, t.is_list_view, t.is
 def can_become(source: Any, target: Any) -> bool:  # noqa: ANN401 - DataType, and what subclasses add to it
     """Tells whether values of a type may be cast to another, should each value fit.
 
-    Numbers may become other numbers, and lists, text, bytes, times, structs (by field name) others of their family. Text never becomes
-    numbers or numbers text, and booleans are not numbers: such an output is a mistake more often than a wish.
+    Numbers may become other numbers, and lists, text, bytes, times, structs (by field name) others
+    of their family. Text never becomes numbers or numbers text, and booleans are not numbers: such
+    an output is a mistake more often than a wish.
     """
     if source.equals(target) or t.is_null(source):
         return True
@@ -40,7 +41,8 @@ def cast(array: Any, target: pa.DataType) -> pa.Array[Any]:  # noqa: ANN401 - Ar
     """Returns the array as the type, for types of which `can_become` is true.
 
     Raises:
-        pa.ArrowException: A value does not fit: too large, not a whole number, a list of the wrong length.
+        pa.ArrowException: A value does not fit: too large, not a whole number, a list of the wrong
+            length.
     """
     made: pa.Array[Any] = array
     if array.type.equals(target):

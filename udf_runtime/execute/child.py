@@ -1,9 +1,10 @@
 """The process that runs a UDF for a runner: `python -m udf_runtime.execute.child PARENT_PID`.
 
-Batches come on standard input and results go to standard output, as frames. Both are moved to other descriptors before any of the user's
-code runs, so what a UDF prints goes to standard error and what it reads from standard input is empty. The process ends with its parent:
-a thread waits for the end of the input, and looks from time to time whether the parent is still there, since the input may be held
-open by somebody else who was forked from the parent.
+Batches come on standard input and results go to standard output, as frames. Both are moved to other
+descriptors before any of the user's code runs, so what a UDF prints goes to standard error and what
+it reads from standard input is empty. The process ends with its parent: a thread waits for the end
+of the input, and looks from time to time whether the parent is still there, since the input may be
+held open by another process that was forked from the parent.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ Frame = tuple[Tag, pa.Buffer]
 
 def main(parent: int) -> None:
     """Serves the parent process until it says that it is done, or is gone."""
-    # Ctrl-C reaches every process of the terminal; the parent decides what it means, and ends this one.
+    # Ctrl-C reaches every process of the terminal; the parent decides what it means, and ends this
+    # one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reading, writing = _take_standard_streams()
     faulthandler.enable()  # where native code crashed, for the log
@@ -109,7 +111,7 @@ class _Serving:
 
 
 def _take_standard_streams() -> tuple[int, int]:
-    """Returns descriptors of the frames, and leaves standard input empty and standard output joined to standard error."""
+    """Returns descriptors of the frames; user code prints to standard error and reads nothing."""
     reading, writing = os.dup(0), os.dup(1)  # not inherited by processes that the UDF starts
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
@@ -127,7 +129,8 @@ def _read_frames(reading: int, frames: queue.SimpleQueue[Frame], parent: int) ->
                 os._exit(1)
         frame = read_frame(reading)
         if frame is None:
-            # The parent is gone without a word. Nobody wants the rest of a call that may take long: no cleanup, no waiting for threads.
+            # The parent is gone. No process wants the rest of a call that may take long:
+            # no cleanup, no waiting for threads.
             os._exit(1)
         frames.put(frame)
         if frame[0] is Tag.QUIT:
@@ -138,7 +141,7 @@ def _pickled(error: BaseException) -> bytes | None:
     try:
         payload: bytes = cloudpickle.dumps(error)
         pickle.loads(payload)  # noqa: S301 - made in the line above; an exception may pickle well and fail to load
-    except Exception:  # noqa: BLE001 - a user's exception may raise anything here; its type, text and trace are sent anyway
+    except Exception:  # noqa: BLE001 - a user's exception may raise anything here; its text is sent anyway
         return None
     return payload
 

@@ -1,7 +1,8 @@
 """The messages between a runner and the process that runs a UDF for it: a tag, a length and bytes.
 
-The child asks for each batch (`NEXT`); the runner answers with `BATCH`, with `END` (no more in this stream) or with `QUIT`. For each batch
-the child answers with `RECORD` (a pickled :class:`Answer`) and `VALUES`, or with `ERROR` (a pickled :class:`Failure`).
+The child asks for each batch (`NEXT`); the runner answers with `BATCH`, with `END` (no more in this
+stream) or with `QUIT`. For each batch the child answers with `RECORD` (a pickled :class:`Answer`)
+and `VALUES`, or with `ERROR` (a pickled :class:`Failure`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ class Tag(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What the child needs first: the pickled UDF, and what opens its blobs (cloudpickle; None: the default)."""
+    """What the child needs first: the pickled UDF, and what opens its blobs (None: the default)."""
 
     udf: bytes
     open_blobs: bytes | None
@@ -52,7 +53,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """An error that ends a run in the child: pickled on its own, and its cause too, where they can be."""
+    """An error that ends a run in the child, and its cause: each pickled where that is possible."""
 
     error: bytes | None
     cause: bytes | None
@@ -65,7 +66,7 @@ def write_frame(fd: int, tag: Tag, payload: bytes | pa.Buffer = b"") -> None:
     """Writes a frame whole.
 
     Raises:
-        BrokenPipeError: Nobody reads any more.
+        BrokenPipeError: The reader is gone.
     """
     body = memoryview(payload)
     _write(fd, memoryview(_HEAD.pack(tag.value, len(body))))
@@ -73,7 +74,10 @@ def write_frame(fd: int, tag: Tag, payload: bytes | pa.Buffer = b"") -> None:
 
 
 def read_frame(fd: int) -> tuple[Tag, pa.Buffer] | None:
-    """Reads a frame; None: the other side is gone (also in the middle of a frame). The payload's memory is aligned as Arrow wants it."""
+    """Reads a frame; None: the other side is gone (also in the middle of a frame).
+
+    The payload's memory is aligned as Arrow wants it.
+    """
     head = pa.allocate_buffer(_HEAD.size)
     if not _read(fd, memoryview(head)):
         return None
@@ -85,7 +89,7 @@ def read_frame(fd: int) -> tuple[Tag, pa.Buffer] | None:
 
 
 def wait_readable(fd: int, timeout_s: float) -> bool:
-    """Waits until there is something to read, the end included; False: there was nothing in that time."""
+    """Waits until there is something to read, the end included; False where nothing came."""
     # Not `select`, which knows no descriptors from 1024 on.
     poll = select.poll()
     poll.register(fd, select.POLLIN)

@@ -1,4 +1,4 @@
-"""What a UDF is called with: Arrow columns become Python values, Arrow arrays or pandas series, by the UDF's kind."""
+"""What a UDF is called with: Python values, Arrow arrays or pandas series, by its kind."""
 
 from __future__ import annotations
 
@@ -19,20 +19,23 @@ if TYPE_CHECKING:
     from udf_runtime.definition import UDF, Parameter
 
 OpenBlobs: TypeAlias = Callable[[str, "pa.Array[Any]"], Sequence["BinaryIO | None"]]
-"""Opens the blobs of a column, given the parameter's name and the column; NULL gives None. Called where the UDF runs."""
+"""Opens the blobs of a column, given the parameter's name and the column; NULL gives None. Called
+where the UDF runs."""
 
 
 def open_in_memory(parameter: str, column: pa.Array[Any]) -> list[BinaryIO | None]:
     """Opens blobs whose bytes are in the column itself.
 
     Raises:
-        UdfDefinitionError: The column holds no bytes, but for example descriptions of blobs that are elsewhere.
+        UdfDefinitionError: The column holds no bytes, but for example descriptions of blobs that
+            are elsewhere.
     """
     if not (
         pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type) or pa.types.is_binary_view(column.type)
     ):
         raise UdfDefinitionError(
-            f"parameter {parameter!r} takes a blob, and its column holds {column.type} - where rows are given to the UDF - "
+            f"parameter {parameter!r} takes a blob, and its column holds {column.type} - where rows are given to the "
+            "UDF - "
             "give a binary column, or open_blobs= to the runner"
         )
     return [None if value is None else io.BytesIO(value) for value in column.to_pylist()]
@@ -47,14 +50,18 @@ def check_inputs(udf: UDF, batch: pa.RecordBatch) -> None:
     if udf.kind not in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER) and batch.num_columns != len(udf.parameters):
         raise UdfDefinitionError(
             f"UDF {udf.name!r} has {len(udf.parameters)} parameters, and the batch has {batch.num_columns} columns "
-            f"({', '.join(batch.schema.names)}) - where rows are given to the UDF - give exactly its inputs, in its order"
+            f"({', '.join(batch.schema.names)}) - where rows are given to the UDF - give exactly its inputs, in its "
+            "order"
         )
 
 
 def scalar_columns(
     batch: pa.RecordBatch, parameters: Sequence[Parameter], open_blobs: OpenBlobs
 ) -> list[Sequence[object]]:
-    """Returns the Python values of each column, one per row; NULL is None. Each call makes new values."""
+    """Returns the Python values of each column, one per row; NULL is None.
+
+    Each call makes new values.
+    """
     return [
         _python_values(column, parameter, open_blobs)
         for column, parameter in zip(batch.columns, parameters, strict=True)
@@ -62,10 +69,11 @@ def scalar_columns(
 
 
 def vector_arguments(kind: Kind, batch: pa.RecordBatch) -> tuple[object, ...]:
-    """Returns the arguments of one call of a UDF that takes whole batches; iterator kinds take their elements from here, too.
+    """Returns the arguments of one call of a UDF over batches, and the items of iterator kinds.
 
-    Arrow arrays and record batches share the batch's memory. Series are what `to_pandas` makes of a column, except that integers and
-    booleans with NULLs are backed by Arrow (`int64[pyarrow]`): as floats, large integers would lose digits, and NULL would be a NaN.
+    Arrow arrays and record batches share the batch's memory. Series are what `to_pandas` makes of a
+    column, except that integers and booleans with NULLs are backed by Arrow (`int64[pyarrow]`): as
+    floats, large integers would lose digits, and NULL would be a NaN.
     """
     if kind in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER):
         return (batch,)
@@ -101,7 +109,8 @@ def _numpy_rows(column: Any) -> list[object]:  # noqa: ANN401 - one of three kin
     items = column.values.slice(first, last - first)
     bounds = (starts - first).tolist()
     if items.null_count or pa.types.is_nested(items.type):
-        # Row by row: with one NULL the whole of an integer array becomes floats, and a row's type must not depend on its neighbours.
+        # Row by row: with one NULL the whole of an integer array becomes floats, and a row's type
+        # must not depend on its neighbours.
         parts = [
             items.slice(start, stop - start).to_numpy(zero_copy_only=False)
             for start, stop in itertools.pairwise(bounds)

@@ -19,12 +19,14 @@ _log = logging.getLogger(__name__)
 
 
 class IsolatedCalls:
-    """Runs batches in child processes, one per thread that has a batch at the time; a child serves many batches.
+    """Runs batches in child processes, one per thread with a batch; a child serves many batches.
 
-    When a child dies, its batch is halved, and the halves run in fresh children, until the rows that kill are alone: k killers of n
-    rows cost O(k log n) children. Halves that work keep their results. A row that kills its process alone is handed to the error policy
-    as :class:`UdfProcessDiedError`; if no matcher is about that, it is recorded as crashed and stays NULL, and only a `Fail` that names
-    UdfProcessDiedError ends the work. Everything else a UDF does wrong is handled by the same policy inside of the child.
+    When a child dies, its batch is halved, and the halves run in fresh children, until the rows
+    that kill are alone: k killers of n rows cost O(k log n) children. Halves that work keep their
+    results. A row that kills its process alone is handed to the error policy as
+    :class:`UdfProcessDiedError`; if no matcher is about that, it is recorded as crashed and stays
+    NULL, and only a `Fail` that names UdfProcessDiedError ends the work. Everything else a UDF does
+    wrong is handled by the same policy inside of the child.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -41,8 +43,10 @@ class IsolatedCalls:
 
         Raises:
             UdfFailedError: The function raised, and the policy does not forgive it.
-            UdfOutputError: The function returned something that does not fit, and the policy does not forgive it.
-            UdfProcessDiedError: The process died before the UDF was loaded, or for a row whose policy names this error in a `Fail`.
+            UdfOutputError: The function returned something that does not fit, and the policy does
+                not forgive it.
+            UdfProcessDiedError: The process died before the UDF was loaded, or for a row whose
+                policy names this error in a `Fail`.
         """
         start_s = self.setting.clock()
         parts = _Parts(self, batch)
@@ -69,7 +73,8 @@ class IsolatedCalls:
         finally:
             with self._lock:
                 self._busy.discard(process)
-                # One that was stopped in the moment of its answer is about to end, which no later row is to blame for.
+                # One that was stopped in the moment of its answer is about to end, which no later
+                # row is to blame for.
                 serves_on = serves_on and not self._stopped
                 if serves_on:
                     self._idle.append(process)
@@ -93,7 +98,7 @@ class IsolatedCalls:
         raise _StoppedError
 
     def stop(self) -> None:
-        """Kills the children that are busy, so that the threads that wait for them get an error at once and start no others."""
+        """Kills the busy children; threads that wait for them get an error and start no others."""
         with self._lock:
             self._stopped = True
             for process in self._busy:
@@ -137,7 +142,8 @@ class _Parts:
         except pa.ArrowInvalid as overflow:
             udf = self._setting.udf.name
             raise UdfOutputError(
-                f"UDF {udf!r} returned too much for one array: {overflow} - in the batch - use a large_ type or smaller batches",
+                f"UDF {udf!r} returned too much for one array: {overflow} - in the batch - use a large_ type or "
+                "smaller batches",
                 udf=udf,
             ) from overflow
 
@@ -170,7 +176,10 @@ class _Parts:
                 return [nulls(1, self._setting.udf.data_type)]
 
     def _again(self, died: UdfProcessDiedError, attempt: int) -> bool:
-        """Tells whether a row that killed its process is called again; raises if its policy says that this ends the work."""
+        """Returns whether a row that killed its process is called again.
+
+        Raises if the policy says that this ends the work.
+        """
         decision = self._setting.policy.decide(died, attempt=attempt, rng=self._setting.rng)
         if decision.action == "retry":
             self._setting.sleep(decision.delay_s)
@@ -196,4 +205,4 @@ class _Parts:
 
 
 class _StoppedError(Exception):
-    """A batch was given up because its run has ended; nobody waits for it."""
+    """A batch was given up because its run has ended."""

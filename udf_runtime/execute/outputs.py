@@ -1,4 +1,4 @@
-"""What a UDF returned becomes one Arrow array of exactly the UDF's type, or an error that says what was expected."""
+"""Results of a UDF as one Arrow array of exactly its type, or an error with what was expected."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class Output:
-    """Converts and checks the results of one UDF. Holds no state between calls; safe for several threads."""
+    """Converts and checks the results of one UDF; without a state, safe for several threads."""
 
     __slots__ = ("_converter", "data_type", "udf")
 
@@ -32,7 +32,8 @@ class Output:
         Args:
             udf: Its name, for messages.
             data_type: Its output type.
-            is_columns: Whether the struct type stands for several columns, so that all of its fields must be given.
+            is_columns: Whether the struct type stands for several columns, so that all of its
+                fields must be given.
             nan_is_null: Whether NaN stands for NULL, as it does for UDFs that work with pandas.
         """
         self.udf = udf
@@ -45,8 +46,10 @@ class Output:
         """Returns the results of single rows as an array.
 
         Args:
-            values: One Python value per row; those that `misfit` replaces are replaced in this list.
-            misfit: Called for each value that does not fit, in order; returns one that does, or raises. None: the error is raised.
+            values: One Python value per row; those that `misfit` replaces are replaced in this
+                list.
+            misfit: Called for each value that does not fit, in order; returns one that does, or
+                raises. None: the error is raised.
 
         Raises:
             UdfOutputError: A value does not fit.
@@ -70,7 +73,8 @@ class Output:
         """Returns the result of one call for a whole batch as an array.
 
         Args:
-            result: An Arrow array, a record batch or table for struct types, a pandas series or data frame, a NumPy array, or a list.
+            result: An Arrow array, a record batch or table for struct types, a pandas series or
+                data frame, a NumPy array, or a list.
             rows: How many rows the batch had.
 
         Raises:
@@ -80,13 +84,16 @@ class Output:
             array = self._as_array(result)
         except CONVERSION_ERRORS as error:
             raise UdfOutputError(
-                f"UDF {self.udf!r} returned {type(result).__name__} that is no {self.data_type}: {shortened(message_of(error))} - "
+                f"UDF {self.udf!r} returned {type(result).__name__} that is no {self.data_type}: "
+                f"{shortened(message_of(error))} - "
                 "in the batch - return one value per row, of the UDF's data_type",
                 udf=self.udf,
             ) from error
         if len(array) != rows:
             raise UdfOutputError(
-                f"UDF {self.udf!r} returned {len(array)} rows for a batch of {rows} - in the batch - return one value per input row",
+                f"UDF {self.udf!r} returned {len(array)} row{'' if len(array) == 1 else 's'} for a batch of {rows} - "
+                "in the batch - "
+                "return one value per input row",
                 udf=self.udf,
             )
         return self._fit(array)
@@ -96,7 +103,8 @@ class Output:
             return array
         if not can_become(array.type, self.data_type):
             raise UdfOutputError(
-                f"UDF {self.udf!r} returned values of the wrong type: expected {self.data_type}, got {array.type} - in the batch - "
+                f"UDF {self.udf!r} returned values of the wrong type: expected {self.data_type}, got {array.type} - in "
+                "the batch - "
                 "convert the result, or declare another data_type",
                 udf=self.udf,
             )
@@ -121,7 +129,8 @@ class Output:
             return self._from_numpy(result)
         if isinstance(result, list):
             return self._converter.array(list(result))
-        # A UDF cannot have returned a pandas object if nobody has imported pandas, and importing it takes long.
+        # A UDF cannot have returned a pandas object if pandas is not imported, and importing it
+        # takes long.
         pandas = sys.modules.get("pandas")
         if pandas is not None and isinstance(result, pandas.Series):
             return self._from_series(result)
@@ -153,7 +162,8 @@ class Output:
         if name not in fields:
             raise ValueError(f"expected columns {', '.join(fields) or 'none'}, got {name!r}")
         nan_is_null = self._converter.nan_is_null
-        return Output(self.udf, fields[name], is_columns=False, nan_is_null=nan_is_null)._as_array(column)  # noqa: SLF001 - of its own class
+        output = Output(self.udf, fields[name], is_columns=False, nan_is_null=nan_is_null)
+        return output._as_array(column)
 
     def _from_series(self, series: pd.Series) -> pa.Array[Any]:
         if series.dtype == object:
@@ -189,7 +199,8 @@ class Output:
     def _wrong_value(self, error: BaseException, row: int | None) -> UdfOutputError:
         where = "in the batch" if row is None else f"row {row} of the batch"
         return UdfOutputError(
-            f"UDF {self.udf!r} returned a value that does not fit: expected {self.data_type}, got {shortened(message_of(error))} - "
+            f"UDF {self.udf!r} returned a value that does not fit: expected {self.data_type}, got "
+            f"{shortened(message_of(error))} - "
             f"{where} - convert the result, or declare another data_type",
             udf=self.udf,
             row=row,
@@ -197,7 +208,7 @@ class Output:
 
 
 def _named_columns(result: object) -> Mapping[str, object] | None:
-    """Returns the columns of a mapping, a NamedTuple or a dataclass of arrays; None: it is none of them."""
+    """Returns the columns of a mapping, NamedTuple or dataclass of arrays; None for all else."""
     if isinstance(result, Mapping):
         return {str(name): column for name, column in result.items()}
     if isinstance(result, tuple) and hasattr(result, "_fields"):
@@ -211,13 +222,14 @@ def _one_array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     made = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if isinstance(made, pa.ChunkedArray):
         raise pa.ArrowCapacityError(
-            f"the values of the batch are too large for one array of {column.type}; use a large_ type or smaller batches"
+            f"the values of the batch are too large for one array of {column.type}; use a large_ type or smaller "
+            "batches"
         )
     return made
 
 
 def _first_failing(rows: int, attempt: Callable[[int, int], object]) -> int | None:
-    """Returns the first row for which an attempt at a range fails, in log(rows) attempts; None if it cannot be told."""
+    """Returns the first row for which an attempt fails, in log(rows) attempts; None if unknown."""
     start, stop = 0, rows
     while stop - start > 1:
         middle = (start + stop) // 2

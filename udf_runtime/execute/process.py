@@ -33,7 +33,7 @@ DEATH_CHECK_S = 0.2
 
 
 class ProcessEndedError(Exception):
-    """The child ended without an answer. Internal: a runner turns it into what its caller is told.
+    """The child ended without an answer. Internal: a runner turns it into an error of its caller.
 
     Attributes:
         exit_code: Exit status; negative for the signal that ended it.
@@ -86,7 +86,8 @@ class UdfProcess:
 
         Raises:
             ProcessEndedError: The process ended first.
-            UdfFailedError: As the runner in the child raised it, with its cause where that can be pickled.
+            UdfFailedError: As the runner in the child raised it, with its cause where that can be
+                pickled.
             UdfRuntimeError: Likewise, for the other errors of this package.
         """
         self._expect(Tag.NEXT)
@@ -94,12 +95,13 @@ class UdfProcess:
         self._send(Tag.BATCH, to_ipc(batch))
         tag, payload = self._receive()
         if tag is Tag.NEXT:
-            # An iterator UDF that reads ahead. There is nothing ahead here: its stream ends, and another one begins behind this batch.
+            # An iterator UDF that reads ahead. There is nothing ahead here: its stream ends, and
+            # another one begins behind this batch.
             self._send(Tag.END)
             tag, payload = self._receive()
         if tag is not Tag.RECORD:
             raise self._unexpected(tag, payload)
-        answer: Answer = pickle.loads(payload)  # noqa: S301 - from the child, which runs the user's code with our rights anyway
+        answer: Answer = pickle.loads(payload)  # noqa: S301 - from the child, which has our rights anyway
         values = from_ipc(self._expect(Tag.VALUES)).column(0)
         if not values.type.equals(self._udf.data_type):  # an extension type that this process has not registered
             values = cast(values, self._udf.data_type)
@@ -113,7 +115,7 @@ class UdfProcess:
         self.kill()
 
     def terminate(self) -> None:
-        """Kills the process and returns; for another thread than the one that waits in `call`, which then gets its error."""
+        """Kills the process and returns; the thread that waits in `call` gets its error."""
         self._process.kill()
 
     def kill(self) -> None:
@@ -130,7 +132,8 @@ class UdfProcess:
             raise self._ended() from error
 
     def _receive(self) -> tuple[Tag, pa.Buffer]:
-        # A process that the UDF forked may hold the pipe open when the child is long dead: look at the child, too.
+        # A process that the UDF forked may hold the pipe open when the child is long dead: look at
+        # the child, too.
         while not wait_readable(self._from, DEATH_CHECK_S):
             if not self.alive and not wait_readable(self._from, 0):
                 raise self._ended()
@@ -168,7 +171,8 @@ class UdfProcess:
         return error
 
     def _ended(self) -> ProcessEndedError:
-        # Its pipes are closed, so it is ending; a process that closed them and lives on is of no use any more.
+        # Its pipes are closed, so it is ending; a process that closed them and lives on is of no
+        # use any more.
         try:
             self._process.wait(QUIT_WAIT_S)
         except subprocess.TimeoutExpired:
@@ -178,7 +182,7 @@ class UdfProcess:
 
 
 def _environment() -> dict[str, str]:
-    """Returns this process's environment, with its module path: the UDF's modules must be found the same way in the child."""
+    """Returns this process's environment with its module path, so that the child finds modules."""
     path = [entry or os.getcwd() for entry in sys.path]
     return {**os.environ, "PYTHONPATH": os.pathsep.join(dict.fromkeys(path))}
 
@@ -188,6 +192,6 @@ def _loaded(payload: bytes | None) -> BaseException | None:
         return None
     try:
         error = pickle.loads(payload)  # noqa: S301 - as in call
-    except Exception:  # noqa: BLE001 - the class of a user's exception may exist in the child only; type, text and trace are there anyway
+    except Exception:  # noqa: BLE001 - the class of a user's exception may exist in the child only
         return None
     return error if isinstance(error, BaseException) else None

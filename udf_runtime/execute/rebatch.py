@@ -11,8 +11,8 @@ import pyarrow as pa
 class Rebatcher:
     """Joins and slices record batches; rows keep their order, and each is given once.
 
-    Slices share memory with the batches they come from; only a batch that is put together from several is copied. Not safe for
-    several threads.
+    Slices share memory with the batches they come from; only a batch that is put together from
+    several is copied. Not safe for several threads.
     """
 
     __slots__ = ("_batches", "_held", "_max_bytes")
@@ -22,7 +22,8 @@ class Rebatcher:
 
         Args:
             batches: Batches of one schema; pulled only as far as `take` needs.
-            max_bytes: No batch holds more Arrow data than this, unless a single row does; None: no limit.
+            max_bytes: No batch holds more Arrow data than this, unless a single row does; None: no
+                limit.
         """
         if max_bytes is not None and max_bytes < 1:
             raise ValueError(
@@ -33,7 +34,7 @@ class Rebatcher:
         self._max_bytes = max_bytes
 
     def take(self, rows: int) -> pa.RecordBatch | None:
-        """Returns the next rows: as many as asked for, fewer at the end or where `max_bytes` is reached; None: there are none left."""
+        """Returns the next rows, fewer where `max_bytes` is reached; None at the end."""
         if rows < 1:
             raise ValueError(
                 f"a batch of {rows} rows is not possible - in Rebatcher.take - give a number of rows from 1"
@@ -62,7 +63,8 @@ class Rebatcher:
                     break
         if len(parts) < 2:
             return parts[0] if parts else None
-        # One batch, unless the text of all parts is too much for one array: then the rest waits for the next call.
+        # One batch, unless the text of all parts is too much for one array: then the rest waits for
+        # the next call.
         first, *rest = pa.Table.from_batches(parts).combine_chunks().to_batches()
         self._held.extendleft(reversed(rest))
         return first
@@ -74,7 +76,7 @@ class Rebatcher:
 
 
 def _rows_within(batch: pa.RecordBatch, rows: int, limit_bytes: int) -> int:
-    """Returns how many of the first rows hold no more than the limit; the size of a slice is that of the bytes it refers to."""
+    """Returns how many of the first rows hold at most `limit_bytes`, as slices refer to them."""
     if batch.slice(0, rows).nbytes <= limit_bytes:
         return rows
     fits, too_many = 0, rows

@@ -1,4 +1,7 @@
-"""What comes out of a run: values, and a record of each row that has none because of an error. Plain, picklable values."""
+"""What comes out of a run: values, and a record of each row that has none because of an error.
+
+Plain, picklable values.
+"""
 
 from __future__ import annotations
 
@@ -21,17 +24,21 @@ _OWN_FILES = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.se
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowFailure:
-    """A row that has no value because its error policy skipped it, or because it killed its process.
+    """A row without a value: its error policy skipped it, or it killed its process.
 
     Attributes:
         row: 0-based position in its batch.
         error_type: Qualified name of the exception's class (without a module for built-in ones).
         message: Its text, bounded.
-        trace: Its traceback as text from the user's function on, bounded; empty for a process that died.
-        attempt: How often the row was called, the last time included (within batches: how often the row was called alone).
+        trace: Its traceback as text from the user's function on, bounded; empty for a process that
+            died.
+        attempt: How often the row was called, the last time included (within batches: how often the
+            row was called alone).
         max_attempts: How often the policy would have called it at most.
-        bisect_depth: How often a batch was halved before the row was alone; 0 where rows are called one by one.
-        outcome: `skipped` by the policy, or `crashed`: it killed its process, and the policy said nothing about that.
+        bisect_depth: How often a batch was halved before the row was alone; 0 where rows are called
+            one by one.
+        outcome: `skipped` by the policy, or `crashed`: it killed its process, and the policy said
+            nothing about that.
     """
 
     row: int
@@ -53,7 +60,8 @@ class BatchResult:
     """The values of one batch.
 
     Attributes:
-        values: One value per row, in order; its type is exactly the UDF's. NULL where the function gave NULL, and where it failed.
+        values: One value per row, in order; its type is exactly the UDF's. NULL where the function
+            gave NULL, and where it failed.
         failures: The rows that failed, ascending.
         retries: Calls that a `Retry` made again.
         seconds: Time from the batch's arrival to its result, waits between attempts included.
@@ -66,13 +74,13 @@ class BatchResult:
 
 
 def type_name(error: BaseException) -> str:
-    """Returns the qualified name of an error's class; built-in ones without a module, as in a traceback."""
+    """Returns the qualified name of an error's class; built-in ones without a module."""
     cls = type(error)
     return cls.__qualname__ if cls.__module__ == "builtins" else f"{cls.__module__}.{cls.__qualname__}"
 
 
 def trace_of(error: BaseException) -> str:
-    """Returns a traceback as text that begins at the first frame outside of this package, bounded in the middle."""
+    """Returns a bounded traceback as text, from the first frame outside of this package."""
     trace = error.__traceback__
     while trace is not None and _is_own(trace):
         trace = trace.tb_next
@@ -80,7 +88,7 @@ def trace_of(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """Returns a text of at most `MOST_TEXT_CHARS`; its beginning and its end say the most, and the middle goes."""
+    """Returns a text of at most `MOST_TEXT_CHARS`, without the middle of a longer one."""
     if len(text) <= MOST_TEXT_CHARS:
         return text
     keep = (MOST_TEXT_CHARS - 64) // 2
@@ -114,8 +122,8 @@ def raised_for(
 ) -> UdfRuntimeError:
     """Returns what a run raises for an error that ends it; the caller chains the error to it.
 
-    What this package found out itself (a wrong output, a process that died) is raised as it is, and everything else within
-    a :class:`UdfFailedError`.
+    What this package found out itself (a wrong output, a process that died) is raised as it is, and
+    everything else within a :class:`UdfFailedError`.
     """
     if isinstance(error, (UdfOutputError, UdfProcessDiedError, UdfFailedError)):
         return error
@@ -131,7 +139,7 @@ def raised_for(
 
 
 def moved_error(error: UdfRuntimeError, rows: int) -> UdfRuntimeError:
-    """Returns an error as seen from the batch in which the error's batch begins at a row; one without a row stays as it is."""
+    """Returns an error with its row counted in the batch of which the error's batch is a part."""
     row = getattr(error, "row", None)
     if row is None or rows == 0:
         return error

@@ -29,7 +29,8 @@ _BatchCalls = ScalarCalls | VectorCalls | IsolatedCalls
 class UdfRunner:
     """Runs one UDF over batches, under its error policy, in this process or isolated from it.
 
-    The UDF is loaded once per process. A context manager: `close` ends threads and child processes. One `run` at a time.
+    The UDF is loaded once per process. A context manager: `close` ends threads and child processes.
+    One `run` at a time.
     """
 
     def __init__(
@@ -47,13 +48,15 @@ class UdfRunner:
 
         Args:
             udf: What runs.
-            threads: How many batches run at once, at most. UDFs with iterators run as one stream, unless they are isolated.
-            isolate: Whether the UDF runs in child processes, as many as `threads`, so that a crash costs a row and not this process.
+            threads: How many batches run at once, at most. UDFs with iterators run as one stream,
+                unless they are isolated.
+            isolate: Whether the UDF runs in child processes, as many as `threads`, so that a crash
+                costs a row and not this process.
             sleep: Waits a number of seconds between two attempts. Children use their own.
             clock: Seconds, for measuring. Children use their own.
-            rng: For waiting times; None: one that nobody seeded.
-            open_blobs: Opens the values of parameters that are lazily readable files, where the UDF runs (so it is pickled if isolated);
-                None: the column holds the bytes themselves.
+            rng: For waiting times; None: one without a seed.
+            open_blobs: Opens the values of parameters that are lazily readable files, where the UDF
+                runs (so it is pickled if isolated); None: the column holds the bytes themselves.
 
         Raises:
             UdfDefinitionError: `threads` is less than 1.
@@ -83,7 +86,7 @@ class UdfRunner:
         self.close()
 
     def load(self) -> None:
-        """Loads the UDF in this process now, and not with the first batch; isolated UDFs are loaded in their children only.
+        """Loads the UDF in this process now, unless it is isolated, and not with the first batch.
 
         Raises:
             UdfFailedError: The class of a stateful UDF raised while it was constructed or set up.
@@ -93,17 +96,21 @@ class UdfRunner:
     def run(self, batches: Iterable[pa.RecordBatch]) -> Iterator[BatchResult]:
         """Yields one result per batch, in order.
 
-        Nothing is pulled before a result is asked for, and no more than `threads` + 1 batches are in hand. After an error nothing more is
-        pulled; batches that other threads are busy with are waited for and dropped.
+        Nothing is pulled before a result is asked for, and no more than `threads` + 1 batches are
+        in hand. After an error nothing more is pulled; batches that other threads are busy with are
+        waited for and dropped.
 
         Args:
-            batches: Each has exactly the UDF's inputs as columns, in parameter order; for a UDF of record batches, what the function is
-                to get. Batches without rows are answered without a call.
+            batches: Each has exactly the UDF's inputs as columns, in parameter order; for a UDF of
+                record batches, what the function is to get. Batches without rows are answered
+                without a call.
 
         Raises:
             UdfFailedError: The function raised, and the policy does not forgive it.
-            UdfOutputError: The function returned something that does not fit, and the policy does not forgive it.
-            UdfProcessDiedError: An isolated UDF died before it was loaded, or its policy names this error in a `Fail`.
+            UdfOutputError: The function returned something that does not fit, and the policy does
+                not forgive it.
+            UdfProcessDiedError: An isolated UDF died before it was loaded, or its policy names this
+                error in a `Fail`.
             UdfDefinitionError: A batch does not have the UDF's inputs.
         """
         if self._closed:

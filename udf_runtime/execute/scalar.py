@@ -14,7 +14,7 @@ from udf_runtime.execute.time_limit import TimeLimit
 
 
 class ScalarCalls:
-    """Calls a function once per row; a row that fails is called again only by a `Retry`, and no other row because of it.
+    """Calls a function once per row; only a `Retry` calls a row that failed again.
 
     Safe for several threads if the user's function is.
     """
@@ -33,7 +33,8 @@ class ScalarCalls:
 
         Raises:
             UdfFailedError: The function raised, and the policy does not forgive it.
-            UdfOutputError: The function returned a value that does not fit, and the policy does not forgive it.
+            UdfOutputError: The function returned a value that does not fit, and the policy does not
+                forgive it.
         """
         return _Batch(self, batch).run()
 
@@ -69,7 +70,8 @@ class _Batch:
                     raise
                 failed = error
             if len(results) < rows:
-                # Without an exception the function raised StopIteration, which `extend` took for the end.
+                # Without an exception the function raised StopIteration, which `extend` took for
+                # the end.
                 results.append(self._settled(len(results), failed or StopIteration("raised by the function")))
         values = self.calls.output.from_rows(results, misfit=self._settled)
         self.failures.sort(key=lambda failure: failure.row)
@@ -78,7 +80,7 @@ class _Batch:
         )
 
     def _caller(self, batch: pa.RecordBatch, results: list[object]) -> Callable[[], None]:
-        """Returns what calls the function for the rows not called yet, and goes on behind a row that raised if called again."""
+        """Returns an iterator over the remaining calls, which goes on behind a failed one."""
         columns = scalar_columns(batch, self.setting.udf.parameters, self.setting.open_blobs)
         if self.calls.time_limit is not None:
             limit, arguments = (
@@ -87,9 +89,10 @@ class _Batch:
             )
             return lambda: limit.extend(results, arguments)
         function = self.calls.function
-        # `map` has taken a row's arguments before the function raises, and `extend` keeps what came before: so the rows before are kept,
-        # the next call goes on with the row behind, and the loop itself runs in C.
-        made = map(function, *columns) if columns else map(lambda _: function(), range(batch.num_rows))  # noqa: C417 - a generator would end at an exception
+        # `map` has taken a row's arguments before the function raises, and `extend` keeps what came
+        # before: so the rows before are kept, the next call goes on with the row behind, and the
+        # loop itself runs in C.
+        made = map(function, *columns) if columns else map(lambda _: function(), range(batch.num_rows))  # noqa: C417 - a generator would end
         return lambda: results.extend(made)
 
     def _settled(self, row: int, error: BaseException) -> object:
@@ -106,7 +109,8 @@ class _Batch:
             self.setting.sleep(decision.delay_s)
             self.retries += 1
             attempt += 1
-            # The arguments are made anew: the attempt before may have changed a list or read a file to its end.
+            # The arguments are made anew: the attempt before may have changed a list or read a file
+            # to its end.
             results: list[object] = []
             try:
                 self._caller(self.batch.slice(row, 1), results)()

@@ -43,7 +43,7 @@ class Setting:
         return Output(self.udf.name, self.udf.data_type, is_columns=self.udf.is_columns, nan_is_null=pandas_kind)
 
     def failed(self, error: BaseException, *, row: int | None, attempt: int) -> UdfRuntimeError:
-        """Returns what is raised for an error that the policy does not forgive; chain the error to it."""
+        """Returns the error to raise for one that the policy does not forgive; chain that."""
         return raised_for(
             error, udf=self.udf.name, row=row, attempt=attempt, max_attempts=self.policy.max_attempts(error)
         )
@@ -66,12 +66,13 @@ def load_function(udf: UDF) -> Callable[..., object]:
 
 
 def passes_through(error: BaseException) -> bool:
-    """Tells whether an exception is no failure of the UDF: somebody stops the work, or it ended for good further inside.
+    """Returns whether an exception is no failure of the UDF, but an interrupt or a final error.
 
-    SystemExit, and the panics of native libraries, which are no Exception either, are failures of the row.
+    SystemExit, and the panics of native libraries, which are no Exception either, are failures of
+    the row.
     """
     return isinstance(error, (KeyboardInterrupt, GeneratorExit, HungCallsError))
 
 
 class HungCallsError(UdfFailedError):
-    """So many calls ran into their time limit and never came back that no more are made; no policy forgives this."""
+    """Too many calls ran into their time limit and never came back; no policy forgives this."""

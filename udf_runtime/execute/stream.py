@@ -1,4 +1,4 @@
-"""UDFs that take an iterator of batches and give one of results: a model that is set up once and then fed."""
+"""UDFs over an iterator of batches: a model that is set up once and then fed."""
 
 from __future__ import annotations
 
@@ -16,17 +16,19 @@ from udf_runtime.execute.setting import Setting, load_function, passes_through
 from udf_runtime.execute.units import Units
 
 MOST_READ_AHEAD = 4
-"""Batches that a function may take before it must have given a result; one that takes more sees the end of its input."""
+"""Batches that a function may take before it must have given a result; one that takes more sees the
+end of its input."""
 
 
 class StreamCalls:
     """Feeds batches to a generator function and takes one result per batch, in order.
 
-    The generator lives from batch to batch. It may read a few batches ahead; when it wants more than that without giving a result (for
-    example because it makes a list of its input), its input ends, and it is started again for the rest: memory stays bounded.
-    A generator that raised is dead, so after an error it is started anew; the batches that it had taken and not answered are then given
-    to it one by one, each as a stream of its own, under the error policy (retry, or halving to the row). One stream, whatever the number
-    of threads. Not safe for several threads.
+    The generator lives from batch to batch. It may read a few batches ahead; when it wants more
+    than that without giving a result (for example because it makes a list of its input), its input
+    ends, and it is started again for the rest: memory stays bounded. A generator that raised is
+    dead, so after an error it is started anew; the batches that it had taken and not answered are
+    then given to it one by one, each as a stream of its own, under the error policy (retry, or
+    halving to the row). One stream, whatever the number of threads. Not safe for several threads.
     """
 
     def __init__(self, setting: Setting) -> None:
@@ -40,8 +42,8 @@ class StreamCalls:
 
         Raises:
             UdfFailedError: The function raised, and the policy does not forgive it.
-            UdfOutputError: A result does not fit its batch, there were fewer or more results than batches, and the policy does not
-                forgive it.
+            UdfOutputError: A result does not fit its batch, there were fewer or more results than
+                batches, and the policy does not forgive it.
         """
         feed = _Feed(self.setting, iter(batches))
         while feed.prepare():
@@ -81,7 +83,8 @@ class StreamCalls:
                 answered += 1
                 yield self._checked(result, batch, start_s, feed.source_s - source_s)
             left = feed.unanswered()
-            # A function that ends early, all it took answered, has done nothing wrong: it is started again for the rest.
+            # A function that ends early, all it took answered, has done nothing wrong: it is
+            # started again for the rest.
             if left:
                 yield from self._each(
                     feed, self._miscounted(f"ended after {answered} results for {answered + left} batches")
@@ -95,14 +98,15 @@ class StreamCalls:
         results = self.function(feed)
         if not isinstance(results, Iterable):
             raise UdfOutputError(
-                f"UDF {self.setting.udf.name!r} returned {type(results).__name__} instead of an iterator of results - in the batch - "
+                f"UDF {self.setting.udf.name!r} returned {type(results).__name__} instead of an iterator of results - "
+                "in the batch - "
                 "yield one result per batch",
                 udf=self.setting.udf.name,
             )
         return results
 
     def _checked(self, result: object, batch: pa.RecordBatch, start_s: float, source_s: float) -> BatchResult:
-        """Returns the result of a batch; one that does not fit is an error of that batch, while the generator lives on."""
+        """Returns the result of a batch; one that does not fit is an error of that batch alone."""
         units = Units(self.setting, self._alone)
         try:
             values = self.output.from_batch(result, batch.num_rows)
@@ -124,7 +128,8 @@ class StreamCalls:
             units = Units(self.setting, self._alone)
             if len(left) > 1 and self.setting.policy.decide(error, attempt=1, rng=self.setting.rng).action == "fail":
                 raise self.setting.failed(error, row=None, attempt=1) from error
-            # With several batches in its hands nobody knows which of them the generator died of: each starts without a mark.
+            # With several batches in its hands the generator does not show which of them it died
+            # of: each starts without a mark.
             values = units.run(batch, error if len(left) == 1 else None)
             yield units.result(values, self.setting.clock() - start_s)
 
@@ -141,7 +146,7 @@ class StreamCalls:
         raise self._miscounted("ended after 0 results for 1 batches")
 
     def _empty(self, feed: _Feed) -> Iterator[BatchResult]:
-        """Yields results for batches without rows that are next in order; the function never sees those."""
+        """Yields results of the next batches without rows, which the function never sees."""
         while feed.taken and feed.taken[0].num_rows == 0:
             feed.taken.popleft()
             yield self._nothing()
@@ -196,7 +201,7 @@ class _Feed:
         return element(self._setting, batch)
 
     def _pull(self) -> pa.RecordBatch | None:
-        """Returns the next batch with rows; those without go straight to `taken`, where they keep their place."""
+        """Returns the next batch with rows; those without go to `taken`, in their place."""
         start_s = self._setting.clock()
         try:
             for batch in self._source:
@@ -214,6 +219,6 @@ class _Feed:
 
 
 def element(setting: Setting, batch: pa.RecordBatch) -> object:
-    """Returns what the function's iterator gives for a batch: its argument, or a tuple of them if it has several."""
+    """Returns an item of the function's iterator: its argument, or a tuple of several."""
     arguments = vector_arguments(setting.udf.kind, batch)
     return arguments[0] if len(arguments) == 1 else arguments

@@ -1,10 +1,12 @@
 """A limit on the time of one call.
 
-Signals reach the main thread only, so a call with a limit runs in a thread of its own, which is left behind when the call is late: the
-caller goes on at once, also when the call waits in native code. The thread left behind is asked to end (an exception is raised in it at
-its next Python instruction), and whatever it returns is thrown away. Limits of this: a call that never gives the interpreter lock back
-cannot be noticed; one that waits in native code for ever keeps its thread and what it holds; and the function runs in another thread
-than the caller's, the same one from batch to batch until a call is late.
+Signals reach the main thread only, so a call with a limit runs in a thread of its own, which is
+left behind when the call is late: the caller goes on at once, also when the call waits in native
+code. The thread left behind is asked to end (an exception is raised in it at its next Python
+instruction), and whatever it returns is thrown away. Limits of this: a call that never gives the
+interpreter lock back cannot be noticed; one that waits in native code for ever keeps its thread and
+what it holds; and the function runs in another thread than the caller's, the same one from batch to
+batch until a call is late.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ MOST_HUNG_CALLS = 64
 
 
 class TimeLimit:
-    """Calls a function with a limit per call; several threads may do so at once, each with a helper thread of its own."""
+    """Calls a function with a time limit per call; each calling thread has a helper thread."""
 
     def __init__(self, udf: str, function: Callable[..., object], limit_s: float) -> None:
         """Starts no thread yet.
@@ -40,7 +42,7 @@ class TimeLimit:
         self._lock = threading.Lock()
 
     def extend(self, results: list[object], arguments: Iterator[tuple[object, ...]]) -> None:
-        """Calls the function for each of the arguments and appends what it returns; after an exception it can go on behind that row.
+        """Appends what the function returns for each argument; can go on behind a row that raised.
 
         Raises:
             TimeoutError: A call took longer than the limit. Its result will not be appended.
@@ -55,7 +57,7 @@ class TimeLimit:
         try:
             while not late and not work.done.wait(wait_s):
                 late, wait_s = work.give_up_if_late(self._limit_s)
-        except BaseException:  # the caller is interrupted: nobody waits for the rows that are left
+        except BaseException:  # the caller is interrupted: the rows that are left are not waited for
             work.give_up()
             self._leave(helper)
             raise
@@ -84,7 +86,7 @@ class TimeLimit:
                         udf=self._udf,
                         row=None,
                         error_type="TimeoutError",
-                        error_message=f"{hung} calls took longer than the timeout of {self._limit_s} s and still have not ended",
+                        error_message=f"{hung} calls took longer than the timeout of {self._limit_s} s and have not ended",
                         error_trace="",
                     )
                 helper = _Helper(self._udf, self._function)
@@ -103,7 +105,7 @@ class TimeLimit:
 
 
 class _GivenUpError(SystemExit):
-    """Ends a thread that nobody waits for; a SystemExit, so that a thread that it surprises elsewhere ends without a report."""
+    """Ends a thread that is not waited for; as a SystemExit it is not reported anywhere."""
 
 
 class _Work:
@@ -141,7 +143,8 @@ class _Work:
                 self.started_s = time.monotonic()
                 value = function(*row)
                 with self.lock:
-                    # Under the lock a call is either in time and counted, or late and thrown away, never both.
+                    # Under the lock a call is either in time and counted, or late and thrown away,
+                    # never both.
                     self.started_s = None
                     if self.given_up:
                         return

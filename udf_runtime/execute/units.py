@@ -28,7 +28,8 @@ class VectorCalls:
 
         Raises:
             UdfFailedError: The function raised, and the policy does not forgive it.
-            UdfOutputError: The function returned something that does not fit, and the policy does not forgive it.
+            UdfOutputError: The function returned something that does not fit, and the policy does
+                not forgive it.
         """
         start_s = self.setting.clock()
         unit = Units(self.setting, self._call)
@@ -45,9 +46,10 @@ class VectorCalls:
 class Units:
     """One batch under an error policy: as a whole at first, then in halves.
 
-    A batch that fails is tried again as a whole as long as a `Retry` says so. If the error is then to be skipped, the batch is halved
-    until the rows that fail are alone; a half that works is not called again, so k bad rows of n take O(k log n) calls. Halves on the
-    way down are not tried again before they are halved; a row that is alone is.
+    A batch that fails is tried again as a whole as long as a `Retry` says so. If the error is then
+    to be skipped, the batch is halved until the rows that fail are alone; a half that works is not
+    called again, so k bad rows of n take O(k log n) calls. Halves on the way down are not tried
+    again before they are halved; a row that is alone is.
     """
 
     __slots__ = ("_call", "_setting", "failures", "retries")
@@ -73,7 +75,8 @@ class Units:
         except pa.ArrowInvalid as overflow:
             udf = self._setting.udf.name
             raise UdfOutputError(
-                f"UDF {udf!r} returned too much for one array: {overflow} - in the batch - use a large_ type or smaller batches",
+                f"UDF {udf!r} returned too much for one array: {overflow} - in the batch - use a large_ type or "
+                "smaller batches",
                 udf=udf,
             ) from overflow
 
@@ -113,7 +116,8 @@ class Units:
             self._setting.sleep(decision.delay_s)
             self.retries += 1
             error = None
-        # The error is let go of before the halves run: its traceback holds the batch and what the function made of it.
+        # The error is let go of before the halves run: its traceback holds the batch and what the
+        # function made of it.
         del error
         middle = rows // 2
         return [

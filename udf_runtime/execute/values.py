@@ -1,4 +1,4 @@
-"""Python values into one Arrow array of a type, with the struct forms that users return, and without silent truncation."""
+"""Python values, structs in every form, into one Arrow array without silent truncation."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError, At
 class ValueConverter:
     """Makes arrays of one type from Python values.
 
-    Structs may come as NamedTuples, dataclasses, other objects with the fields as attributes, mappings, and tuples of the right length.
-    PyArrow wants one form per column, and takes `1.5` as 1 for an integer column: the first is evened out here, the second refused.
+    Structs may come as NamedTuples, dataclasses, other objects with the fields as attributes,
+    mappings, and tuples of the right length. PyArrow wants one form per column, and takes `1.5` as
+    1 for an integer column: the first is evened out here, the second refused.
     """
 
     __slots__ = ("_names", "_normalise", "_storage", "data_type", "nan_is_null")
@@ -36,7 +37,8 @@ class ValueConverter:
         Args:
             data_type: Type of the arrays.
             nan_is_null: Whether NaN, NaT and NA stand for NULL, as they do in pandas.
-            complete: Whether a mapping must have every field of a struct type (not: of structs within it), instead of NULL for the others.
+            complete: Whether a mapping must have every field of a struct type (not: of structs
+                within it), instead of NULL for the others.
         """
         self.data_type = data_type
         self._storage = data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
@@ -56,7 +58,8 @@ class ValueConverter:
         if self._normalise is not None:
             values = self._quickly_normalised(values) or list(map(self._normalise, values))
         if t.is_integer(self._storage) and not self.nan_is_null:
-            # Inferring the type costs less than looking at the type of each value, and tells whether all were whole numbers.
+            # Inferring the type costs less than looking at the type of each value, and tells
+            # whether all were whole numbers.
             try:
                 inferred: Any = pa.array(_untyped(values))
             except CONVERSION_ERRORS:
@@ -67,12 +70,13 @@ class ValueConverter:
         made: Any = pa.array(_untyped(values), type=self._storage, from_pandas=self.nan_is_null)
         if isinstance(made, pa.ChunkedArray):
             raise pa.ArrowCapacityError(
-                f"the values of the batch are too large for one array of {self._storage}; use a large_ type or smaller batches"
+                f"the values of the batch are too large for one array of {self._storage}; use a large_ type or smaller "
+                "batches"
             )
         return self._as_type(made)
 
     def _quickly_normalised(self, values: list[object]) -> list[object] | None:
-        """Returns struct values as tuples where all have one simple form, without a Python call for each; None: they have not."""
+        """Returns struct values as tuples where all have one simple form, else None."""
         kinds = set(map(type, values))
         present = kinds - {type(None)}
         if self._names is None or len(present) != 1:
@@ -109,8 +113,8 @@ def _untyped(values: list[object]) -> Any:  # noqa: ANN401 - PyArrow takes a lis
     return values
 
 
-def _normaliser(data_type: Any, *, complete: bool = False) -> Normaliser | None:  # noqa: ANN401 - DataType, and what subclasses add
-    """Returns what turns each struct within a value into a tuple in field order; None where the type holds no struct."""
+def _normaliser(data_type: Any, *, complete: bool = False) -> Normaliser | None:  # noqa: ANN401
+    """Returns a function that turns structs into tuples in field order; None without structs."""
     if t.is_struct(data_type):
         return _struct_normaliser(list(data_type), complete)
     if t.is_list(data_type) or t.is_large_list(data_type) or t.is_fixed_size_list(data_type):
@@ -161,18 +165,19 @@ _FRACTIONAL = (float, np.floating, Decimal)
 
 
 def _refuse_fractions(values: Iterable[object], data_type: pa.DataType) -> None:
-    """Raises ValueError where a number that is not whole would become an integer; PyArrow drops the fraction without a word."""
+    """Raises ValueError where a fraction would become an integer: PyArrow drops it silently."""
     for make_leaves in _integer_leaves(values, data_type):
         # The types first, in C: almost always they are all `int`, and no value need be looked at.
         if not any(issubclass(cls, _FRACTIONAL) for cls in set(map(type, make_leaves()))):
             continue
         for value in make_leaves():
-            # NaN differs from itself and stays what it is: PyArrow refuses it, or takes it as NULL where pandas' rule holds.
+            # NaN differs from itself and stays what it is: PyArrow refuses it, or takes it as NULL
+            # where pandas' rule holds.
             if isinstance(value, _FRACTIONAL) and value == value and value % 1 != 0:  # noqa: PLR0124
                 raise ValueError(f"{value} is not a whole number")
 
 
-def _integer_leaves(values: Iterable[object], data_type: Any) -> Iterator[Callable[[], Iterable[object]]]:  # noqa: ANN401 - DataType
+def _integer_leaves(values: Iterable[object], data_type: Any) -> Iterator[Callable[[], Iterable[object]]]:  # noqa: ANN401
     """Yields, for each integer type within a type, what gives the values that will become of it."""
     if t.is_integer(data_type):
         yield lambda: values

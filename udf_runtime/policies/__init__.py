@@ -1,4 +1,7 @@
-"""What happens when a UDF fails, and how large its batches are. Plain values: nothing here runs a UDF, waits or keeps a thread."""
+"""What happens when a UDF fails, and how large its batches are.
+
+Plain values: nothing here runs a UDF, waits or keeps a thread.
+"""
 
 from __future__ import annotations
 

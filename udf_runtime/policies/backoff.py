@@ -1,4 +1,4 @@
-"""How long to wait before the next attempt: a pure function of the attempt's number and a source of randomness."""
+"""Waiting times before the next attempt: pure functions of its number and randomness."""
 
 from __future__ import annotations
 
@@ -16,9 +16,11 @@ class Backoff:
     """Waiting times between attempts.
 
     Attributes:
-        kind: `exponential` draws between `initial_s` and a bound that doubles with each attempt, so that many workers that were turned
-            away together do not come back together; `fixed` always waits `initial_s`; `linear` waits `initial_s` times the attempt.
-        initial_s: Seconds before the second attempt (the least number of seconds, for `exponential`).
+        kind: `exponential` draws between `initial_s` and a bound that doubles with each attempt, so
+            that many workers that were turned away together do not come back together; `fixed`
+            always waits `initial_s`; `linear` waits `initial_s` times the attempt.
+        initial_s: Seconds before the second attempt (the least number of seconds, for
+            `exponential`).
         max_s: No wait is longer than this, in seconds.
     """
 
@@ -29,11 +31,13 @@ class Backoff:
     def __post_init__(self) -> None:
         if self.kind not in get_args(BackoffKind):
             raise UdfDefinitionError(
-                f"backoff {self.kind!r} is not known - in Retry - give one of {', '.join(get_args(BackoffKind))}, or a Backoff"
+                f"backoff {self.kind!r} is not known - in Retry - give one of {', '.join(get_args(BackoffKind))}, or a "
+                "Backoff"
             )
         if not 0 <= self.initial_s <= self.max_s:
             raise UdfDefinitionError(
-                f"a backoff of {self.initial_s} to {self.max_s} seconds is not possible - in Retry - give 0 <= initial_s <= max_s"
+                f"a backoff of {self.initial_s} to {self.max_s} seconds is not possible - in Retry - give 0 <= "
+                "initial_s <= max_s"
             )
 
     def delay_s(self, attempt: int, rng: random.Random) -> float:

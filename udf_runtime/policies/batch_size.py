@@ -1,4 +1,4 @@
-"""How many rows are computed between two checkpoints: bounds from the user's settings, and a size that follows the speed."""
+"""Rows between two checkpoints: the user's bounds, and a size that follows the speed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from udf_runtime.errors import UdfDefinitionError
 DEFAULT_CHECKPOINT_ROWS = 10_240
 
 MOST_GROWTH = 8
-"""No size is more than this many times the one before: the speed of a few rows says little about that of thousands."""
+"""No size is more than this many times the one before: the speed of a few rows says little about
+that of thousands."""
 
 
 class HasCheckpointSizes(Protocol):
@@ -53,8 +54,9 @@ def checkpoint_bounds(
 ) -> tuple[int, int, int]:
     """Returns the least, the most and the first number of rows between two checkpoints.
 
-    What the call gives comes before what the UDF gives. The most defaults to the checkpoint size and is never above it; the least
-    defaults to 1. The first size is an explicit checkpoint size, else the least: small checkpoints show early that the function works.
+    What the call gives comes before what the UDF gives. The most defaults to the checkpoint size
+    and is never above it; the least defaults to 1. The first size is an explicit checkpoint size,
+    else the least: small checkpoints show early that the function works.
 
     Raises:
         UdfDefinitionError: The least is above the most, and both were asked for.
@@ -72,7 +74,8 @@ def checkpoint_bounds(
         maximum = min(minimum, checkpoint)
     if minimum > maximum:
         raise UdfDefinitionError(
-            f"min_checkpoint_size={minimum} is above the largest checkpoint of {maximum} rows - among the checkpoint sizes - "
+            f"min_checkpoint_size={minimum} is above the largest checkpoint of {maximum} rows - among the checkpoint "
+            "sizes - "
             "lower it, or raise checkpoint_size and max_checkpoint_size"
         )
     return minimum, maximum, min(max(checkpoint, minimum), maximum) if given else minimum
@@ -81,9 +84,10 @@ def checkpoint_bounds(
 class AdaptiveSize:
     """The number of rows of the next batch, so that a batch takes about `target_s` seconds.
 
-    It starts at `initial`, and after each batch goes towards `rows per second * target_s`, clamped to the bounds. It grows only while
-    the throughput holds: after a batch that ran at less than half of the speed of the one before, the size does not grow, and it falls
-    at once if the batch was too long. Equal bounds give a fixed size. Not safe for several threads.
+    It starts at `initial`, and after each batch goes towards `rows per second * target_s`, clamped
+    to the bounds. It grows only while the throughput holds: after a batch that ran at less than
+    half of the speed of the one before, the size does not grow, and it falls at once if the batch
+    was too long. Equal bounds give a fixed size. Not safe for several threads.
 
     Attributes:
         minimum: Least rows.
@@ -116,7 +120,7 @@ class AdaptiveSize:
         self._since = clock()
 
     def next_rows(self) -> int:
-        """Returns the rows of the next batch, and starts the time of a `record` that is not given any."""
+        """Returns the rows of the next batch, and starts the clock for `record`."""
         self._since = self._clock()
         return self._rows
 
@@ -124,14 +128,16 @@ class AdaptiveSize:
         """Takes note of a batch.
 
         Args:
-            rows: How many rows it really had; a batch that was cut short says nothing about the speed.
+            rows: How many rows it really had; a batch that was cut short says nothing about the
+                speed.
             seconds: How long it took; None: the time since the last `next_rows`.
         """
         if seconds is None:
             seconds = self._clock() - self._since
         if rows <= 0 or (rows < self._rows / 2 and seconds < self.target_s):
             return  # the short rest of a fragment: mostly the cost of a call, which larger batches do not have per row
-        # A clock that did not move (a very cheap batch) is no reason for an endless size: MOST_GROWTH bounds the step.
+        # A clock that did not move (a very cheap batch) is no reason for an endless size:
+        # MOST_GROWTH bounds the step.
         rate = rows / max(seconds, 1e-9)
         stable = self._rate is None or rate >= self._rate / 2
         self._rate = rate

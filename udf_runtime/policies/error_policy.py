@@ -17,7 +17,7 @@ OnError: TypeAlias = "Matcher | ErrorPolicy | Iterable[Matcher | ErrorPolicy] | 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What is done about one error of one unit (a row, or a batch where the UDF takes whole batches).
+    """The decision about one error of one unit: a row, or a batch for UDFs over batches.
 
     Attributes:
         action: Call it again, leave it NULL, or end the work.
@@ -32,10 +32,12 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class ErrorPolicy:
-    """What to do about errors: the first matcher of the list that is about an error decides, and none means that it fails.
+    """What to do about errors: the first matcher that is about one decides; without one it fails.
 
-    A `Retry` whose attempts are used up leaves the decision to the matchers behind it. Iterating gives the matchers, and `+` joins
-    policies, so that `on_error=[Fail(KeyError), *retry_transient(), Skip(ValueError)]` and `retry_transient() + skip_on_error()` both work.
+    A `Retry` whose attempts are used up leaves the decision to the matchers behind it. Iterating
+    gives the matchers, and `+` joins policies, so that
+    `on_error=[Fail(KeyError), *retry_transient(), Skip(ValueError)]` and
+    `retry_transient() + skip_on_error()` both work.
 
     Attributes:
         matchers: In the order in which they are asked.
@@ -79,7 +81,8 @@ class ErrorPolicy:
 
         Args:
             error: What the unit raised.
-            attempt: How often the unit was called by now, this failure included, whatever the earlier ones failed with.
+            attempt: How often the unit was called by now, this failure included, whatever the
+                earlier ones failed with.
             rng: For the waiting time.
         """
         for matcher in self.matchers:
@@ -93,7 +96,7 @@ class ErrorPolicy:
         return Decision(action="fail")
 
     def decide_finally(self, error: BaseException) -> Decision:
-        """Returns what is done about an error when every `Retry` is used up: to skip, or to fail."""
+        """Returns the decision when every `Retry` is used up: to skip, or to fail."""
         for matcher in self.matchers:
             if not isinstance(matcher, Retry) and matcher.matches(error):
                 return Decision(action="skip" if isinstance(matcher, Skip) else "fail", matcher=matcher)
@@ -112,7 +115,7 @@ class ErrorPolicy:
 
     @property
     def threshold(self) -> tuple[int | None, float | None]:
-        """The least `max_skip_count` and the least `max_skip_fraction` that any `Skip` gives; they hold for all skipped rows together."""
+        """The least `max_skip_count` and `max_skip_fraction` of any `Skip`, for all rows."""
         skips = [matcher for matcher in self.matchers if isinstance(matcher, Skip)]
         counts = [skip.max_skip_count for skip in skips if skip.max_skip_count is not None]
         fractions = [skip.max_skip_fraction for skip in skips if skip.max_skip_fraction is not None]
@@ -124,7 +127,8 @@ class ErrorPolicy:
         Args:
             skipped: Rows of the job that were skipped by now.
             processed: Rows of the job that were processed by now, the skipped ones included.
-            final: Whether that was all; the fraction is judged only then, since the bad rows may all have come first.
+            final: Whether that was all; the fraction is judged only then, since the bad rows may
+                all have come first.
 
         Raises:
             SkipThresholdExceededError: More rows were skipped than `threshold` allows.
@@ -149,7 +153,7 @@ def skip_on_error(*, max_skip_count: int | None = None, max_skip_fraction: float
 
 
 def retry_transient(*, max_attempts: int = 3, backoff: BackoffKind | Backoff = "exponential") -> ErrorPolicy:
-    """Tries again what the network or the operating system refused: ConnectionError, TimeoutError and OSError."""
+    """A `Retry` of what network or system refused: ConnectionError, TimeoutError, OSError."""
     return ErrorPolicy((Retry(ConnectionError, TimeoutError, OSError, max_attempts=max_attempts, backoff=backoff),))
 
 
@@ -160,6 +164,7 @@ def retry_all(*, max_attempts: int = 3, backoff: BackoffKind | Backoff = "expone
 
 def _no_matcher(value: object) -> UdfDefinitionError:
     return UdfDefinitionError(
-        f"{value!r} is no error policy - in on_error - give Retry(...), Skip(...), Fail(...), a list of them, or a factory's result, "
+        f"{value!r} is no error policy - in on_error - give Retry(...), Skip(...), Fail(...), a list of them, or a "
+        "factory's result, "
         "for example skip_on_error()"
     )

@@ -14,7 +14,8 @@ class Matcher:
     """Chooses errors by their type and their text; subclasses say what is done with them.
 
     Attributes:
-        exceptions: An error matches if it is an instance of one of these; empty: every error matches.
+        exceptions: An error matches if it is an instance of one of these; empty: every error
+            matches.
         match: Regular expression that `re.search` must find in `str(error)`; None: any text.
     """
 
@@ -25,16 +26,19 @@ class Matcher:
         for item in exceptions:
             if not (isinstance(item, type) and issubclass(item, BaseException)):
                 raise UdfDefinitionError(
-                    f"{item!r} is not an exception class - in {type(self).__name__} - give classes, such as ValueError, not instances"
+                    f"{item!r} is not an exception class - in {type(self).__name__} - give classes, such as "
+                    "ValueError, not instances"
                 )
         if match is not None:
             try:
                 re.compile(match)
             except (re.error, TypeError) as error:
                 raise UdfDefinitionError(
-                    f"match={match!r} is not a regular expression ({error}) - in {type(self).__name__} - correct it, or use re.escape"
+                    f"match={match!r} is not a regular expression ({error}) - in {type(self).__name__} - correct it, "
+                    "or use re.escape"
                 ) from error
-        # Frozen: the fields of a dataclass with an __init__ of its own are set past its guard, here and in the subclasses.
+        # Frozen: the fields of a dataclass with an __init__ of its own are set past its guard, here
+        # and in the subclasses.
         object.__setattr__(self, "exceptions", exceptions)
         object.__setattr__(self, "match", match)
 
@@ -47,10 +51,13 @@ class Matcher:
 
 @dataclass(frozen=True, slots=True, init=False)
 class Retry(Matcher):
-    """Calls again, after a wait. When the attempts are used up, the matchers that follow in the list decide.
+    """Calls again, after a wait.
+
+    When the attempts are used up, the matchers that follow in the list decide.
 
     Attributes:
-        max_attempts: Calls in all, the first one included, for one row (for one batch, where the UDF takes whole batches).
+        max_attempts: Calls in all, the first one included, for one row (for one batch, where the
+            UDF takes whole batches).
         backoff: Waiting times between them.
     """
 
@@ -79,7 +86,8 @@ class Skip(Matcher):
 
     Attributes:
         max_skip_count: The job fails as soon as more rows than this were skipped; None: no limit.
-        max_skip_fraction: The job fails if in the end more than this share of the rows (0 to 1) was skipped; None: no limit.
+        max_skip_fraction: The job fails if in the end more than this share of the rows (0 to 1) was
+            skipped; None: no limit.
     """
 
     max_skip_count: int | None
@@ -107,7 +115,10 @@ class Skip(Matcher):
 
 @dataclass(frozen=True, slots=True, init=False)
 class Fail(Matcher):
-    """Ends the job. Useful before a broader matcher, for errors that must not be skipped or tried again."""
+    """Ends the job.
+
+    Useful before a broader matcher, for errors that must not be skipped or tried again.
+    """
 
     def __init__(self, *exceptions: type[BaseException], match: str | None = None) -> None:
         Matcher.__init__(self, *exceptions, match=match)
@@ -117,5 +128,5 @@ def message_of(error: BaseException) -> str:
     """Returns `str(error)`; where the user's exception cannot even do that, a text that says so."""
     try:
         return str(error)
-    except Exception as failure:  # noqa: BLE001 - a __str__ of the user's may raise anything, and an error must not hide another
+    except Exception as failure:  # noqa: BLE001 - a __str__ of the user's may raise anything
         return f"<str() of the exception raised {type(failure).__name__}>"

@@ -1,10 +1,12 @@
-"""Runs a backfill's tasks on Spark: few Spark jobs of many tasks, never more tasks at once than allowed.
+"""Runs a backfill's tasks on Spark: few Spark jobs of many tasks, within the allowed concurrency.
 
-Spark has no limit on the running tasks of one job. Where the cluster is known to be no larger than the limit, all tasks are submitted
-together. Else the limit is kept by submitting no more tasks than it allows: half of them as one Spark job while the other half runs.
+Spark has no limit on the running tasks of one job. Where the cluster is known to be no larger than
+the limit, all tasks are submitted together. Else the limit is kept by submitting no more tasks than
+it allows: half of them as one Spark job while the other half runs.
 
-A Spark job brings its tasks' answers when it ends. Until then each task leaves what it has done in the table's store, which the driver
-reads from time to time; so this works over Spark Connect as well, where there are no accumulators.
+A Spark job brings its tasks' answers when it ends. Until then each task leaves what it has done in
+the table's store, which the driver reads from time to time; so this works over Spark Connect as
+well, where there are no accumulators.
 """
 
 from __future__ import annotations
@@ -78,7 +80,10 @@ class Lost:
 
 
 class Cluster:
-    """Submits the tasks of one job, and collects what they answer. Used by the job's thread; :meth:`stop` by any."""
+    """Submits the tasks of one job, and collects what they answer.
+
+    Used by the job's thread; :meth:`stop` by any.
+    """
 
     def __init__(self, spark: SparkSession, spec: BackfillSpec, *, limit: int | None, description: str) -> None:
         self._spark = spark
@@ -91,26 +96,33 @@ class Cluster:
         slots = known_slots(spark)
         capped = limit is not None and (slots is None or slots > limit)
         self._limit = limit if capped else None
-        # Spark runs the tasks of one job before those of the next: what assembles a fragment must not wait for hours of others.
+        # Spark runs the tasks of one job before those of the next: what assembles a fragment must
+        # not wait for hours of others.
         self._most_tasks = (
             _MOST_TASKS if slots is None else min(_MOST_TASKS, max(_TASKS_PER_SLOT * slots, _FEWEST_TASKS))
         )
         self._objects = LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options)
 
     def add(self, work: FragmentWork) -> None:
-        """Submits further work, before what waits already. Called by what consumes :meth:`run`, between two of its answers."""
+        """Submits further work, before what waits already.
+
+        Called by what consumes :meth:`run`, between two of its answers.
+        """
         self._added.append(work)
 
     def stop(self) -> None:
-        """Ends the job: running tasks are killed within seconds, and no further ones are submitted."""
+        """Kills running tasks within seconds, and submits no further ones."""
         self._stopped.set()
         cancel(self._spark, self._tag)
 
     def run(self, tasks: Sequence[Task], refresh_s: float) -> Generator[list[RangeOutcome | Lost], None, None]:
-        """Runs tasks, and yields what they answer as it comes, at least every `refresh_s` seconds (then maybe nothing).
+        """Runs tasks, and yields their answers as they come.
 
-        Closing the generator waits until nothing of the job runs any more. A task whose process died is submitted again, with the UDF in
-        a process of its own. What is yielded for a range comes once.
+        Yields at least every `refresh_s` seconds, then maybe nothing.
+
+        Closing the generator waits until nothing of the job runs any more. A task whose process
+        died is submitted again, with the UDF in a process of its own. What is yielded for a range
+        comes once.
         """
         queue = list(tasks)
         attempts = dict.fromkeys((task.number for task in tasks), 0)
@@ -165,7 +177,10 @@ class Cluster:
         attempts: dict[int, int],
         seen: set[Key],
     ) -> list[RangeOutcome | Lost]:
-        """Returns what a Spark job answered; if it failed, what its tasks have left. Tasks to submit again go into the queue."""
+        """Returns what a Spark job answered; if it failed, what its tasks have left.
+
+        Tasks to submit again go into the queue.
+        """
         error = future.exception()
         if error is None:
             outcomes = [outcome for _, payload in future.result() for outcome in load_outcomes(payload)]
@@ -199,30 +214,33 @@ class Cluster:
 
     def _reports(self) -> list[RangeOutcome]:
         """Returns what running tasks have left in the store since the last look."""
-        found = []
+        outcomes = []
         for path in self._objects.list(_reports_of(self._spec)):
             if path in self._read:
                 continue
             self._read.add(path)
             payload = self._objects.get(path)
             if payload is not None:
-                found += load_outcomes(payload)
+                outcomes += load_outcomes(payload)
                 # It is read once, and each listing of what is left takes longer.
                 with suppress(OSError):
                     self._objects.delete(path)
-        return found
+        return outcomes
 
 
 def _reports_of(spec: BackfillSpec) -> str:
-    """Returns the folder of one round's reports: what an earlier round left is no answer, though it may have read the same version."""
+    """Returns the folder of one round's reports.
+
+    What an earlier round left is no answer, though it may have read the same version.
+    """
     return f"jobs/{spec.staging.job_id}/reports/{spec.round}"
 
 
 def _company(queue: Sequence[Task], attempts: Mapping[int, int], size: int) -> int:
     """Returns how many of the next tasks to submit together.
 
-    Which task made a Spark job fail is not known: all of them are tried again in ever smaller groups, the last time one by
-    one, so that a bad task takes no other one with it.
+    Which task made a Spark job fail is not known: all of them are tried again in ever smaller
+    groups, the last time one by one, so that a bad task takes no other one with it.
     """
     tried = attempts[queue[0].number]
     size = min(size, max(1, _MOST_TASKS >> 4 * tried)) if tried < MAX_ATTEMPTS - 1 else 1
@@ -239,7 +257,10 @@ def _why_lost(failure: SparkFailure) -> str:
 
 
 def _rest(task: Task, seen: set[Key]) -> Task:
-    """Returns what is left of a task that died: the UDF gets a process of its own, and what it has left behind is looked for."""
+    """Returns the unanswered ranges of a task that died, as a task.
+
+    The UDF gets a process of its own, and checkpoints that the task has left are searched for.
+    """
     work = [replace(one, search=True) for one in task.work if one.key not in seen]
     return replace(task, work=tuple(work), isolate=True)
 
@@ -255,7 +276,10 @@ def _new(outcomes: Sequence[RangeOutcome], seen: set[Key]) -> list[RangeOutcome]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What Spark runs on executors: one row of input, the number of a task, becomes one row with its answer. Pickled by reference."""
+    """What Spark runs on executors: a row with a task's number becomes a row with its answer.
+
+    Pickled by reference.
+    """
 
     spec: BackfillSpec
     tasks: tuple[Task, ...]
@@ -289,7 +313,8 @@ class _Work:
             except Exception as error:  # noqa: BLE001 - it would end the same way in the next attempt
                 outcomes += fail_ranges(self.spec, task.work[len(outcomes) :], error)
         if len(self.tasks) > 1:
-            # Spark hands over no answer before the last task of its job has ended, and that may be hours after a quick one.
+            # Spark hands over no answer before the last task of its job has ended, and that may be
+            # hours after a quick one.
             report()
         return pa.RecordBatch.from_pylist([{"task": task.number, "outcomes": dump_outcomes(outcomes)}], schema=_ANSWER)
 

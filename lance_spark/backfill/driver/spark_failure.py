@@ -28,8 +28,9 @@ class SparkFailure:
 def failure_of(error: BaseException) -> SparkFailure:
     """Returns the cause of a failed Spark job.
 
-    An exception of Python that reaches Spark came from before or after a task's own work, where the executor unpickles the job for
-    example; another attempt ends the same way. A worker that was killed, or a UDF that called `sys.exit`, may fare better alone.
+    An exception of Python that reaches Spark came from before or after a task's own work, where the
+    executor unpickles the job for example; another attempt ends the same way. A worker that was
+    killed, or a UDF that called `sys.exit`, may fare better alone.
     """
     trace = str(error).strip() or repr(error)
     if isinstance(error, PythonException):

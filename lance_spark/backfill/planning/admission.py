@@ -1,4 +1,7 @@
-"""Admission control: compares what a UDF asks for with what the cluster can ever give. Runs on the driver."""
+"""Admission control: compares what a UDF asks for with what the cluster can ever give.
+
+Runs on the driver.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ def check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
         gpus = float(spark.conf.get("spark.executor.resource.gpu.amount", None) or 0)
         if gpus < udf.num_gpus:
             problems.append(
-                f"{counted(udf.num_gpus, 'GPU')}, and an executor has {gpus:g} (spark.executor.resource.gpu.amount): drop the "
+                f"{counted(udf.num_gpus, 'GPU')}, and an executor has {gpus:g} (spark.executor.resource.gpu.amount): "
+                "drop the "
                 "requirement, or start executors with GPUs"
             )
     local = (spark.conf.get("spark.master", None) or "").startswith("local")

@@ -36,9 +36,9 @@ class BackfillPlan:
         rows_from_checkpoint: Rows that checkpoints may serve, an upper bound.
         skipped_rows: Live rows of the window that need nothing.
         skipped_fragments: Fragments of the window that need nothing.
-        rows_stale: Rows of the window with a value that is out of date: their inputs changed after it was computed,
-            another version of the UDF computed it, or nothing says that this one did. `stale=True` selects them. An upper
-            bound where `exact` is false.
+        rows_stale: Rows of the window with a value that is out of date: their inputs changed after
+            it was computed, another version of the UDF computed it, or nothing says that this one
+            did. `stale=True` selects them. An upper bound where `exact` is false.
         rows_outside: Rows to get a value in fragments outside the window.
         input_bytes: Estimated bytes of input on storage.
         stable_row_ids: Whether the table has stable row ids.
@@ -105,15 +105,18 @@ class BackfillPlan:
         ]
         if self.rows_stale:
             lines.append(
-                f"  stale        {about}{counted(self.rows_stale, 'row')} with a value that is out of date; stale=True selects them"
+                f"  stale        {about}{counted(self.rows_stale, 'row')} with a value that is out of date; stale=True "
+                "selects them"
             )
         if self.rows_outside:
             lines.append(
-                f"  outside      {about}{counted(self.rows_outside, 'row')} in fragments that num_frags and skip_frags leave out"
+                f"  outside      {about}{counted(self.rows_outside, 'row')} in fragments that num_frags and skip_frags "
+                "leave out"
             )
         if not self.stable_row_ids:
             lines.append(
-                "  note         the table has no stable row ids: where the history of a compaction was cleaned up, moved rows are "
+                "  note         the table has no stable row ids: where the history of a compaction was cleaned up, "
+                "moved rows are "
                 "computed again"
             )
         if not self.has_work:
@@ -163,7 +166,7 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
 
 
 def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
-    """Returns how many rows the checkpoints of the fragments with work have, those that are finished column files included."""
+    """Returns how many rows of the work are in checkpoints and finished column files."""
     spec, store, rows = prepared.spec, store_of(prepared.spec), 0
     for plan in work:
         fragment = prepared.dataset.get_fragment(plan.fragment_id)
@@ -175,7 +178,7 @@ def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
 
 
 def _counts(prepared: Prepared, *, exact: bool) -> dict[int, int]:
-    """Returns the rows to do of each fragment: counted, or all that it has where that is not known."""
+    """Returns the rows to do of each fragment: counted, or where that is not known, all it has."""
     if exact:
         return prepared.counted(prepared.plans)
     return {plan.fragment_id: plan.live_rows if plan.pending is None else plan.pending for plan in prepared.plans}

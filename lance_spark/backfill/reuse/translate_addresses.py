@@ -1,4 +1,7 @@
-"""Row addresses of an older version, as they are now: compactions move rows, and an old address may be another row's today."""
+"""Row addresses of an older version, as they are in the latest one.
+
+Compactions move rows, so that an old address may be another row's now.
+"""
 
 from __future__ import annotations
 
@@ -29,31 +32,33 @@ def latest_addresses(ref: DatasetRef, rows: Iterable[tuple[int, int]]) -> list[i
 def _translate(ref: DatasetRef, version: int, addresses: Sequence[int]) -> list[int]:
     """Returns where rows of a version are in the latest one, ascending.
 
-    Rows that were deleted since, or that an update moved, are left out, and so are rows whose way cannot be followed, because the history of
-    a compaction was cleaned up.
+    Rows that were deleted since, or that an update moved, are left out, and so are rows whose way
+    cannot be followed, because the history of a compaction was cleaned up.
     """
     head = ref.open_latest()
-    given: Addresses = distinct(np.asarray(addresses, dtype=np.uint64))
+    old_addresses: Addresses = distinct(np.asarray(addresses, dtype=np.uint64))
     rows = SnapshotRows(head)
     lineage = Lineage.between(head, version, head.version) if head.version > version else None
-    found: list[int] = []
-    old_fragments = set(fragments_of(given).tolist())
+    translated: list[int] = []
+    old_fragments = set(fragments_of(old_addresses).tolist())
     for handle in head.get_fragments():
-        number = handle.fragment_id
-        origins = (
-            lineage.origins(number) if lineage is not None and _may_come_from(lineage, number, old_fragments) else []
-        )
-        offsets = [offsets_of(given[fragments_of(given) == number])] if number in old_fragments and not origins else []
-        for piece in origins or []:
-            wanted = offsets_of(given[fragments_of(given) == piece.fragment.id])
-            at = np.flatnonzero(np.isin(piece.offsets, wanted, assume_unique=True))
-            offsets.append(at + piece.start)
-        for part in offsets:
-            deleted = rows.deleted(number)
-            kept = part[part < handle.metadata.physical_rows]
-            live = kept if deleted is None else kept[~deleted[kept]]
-            found += [number << 32 | offset for offset in live.tolist()]
-    return sorted(set(found))
+        fragment_id = handle.fragment_id
+        origins = []
+        if lineage is not None and _may_come_from(lineage, fragment_id, old_fragments):
+            origins = lineage.origins(fragment_id) or []
+        offsets = []
+        if fragment_id in old_fragments and not origins:
+            offsets.append(offsets_of(old_addresses[fragments_of(old_addresses) == fragment_id]))
+        for origin in origins:
+            wanted = offsets_of(old_addresses[fragments_of(old_addresses) == origin.fragment.id])
+            at = np.flatnonzero(np.isin(origin.offsets, wanted, assume_unique=True))
+            offsets.append(at + origin.start)
+        deleted = rows.deleted(fragment_id)
+        for present in offsets:
+            physical = present[present < handle.metadata.physical_rows]
+            live = physical if deleted is None else physical[~deleted[physical]]
+            translated += [fragment_id << 32 | offset for offset in live.tolist()]
+    return sorted(set(translated))
 
 
 def _may_come_from(lineage: Lineage, fragment: int, old: set[int]) -> bool:

@@ -1,4 +1,7 @@
-"""Error records: one per row that failed, and one per range that did, in a Lance table beside the data. Written on executors."""
+"""Error records in a Lance table beside the data: one per row and one per range that failed.
+
+Executors write them, and the driver those of tasks that never answered.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +31,10 @@ _TRACE_CHARS = 8192
 
 
 class FailureLog:
-    """Collects the failures of one range, and appends them to the table of errors. Belongs to one task."""
+    """Collects the failures of one range, and appends them to the table of errors.
+
+    Belongs to one task.
+    """
 
     def __init__(self, spec: BackfillSpec, fragment_id: int) -> None:
         self._spec = spec
@@ -50,7 +56,7 @@ class FailureLog:
         )
 
     def add_error(self, error: Exception, offset: int | None) -> None:
-        """Adds the exception that ended the range; `offset` is the row's that raised it, where that is known."""
+        """Adds the exception that ended the range; `offset` is its row's, where that is known."""
         self._add(
             offset,
             getattr(error, "error_type", None) or _type_name(error),
@@ -70,7 +76,10 @@ class FailureLog:
             self.write()
 
     def write(self) -> None:
-        """Appends what was collected. That it cannot be written must not fail the rows that were computed."""
+        """Appends what was collected.
+
+        That it cannot be written must not fail the rows that were computed.
+        """
         records, self._records = self._records, []
         _append(self._spec, records)
 
@@ -102,7 +111,10 @@ def fail_ranges(
 def record_ranges(
     spec: BackfillSpec, ranges: Sequence[FragmentWork], *, error_type: str, message: str, trace: str
 ) -> None:
-    """Records an error that ended ranges before one of their rows was computed, once per fragment. Runs anywhere."""
+    """Records an error that ended ranges before one of their rows was computed, once per fragment.
+
+    Runs anywhere.
+    """
     fragment_ids = sorted({one.fragment_id for one in ranges})
     _append(
         spec,

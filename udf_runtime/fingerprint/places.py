@@ -1,4 +1,4 @@
-"""Where code comes from: an installed library, which goes by its name, or one's own, which goes by its content."""
+"""Where code comes from: a library, which goes by name, or one's own, which goes by content."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ _OWN_PACKAGE = __name__.partition(".")[0]
 
 
 def is_library(module: str) -> bool:
-    """Tells whether a module belongs to the standard library, to an installed distribution, or to this package.
+    """Returns whether a module is of the standard library, installed, or of this package.
 
-    A module without a file (a notebook, `__main__` of a shell, code of `exec`) is one's own, unless it is built into Python.
+    A module without a file (a notebook, `__main__` of a shell, code of `exec`) is one's own, unless
+    it is built into Python.
     """
     top = module.partition(".")[0]
     if top == "__main__":
@@ -45,9 +46,10 @@ def _library_roots() -> tuple[str, ...]:
 
 
 def source_digest(name: str, package: object) -> str | None:
-    """Returns the digest of the source file of a module of one's own, None for a library's or for what is no module.
+    """Returns the digest of the source of a module of one's own; None for all else.
 
-    Whether the module is loaded by now makes no difference, and it is not loaded here (the packages that it lies in are).
+    Whether the module is loaded by now makes no difference, and it is not loaded here (the packages
+    that it lies in are).
 
     Args:
         name: Name of the module as an import has it; it may begin with dots.

@@ -1,19 +1,23 @@
-"""A digest of what a piece of code does: the same definition has the same digest in every process, a changed one another.
+"""A digest of what a piece of code does, the same in every process.
 
-What counts for a function: its bytecode, names and constants (docstrings, comments and line numbers do not), defaults, closure, and
-each global that it reads, functions and classes among them recursively. For a class: its bases, methods and attributes. For an
-object: its class and the state that pickling would take. Order counts in sequences; it does not in sets and in dicts.
+What counts for a function: its bytecode, names and constants (docstrings, comments and line numbers
+do not), defaults, closure, and each global that it reads, functions and classes among them
+recursively. For a class: its bases, methods and attributes. For an object: its class and the state
+that pickling would take. Order counts in sequences; it does not in sets and in dicts.
 
 Where the walk ends:
 
-* Installed libraries (the standard library, `site-packages`, this package) go by module and qualified name, except for the module
-  that a function itself lives in. Code of your own, a notebook's included, goes by content. A UDF that must follow the release of a
-  library says so with `version=`.
-* A global that the function itself assigns (`global model; model = load()`) is state of a process, and goes by its name.
+* Installed libraries (the standard library, `site-packages`, this package) go by module and
+  qualified name, except for the module that a function itself lives in. Code of your own, a
+  notebook's included, goes by content. A UDF that must follow the release of a library says so with
+  `version=`.
+* A global that the function itself assigns (`global model; model = load()`) is state of a process,
+  and goes by its name.
 * A module that is imported inside a function goes by its source file if it is your own.
 
-The digest holds bytecode, so a new minor version of Python gives new digests; `version=` is there for tables that outlive one.
-Nothing here runs the code that is digested, and nothing is guessed: what cannot be digested is an error.
+The digest holds bytecode, so a new minor version of Python gives new digests; `version=` is there
+for tables that outlive one. Nothing here runs the code that is digested, and nothing is guessed:
+what cannot be digested is an error.
 """
 
 from __future__ import annotations
@@ -31,9 +35,9 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Protocol, runtime_checkable
 
 from udf_runtime.errors import UdfDefinitionError
-from udf_runtime.fingerprint_code import code_parts, globals_of, imports_of
-from udf_runtime.fingerprint_data import data_parts
-from udf_runtime.fingerprint_places import is_library, source_digest
+from udf_runtime.fingerprint.code import code_parts, globals_of, imports_of
+from udf_runtime.fingerprint.data import data_parts
+from udf_runtime.fingerprint.places import is_library, source_digest
 
 _CLASS_SURROUNDINGS = frozenset(
     {
@@ -42,7 +46,8 @@ _CLASS_SURROUNDINGS = frozenset(
         "__conditional_annotations__", "__classdictcell__", "__dataclass_fields__", "__dataclass_params__",
     }
 )  # fmt: skip
-"""What a class says about where it stands, what it is made from (hashed in another form), or what it keeps for itself."""
+"""What a class says about where it stands, what it is made from (hashed in another form), or what
+it keeps for itself."""
 
 _DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
                 types.ClassMethodDescriptorType, types.MethodWrapperType)  # fmt: skip
@@ -57,14 +62,17 @@ class Fingerprinted(Protocol):
 
 
 def fingerprint(*parts: object, what: str = "this definition") -> str:
-    """Returns the digest of code and values as 32 hex digits; the same in every process of one minor version of Python.
+    """Returns the digest of code and values as 32 hex digits.
+
+    It is the same in every process of one minor version of Python.
 
     Args:
         parts: Functions, classes, objects and data, in their order.
         what: What is digested, for the message of an error: "UDF 'f'".
 
     Raises:
-        UdfDefinitionError: Something that the code uses (a lock, an open file, a connection) has no content to digest.
+        UdfDefinitionError: Something that the code uses (a lock, an open file, a connection) has no
+            content to digest.
     """
     walk = _Walk(what)
     try:
@@ -76,7 +84,9 @@ def fingerprint(*parts: object, what: str = "this definition") -> str:
 
 
 class _Walk:
-    """One walk over a graph of objects, written into one hash. Objects that were met before are written as their number.
+    """One walk over a graph of objects, written into one hash.
+
+    Objects that were met before are written as their number.
 
     Attributes:
         outer: The walk whose set or dict a key is digested for, None for the first walk.
@@ -103,7 +113,7 @@ class _Walk:
         steps = self.path if len(self.path) <= 6 else [*self.path[:2], "...", *self.path[-3:]]
         where = f"{self._what}: {' > '.join(steps)}" if steps else self._what
         return UdfDefinitionError(
-            f"no version can be told that is the same in every process: {reason} - {where} - "
+            f"no version can be found that is the same in every process: {reason} - {where} - "
             "give version='...', and change it whenever results change"
         )
 
@@ -122,7 +132,7 @@ class _Walk:
         self._write("]", str(count).encode())
 
     def _unordered(self, tag: str, items: Iterable[tuple[object, tuple[object, ...]]]) -> None:
-        """Writes pairs of a key and what belongs to it in the order of the keys' digests, which no hash seed decides."""
+        """Writes pairs in the order of their keys' digests, which depends on no hash seed."""
         ordered = []
         for key, rest in items:
             alone = _Walk(self._what, outer=self)
@@ -190,7 +200,8 @@ class _Walk:
             return True
         outer = self.outer
         while outer is not None:
-            # A key of a dict or a member of a set that leads back to it: a number would depend on the order of the walk.
+            # A key of a dict or a member of a set that leads back to it: a number would depend on
+            # the order of the walk.
             if id(value) in outer.active:
                 self._write("outer", type(value).__qualname__.encode())
                 return True
@@ -224,7 +235,7 @@ class _Walk:
         return True
 
     def _wrapper(self, value: object) -> bool:
-        """Writes an object around functions that pickling refuses, or that keeps what it computed (lru_cache)."""
+        """Writes an object around functions that pickling refuses, or one like an lru_cache."""
         inner = getattr(value, "__wrapped__", None)
         if isinstance(value, (staticmethod, classmethod)):
             self._sequence(type(value).__name__, (value.__func__,))
@@ -253,13 +264,15 @@ class _Walk:
         self.path.pop()
 
     def _function(self, function: types.FunctionType) -> None:
-        # The globals tell where the code is from; functools.wraps makes __module__ tell something else.
+        # The globals tell where the code is from; functools.wraps makes __module__ tell something
+        # else.
         module = str(function.__globals__.get("__name__"))
         self.path.append(f"function {function.__qualname__}")
         if self._goes_by_name(module):
             self._write("library function", f"{module}.{function.__qualname__}".encode())
             if getattr(sys.modules.get(module), function.__name__, None) is not function:
-                # A library's decorator made it around something else, or it is a library's closure over values.
+                # A library's decorator made it around something else, or it is a library's closure
+                # over values.
                 inner = getattr(function, "__wrapped__", None)
                 cells = map(_content_of, function.__closure__ or ())
                 self._sequence("made of", cells if inner is None else (inner, getattr(function, "registry", None)))
@@ -274,7 +287,7 @@ class _Walk:
         self.path.pop()
 
     def _goes_by_name(self, module: str) -> bool:
-        """Tells whether code of a module goes by its name: a library's, unless what is digested lives in that very module."""
+        """Returns whether a module goes by name: a library's, unless it is the digested one."""
         return is_library(module) and getattr(self.root, "__module__", None) != module
 
     def _globals(self, function: types.FunctionType) -> None:
@@ -283,7 +296,7 @@ class _Walk:
         for name in reads.names:
             value = function.__globals__.get(name, _UNBOUND)
             if value is _UNBOUND or name in reads.assigned or (name.startswith("__") and name.endswith("__")):
-                continue  # a builtin, not defined (yet), state of the process, or the module's own name: in the code by its name
+                continue  # a builtin, undefined, state of the process, or the module's own name: the code has it
             if isinstance(value, types.ModuleType) and not is_library(value.__name__):
                 found |= _used_of(value, reads.attributes, prefix=name)
             found[name] = value
@@ -304,7 +317,8 @@ class _Walk:
         members = {name: item for name, item in vars(cls).items() if name not in _CLASS_SURROUNDINGS}
         if issubclass(cls, enum.Enum):
             names = set(cls.__members__)
-            # What the metaclass keeps beside the members differs between versions of Python and holds the members again.
+            # What the metaclass keeps beside the members differs between versions of Python and
+            # holds the members again.
             members = {k: v for k, v in members.items() if k not in names and not k[:1] == "_" == k[-1:]}
             self._sequence("members", ((name, item.value) for name, item in cls.__members__.items()))
         if dataclasses.is_dataclass(cls):
@@ -369,7 +383,7 @@ def _field_parts(field: dataclasses.Field[object]) -> tuple[object, ...]:
 
 
 def _used_of(module: types.ModuleType, attributes: frozenset[str], prefix: str) -> dict[str, object]:
-    """Returns what code may use of a module of one's own: each attribute whose name occurs in the code as an attribute's."""
+    """Returns the attributes of a module of one's own that code may use, by their names."""
     found: dict[str, object] = {}
     modules: list[tuple[str, types.ModuleType]] = [(prefix, module)]
     seen: set[int] = set()

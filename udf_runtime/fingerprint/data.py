@@ -1,7 +1,7 @@
 """Digests of data that code carries with it: NumPy, Arrow and pandas values, by their full content.
 
-Two values that compare equal have the same digest, however they are laid out in memory: offsets of slices, chunk borders, bytes
-under NULLs and validity bitmaps without NULLs do not count.
+Two values that compare equal have the same digest, however they are laid out in memory: offsets of
+slices, chunk borders, bytes under NULLs and validity bitmaps without NULLs do not count.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ import pyarrow.compute as pc
 
 
 def data_parts(value: object) -> Iterator[object] | None:
-    """Returns what a NumPy, Arrow or pandas value consists of, as plain values, bytes and NumPy arrays; None for other values."""
+    """Returns the parts of a NumPy, Arrow or pandas value, as plain values, bytes and arrays.
+
+    None for other values.
+    """
     if isinstance(value, pa.Array):
         return _array_parts(value)
     if isinstance(value, pa.ChunkedArray):
@@ -109,7 +112,7 @@ def _value_parts(array: pa.Array) -> Iterator[object]:  # type: ignore[type-arg]
 
 
 def _is_rare(kind: pa.DataType) -> bool:
-    """Tells types that kernels do not take, or take wrongly: pyarrow 26 casts a slice of a list view to an invalid list."""
+    """Returns whether kernels refuse a type, or, as pyarrow 26 slices of list views, fail on it."""
     types = pa.types
     views = types.is_list_view(kind) or types.is_large_list_view(kind)
     return views or types.is_run_end_encoded(kind) or types.is_union(kind)

@@ -1,4 +1,4 @@
-"""What the digest of a function takes from its bytecode: the instructions, and which names it reads from where."""
+"""The part of a function's digest that is its bytecode: instructions, and names it reads."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class GlobalNames:
 
 
 def code_parts(code: types.CodeType) -> Iterator[object]:
-    """Yields what a code object does, as plain values: not its name, file, line numbers and docstring."""
+    """Yields what a code object does, as plain values; not its name, lines and docstring."""
     yield code.co_code  # without what the interpreter wrote into it while it ran: the attribute undoes that
     yield code.co_flags & _FLAGS
     yield (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
@@ -49,7 +49,7 @@ def code_parts(code: types.CodeType) -> Iterator[object]:
 
 
 def _has_docstring(code: types.CodeType) -> bool:
-    """Tells whether the first constant is a docstring; a function without one has None there (or, since 3.14, anything)."""
+    """Returns whether the first constant is a docstring, which a function without one lacks."""
     flag = getattr(inspect, "CO_HAS_DOCSTRING", None)
     if flag is not None:
         return bool(code.co_flags & flag)
@@ -58,7 +58,7 @@ def _has_docstring(code: types.CodeType) -> bool:
 
 
 def nested(code: types.CodeType) -> Iterator[types.CodeType]:
-    """Yields a code object and those of the functions, lambdas, comprehensions and classes in it."""
+    """Yields a code object and those of functions, comprehensions and classes in it."""
     yield code
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):
@@ -66,7 +66,7 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def globals_of(code: types.CodeType) -> GlobalNames:
-    """Returns the names that code uses, from its instructions: an attribute does not count as a global of the same name."""
+    """Returns the global names that code uses, from its instructions; attributes do not count."""
     names: set[str] = set()
     assigned: set[str] = set()
     attributes: set[str] = set()
@@ -82,7 +82,7 @@ def globals_of(code: types.CodeType) -> GlobalNames:
 
 
 def imports_of(code: types.CodeType) -> list[str]:
-    """Returns the names of modules that code may import when it runs, sorted; relative ones begin with dots.
+    """Returns the modules that code may import when it runs, sorted; relative ones with dots.
 
     Of `from a import b` both `a` and `a.b` are there, because b may be a module or not.
     """
