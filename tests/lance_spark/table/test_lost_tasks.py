@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,11 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import Connection
 from lance_spark.backfill.driver import scheduler
+from lance_spark.backfill.driver.scheduler import Cluster
 from lance_spark.backfill.driver.spark_failure import failure_of
+from lance_spark.backfill.planning.fragment_plan import plan_tasks
+from lance_spark.backfill.planning.planner import prepare
+from lance_spark.backfill.request import BackfillRequest
 from tests.lance_spark.table.conftest import make_table
 from udf_runtime import UDF, udf
 
@@ -122,3 +127,21 @@ def test_a_killed_worker_is_tried_again_and_named_without_frames_of_the_jvm():
     failure = failure_of(ConnectSparkException(message=text))
     assert failure.retryable
     assert failure.message == "Job aborted due to stage failure: Python worker exited unexpectedly (crashed)."
+
+
+def test_an_exception_around_the_ranges_of_a_task_is_its_answer_and_no_reason_to_run_it_again(
+    db: Connection, spark: SparkSession, caplog: pytest.LogCaptureFixture
+):
+    table = make_table(db)
+    table.add_columns({"n": length})
+    prepared = prepare(table._ref, BackfillRequest(columns=("n",)), checkpoints=None)
+    spec = replace(prepared.spec, threads=0)  # a runner refuses that before the first range
+    cluster = Cluster(spark, spec, limit=None, description="")
+    answers = [answer for some in cluster.run(plan_tasks(prepared.work(), 10), 1.0) for answer in some]
+    assert sorted((answer.fragment_id, "threads=0" in answer.error) for answer in answers) == [
+        (0, True),
+        (1, True),
+        (2, True),
+    ]
+    assert {error.fragment_id for error in table.get_errors(spec.job_id)} == {0, 1, 2}
+    assert not caplog.records, "no Spark job failed"
