@@ -1,12 +1,14 @@
 """Which table, at which version: :class:`DatasetRef`, the only place that opens a Lance dataset.
 
 A reference is a plain picklable value, so that the driver pins a version once and every executor opens exactly that one. Open
-datasets are kept per process, with one Lance session (caches of metadata and indexes) for all of them, because a Python worker of
-Spark serves many tasks one after the other.
+datasets are kept per process, with one Lance session (caches of metadata and indexes) for all of
+them, because a Python worker of Spark serves many tasks one after the other. Each caller gets a
+clone: pylance refuses an object that two threads use at once ("Already borrowed").
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 import gc
 import json
@@ -99,7 +101,7 @@ class DatasetRef:
         return replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
 
     def open(self) -> lance.LanceDataset:
-        """Opens the version; one that was pinned comes from this process's cache. Runs anywhere.
+        """Opens the version, for one thread; one that was pinned comes from this process's cache. Runs anywhere.
 
         A number alone may mean another version by now: then it is opened anew, since the table may have been made anew.
 
@@ -111,7 +113,7 @@ class DatasetRef:
             return self.open_latest()
         if self.incarnation is None:
             return _open(self.uri, self.branch, self.version, self.storage_options)
-        return _open_pinned(self)
+        return copy.copy(_open_pinned(self))  # 1.4 us for any number of fragments: the clone shares the manifest
 
     def open_latest(self) -> lance.LanceDataset:
         """Opens the latest version of the branch, looking at storage."""
