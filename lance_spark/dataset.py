@@ -126,6 +126,21 @@ class DatasetRef:
             sort_keys=True,
         )
 
+    @staticmethod
+    def of_snapshot_json(text: str, storage_options: tuple[tuple[str, str], ...]) -> DatasetRef:
+        """Returns the reference that :meth:`snapshot_json` wrote, with storage options of the caller.
+
+        Raises:
+            ValueError: The text is something else.
+        """
+        values = json.loads(text)
+        kinds = {"uri": str, "version": int, "incarnation": (str, type(None)), "branch": (str, type(None))}
+        if not isinstance(values, dict) or values.keys() != kinds.keys():
+            raise ValueError(f"not a pinned version of a table: {text[:200]!r}")
+        if not all(isinstance(values[key], kind) for key, kind in kinds.items()):  # type: ignore[arg-type]
+            raise ValueError(f"not a pinned version of a table: {text[:200]!r}")
+        return DatasetRef(**values, storage_options=storage_options)
+
 
 def incarnation_of(dataset: lance.LanceDataset) -> str:
     """Returns what tells this version from one of the same number in a table made anew at the same place.
