@@ -23,6 +23,9 @@ MAX_INDEX_MATCHES = 1 << 20
 """Rows that an index look-up on the driver may find; with more, the executors scan. Their addresses take 8 MiB."""
 
 
+_EMPTY_LIST = "the list after IN is empty"
+
+
 def both(*filters: str | None) -> str | None:
     """Returns the conjunction of the filters that are there, or None where none is."""
     # The line break ends a comment that a filter may end with.
@@ -39,7 +42,7 @@ def check_filter(dataset: lance.LanceDataset, text: str, uri: str, blobs: BlobHa
     Raises:
         FilterError: It does not parse, names what is not there, or is no condition.
     """
-    reason = _unbalanced(text) or _problem(dataset, text) or _problem(dataset, both(text))
+    reason = _malformed(text) or _problem(dataset, text) or _problem(dataset, both(text))
     if reason is None and _reads_null_blobs(dataset, text, blobs):
         reason = "in file format 2.0 a filter cannot tell which blobs are NULL"
     if reason is None:
@@ -47,6 +50,8 @@ def check_filter(dataset: lance.LanceDataset, text: str, uri: str, blobs: BlobHa
     function = unknown_function(reason)
     if function is not None and _spark_knows(function):
         hint = f"{function} is a function of Spark: use it in df.filter(...), the option `filter` is Lance SQL"
+    elif reason == _EMPTY_LIST:
+        hint = "no row is in an empty list: leave the call out where there is nothing to select, or write FALSE"
     elif "which blobs" in reason:
         hint = "set the option blob_handling to bytes"
     elif is_unknown_column(reason):
@@ -67,9 +72,13 @@ def usable(dataset: lance.LanceDataset, pushed: str | None, blobs: BlobHandling)
     return None
 
 
-def _unbalanced(text: str) -> str | None:
+def _malformed(text: str) -> str | None:
+    """Returns what is wrong with a filter that Lance would misunderstand, or say too little about; None otherwise."""
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|--[^\n]*", "", text)
+    if re.search(r"\bIN\s*\(\s*\)", bare, re.IGNORECASE):
+        return _EMPTY_LIST
     depth = 0
-    for sign in re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|--[^\n]*", "", text):
+    for sign in bare:
         depth += {"(": 1, ")": -1}.get(sign, 0)
         if depth < 0:
             break
