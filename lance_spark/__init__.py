@@ -18,19 +18,28 @@ from lance_spark.errors import (
     CommitConflictError,
     CommitError,
     CommitImpossibleError,
+    CommitOutcomeUnknownError,
     FilterError,
     JobNotFoundError,
     JobTimeoutError,
     LanceSparkError,
+    NoLocationError,
     OptionError,
     RegistrationError,
     ResourcesUnavailableError,
+    RowAddressError,
+    SchemaMismatchError,
+    SnapshotError,
     StoredUdfError,
     TableExistsError,
     TableNotFoundError,
+    TableUnreadableError,
+    TableUnwritableError,
     UnsafeStoreError,
     UnsupportedOperationError,
     UnsupportedTypeError,
+    ValueConversionError,
+    VersionNotFoundError,
 )
 from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
 
@@ -43,6 +52,32 @@ if TYPE_CHECKING:
     from lance_spark.jobs.handle import Job
     from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, UdfResult
     from lance_spark.table import Table
+    from udf_runtime import (
+        UDF,
+        Backoff,
+        CheckpointError,
+        Columns,
+        ErrorPolicy,
+        Fail,
+        Kind,
+        Retry,
+        Skip,
+        SkipThresholdExceededError,
+        UdfDefinitionError,
+        UdfFailedError,
+        UdfOutputError,
+        UdfProcessDiedError,
+        UdfRuntimeError,
+        UnpackedUDF,
+        as_udf,
+        fail_fast,
+        retry_all,
+        retry_transient,
+        skip_on_error,
+        udf,
+    )
+
+    __version__: str
 
 _LATER = {
     "BackfillJobResult": "jobs.model",
@@ -58,56 +93,92 @@ _LATER = {
     "connect": "connection",
     "finish_backfill": "backfill.finishing",
 }
-"""The table API is imported when it is first asked for: Spark's worker processes import this package to read and write, and need none of it."""
+"""The table API and UDFs are imported when they are first asked for: Spark's worker processes import
+this package to read and write, and need none of them."""
 
 
 def __getattr__(name: str) -> object:
-    if name not in _LATER:
+    if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(import_module(f"{__name__}.{_LATER[name]}"), name)
+    if name == "__version__":
+        value: object = import_module("importlib.metadata").version("lance-spark")
+    else:
+        value = getattr(import_module(f"{__name__}.{_LATER[name]}" if name in _LATER else "udf_runtime"), name)
     globals()[name] = value
     return value
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATER})
+    return sorted(__all__)
 
 
 __all__ = [
+    "UDF",
     "BackfillIncompleteError",
     "BackfillJobResult",
     "BackfillPlan",
+    "Backoff",
     "CarryOverTooLargeError",
+    "CheckpointError",
     "ColumnExistsError",
     "ColumnNotFoundError",
+    "Columns",
     "CommitConflictError",
     "CommitError",
     "CommitImpossibleError",
+    "CommitOutcomeUnknownError",
     "CommitResult",
     "Connection",
+    "ErrorPolicy",
     "ErrorRecord",
+    "Fail",
     "FilterError",
     "Job",
     "JobNotFoundError",
     "JobRecord",
     "JobTimeoutError",
+    "Kind",
     "LanceSparkError",
+    "NoLocationError",
     "OptionError",
     "RegistrationError",
     "ResourcesUnavailableError",
+    "Retry",
+    "RowAddressError",
+    "SchemaMismatchError",
+    "Skip",
+    "SkipThresholdExceededError",
+    "SnapshotError",
     "StoredUdfError",
     "Table",
     "TableExistsError",
     "TableNotFoundError",
+    "TableUnreadableError",
+    "TableUnwritableError",
+    "UdfDefinitionError",
+    "UdfFailedError",
+    "UdfOutputError",
+    "UdfProcessDiedError",
     "UdfResult",
+    "UdfRuntimeError",
+    "UnpackedUDF",
     "UnsafeStoreError",
     "UnsupportedOperationError",
     "UnsupportedTypeError",
+    "ValueConversionError",
+    "VersionNotFoundError",
     "Watch",
+    "__version__",
+    "as_udf",
     "cleanup",
     "connect",
     "disable_pushdown",
     "enable_pushdown",
+    "fail_fast",
     "finish_backfill",
     "last_commit",
+    "retry_all",
+    "retry_transient",
+    "skip_on_error",
+    "udf",
 ]

@@ -228,8 +228,6 @@ class Connection:
         Raises:
             TableNotFoundError: There is none, and `ignore_missing` is false.
         """
-        import lance
-
         uri = self._uri_of(name)
         if not table_exists(uri, self.storage_options):
             if ignore_missing:
@@ -238,6 +236,8 @@ class Connection:
         if is_local(uri):
             shutil.rmtree(uri)
         else:
+            import lance
+
             lance.LanceDataset.drop(uri, storage_options=self.storage_options or None)
 
     def rename_table(self, name: str, new_name: str) -> None:

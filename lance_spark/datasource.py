@@ -6,12 +6,11 @@ Spark makes an instance in a planning process of its own, calls `schema()`, pick
 
 from __future__ import annotations
 
-import base64
 import json
-import pickle
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, cast
+from types import UnionType
+from typing import TYPE_CHECKING, Any
 
 from pyspark.sql.datasource import DataSource
 
@@ -30,6 +29,17 @@ if TYPE_CHECKING:
 TABLE_METADATA = "lance.table"
 """Key of the column metadata that tells which table a column is from."""
 
+PIN_MARK = "lancespark.pin="
+"""What the planner rule looks for in the pickled data source; the pin follows as JSON."""
+
+_WRITE_SPEC: dict[str, type | UnionType] = {
+    "path": str | None,
+    "exclusive": bool,
+    "input_columns": list | None,
+    "snapshots": list,
+}
+"""What the option `lancespark.write` holds."""
+
 
 class LanceDataSource(DataSource):
     """Reads and writes Lance tables.
@@ -45,6 +55,11 @@ class LanceDataSource(DataSource):
         self.options = {key.lower(): value for key, value in options.items()}
         self.pinned: DatasetRef | None = None
         self._spec: ScanSpec | None = None
+
+    def __getstate__(self) -> dict[str, object]:
+        """Returns the state with the pin as text, last, where the planner rule finds it without unpickling anything."""
+        pin = None if self.pinned is None else PIN_MARK + self.pinned.snapshot_json()
+        return {**{key: value for key, value in self.__dict__.items() if key != "pin"}, "pin": pin}
 
     @classmethod
     def name(cls) -> str:
@@ -85,7 +100,7 @@ class LanceDataSource(DataSource):
             OptionError, SchemaMismatchError, UnsupportedTypeError, SnapshotError: The DataFrame or an option does not fit the table.
         """
         options = WriteOptions.parse(self.options)
-        plan = json.loads(self.options[WRITE_OPTION]) if WRITE_OPTION in self.options else None
+        plan = _write_spec(self.options.get(WRITE_OPTION))
         # Never from column metadata: INSERT INTO y SELECT * FROM x hands over the metadata of x.
         path = options.path or (plan or {}).get("path")
         if not path:
@@ -112,27 +127,47 @@ class LanceDataSource(DataSource):
         from lance_spark.pushdown.filters import translate
         from lance_spark.read.dense import dense_columns
         from lance_spark.read.reader import describe_scan
-        from lance_spark.read.spec import ScanSpec
+        from lance_spark.read.spec import ScanSpec, only_of_the_rule
 
-        spec = ScanSpec.from_json(self.options[SCAN_OPTION])
+        text = self.options[SCAN_OPTION]
+        spec = ScanSpec.from_json(text)
         options = ReadOptions.parse(self.options)
-        self.pinned = _pinned_by(spec.base) or DatasetRef.resolve(options)
-        if spec.predicate is not None:
-            spec = replace(spec, filter_sql=translate(spec.predicate, self.pinned.open().schema), predicate=None)
+        with only_of_the_rule(text):
+            self.pinned = DatasetRef.resolve(options) if spec.pin is None else _pinned_at(spec.pin, options)
+            if spec.predicate is not None:
+                spec = replace(spec, filter_sql=translate(spec.predicate, self.pinned.open().schema), predicate=None)
         if spec.columns is not None and not spec.aggregate:
             spec = replace(spec, dense=dense_columns(self.pinned.open(), spec.columns))
-        # The original instance has done its work; it would be sent to every executor.
-        self._spec = replace(spec, base=None)
+        self._spec = spec
         del self.options[SCAN_OPTION]
         return describe_scan(self.pinned, options, self._spec)
 
 
-def _pinned_by(base: str | None) -> DatasetRef | None:
-    """Returns the version that the pickled original source has pinned, so that all scans of a DataFrame read one version."""
-    if base is None:
+def _pinned_at(pin: str, options: ReadOptions) -> DatasetRef:
+    """Returns the version that the original source has pinned, so that all scans of a DataFrame read one version.
+
+    The storage options are those of the scan itself: the pin carries none.
+    """
+    pinned = DatasetRef.of_snapshot_json(pin, options.storage)
+    if pinned.uri != normalize_uri(options.path):
+        raise OptionError(SCAN_OPTION, pin, f"the table that is read, {options.path}", problem="names another table")
+    return pinned
+
+
+def _write_spec(text: str | None) -> dict[str, Any] | None:
+    """Returns what the planner rule says about a write; None without the rule."""
+    if text is None:
         return None
-    original = pickle.loads(base64.b64decode(base))  # noqa: S301 - made by this class in this session, passed through the JVM
-    return cast(LanceDataSource, original).pinned
+    try:
+        spec = json.loads(text)
+        fits = all(isinstance(spec[key], kind) for key, kind in _WRITE_SPEC.items())
+        for snapshot in spec["snapshots"]:
+            json.loads(snapshot)
+    except (ValueError, TypeError, LookupError, RecursionError):
+        fits = False
+    if not fits:
+        raise OptionError(WRITE_OPTION, text[:200], "nothing: only the planner rule sets it")
+    return dict(spec)
 
 
 def _for_catalog(schema: StructType, ref: DatasetRef, options: Mapping[str, str]) -> StructType:

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from pyspark.sql import SparkSession
 
@@ -48,10 +49,23 @@ def make_session(master: str = "local[*,4]") -> SparkSession:
             .appName("lance-spark")
             .config("spark.ui.showConsoleProgress", "false")
             .config("spark.python.unix.domain.socket.enabled", "true")
-            .config("spark.log.level", "ERROR")
+            .config(map=_quiet_start())
             .getOrCreate()
         )
     return session
+
+
+def _quiet_start() -> dict[str, bool | float | int | str | None]:
+    """Returns settings under which the JVM starts without log4j's own lines; none where the user has configured its logging."""
+    import os
+
+    import pyspark
+
+    spark_home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    if any(Path(os.environ.get("SPARK_CONF_DIR") or f"{spark_home}/conf").glob("log4j2*")):
+        return {}
+    configuration = Path(__file__).with_name("log4j2.properties").as_uri()
+    return {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={configuration}"}
 
 
 def is_classic(spark: SparkSession) -> bool:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import SchemaMismatchError, TableExistsError, panics_as_errors
-from lance_spark.read.filtering import plain
+from lance_spark.lance_compat import is_created_meanwhile, is_other_schema, plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,8 +59,6 @@ def write_rows(
         SchemaMismatchError: The data does not fit the table. Nothing was written.
         TableExistsError: A concurrent writer has made the table at this moment.
     """
-    import lance
-
     if is_spark(data):
         options = {f"storage.{key}": value for key, value in ref.storage.items()}
         options["enable_stable_row_ids"] = str(enable_stable_row_ids).lower()
@@ -73,6 +71,8 @@ def write_rows(
     exists = table_exists(ref.uri, ref.storage)
     appends = schema is None and not overwrite and exists
     reader = to_reader(data, schema, table=ref.open_latest().schema if appends else None)
+    import lance
+
     try:
         with panics_as_errors():
             lance.write_dataset(
@@ -85,9 +85,9 @@ def write_rows(
                 data_storage_version=data_storage_version,  # type: ignore[arg-type]
             )
     except (ValueError, OSError, RuntimeError) as error:
-        if not exists and "already exists" in str(error):
+        if not exists and is_created_meanwhile(error):
             raise TableExistsError(ref.uri, hint="a concurrent writer has made it at this moment") from error
-        if "different schema" not in str(error):
+        if not is_other_schema(error):
             raise
         raise SchemaMismatchError(
             f"the data does not fit: {plain(error)} - nothing was written - give it the columns and types of the "

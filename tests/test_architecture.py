@@ -16,7 +16,7 @@ PACKAGES = ("lance_spark", "udf_runtime")
 MOST_LINES = 600
 
 LAYERS = [
-    {"errors", "options", "types"},
+    {"errors", "lance_compat", "options", "types"},
     {"dataset"},
     {"read", "pushdown"},
     {"rows"},

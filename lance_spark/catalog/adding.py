@@ -17,7 +17,7 @@ from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import RegistrationError, panics_as_errors
-from lance_spark.read.filtering import plain
+from lance_spark.lance_compat import is_bad_value, plain
 from udf_runtime import UDF, UnpackedUDF
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _add_sql(ref: DatasetRef, sql: Mapping[str, str]) -> None:
             with panics_as_errors():
                 head.add_columns(dict(sql))
         except (ValueError, OSError, RuntimeError) as error:
-            if isinstance(error, OSError) and "LanceError(Arrow)" not in str(error):
+            if isinstance(error, OSError) and not is_bad_value(error):
                 raise  # another writer came first, or the store refused
             raise RegistrationError(
                 f"an expression failed on the table's values: {plain(error)} - columns {', '.join(map(repr, sql))} of "

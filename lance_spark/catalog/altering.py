@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import uuid
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -33,7 +32,7 @@ from lance_spark.errors import (
     StoredUdfError,
     panics_as_errors,
 )
-from lance_spark.read.filtering import plain
+from lance_spark.lance_compat import is_bad_request, is_bad_value, plain
 from lance_spark.types import check_storable
 from udf_runtime import UDF
 
@@ -171,7 +170,7 @@ def _alter(head: lance.LanceDataset, alteration: Mapping[str, object]) -> None:
         with panics_as_errors():
             head.alter_columns(dict(alteration))  # type: ignore[arg-type]
     except (ValueError, OSError, RuntimeError) as error:
-        if isinstance(error, OSError) and not re.search(r"LanceError\(Arrow\)|Invalid user input", str(error)):
+        if isinstance(error, OSError) and not (is_bad_value(error) or is_bad_request(error)):
             raise  # another writer came first, or the store refused
         raise RegistrationError(
             f"Lance cannot do that: {plain(error)} - column {alteration['path']!r} of {head.uri} - it was not changed"

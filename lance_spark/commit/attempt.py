@@ -1,6 +1,6 @@
 """One attempt at a commit, and its three outcomes kept apart: it landed, it lost, or nobody knows.
 
-The only place that calls pylance's commit, and the only one that reads the text of its errors.
+The only place that calls pylance's commit.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lance_spark.errors import CommitError
+from lance_spark.lance_compat import is_bad_request, is_created_meanwhile, is_fragment_gone, is_taken_slot
 
 if TYPE_CHECKING:
     import lance
@@ -77,23 +78,17 @@ def attempt_commit(
             )
         )
     except CommitConflictError as error:
-        return Lost(race=_is_race(error), error=error)
+        return Lost(race=is_taken_slot(error), error=error)
     except OSError as error:
-        if "Dataset already exists" in str(error) or "_versions/0.manifest" in str(error):
-            # What a creation gets when another one came first (measured with pylance 14); nothing was overwritten.
+        if is_created_meanwhile(error):
             return Lost(race=True, error=error)
-        if "Fragment being replaced not found" in str(error):
+        if is_fragment_gone(error):
             # The fragment went between our look and the commit, and the transaction that says so was cleaned up already.
             return Lost(race=False, error=error)
-        if str(error).startswith("Invalid user input"):
+        if is_bad_request(error):
             raise CommitError(
                 f"Lance refused the commit: {error} - at {uri} - nothing was committed", uri=uri
             ) from error
         return Unknown(error=error)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise CommitError(f"Lance refused the commit: {error} - at {uri} - nothing was committed", uri=uri) from error
-
-
-def _is_race(error: Exception) -> bool:
-    """Tells whether only the version's slot was taken: pylance has one type for that and for a conflict of contents."""
-    return "Failed to commit the transaction after" in str(error)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lance_spark.errors import FilterError, TableUnreadableError, panics_as_errors
+from lance_spark.lance_compat import answering_indexes, is_filter_failure, is_unknown_column, plain, unknown_function
 from lance_spark.types.fields import BlobHandling, is_blob
 
 if TYPE_CHECKING:
@@ -20,6 +21,9 @@ _LOG = logging.getLogger(__name__)
 
 MAX_INDEX_MATCHES = 1 << 20
 """Rows that an index look-up on the driver may find; with more, the executors scan. Their addresses take 8 MiB."""
+
+
+_EMPTY_LIST = "the list after IN is empty"
 
 
 def both(*filters: str | None) -> str | None:
@@ -38,17 +42,19 @@ def check_filter(dataset: lance.LanceDataset, text: str, uri: str, blobs: BlobHa
     Raises:
         FilterError: It does not parse, names what is not there, or is no condition.
     """
-    reason = _unbalanced(text) or _problem(dataset, text) or _problem(dataset, both(text))
+    reason = _malformed(text) or _problem(dataset, text) or _problem(dataset, both(text))
     if reason is None and _reads_null_blobs(dataset, text, blobs):
         reason = "in file format 2.0 a filter cannot tell which blobs are NULL"
     if reason is None:
         return
-    unknown = re.search(r"Invalid function '([^']+)'", reason)
-    if unknown is not None and _spark_knows(unknown[1]):
-        hint = f"{unknown[1]} is a function of Spark: use it in df.filter(...), the option `filter` is Lance SQL"
+    function = unknown_function(reason)
+    if function is not None and _spark_knows(function):
+        hint = f"{function} is a function of Spark: use it in df.filter(...), the option `filter` is Lance SQL"
+    elif reason == _EMPTY_LIST:
+        hint = "no row is in an empty list: leave the call out where there is nothing to select, or write FALSE"
     elif "which blobs" in reason:
         hint = "set the option blob_handling to bytes"
-    elif "No field named" in reason:
+    elif is_unknown_column(reason):
         hint = "name the table's columns as they are written there, quoted with backticks where they hold capitals or other signs"
     else:
         hint = "the option `filter` is Lance SQL: a condition such as lang = 'en' AND size > 100"
@@ -66,9 +72,13 @@ def usable(dataset: lance.LanceDataset, pushed: str | None, blobs: BlobHandling)
     return None
 
 
-def _unbalanced(text: str) -> str | None:
+def _malformed(text: str) -> str | None:
+    """Returns what is wrong with a filter that Lance would misunderstand, or say too little about; None otherwise."""
+    bare = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|--[^\n]*", "", text)
+    if re.search(r"\bIN\s*\(\s*\)", bare, re.IGNORECASE):
+        return _EMPTY_LIST
     depth = 0
-    for sign in re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|--[^\n]*", "", text):
+    for sign in bare:
         depth += {"(": 1, ")": -1}.get(sign, 0)
         if depth < 0:
             break
@@ -92,11 +102,6 @@ def _problem(dataset: lance.LanceDataset, text: str | None) -> str | None:
     except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
         return plain(error)
     return None
-
-
-def plain(error: BaseException) -> str:
-    """Returns Lance's message without the places in its source files."""
-    return re.sub(r",\s*/[^\s,]+\.rs:\d+:\d+", "", str(error)).strip().replace("\n", " ")
 
 
 def _spark_knows(function: str) -> bool:
@@ -145,12 +150,11 @@ def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
     indexes = {index.name: index for index in dataset.describe_indices()}
     if not indexes:
         return None
-    # How a plan is printed is the only place where Lance tells which indexes answer a filter; not understanding it only costs time.
-    plan = dataset.scanner(columns=[], filter=filter).explain_plan(verbose=True)
-    if "ScalarIndexQuery" not in plan:
+    answered = answering_indexes(dataset.scanner(columns=[], filter=filter).explain_plan(verbose=True), indexes)
+    if answered is None:
         return None
-    used = [name for name in indexes if f"@{name}(" in plan]
-    if "refine_filter=--" not in plan or not used:
+    used, exact = answered
+    if not exact:
         return IndexAnswer(exact=False, matches=None, covered=frozenset())
     covered: frozenset[int] = frozenset.intersection(
         *(frozenset(f for s in indexes[name].segments for f in s.fragment_ids) for name in used)
@@ -169,7 +173,7 @@ def explained(
 ) -> FilterError | TableUnreadableError:
     """Returns one of our errors for what Lance said while a fragment was read."""
     text = plain(error)
-    if filter is not None and "filter expression" in text:
+    if filter is not None and is_filter_failure(error):
         return FilterError(
             filter, text, uri=dataset.uri, hint=f"it fails on a value of fragment {fragment_id}: exclude that value"
         )

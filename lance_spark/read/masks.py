@@ -7,20 +7,17 @@ instead of 96 ms for an equality on a string column). The mask names row *ids*, 
 
 from __future__ import annotations
 
+import array
 import struct
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+from pyroaring import BitMap
 
 if TYPE_CHECKING:
     import lance
     from lance.fragment import LanceFragment
-
-_RUNS_COOKIE = 12347
-_CONTAINER = 1 << 16
-_OFFSETS_FROM = 4
-"""A bitmap of fewer run containers has no offset header, says the format of Roaring bitmaps."""
 
 
 def range_mask(dataset: lance.LanceDataset, fragment: LanceFragment, start: int, stop: int) -> bytes | None:
@@ -29,7 +26,7 @@ def range_mask(dataset: lance.LanceDataset, fragment: LanceFragment, start: int,
     Runs on an executor. Where row ids are stable, 8 bytes a row of the fragment are held for a moment.
     """
     if not dataset.has_stable_row_ids:
-        return serialize_runs(fragment.fragment_id, [(start, stop)])
+        return serialize_range(fragment.fragment_id, start, stop)
     ids = stable_ids(fragment)
     return None if ids is None else serialize_ids(ids[start:stop])
 
@@ -65,44 +62,24 @@ def stable_ids(fragment: LanceFragment) -> npt.NDArray[np.uint64] | None:
 
 def serialize_ids(ids: npt.NDArray[np.uint64]) -> bytes:
     """Returns the mask of any row ids."""
-    ids = np.sort(ids)
-    breaks = np.flatnonzero((np.diff(ids) != 1) | (ids[1:] >> np.uint64(32) != ids[:-1] >> np.uint64(32))) + 1
-    edges = np.concatenate(([0], breaks, [len(ids)])) if len(ids) else np.zeros(1, dtype=np.int64)
-    runs: dict[int, list[tuple[int, int]]] = {}
-    for first, last in zip(edges[:-1].tolist(), (edges[1:] - 1).tolist(), strict=True):
-        low, high = int(ids[first]), int(ids[last])
-        runs.setdefault(low >> 32, []).append((low & 0xFFFFFFFF, (high & 0xFFFFFFFF) + 1))
-    bitmaps = [(high, _bitmap(parts)) for high, parts in sorted(runs.items())]
-    return struct.pack("<I", len(bitmaps)) + b"".join(struct.pack("<II", h, len(b)) + b for h, b in bitmaps)
+    highs = ids >> np.uint64(32)
+    bitmaps = {}
+    for high in np.unique(highs).tolist():
+        lows = array.array("I", ids[highs == high].astype(np.uint32).tobytes())
+        bitmaps[high] = BitMap(lows)
+    return _serialize(bitmaps)
 
 
-def serialize_runs(high: int, runs: list[tuple[int, int]]) -> bytes:
-    """Returns the mask of runs `[start, stop)` of row ids that share their upper 32 bits."""
-    bitmap = _bitmap(runs)
-    return struct.pack("<III", 1, high, len(bitmap)) + bitmap
+def serialize_range(high: int, start: int, stop: int) -> bytes:
+    """Returns the mask of the row ids from `start` to before `stop` that share their upper 32 bits."""
+    return _serialize({high: BitMap(range(start, stop))})
 
 
-def _bitmap(runs: list[tuple[int, int]]) -> bytes:
-    """Returns a 32-bit Roaring bitmap of run containers, in the portable format.
-
-    The specification: https://github.com/RoaringBitmap/RoaringFormatSpec
-    """
-    containers: dict[int, list[tuple[int, int]]] = {}
-    for start, stop in runs:
-        for key in range(start // _CONTAINER, (stop - 1) // _CONTAINER + 1):
-            first, end = max(start, key * _CONTAINER), min(stop, (key + 1) * _CONTAINER)
-            containers.setdefault(key, []).append((first % _CONTAINER, end - first - 1))
-    count = len(containers)
-    flags = bytearray((count + 7) // 8)
-    for i in range(count):
-        flags[i // 8] |= 1 << (i % 8)
-    head = struct.pack("<I", _RUNS_COOKIE | (count - 1) << 16) + bytes(flags)
-    keys, offsets, bodies = [], [], []
-    position = len(head) + 4 * count + (4 * count if count >= _OFFSETS_FROM else 0)
-    for key, parts in sorted(containers.items()):
-        keys.append(struct.pack("<HH", key, sum(length + 1 for _, length in parts) - 1))
-        offsets.append(struct.pack("<I", position))
-        body = struct.pack("<H", len(parts)) + b"".join(struct.pack("<HH", *part) for part in parts)
-        bodies.append(body)
-        position += len(body)
-    return head + b"".join(keys) + (b"".join(offsets) if count >= _OFFSETS_FROM else b"") + b"".join(bodies)
+def _serialize(bitmaps: dict[int, BitMap]) -> bytes:
+    """Returns the form that Lance's mask has: 32-bit Roaring bitmaps, each behind its upper half and its size."""
+    parts = [struct.pack("<I", len(bitmaps))]
+    for high, bitmap in bitmaps.items():
+        bitmap.run_optimize()
+        content = bitmap.serialize()
+        parts += [struct.pack("<II", high, len(content)), content]
+    return b"".join(parts)

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from lance_spark.errors import FilterError, LanceSparkError, TableUnreadableError, panics_as_errors
+from lance_spark.lance_compat import is_filter_failure, plain
 from lance_spark.read.columns import lance_blob_handling
-from lance_spark.read.filtering import both, plain
+from lance_spark.read.filtering import both
 from lance_spark.read.masks import range_mask
 from lance_spark.types.fields import BlobHandling
 
@@ -162,9 +163,9 @@ class _Scan:
             raise self._explain(error, fragments) from error
 
     def _explain(self, error: BaseException, fragments: list[LanceFragment]) -> LanceSparkError:
-        """Returns one of our errors. Of Lance's errors only the text tells the kind, and this is where it is looked at."""
+        """Returns one of our errors for Lance's."""
         text = plain(error)
-        if self.task.filter is not None and "filter expression" in text:
+        if self.task.filter is not None and is_filter_failure(error):
             hint = "it fails on a value of the table: exclude that value in the filter"
             return FilterError(self.task.filter, text, uri=self.ref.uri, hint=hint)
         named = [f for f in fragments if any(file.path in text for file in f.metadata.files)] or self._culprit(

@@ -7,15 +7,21 @@ a query: Spark keeps its own filter and limit above the scan, so everything here
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Literal, cast
 
+from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
+
+from lance_spark.errors import LanceSparkError, OptionError
+from lance_spark.options import SCAN_OPTION
 
 AggregateFunction = Literal["count_star", "count", "min", "max"]
 
 _FUNCTIONS = ("count_star", "count", "min", "max")
+_KEYS = {"pin", "columns", "predicate", "limit", "aggregate", "whole_fragments"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,7 +52,7 @@ class ScanSpec:
     """What one scan is asked for, beside the user's options.
 
     Attributes:
-        base: Base64 of the pickled data source that the user's DataFrame was made with, or None.
+        pin: Table and version that the user's DataFrame was made with, as :meth:`DatasetRef.snapshot_json` has it, or None.
         columns: Columns that the query needs, nested pruning included, in the order of the result; None means all of them.
         predicate: Spark's predicate as an expression tree, or None where there is none (any more).
         filtered: Whether Spark filters the rows above this scan, translated or not. It outlives `predicate`, because a limit may only
@@ -58,7 +64,7 @@ class ScanSpec:
         dense: Columns that the scan gives in two, see :mod:`lance_spark.read.dense`; set by the data source.
     """
 
-    base: str | None = None
+    pin: str | None = None
     columns: StructType | None = None
     predicate: Mapping[str, Any] | None = None
     filtered: bool = False
@@ -79,17 +85,24 @@ class ScanSpec:
 
     @staticmethod
     def from_json(text: str) -> ScanSpec:
-        """Parses the rule's JSON.
+        """Parses the rule's JSON. Options can be set by everybody, also in SQL: text is all that it ever is.
 
         Raises:
-            ValueError: The text was not made by this version's rule.
+            OptionError: The text was not made by this version's rule.
         """
-        raw = json.loads(text)
+        with only_of_the_rule(text):
+            return ScanSpec._parse(json.loads(text, object_hook=_without_classes))
+
+    @staticmethod
+    def _parse(raw: Mapping[str, Any]) -> ScanSpec:
+        unknown = raw.keys() - _KEYS
+        if unknown:
+            raise ValueError(f"unknown keys {sorted(unknown)}")
         columns, limit = raw.get("columns"), raw.get("limit")
         if isinstance(columns, str):
-            columns = json.loads(columns)
+            columns = json.loads(columns, object_hook=_without_classes)
         return ScanSpec(
-            base=raw.get("base"),
+            pin=raw.get("pin"),
             columns=None if columns is None else StructType.fromJson(columns),
             predicate=raw.get("predicate"),
             filtered=raw.get("predicate") is not None,
@@ -100,3 +113,25 @@ class ScanSpec:
             ),
             whole_fragments=bool(raw.get("whole_fragments", False)),
         )
+
+
+@contextmanager
+def only_of_the_rule(text: str) -> Iterator[None]:
+    """Reads the option `lancespark.scan`, and says so where its text makes no sense.
+
+    Raises:
+        OptionError: Something in it is not as the planner rule makes it.
+    """
+    try:
+        yield
+    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, PySparkException) as error:
+        if isinstance(error, LanceSparkError):
+            raise
+        raise OptionError(SCAN_OPTION, text[:200], "nothing: only the planner rule sets it") from error
+
+
+def _without_classes(value: dict[str, Any]) -> dict[str, Any]:
+    """Refuses user-defined types: PySpark imports the class that their JSON names, and older releases unpickle it."""
+    if value.get("type") == "udt":
+        raise ValueError("a user-defined type")
+    return value

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lance_spark.errors import RowAddressError
+from lance_spark.lance_compat import take_known_rows
 from lance_spark.read.filtering import explained
 from lance_spark.rows.merge import distinct
 
@@ -277,8 +278,7 @@ def addresses_in(
 def look_up(dataset: lance.LanceDataset, ids: Addresses) -> tuple[Addresses, Mask]:
     """Maps stable row ids to addresses; ids that the snapshot does not have are left out by pylance."""
     unique = distinct(ids)
-    # The one call of pylance that goes through the row id index and returns addresses; `take_rows` fails on an id that is missing.
-    table = dataset._take_rows(unique.tolist(), columns=[ROW_ID, ROW_ADDRESS])  # noqa: SLF001
+    table = take_known_rows(dataset, unique.tolist(), [ROW_ID, ROW_ADDRESS])
     known = table.column(ROW_ID).to_numpy()
     order = np.argsort(known)
     known, mapped = known[order], table.column(ROW_ADDRESS).to_numpy()[order]

@@ -40,6 +40,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from lance_spark.errors import CommitError, TableUnwritableError
+from lance_spark.lance_compat import load_lance
 from lance_spark.staging.folders import STAGING, is_local, prune_folders, remove_empty_folders, remove_if_empty
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def made_at(identifier: str) -> datetime:
 @functools.lru_cache(maxsize=16)
 def open_session(uri: str, storage_options: tuple[tuple[str, str], ...]) -> LanceFileSession:
     """Returns this process's file session for a table's directory; its paths are relative to that directory."""
+    load_lance()
     from lance.file import LanceFileSession
 
     return LanceFileSession(uri, dict(storage_options) or None)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.errors import OptionError, UnsupportedTypeError
+from lance_spark.lance_compat import unsupported_reason
 from lance_spark.staging.blobs import file_field, is_logical_blob, is_stored_as_blob, prepared_blob_field, row_field
 
 if TYPE_CHECKING:
@@ -138,11 +139,10 @@ def _write_alone(field: pa.Field[Any], version: str, folder: str, batch: pa.Reco
 
 
 def _unsupported(field: pa.Field[Any], version: str, error: Exception) -> UnsupportedTypeError:
-    reason = str(error).split(", /", 1)[0].removeprefix("Not supported: ").removeprefix("Invalid user input: ")
     return UnsupportedTypeError(
         field.name,
         str(field.type),
-        reason=reason,
+        reason=unsupported_reason(error),
         hint=f"cast or rename the column, or use another file format than {version}: option data_storage_version, for a new table",
     )
 

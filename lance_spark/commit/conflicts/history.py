@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lance_spark.commit.changes import CommitResult
 from lance_spark.dataset import DatasetRef
+from lance_spark.lance_compat import read_transaction
 
 if TYPE_CHECKING:
     import lance
@@ -76,17 +77,8 @@ def _event(dataset: lance.LanceDataset, version: int) -> Event:
 
 def _transaction(dataset: lance.LanceDataset, version: int) -> Transaction | None:
     """Reads a version's transaction; None where the version was cleaned up meanwhile."""
-    from lance import LanceOperation
-
     try:
-        try:
-            return dataset.read_transaction(version)
-        except TypeError:
-            # pylance 14 cannot read back a compaction that rewrote an index: it makes its own class without three of its arguments, which
-            # say nothing about rows. Defaults for them are all that is missing.
-            make: Any = LanceOperation.RewrittenIndex.__init__
-            make.__defaults__ = ("", b"", 0)
-            return dataset.read_transaction(version)
+        return read_transaction(dataset, version)
     except (OSError, ValueError):
         if any(kept["version"] == version for kept in dataset.version_refs()):
             raise

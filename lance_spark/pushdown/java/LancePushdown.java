@@ -46,7 +46,8 @@ public class LancePushdown extends Rule {
       Throwable cause = error;
       while (cause instanceof java.lang.reflect.InvocationTargetException || cause instanceof RewriteFailure) cause = cause.getCause();
       // Errors of this package say what the user has to change; anything else is our own trouble, and the plan is right without us.
-      boolean typed = cause instanceof AnalysisException && String.valueOf(cause.getMessage()).contains("lance_spark.errors.");
+      String message = String.valueOf(cause.getMessage());
+      boolean typed = cause instanceof AnalysisException && message.contains("lance_spark.errors.") && !message.contains("option '" + LanceSource.SCAN_OPTION);
       if (typed || cause instanceof VirtualMachineError || cause instanceof InterruptedException) Platform.throwException(cause);
       LOG.warn("lance pushdown failed; the query runs without it", cause);
       return plan;

@@ -1,7 +1,7 @@
 package lancespark;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
-import java.util.Base64;
+import java.nio.charset.StandardCharsets;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
@@ -36,6 +36,7 @@ final class LanceSource {
   static final String SCAN_METADATA = "lance.scan";
   static final String TABLE_METADATA = "lance.table";
   private static final String SNAPSHOT = " snapshot";
+  private static final String PIN_MARK = "lancespark.pin=";
   static final ObjectMapper JSON = new ObjectMapper();
 
   /**
@@ -49,17 +50,17 @@ final class LanceSource {
 
   /** Options as the user gave them, the location included. */
   final Map options;
-  /** Base64 of the pickled data source that pinned the version; null where this scan has to pin it. */
-  String base;
+  /** JSON of the table and version that are read; null where this scan has to pin one. */
+  String pin;
   /** Metadata of the row addresses of a table that is followed, which Spark knows as of an older version; else null. */
   String snapshot;
-  /** Where base and snapshot are kept for the other scans of the query; null where the version was pinned before. */
+  /** Where pin and snapshot are kept for the other scans of the query; null where the version was pinned before. */
   private final Map pins;
   private final String pinKey;
 
-  private LanceSource(Map options, String base, Map pins, String pinKey) {
+  private LanceSource(Map options, String pin, Map pins, String pinKey) {
     this.options = options;
-    this.base = base;
+    this.pin = pin;
     this.pins = pins;
     this.pinKey = pinKey;
   }
@@ -77,8 +78,15 @@ final class LanceSource {
     if (given.containsKey(WRITE_OPTION) && !given.containsKey("version") && !given.containsKey("timestamp")) return followed(options, relation);
     Object created = Reflection.field(Reflection.field(relation.table(), "ds"), "dataSourceInPython");
     if (created == null || !given.containsKey("path")) return null;
-    byte[] pickled = (byte[]) Reflection.call(created, "dataSource");
-    return new LanceSource(options, Base64.getEncoder().encodeToString(pickled), null, null);
+    return new LanceSource(options, pinOf(created), null, null);
+  }
+
+  /** What a data source that Python made says about itself: text in the pickled object, which is read as text and never unpickled. */
+  private static String pinOf(Object created) throws Exception {
+    String pickled = new String((byte[]) Reflection.call(created, "dataSource"), StandardCharsets.ISO_8859_1);
+    int mark = pickled.lastIndexOf(PIN_MARK);
+    if (mark < 0) throw new IllegalStateException("the data source does not say which version it has pinned");
+    return JSON.readTree(pickled.substring(mark + PIN_MARK.length())).toString();
   }
 
   private static LanceSource followed(Map options, DataSourceV2Relation relation) throws Exception {
@@ -113,9 +121,8 @@ final class LanceSource {
   }
 
   private void keep(PythonDataSourceV2 provider) throws Exception {
-    byte[] pickled = (byte[]) Reflection.call(Reflection.field(provider, "dataSourceInPython"), "dataSource");
-    base = Base64.getEncoder().encodeToString(pickled);
-    pins.put(pinKey, base);
+    pin = pinOf(Reflection.field(provider, "dataSourceInPython"));
+    pins.put(pinKey, pin);
   }
 
   private static Map pinsOfThisQuery() {
@@ -158,10 +165,10 @@ final class LanceSource {
     return new CaseInsensitiveStringMap(options).containsKey("limit");
   }
 
-  /** Asks Python for a scan. `spec` is the JSON of lance_spark/read/spec.py without its base. */
+  /** Asks Python for a scan. `spec` is the JSON of lance_spark/read/spec.py without its pin. */
   LanceScan scan(Map spec) throws Exception {
     Map whole = new LinkedHashMap(spec);
-    whole.put("base", base);
+    whole.put("pin", pin);
     Map given = new HashMap(options);
     given.put(SCAN_OPTION, JSON.writeValueAsString(whole));
     CaseInsensitiveStringMap map = new CaseInsensitiveStringMap(given);
@@ -173,10 +180,10 @@ final class LanceSource {
     StructType schema = new StructType();
     for (int i = 0; i < answered.length() - 1; i++) schema = schema.add(answered.fields()[i]);
     Map told = (Map) JSON.readValue(last.metadata().getString(SCAN_METADATA), Map.class);
-    if (pins != null && base == null) keep(provider);
+    if (pins != null && pin == null) keep(provider);
     Table table = provider.getTable(schema, null, map);
     Scan python = ((PythonTable) table).newScanBuilder(map).build();
-    whole.put("base", base);
+    whole.put("pin", pin);
     String key = JSON.writeValueAsString(new TreeMap(options)) + JSON.writeValueAsString(whole);
     return new LanceScan(python, key, whole, options, path(), String.valueOf(told.get("description")),
         number(told.get("rows")), number(told.get("bytes")), Boolean.TRUE.equals(told.get("splits")), (List) told.get("dense"));
@@ -186,7 +193,7 @@ final class LanceSource {
   static LanceScan again(LanceScan scan, String key, Object value) throws Exception {
     Map spec = new LinkedHashMap(scan.spec);
     spec.put(key, value);
-    return new LanceSource(scan.options, (String) scan.spec.get("base"), null, null).scan(spec);
+    return new LanceSource(scan.options, (String) scan.spec.get("pin"), null, null).scan(spec);
   }
 
   static Metadata withSnapshot(Metadata metadata, String snapshot) {

@@ -81,6 +81,7 @@ def test_an_unknown_name_is_refused_with_the_closest_one(make_table: MakeTable, 
         ("id = 1) nonsense", "a parenthesis is missing"),
         ("id = 1 LIMIT 3", "expected"),
         ("id = 1; DROP TABLE t", "expected"),
+        ("id NOT in ( )", "the list after IN is empty .* write FALSE"),
     ],
 )
 def test_a_wrong_filter_is_refused_when_the_dataframe_is_made(
@@ -89,6 +90,11 @@ def test_a_wrong_filter_is_refused_when_the_dataframe_is_made(
     make_table()
     with pytest.raises(FilterError, match=f"(?is){re.escape(text)}.*{match}"):
         make_reader(table_path, filter=text)
+
+
+def test_an_empty_list_that_is_only_quoted_is_no_list(make_table: MakeTable, table_path: str):
+    make_table()
+    make_reader(table_path, filter="word = 'IN ()' OR id IN (1) -- IN ()")
 
 
 def test_row_ids_and_addresses_are_signed_and_carry_their_snapshot(make_table: MakeTable, table_path: str):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import lance
 import numpy as np
 import pyarrow as pa
@@ -9,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lance_spark.read.masks import range_mask, serialize_ids, serialize_runs
+from lance_spark.read.masks import range_mask, rows_mask, serialize_ids, serialize_range
 from tests.lance_spark.read.conftest import MakeTable
 
 
@@ -29,7 +31,7 @@ def selected(dataset: lance.LanceDataset, mask: bytes, **options: object) -> lis
     [(0, 1), (5, 8), (65_535, 65_537), (65_536, 131_072), (0, 400_000), (1, 399_999), (60_000, 330_000)],
 )
 def test_a_run_selects_its_rows(plain_table, start: int, stop: int):
-    assert selected(plain_table, serialize_runs(0, [(start, stop)])) == list(range(start, stop))
+    assert selected(plain_table, serialize_range(0, start, stop)) == list(range(start, stop))
 
 
 @settings(max_examples=30, deadline=None)
@@ -37,6 +39,37 @@ def test_a_run_selects_its_rows(plain_table, start: int, stop: int):
 def test_scattered_ids_are_selected_alone(plain_table, ids: set[int]):
     mask = serialize_ids(np.array(list(ids), dtype=np.uint64))
     assert selected(plain_table, mask) == sorted(ids)
+
+
+@pytest.mark.parametrize(
+    "positions",
+    [
+        pytest.param(range(0, 400_000, 101), id="arrays"),
+        pytest.param(range(0, 400_000, 2), id="bitsets"),
+        pytest.param([*range(0, 65_536, 101), *range(65_536, 131_072, 3), *range(140_000, 300_000), 399_999], id="all"),
+        pytest.param([], id="none"),
+    ],
+)
+def test_every_kind_of_container_selects_its_rows(plain_table, positions):
+    mask = serialize_ids(np.array(positions, dtype=np.uint64))
+    assert selected(plain_table, mask) == list(positions)
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_scattered_rows_of_a_large_fragment_are_selected_but_for_deleted_ones(tmp_path: Path, stable: bool):
+    table = pa.table({"id": pa.array(range(300_000), pa.int64())})
+    dataset = lance.write_dataset(table, str(tmp_path / "t"), enable_stable_row_ids=stable, max_rows_per_file=150_000)
+    dataset.delete("id % 7 = 3")
+    dataset.update({"id": "id + 1000000"}, where="id % 1000 = 8")
+    rng = np.random.default_rng(7)
+    for fragment in dataset.get_fragments():
+        offsets = np.sort(rng.choice(fragment.physical_rows, fragment.physical_rows // 3, replace=False)).astype(
+            np.int64
+        )
+        live = dataset.scanner(columns=["id", "_rowaddr"], fragments=[fragment]).to_table()
+        chosen = np.isin(live["_rowaddr"].to_numpy() & 0xFFFFFFFF, offsets)
+        mask = rows_mask(dataset, fragment, offsets)
+        assert selected(dataset, mask, fragments=[fragment]) == live["id"].to_numpy()[chosen].tolist()
 
 
 def test_ids_of_several_upper_halves_do_not_mix(plain_table):
@@ -70,6 +103,6 @@ def test_a_mask_restricts_what_is_decoded(plain_table):
     def note(statistics: object) -> None:
         read.append(statistics.bytes_read)
 
-    selected(plain_table, serialize_runs(0, [(0, 400_000)]), filter="id >= 0", scan_stats_callback=note)
-    selected(plain_table, serialize_runs(0, [(0, 20_000)]), filter="id >= 0", scan_stats_callback=note)
+    selected(plain_table, serialize_range(0, 0, 400_000), filter="id >= 0", scan_stats_callback=note)
+    selected(plain_table, serialize_range(0, 0, 20_000), filter="id >= 0", scan_stats_callback=note)
     assert read[1] < read[0] / 2

@@ -118,7 +118,7 @@ def test_a_limit_of_spark_above_its_own_filter_is_not_applied(make_table: MakeTa
     """Lance's rows are a superset of those that Spark keeps: the first seven of them need not hold seven that it keeps."""
     make_table()
     spec = ScanSpec.from_json(
-        '{"base": null, "columns": null, "predicate": {"op": "lit"}, "limit": 7, "aggregate": null, "whole_fragments": false}'
+        '{"pin": null, "columns": null, "predicate": {"op": "lit"}, "limit": 7, "aggregate": null, "whole_fragments": false}'
     )
     spec = dataclasses.replace(spec, predicate=None, filter_sql=sql)
     assert ids(read(table_path, spec)) == lance_ids(table_path, filter=sql)

@@ -125,7 +125,7 @@ def test_unknown_keywords_are_errors_and_not_ignored(ready: Table):
 
 
 @pytest.mark.parametrize(
-    "where", ["nope = 1", "id >", "id = 'many' AND", "id", "unknown_function(id) = 1", "1 = 1; x", ")("]
+    "where", ["nope = 1", "id >", "id = 'many' AND", "id", "unknown_function(id) = 1", "1 = 1; x", ")(", "id IN ()"]
 )
 @pytest.mark.usefixtures("no_jobs")
 def test_a_wrong_filter_is_found_at_once(ready: Table, where: str):

@@ -1,0 +1,171 @@
+"""What is known of pylance beyond its documentation: private names, bugs, and what its messages mean.
+
+Everything here has to be looked at again with each release of pylance. Nowhere else is a private
+name of pylance used, or a decision made by the text of one of its messages.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, cast
+
+if TYPE_CHECKING:
+    import lance
+    import pyarrow as pa
+    from lance.dataset import Transaction
+
+_LOG_LEVELS = "LANCE_LOG"
+_QUIET = "warn,lance_table::transaction::manifest_build=error"
+"""pylance's own default, without the warning at every `DataReplacement` that it is not stable yet."""
+
+
+def load_lance() -> None:
+    """Imports Lance, whose log levels are read at that moment, so that our commits do not write to a terminal.
+
+    Where the user has set LANCE_LOG, or has imported Lance before, their logging stays as it is.
+    """
+    if "lance" in sys.modules or _LOG_LEVELS in os.environ:
+        return
+    os.environ[_LOG_LEVELS] = _QUIET
+    try:
+        import lance
+    finally:
+        os.environ.pop(_LOG_LEVELS, None)
+    lance.log.LOGGER.setLevel(lance.log.get_log_level())  # type: ignore[no-untyped-call]
+
+
+# --- private names and bugs ----------------------------------------------------------------------
+
+
+def version_of(dataset: lance.LanceDataset) -> Mapping[str, Any]:
+    """Returns what the manifest says of the dataset's version; its `timestamp` is in nanoseconds since the epoch.
+
+    The public `versions()` makes local time without a zone of it, which is ambiguous in the hour
+    that comes twice when clocks go back, and other in another process.
+    """
+    return cast(Mapping[str, Any], dataset._ds.current_version())  # noqa: SLF001 - nothing public has the nanoseconds
+
+
+def versions_of(dataset: lance.LanceDataset) -> Sequence[Mapping[str, Any]]:
+    """Returns what the manifests of all versions say, as :func:`version_of` does."""
+    return cast(Sequence[Mapping[str, Any]], dataset._ds.versions())  # noqa: SLF001 - as above
+
+
+def take_known_rows(dataset: lance.LanceDataset, row_ids: list[int], columns: list[str]) -> pa.Table:
+    """Returns columns of the rows with stable row ids; ids that are not there are left out.
+
+    It goes through the row id index, and can return addresses; the public `take_rows` fails on an id that is missing.
+    """
+    return dataset._take_rows(row_ids, columns=columns)  # noqa: SLF001
+
+
+def read_transaction(dataset: lance.LanceDataset, version: int) -> Transaction | None:
+    """Returns the transaction that made a version.
+
+    Raises:
+        OSError, ValueError: It is not there any more, or cannot be read.
+    """
+    from lance import LanceOperation
+
+    try:
+        return dataset.read_transaction(version)
+    except TypeError:
+        # pylance 14 cannot read back a compaction that rewrote an index: it makes its own class
+        # without three of its arguments, which say nothing about rows.
+        make: Any = LanceOperation.RewrittenIndex.__init__
+        make.__defaults__ = ("", b"", 0)
+        return dataset.read_transaction(version)
+
+
+# --- what messages mean --------------------------------------------------------------------------
+
+
+def plain(error: BaseException) -> str:
+    """Returns Lance's message without the places in its source files."""
+    return re.sub(r",\s*/[^\s,]+\.rs:\d+:\d+", "", str(error)).strip().replace("\n", " ")
+
+
+def _says(*texts: str, error: BaseException) -> bool:
+    return any(text in str(error) for text in texts)
+
+
+def is_missing(error: BaseException) -> bool:
+    """Tells whether a table, version, tag or branch that was to be opened is not there."""
+    return _says("was not found", "Ref not found", "does not exist", "Ref is invalid", error=error)
+
+
+def is_unknown_scheme(error: BaseException) -> bool:
+    """Tells whether Lance knows no store for the scheme of a URI."""
+    return _says("No object store provider", error=error)
+
+
+def is_taken_slot(error: BaseException) -> bool:
+    """Tells whether a commit lost only the version's slot: pylance has one type for that and for a conflict of contents."""
+    return _says("Failed to commit the transaction after", error=error)
+
+
+def is_created_meanwhile(error: BaseException) -> bool:
+    """Tells whether the creation of a table was refused because another one came first; nothing was overwritten."""
+    return _says("Dataset already exists", "_versions/0.manifest", error=error)
+
+
+def is_fragment_gone(error: BaseException) -> bool:
+    """Tells whether a commit was refused because a fragment whose file it replaces is not in the latest version."""
+    return _says("Fragment being replaced not found", error=error)
+
+
+def is_bad_request(error: BaseException) -> bool:
+    """Tells whether Lance refuses what it was asked for as such, where it uses one type for that and for trouble of the store."""
+    return str(error).startswith("Invalid user input")
+
+
+def is_bad_value(error: BaseException) -> bool:
+    """Tells whether an expression or a cast failed on the table's values."""
+    return _says("LanceError(Arrow)", error=error)
+
+
+def is_other_schema(error: BaseException) -> bool:
+    """Tells whether rows were refused because they do not have the table's columns."""
+    return _says("different schema", error=error)
+
+
+def is_filter_failure(error: BaseException) -> bool:
+    """Tells whether a filter failed on a value, such as a division by zero."""
+    return _says("filter expression", error=error)
+
+
+def unknown_function(message: str) -> str | None:
+    """Returns the name of a function that Lance SQL does not have, where a message is about one."""
+    found = re.search(r"Invalid function '([^']+)'", message)
+    return None if found is None else found[1]
+
+
+def is_unknown_column(message: str) -> bool:
+    """Tells whether a filter names a column that is not there."""
+    return "No field named" in message
+
+
+def unsupported_reason(error: BaseException) -> str:
+    """Returns why Lance cannot write a type, without its prefixes."""
+    return plain(error).removeprefix("Not supported: ").removeprefix("Invalid user input: ")
+
+
+def answering_indexes(plan: str, names: Iterable[str]) -> tuple[list[str], bool] | None:
+    """Returns which scalar indexes answer the filter of a scan, and whether they alone know its rows.
+
+    How a plan is printed is the only place where Lance tells it; not understanding it costs only time.
+
+    Args:
+        plan: The verbose plan of a scan.
+        names: Names of the table's indexes.
+
+    Returns:
+        None where no index takes part.
+    """
+    if "ScalarIndexQuery" not in plan:
+        return None
+    used = [name for name in names if f"@{name}(" in plan]
+    return used, bool(used) and "refine_filter=--" in plan

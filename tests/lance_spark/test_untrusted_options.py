@@ -1,0 +1,112 @@
+"""Options come from everybody who may write SQL: nothing in them is ever run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType, StructField, StructType
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.datasource import LanceDataSource
+from lance_spark.errors import OptionError
+from lance_spark.options import ReadOptions
+
+
+class MakesAFile:
+    """An object whose pickle makes a file where it is loaded."""
+
+    def __init__(self, path: Path) -> None:
+        """Keeps the path."""
+        self.path = path
+
+    def __reduce__(self) -> tuple[Callable[[str], None], tuple[str]]:
+        """Names what loading calls."""
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.fixture
+def proof(tmp_path: Path) -> Path:
+    """A path that is there once a payload has been run."""
+    return tmp_path / "was-run"
+
+
+@pytest.fixture
+def payload(proof: Path) -> str:
+    """Base64 of a pickle that would make `proof`."""
+    pickled = pickle.dumps(MakesAFile(proof))
+    pickle.loads(pickled)
+    assert proof.exists()
+    proof.rmdir()
+    return base64.b64encode(pickled).decode()
+
+
+@pytest.fixture
+def path(table_path: str) -> str:
+    """A table with one column."""
+    lance.write_dataset(pa.table({"id": [1, 2]}), table_path)
+    return table_path
+
+
+def specs(payload: str) -> list[str]:
+    """Returns values of `lancespark.scan` that carry a payload in every place that could be loaded."""
+    udt = {"type": "udt", "pyClass": "no_module.C", "class": None, "sqlType": "long", "serializedClass": payload}
+    struct = {"type": "struct", "fields": [{"name": "id", "type": udt, "nullable": True, "metadata": {}}]}
+    predicate = {"op": "=", "args": [{"op": "col", "name": ["id"], "type": "bigint"}, payload]}
+    texts = [{"base": payload}, {"pin": payload}, {"columns": struct}, {"columns": json.dumps(struct)}]
+    return [json.dumps(text) for text in [*texts, {"predicate": predicate}, payload, [payload]]] + [payload]
+
+
+def test_a_scan_option_of_a_user_is_refused_and_nothing_in_it_is_run(path: str, payload: str, proof: Path):
+    for spec in specs(payload):
+        with pytest.raises(OptionError, match=r"lancespark\.scan"):
+            LanceDataSource({"path": path, "lancespark.scan": spec}).schema()
+    assert not proof.exists()
+
+
+def test_a_view_in_sql_runs_nothing_of_its_scan_option(spark: SparkSession, path: str, payload: str, proof: Path):
+    for spec in specs(payload):
+        with pytest.raises(PySparkException, match=r"OptionError.*lancespark\.scan"):
+            spark.sql(
+                f"CREATE TEMPORARY VIEW harmful USING lance OPTIONS (path '{path}', `lancespark.scan` r'{spec}')"
+            ).collect()
+    assert not proof.exists()
+
+
+def test_a_write_option_of_a_user_is_refused_and_nothing_in_it_is_run(path: str, payload: str, proof: Path):
+    empty = {"path": None, "exclusive": False, "input_columns": None, "snapshots": []}
+    for spec in [payload, json.dumps(payload), "{}", json.dumps({**empty, "snapshots": [payload]})]:
+        source = LanceDataSource({"path": path, "lancespark.write": spec})
+        with pytest.raises(OptionError, match=r"lancespark\.write"):
+            source.writer(StructType([StructField("id", LongType())]), overwrite=False)
+    assert not proof.exists()
+
+
+def test_a_pin_names_the_table_that_is_read_and_takes_no_storage_options_along(path: str):
+    options = ReadOptions.parse({"path": path, "storage.aws_secret_access_key": "hush"})
+    pin = DatasetRef.resolve(options).snapshot_json()
+    assert "hush" not in pin
+    source = LanceDataSource({"path": path, "lancespark.scan": json.dumps({"pin": pin})})
+    assert source.schema().names == ["id", "__lance_scan"]
+    assert source.pinned == DatasetRef.of_snapshot_json(pin, ())
+    with pytest.raises(OptionError, match="another table"):
+        LanceDataSource({"path": path + "2", "lancespark.scan": json.dumps({"pin": pin})}).schema()
+
+
+def test_the_pickled_source_ends_with_its_pin_which_the_planner_rule_reads_as_text(path: str):
+    source = LanceDataSource({"path": path, "filter": "id > 0 -- lancespark.pin={}"})
+    source.schema()
+    for _ in range(2):
+        source = pickle.loads(pickle.dumps(source))
+    tail = pickle.dumps(source).rpartition(b"lancespark.pin=")[2].decode("latin-1")
+    assert source.pinned is not None
+    assert json.JSONDecoder().raw_decode(tail)[0] == json.loads(source.pinned.snapshot_json())
