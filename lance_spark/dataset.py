@@ -157,6 +157,11 @@ def normalize_uri(uri: str) -> str:
     return os.path.abspath(os.path.expanduser(uri))
 
 
+def is_local(uri: str) -> bool:
+    """Tells whether a normalised location is on a mounted file system."""
+    return "://" not in uri
+
+
 def table_exists(uri: str, storage_options: Mapping[str, str]) -> bool:
     """Tells whether a table is there: whether it has versions, since write tasks make the directory before the first commit.
 

@@ -48,6 +48,15 @@ def panics_as_errors() -> Iterator[None]:
         raise RuntimeError(str(error)) from error
 
 
+@contextlib.contextmanager
+def refusals_as_errors(uri: str) -> Iterator[None]:
+    """Turns what a store says that refuses a write, below a table's location, into a TableUnwritableError."""
+    try:
+        yield
+    except OSError as error:
+        raise error if isinstance(error, LanceSparkError) else TableUnwritableError(uri, str(error)) from error
+
+
 class OptionError(LanceSparkError, ValueError):
     """An option is unknown, malformed, or contradicts another one.
 

@@ -18,6 +18,7 @@ MOST_LINES = 600
 LAYERS = [
     {"errors", "options", "types"},
     {"dataset"},
+    {"objects"},
     {"read", "pushdown"},
     {"rows"},
     {"commit"},

@@ -189,7 +189,7 @@ def test_records_that_are_damaged_cost_calls_and_nothing_else(lab: Lab):
     table = lab.table(ROWS, BATCH * 2)
     run(table)
     lab.new_calls()
-    records = [path for path in Path(table.uri, "_lance_spark", "records").rglob("*") if path.is_file()]
+    records = [path for path in Path(table.uri, "_lance_spark", "records.lance").rglob("*") if path.is_file()]
     assert records
     for path in records:
         cut_off(path)
