@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 
 # Importing Lance starts its threads, which do not survive the fork of Spark's Python daemon: it is imported where it is first used.
 
+FOLDER = "_lance_spark"
+"""Folder of a table that is ours."""
+
 _OPEN_DATASETS = 16
 """Datasets kept open per process; each holds its manifest (about 200 bytes a fragment)."""
 

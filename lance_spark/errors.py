@@ -22,10 +22,11 @@ class LanceSparkError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Subclasses take keywords, which the default protocol of Exception does not pass on.
-        return (_rebuild, (type(self), self.args, self.__dict__))
+        return (rebuild, (type(self), self.args, self.__dict__))
 
 
-def _rebuild(cls: type[LanceSparkError], args: tuple[object, ...], state: dict[str, object]) -> LanceSparkError:
+def rebuild(cls: type[LanceSparkError], args: tuple[object, ...], state: dict[str, object]) -> LanceSparkError:
+    """Returns the error that another process had, from its message and its attributes."""
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(state)

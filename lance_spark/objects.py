@@ -13,15 +13,12 @@ import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.dataset import DatasetRef, is_local
+from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import refusals_as_errors
 from udf_runtime.checkpoint import LocalObjects
 
 if TYPE_CHECKING:
     from lance.file import LanceFileSession
-
-FOLDER = "_lance_spark"
-"""Folder of a table that is ours."""
 
 
 def objects_beside(ref: DatasetRef) -> LanceObjects:

@@ -17,8 +17,9 @@ import pyarrow as pa
 
 from lance_spark.commit.conflicts.history import events_between
 from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, field_identities
+from lance_spark.dataset import FOLDER
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError, UnsupportedTypeError
-from lance_spark.objects import FOLDER, LanceObjects
+from lance_spark.objects import LanceObjects
 from lance_spark.staging.blobs import BLOB_KEY, is_logical_blob, prepares_blobs, row_field
 from udf_runtime import UDF, Kind
 from udf_runtime.checkpoint import CheckpointKey

@@ -16,8 +16,8 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from lance_spark.commit.attempt import Landed, Lost, attempt_commit
+from lance_spark.dataset import FOLDER
 from lance_spark.errors import CommitError, OptionError, UnsafeStoreError
-from lance_spark.objects import FOLDER
 
 _logger = logging.getLogger(__name__)
 

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy, Rounds
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import (
     TableNotFoundError,
     TableUnreadableError,
@@ -25,7 +25,7 @@ from lance_spark.errors import (
     panics_as_errors,
     refusals_as_errors,
 )
-from lance_spark.objects import FOLDER, LanceObjects
+from lance_spark.objects import LanceObjects
 
 if TYPE_CHECKING:
     import lance

@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 
-from lance_spark.dataset import is_local
-from lance_spark.objects import FOLDER
+from lance_spark.dataset import FOLDER, is_local
 
 STAGING = f"{FOLDER}/staging"
 

@@ -16,8 +16,9 @@ import pyarrow as pa
 import pytest
 
 from lance_spark.checkpoints import checkpoint_store
+from lance_spark.dataset import FOLDER
 from lance_spark.errors import TableUnwritableError
-from lance_spark.objects import FOLDER, LanceObjects
+from lance_spark.objects import LanceObjects
 from udf_runtime.checkpoint import CheckpointKey
 
 KEY = CheckpointKey(udf_name="double", udf_version="1", inputs=(0,), output_type="int64")

@@ -18,10 +18,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import TableUnreadableError
 from lance_spark.jobs.tables import SystemTable, append_rows, delete_rows, quoted, read_rows
-from lance_spark.objects import FOLDER
 from lance_spark.rows.row_set import RowSet
 
 logger = logging.getLogger(__name__)
