@@ -1,117 +1,12 @@
-"""Checkpoints on any store that Lance can reach, next to the table or elsewhere.
-
-    <table>/_lance_spark/checkpoints/...
-
-Lance ignores the folder, its `cleanup_old_versions` leaves it alone, and no reader takes what is in it for data.
-"""
+"""Where checkpoints are: beside the table, or elsewhere on any store that Lance can reach."""
 
 from __future__ import annotations
 
 import hashlib
-import os
-import tempfile
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
-from lance_spark.dataset import normalize_uri
-from lance_spark.staging.area import open_session
-from lance_spark.staging.folders import is_local
-from udf_runtime.checkpoint import CheckpointStore, LocalObjects
-
-if TYPE_CHECKING:
-    from lance.file import LanceFileSession
-
-CHECKPOINTS = "_lance_spark/checkpoints"
-"""Folder of a table that its checkpoints are in by default."""
-
-
-@dataclass(frozen=True, slots=True)
-class LanceObjects:
-    """Objects below a location that Lance can reach. A picklable value; works on the driver and in tasks.
-
-    On a mounted file system objects are files that are written and renamed here, which is quicker than through Lance, and Lance is not
-    even imported. On an object store an upload shows when it is complete, so it is atomic by itself.
-
-    Attributes:
-        uri: The location, as Lance takes it: an absolute path, or a URI.
-        storage_options: Options of the object store, as pairs sorted by key.
-    """
-
-    uri: str
-    storage_options: tuple[tuple[str, str], ...] = ()
-
-    def put(self, path: str, data: bytes) -> None:
-        """Makes or replaces an object; a reader sees all of it or nothing.
-
-        Raises:
-            OSError: The store refused.
-        """
-        if self._local is not None:
-            self._local.put(path, data)
-            return
-        # A session uploads files, not bytes.
-        with tempfile.NamedTemporaryFile(prefix="lance-spark-") as file:
-            file.write(data)
-            file.flush()
-            self._session.upload_file(file.name, path)
-
-    def get(self, path: str) -> bytes | None:
-        """Returns an object's content, or None where there is none.
-
-        Raises:
-            OSError: The store refused.
-        """
-        if self._local is not None:
-            return self._local.get(path)
-        # A session does not tell sizes, and reads only ranges of known length.
-        with tempfile.TemporaryDirectory(prefix="lance-spark-") as folder:
-            copy = os.path.join(folder, "object")
-            try:
-                self._session.download_file(path, copy)
-            except OSError:
-                if self._session.contains(path):
-                    raise
-                return None
-            with open(copy, "rb") as file:
-                return file.read()
-
-    def list(self, prefix: str) -> list[str]:
-        """Returns the paths of all objects in a folder and the folders in it, sorted; a folder need not be there.
-
-        Raises:
-            OSError: The store refused.
-        """
-        if self._local is not None:
-            return self._local.list(prefix)
-        return sorted(self._session.list(prefix))
-
-    def delete(self, path: str) -> None:
-        """Deletes an object if it is there.
-
-        Raises:
-            OSError: The store refused.
-        """
-        if self._local is not None:
-            self._local.delete(path)
-            return
-        try:
-            self._session.delete_file(path)
-        except OSError:
-            # Somebody else may have deleted it meanwhile.
-            if self._session.contains(path):
-                raise
-
-    def remove_leftovers(self, prefix: str, *, older_than_s: float) -> int:
-        """Deletes what killed writers left on a mounted file system, and returns how many; object stores show no such things."""
-        return 0 if self._local is None else self._local.remove_leftovers(prefix, older_than_s=older_than_s)
-
-    @property
-    def _local(self) -> LocalObjects | None:
-        return LocalObjects(self.uri) if is_local(self.uri) else None
-
-    @property
-    def _session(self) -> LanceFileSession:
-        return open_session(self.uri, self.storage_options)
+from lance_spark.dataset import DatasetRef, normalize_uri
+from lance_spark.objects import LanceObjects, objects_beside
+from udf_runtime.checkpoint import CheckpointStore
 
 
 def checkpoint_place(folder: str, uri: str) -> str:
@@ -135,6 +30,6 @@ def checkpoint_store(
         storage_options: Options of the object store, as pairs sorted by key; they serve for both places.
         location: A folder for the checkpoints, on any store that Lance can reach; several tables may share one. None is the table's own.
     """
-    if location is None:
-        return CheckpointStore(LanceObjects(uri, storage_options), CHECKPOINTS)
-    return CheckpointStore(LanceObjects(normalize_uri(location), storage_options), "checkpoints")
+    beside = objects_beside(DatasetRef(uri=uri, storage_options=storage_options))
+    objects = beside if location is None else LanceObjects(normalize_uri(location), storage_options)
+    return CheckpointStore(objects, "checkpoints")

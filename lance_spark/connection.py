@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_spark.checkpoints import checkpoint_place
-from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
+from lance_spark.dataset import DatasetRef, is_local, normalize_uri, table_exists
 from lance_spark.errors import (
     OptionError,
     TableExistsError,
@@ -19,10 +19,9 @@ from lance_spark.errors import (
     TableUnreadableError,
     UnsupportedOperationError,
 )
+from lance_spark.objects import open_session
 from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.session import session_or_local
-from lance_spark.staging.area import open_session
-from lance_spark.staging.folders import is_local
 from lance_spark.table import Table
 from lance_spark.tabular import Data, write_rows
 

@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 # Importing Lance starts its threads, which do not survive the fork of Spark's Python daemon: it is imported where it is first used.
 
+FOLDER = "_lance_spark"
+"""Folder of a table that is ours."""
+
 _OPEN_DATASETS = 16
 """Datasets kept open per process; each holds its manifest (about 200 bytes a fragment)."""
 
@@ -172,6 +175,11 @@ def normalize_uri(uri: str) -> str:
     if parts.scheme and "://" in uri:
         return uri.rstrip("/")
     return os.path.abspath(os.path.expanduser(uri))
+
+
+def is_local(uri: str) -> bool:
+    """Tells whether a normalised location is on a mounted file system."""
+    return "://" not in uri
 
 
 def table_exists(uri: str, storage_options: Mapping[str, str]) -> bool:

@@ -23,10 +23,11 @@ class LanceSparkError(Exception):
 
     def __reduce__(self) -> tuple[object, ...]:
         # Subclasses take keywords, which the default protocol of Exception does not pass on.
-        return (_rebuild, (type(self), self.args, self.__dict__))
+        return (rebuild, (type(self), self.args, self.__dict__))
 
 
-def _rebuild(cls: type[LanceSparkError], args: tuple[object, ...], state: dict[str, object]) -> LanceSparkError:
+def rebuild(cls: type[LanceSparkError], args: tuple[object, ...], state: dict[str, object]) -> LanceSparkError:
+    """Returns the error that another process had, from its message and its attributes."""
     error = cls.__new__(cls)
     error.args = args
     error.__dict__.update(state)
@@ -50,6 +51,15 @@ def panics_as_errors() -> Iterator[None]:
         if type(error).__name__ != "PanicException":
             raise
         raise RuntimeError(str(error)) from error
+
+
+@contextlib.contextmanager
+def refusals_as_errors(uri: str) -> Iterator[None]:
+    """Turns what a store says that refuses a write, below a table's location, into a TableUnwritableError."""
+    try:
+        yield
+    except OSError as error:
+        raise error if isinstance(error, LanceSparkError) else TableUnwritableError(uri, str(error)) from error
 
 
 class OptionError(LanceSparkError, ValueError):

@@ -18,6 +18,7 @@ MOST_LINES = 600
 LAYERS = [
     {"errors", "lance_compat", "options", "types"},
     {"dataset"},
+    {"objects"},
     {"read", "pushdown"},
     {"rows"},
     {"commit"},

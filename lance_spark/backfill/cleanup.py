@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 
 from lance_spark.backfill.reuse.computed_rows import RecordStore
-from lance_spark.backfill.reuse.round_context import FOLDER, source_of_ids
+from lance_spark.backfill.reuse.round_context import source_of_ids
 from lance_spark.catalog.binding import BINDING_KEY, Binding
-from lance_spark.checkpoints import LanceObjects, checkpoint_place, checkpoint_store
+from lance_spark.checkpoints import checkpoint_place, checkpoint_store
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import StoredUdfError
@@ -77,7 +77,7 @@ def _compact_records(ref: DatasetRef) -> None:
     head = ref.open_latest()
     present = {fragment.fragment_id for fragment in head.get_fragments()}
     oldest = min(version["version"] for version in head.version_refs())
-    records = RecordStore(LanceObjects(f"{ref.uri}/{FOLDER}", ref.storage_options))
+    records = RecordStore(ref)
     for column in field_identities(head.lance_schema):
         if column.token is not None:
             records.compact(

@@ -13,11 +13,11 @@ import pyarrow as pa
 from lance_spark.catalog.binding import Binding, metadata_of, store_udf
 from lance_spark.catalog.checking import check_new_names, check_udf, new_fields
 from lance_spark.catalog.foreign import to_udf
-from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import RegistrationError, panics_as_errors
 from lance_spark.lance_compat import is_bad_value, plain
+from lance_spark.objects import objects_beside
 from udf_runtime import UDF, UnpackedUDF
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def add_columns(ref: DatasetRef, transforms: object) -> None:
     sql, computed = parse_transforms(transforms)
     dataset = ref.open_latest()
     _check(dataset, sql, computed)
-    objects = LanceObjects(ref.uri, ref.storage_options)
+    objects = objects_beside(ref)
     for one in computed:
         store_udf(one.udf, objects)
     tokens = [uuid.uuid4().hex for _ in computed]

@@ -21,7 +21,6 @@ from lance_spark.catalog.binding import (
 )
 from lance_spark.catalog.checking import check_udf
 from lance_spark.catalog.foreign import to_udf
-from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.conflicts.identity import TOKEN_KEY
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
@@ -33,6 +32,7 @@ from lance_spark.errors import (
     panics_as_errors,
 )
 from lance_spark.lance_compat import is_bad_request, is_bad_value, plain
+from lance_spark.objects import objects_beside
 from lance_spark.types import check_storable
 from udf_runtime import UDF
 
@@ -71,7 +71,7 @@ def alter_columns(ref: DatasetRef, alterations: Sequence[Mapping[str, object]]) 
             change_schema(ref, lambda head, c=column: head.drop_columns([c]))  # type: ignore[misc]
             add_columns(ref, {column: udf})
         else:
-            store_udf(udf, LanceObjects(ref.uri, ref.storage_options))
+            store_udf(udf, objects_beside(ref))
             change_schema(ref, lambda head, c=str(alteration["path"]), u=udf: _rebind(head, c, u))  # type: ignore[misc]
 
 

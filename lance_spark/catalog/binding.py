@@ -16,10 +16,11 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.conflicts.history import events_between
 from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, field_identities
+from lance_spark.dataset import FOLDER
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError, UnsupportedTypeError
+from lance_spark.objects import LanceObjects
 from lance_spark.staging.blobs import BLOB_KEY, is_logical_blob, prepares_blobs, row_field
 from udf_runtime import UDF, Kind
 from udf_runtime.checkpoint import CheckpointKey
@@ -33,7 +34,7 @@ BINDING_KEY = "lance-spark:udf"
 
 ALLOW_VARIABLE = "LANCE_SPARK_ALLOW_STORED_UDFS"
 
-_UDFS = "_lance_spark/udfs"
+_UDFS = "udfs"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -237,7 +238,7 @@ def load_udf(binding: Binding, objects: LanceObjects, column: str) -> UDF:
     Raises:
         StoredUdfError: It is missing, altered, not loadable here, or loading is forbidden.
     """
-    where = f"UDF {binding.udf_name!r} of column {column!r}, {_UDFS}/{binding.payload}"
+    where = f"UDF {binding.udf_name!r} of column {column!r}, {FOLDER}/{_UDFS}/{binding.payload}"
     allowed = os.environ.get(ALLOW_VARIABLE, "1")
     if allowed.strip().lower() not in ("1", "true", "yes"):
         raise StoredUdfError(

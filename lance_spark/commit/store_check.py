@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from urllib.parse import urlsplit
 
 from lance_spark.commit.attempt import Landed, Lost, attempt_commit
+from lance_spark.dataset import FOLDER
 from lance_spark.errors import CommitError, OptionError, UnsafeStoreError
 
 _logger = logging.getLogger(__name__)
@@ -25,7 +26,7 @@ ALLOW_VARIABLE = "LANCE_SPARK_ALLOW_UNSAFE_COMMITS"
 
 ALLOW_OPTION = "allow_unsafe_commits"
 
-PROBES = "_lance_spark/probe"
+PROBES = f"{FOLDER}/probe"
 """Folder of a table in which probes are made; each has a folder of its own there, and takes it away."""
 
 _SAFE_SCHEMES = frozenset({"file", "file-object-store", "memory", "shared-memory", "s3+ddb"})

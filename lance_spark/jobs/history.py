@@ -12,11 +12,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_spark.checkpoints import LanceObjects
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import JobNotFoundError
 from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quoted, read_rows
+from lance_spark.objects import objects_beside
 
 HEARTBEAT_S = 10.0
 _DEAD_AFTER_S = 90.0
@@ -48,7 +48,7 @@ class JobHistory:
 
     def __init__(self, ref: DatasetRef) -> None:
         self.ref = ref
-        self._objects = LanceObjects(f"{ref.uri}/_lance_spark", ref.storage_options)
+        self._objects = objects_beside(ref)
 
     def save(self, record: JobRecord) -> None:
         """Notes how a job stands."""

@@ -6,23 +6,46 @@ drivers and executors write at once.
 
 from __future__ import annotations
 
-import time
+import contextlib
+import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lance_spark.commit.attempt import attempt_commit
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy, Rounds
-from lance_spark.dataset import DatasetRef, table_exists
-from lance_spark.errors import TableNotFoundError
+from lance_spark.dataset import FOLDER, DatasetRef
+from lance_spark.errors import (
+    TableNotFoundError,
+    TableUnreadableError,
+    TableUnwritableError,
+    panics_as_errors,
+    refusals_as_errors,
+)
+from lance_spark.objects import LanceObjects
 
 if TYPE_CHECKING:
     import lance
 
+logger = logging.getLogger(__name__)
+
 _KEPT_VERSIONS = 64
-"""Versions after which old ones are removed: each append makes one, and nobody reads an old one."""
+"""Versions after which small fragments are put together and old versions removed: each append makes one of each."""
+
+_READERS_TAKE = timedelta(minutes=10)
+"""Age from which versions are removed: a reader that has opened one has read it by then."""
+
+_FRAGMENT_ROWS = 1 << 17
+"""Rows of a fragment that compaction leaves alone from then on, so that each row is written again only a few times."""
+
+_PATIENCE_S = 60.0
+"""How long an append waits for concurrent writers."""
+
+_UNREADABLE = (OSError, ValueError, TypeError, RuntimeError)
+"""What pylance raises at damaged files, and pyarrow at columns of other types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +84,7 @@ _ERROR_FIELDS: list[pa.Field[Any]] = [
     pa.field("timestamp", _MOMENT),
 ]
 
-ERRORS = SystemTable("_lance_spark/errors.lance", pa.schema(_ERROR_FIELDS))
+ERRORS = SystemTable(f"{FOLDER}/errors.lance", pa.schema(_ERROR_FIELDS))
 
 _JOB_FIELDS: list[pa.Field[Any]] = [
     pa.field("job_id", pa.string()),
@@ -93,7 +116,7 @@ _JOB_FIELDS: list[pa.Field[Any]] = [
     pa.field("message", pa.string()),
 ]
 
-JOBS = SystemTable("_lance_spark/jobs.lance", pa.schema(_JOB_FIELDS))
+JOBS = SystemTable(f"{FOLDER}/jobs.lance", pa.schema(_JOB_FIELDS))
 
 
 def table_ref(ref: DatasetRef, table: SystemTable) -> DatasetRef:
@@ -101,74 +124,146 @@ def table_ref(ref: DatasetRef, table: SystemTable) -> DatasetRef:
     return DatasetRef(uri=f"{ref.uri}/{table.name}", storage_options=ref.storage_options)
 
 
-def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table, *, retry_s: float | None = None) -> None:
+def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
     """Appends rows, and makes the table where it is not there yet. Runs anywhere.
+
+    It waits for concurrent writers for a minute; whatever else the store says is an error at once.
 
     Args:
         ref: The table that it lies beside.
         table: Which one.
         rows: The rows.
-        retry_s: Until when to try again after another writer came first, by the monotonic clock; by default for a minute.
 
     Raises:
-        OSError: The store refused.
+        TableUnwritableError: The store refused, or concurrent writers left no version for a minute. The rows may be there.
+        TableUnreadableError: What is there is damaged, or another table.
     """
     import lance
+    from lance.fragment import write_fragments
 
     at = table_ref(ref, table)
-    until = time.monotonic() + 60 if retry_s is None else retry_s
-    rounds = Rounds(policy=CommitPolicy(max_retries=1000))
+    dataset = _open_or_make(at, table)
+    if not dataset.schema.equals(table.schema):
+        raise TableUnreadableError(at.uri, "it has other columns", hint="move away what is there")
+    with refusals_as_errors(at.uri):
+        fragments = write_fragments(rows, dataset, mode="append", storage_options=at.storage or None)
+    rounds = Rounds(policy=CommitPolicy(timeout_s=_PATIENCE_S))
     while True:
         rounds.begin()
-        try:
-            if not table_exists(at.uri, at.storage):
-                _make(at, table)
-            written = lance.write_dataset(rows, at.uri, mode="append", storage_options=at.storage or None)
-        except OSError:
-            if time.monotonic() > until or not rounds.again(race=True):
-                raise
-        else:
-            _forget_old_versions(written)
-            return
-
-
-def _make(at: DatasetRef, table: SystemTable) -> None:
-    """Makes the empty table, unless somebody else has.
-
-    Not by the first append, nor by `mode="create"`: of two that come at once pylance makes one an overwrite, which drops the rows that the
-    other has appended since (measured). A creation at read version 0 is refused then.
-    """
-    import lance
-
-    nothing = lance.LanceOperation.Overwrite(table.schema, [])
-    attempt_commit(at.uri, nothing, read_version=0, properties={}, storage_options=at.storage)
+        outcome = _attempt(dataset, lance.LanceOperation.Append(fragments), at, dataset.version)
+        if isinstance(outcome, Landed):
+            break
+        if not rounds.again(race=True):
+            raise TableUnwritableError(at.uri, str(outcome.error)) from outcome.error
+        dataset = _open_or_make(at, table)
+    if outcome.dataset.version % _KEPT_VERSIONS == 0:
+        _compact(outcome.dataset)
 
 
 def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None) -> pa.Table:
-    """Returns the rows that match a filter; none where the table is not there yet."""
+    """Returns the rows that match a filter; none where the table is not there yet.
+
+    What is damaged, or was made by something else, is left out with a warning.
+
+    Raises:
+        TableUnreadableError: The store refused, so nothing is known.
+    """
+    at = table_ref(ref, table)
+    empty = table.schema.empty_table()
     try:
-        dataset = table_ref(ref, table).open_latest()
+        dataset = at.open_latest()
     except TableNotFoundError:
-        return table.schema.empty_table()
-    found = dataset.to_table(filter=filter)
+        return empty
+    except TableUnreadableError as error:
+        # The latest version has the first name.
+        _warn_of_damage(at, LanceObjects(at.uri, at.storage_options).list("_versions")[:1], error)
+        return empty
+    try:
+        return _read(dataset, table, filter)
+    except _UNREADABLE:
+        pass
+    parts = [empty]
+    for fragment in dataset.get_fragments():
+        try:
+            parts.append(_read(fragment, table, filter))
+        except _UNREADABLE as error:
+            _warn_of_damage(at, [f"data/{file.path}" for file in fragment.data_files()], error)
+    return pa.concat_tables(parts)
+
+
+def delete_rows(ref: DatasetRef, table: SystemTable, filter: str) -> None:
+    """Deletes the rows that match a filter from a table that is there, and compacts it. A damaged table stays as it is.
+
+    Raises:
+        TableUnreadableError: It cannot be opened.
+    """
+    dataset = table_ref(ref, table).open_latest()
+    try:
+        # Where a concurrent commit came first pylance applies the filter to the latest version.
+        dataset.delete(filter)
+    except OSError as error:
+        logger.warning("rows that nobody needs any more stay in %s: %s", dataset.uri, error)
+    else:
+        _compact(dataset)
+
+
+def _open_or_make(at: DatasetRef, table: SystemTable) -> lance.LanceDataset:
+    """Opens the latest version, of an empty table where there was none.
+
+    It is not made by the first append, nor by `mode="create"`: of two that come at once pylance makes one an overwrite, which drops
+    the rows that the other has appended since (measured). A creation at read version 0 is refused then.
+    """
+    import lance
+
+    with contextlib.suppress(TableNotFoundError):
+        return at.open_latest()
+    _attempt(at.uri, lance.LanceOperation.Overwrite(table.schema, []), at, 0)
+    return at.open_latest()
+
+
+def _attempt(
+    base: lance.LanceDataset | str, operation: lance.LanceOperation.BaseOperation, at: DatasetRef, version: int
+) -> Landed | Lost:
+    outcome = attempt_commit(base, operation, read_version=version, properties={}, storage_options=at.storage)
+    if isinstance(outcome, Unknown):
+        raise TableUnwritableError(at.uri, str(outcome.error)) from outcome.error
+    return outcome
+
+
+def _read(source: lance.LanceDataset | lance.LanceFragment, table: SystemTable, filter: str | None) -> pa.Table:
+    with panics_as_errors():
+        rows = source.to_table(filter=filter)
     # Columns that a later release added are NULL in older tables.
     arrays = [
-        found.column(field.name) if field.name in found.column_names else pa.nulls(found.num_rows, field.type)
+        rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
         for field in table.schema
     ]
     return pa.Table.from_arrays(arrays, schema=table.schema)
 
 
-def _forget_old_versions(dataset: lance.LanceDataset) -> None:
-    """Compacts and cleans up once in a while: a table of one small fragment per row becomes slow to read."""
-    if dataset.version % _KEPT_VERSIONS:
-        return
+def _warn_of_damage(at: DatasetRef, paths: Sequence[str], error: Exception) -> None:
+    """Notes that files cannot be used, if that is not the store's fault: then they can be fetched, or are gone.
+
+    Raises:
+        TableUnreadableError: The store refused.
+    """
     try:
-        dataset.optimize.compact_files()
-        dataset.cleanup_old_versions(older_than=timedelta(hours=1))
-    except OSError:
-        # Another writer does the same.
-        return
+        for path in paths:
+            LanceObjects(at.uri, at.storage_options).get(path)
+    except OSError as refused:
+        hint = "check permissions there and the storage.* options"
+        raise TableUnreadableError(at.uri, str(refused), hint=hint) from refused
+    logger.warning("rows in %s of %s are left out, since they are damaged: %s", ", ".join(paths), at.uri, error)
+
+
+def _compact(dataset: lance.LanceDataset) -> None:
+    """Puts small fragments together and removes old versions: of each there is one per append."""
+    try:
+        dataset.optimize.compact_files(target_rows_per_fragment=_FRAGMENT_ROWS)
+        dataset.cleanup_old_versions(older_than=_READERS_TAKE)
+    except OSError as error:
+        # Another writer does the same, or something is damaged, of which readers are warned.
+        logger.info("%s is not compacted: %s", dataset.uri, error)
 
 
 def quoted(text: str) -> str:

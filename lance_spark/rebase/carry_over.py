@@ -28,13 +28,14 @@ from lance_spark.errors import (
     TableUnreadableError,
     VersionNotFoundError,
 )
+from lance_spark.objects import open_session
 from lance_spark.rebase.changed_inputs import changed_rows
 from lance_spark.rebase.row_origins import OpenBase, Origin, Origins, not_updated
 from lance_spark.rebase.stale import Column, Stale, judge_stale, staged_values, values_before
 from lance_spark.rows.merge import Chunk, FilePiece, MissingFileError, Moved, chained, columns_of, merge, no_rows
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.area import Staging, open_session
+from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import ColumnFile, Targets
 
 if TYPE_CHECKING:

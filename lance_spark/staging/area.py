@@ -30,7 +30,6 @@ import json
 import logging
 import os
 import socket
-import tempfile
 import time
 import uuid
 from collections.abc import Callable, Collection, Iterable
@@ -39,9 +38,10 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
-from lance_spark.errors import CommitError, TableUnwritableError
-from lance_spark.lance_compat import load_lance
-from lance_spark.staging.folders import STAGING, is_local, prune_folders, remove_empty_folders, remove_if_empty
+from lance_spark.dataset import is_local
+from lance_spark.errors import CommitError, TableUnwritableError, refusals_as_errors
+from lance_spark.objects import LanceObjects, open_session
+from lance_spark.staging.folders import STAGING, prune_folders, remove_empty_folders, remove_if_empty
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -60,7 +60,6 @@ _ID_LENGTH = 40
 _PARALLEL_REQUESTS = 16
 _PROBED_ATTEMPTS = 1000
 """From this many attempts on, all of `data/` is listed instead of asking for the files of each: a listing brings 1,000 names a request."""
-_MARKER_BYTES = 256
 
 _CACHE_BYTES_PER_COLUMN = 8 << 20
 _CACHE_BYTES = 256 << 20
@@ -78,15 +77,6 @@ def new_id() -> str:
 def made_at(identifier: str) -> datetime:
     """Returns when an id of :func:`new_id` was made, by the clock of the machine that made it."""
     return datetime.fromtimestamp(int(identifier[32:_ID_LENGTH], 16), UTC)
-
-
-@functools.lru_cache(maxsize=16)
-def open_session(uri: str, storage_options: tuple[tuple[str, str], ...]) -> LanceFileSession:
-    """Returns this process's file session for a table's directory; its paths are relative to that directory."""
-    load_lance()
-    from lance.file import LanceFileSession
-
-    return LanceFileSession(uri, dict(storage_options) or None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,10 +111,7 @@ class Staging:
         Raises:
             TableUnwritableError: The store refused.
         """
-        try:
-            _put(self.session, f"{self.folder}/{_OPEN}")
-        except OSError as error:
-            raise TableUnwritableError(self.uri, str(error)) from error
+        self._mark(f"{self.folder}/{_OPEN}")
 
     def is_open(self) -> bool:
         """Tells whether the job is still under way."""
@@ -138,14 +125,12 @@ class Staging:
             TableUnwritableError: The store refused.
         """
         attempt = Attempt(self, new_id())
-        try:
+        with refusals_as_errors(self.uri):
             if not self.is_open():
                 raise _job_is_over(self)
-            _put(self.session, attempt.marker)
+            self._mark(attempt.marker)
             if attempt.clear_if_over():
                 raise _job_is_over(self)
-        except OSError as error:
-            raise TableUnwritableError(self.uri, str(error)) from error
         return attempt
 
     def sweep(self, keep: Collection[str] = ()) -> int:
@@ -187,12 +172,10 @@ class Staging:
             CommitError: The job has ended: Spark aborted it, or the table was deleted or cleaned up.
             TableUnwritableError: The store refused.
         """
-        try:
-            _put(self.session, f"{self.folder}/{_COMMITTING}")
+        with refusals_as_errors(self.uri):
+            self._mark(f"{self.folder}/{_COMMITTING}")
             # In this order: an abort closes the job before it looks for the marker, so one of the two sees the other.
             self.check_open()
-        except OSError as error:
-            raise TableUnwritableError(self.uri, str(error)) from error
 
     def check_open(self) -> None:
         """Looks whether the job may still commit.
@@ -226,17 +209,22 @@ class Staging:
             Whether a commit has begun that may still make a version.
         """
         _delete(self.session, f"{self.folder}/{_OPEN}")
-        path = f"{self.folder}/{_COMMITTING}"
-        if not self.session.contains(path):
+        marker = LanceObjects(self.uri, self.storage_options).get(f"{self.folder}/{_COMMITTING}")
+        if marker is None:
             return False
         if not is_local(self.uri):
             return True
-        by = json.loads(self.session.read_range(path, 0, _MARKER_BYTES))
+        by = json.loads(marker)
         return by["host"] != socket.gethostname() or _is_alive(by["pid"])
 
     def find_data_files(self) -> list[str]:
         """Returns the names in `data/` of all data files of this job's attempts, those included of which there are only sidecars."""
         return _find_data_files(self.session, self._contents()[0])
+
+    def _mark(self, path: str) -> None:
+        """Makes a marker, which says what process made it."""
+        by = {"host": socket.gethostname(), "pid": os.getpid()}
+        LanceObjects(self.uri, self.storage_options).put(path, json.dumps(by).encode())
 
     def _contents(self) -> tuple[set[str], list[str]]:
         """Returns the ids of the attempts, and the paths of their private files."""
@@ -331,9 +319,10 @@ class StagedFile:
         self._session = attempt.staging.session
         self._path = f"{attempt.folder}/{name}" if is_local(self._uri) else f"data/{name}"
         cache = _CACHE_BYTES if len(schema) * _CACHE_BYTES_PER_COLUMN > _CACHE_BYTES else None
-        self._writer: LanceFileWriter = self._session.open_writer(
-            self._path, schema=schema, version=version, data_cache_bytes=cache
-        )
+        with refusals_as_errors(self._uri):
+            self._writer: LanceFileWriter = self._session.open_writer(
+                self._path, schema=schema, version=version, data_cache_bytes=cache
+            )
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
         """Writes a batch. Its buffers must be aligned: Lance panics otherwise.
@@ -341,10 +330,8 @@ class StagedFile:
         Raises:
             TableUnwritableError: The store refused.
         """
-        try:
+        with refusals_as_errors(self._uri):
             self._writer.write_batch(batch)
-        except OSError as error:
-            raise TableUnwritableError(self._uri, str(error)) from error
 
     def open_packed_blobs(self, blob_id: int) -> PackedBlobWriter:
         """Opens a sidecar that holds many blobs; finish it before the file is closed."""
@@ -464,15 +451,6 @@ def _delete(session: LanceFileSession, path: str) -> None:
         # Somebody else, the attempt itself for example, may have deleted it meanwhile.
         if session.contains(path):
             raise
-
-
-def _put(session: LanceFileSession, path: str) -> None:
-    """Makes a marker; all have the same size, because a session reads ranges but does not tell sizes."""
-    content = json.dumps({"host": socket.gethostname(), "pid": os.getpid()}).ljust(_MARKER_BYTES)
-    with tempfile.NamedTemporaryFile("w", suffix=".json") as file:
-        file.write(content)
-        file.flush()
-        session.upload_file(file.name, path)
 
 
 def _is_alive(pid: int) -> bool:

@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 
-STAGING = "_lance_spark/staging"
+from lance_spark.dataset import FOLDER, is_local
 
-
-def is_local(uri: str) -> bool:
-    """Tells whether a table (its normalised location) is on a mounted file system."""
-    return "://" not in uri
+STAGING = f"{FOLDER}/staging"
 
 
 def first_missing_folder(uri: str) -> str | None:

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import find_job, named_files
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, is_local
 from lance_spark.errors import (
     CarryOverTooLargeError,
     CommitError,
@@ -23,7 +23,7 @@ from lance_spark.errors import (
     TableNotFoundError,
 )
 from lance_spark.staging.area import Staging
-from lance_spark.staging.folders import is_local, remove_empty_folders
+from lance_spark.staging.folders import remove_empty_folders
 
 logger = logging.getLogger(__name__)
 

@@ -15,9 +15,11 @@ import lance
 import pyarrow as pa
 import pytest
 
-from lance_spark.checkpoints import CHECKPOINTS, LanceObjects, checkpoint_store
+from lance_spark.checkpoints import checkpoint_store
+from lance_spark.dataset import FOLDER
+from lance_spark.errors import TableUnwritableError
+from lance_spark.objects import LanceObjects
 from udf_runtime.checkpoint import CheckpointKey
-from udf_runtime.errors import CheckpointError
 
 KEY = CheckpointKey(udf_name="double", udf_version="1", inputs=(0,), output_type="int64")
 
@@ -55,7 +57,7 @@ def write(uri: str, location: str | None = None, job: str = "a job/of mine"):
 
 def test_checkpoints_are_found_and_read(uri: str) -> None:
     store, entry = write(uri)
-    assert entry.path.startswith(f"{CHECKPOINTS}/")
+    assert entry.path.startswith("checkpoints/") and store.objects == LanceObjects(f"{uri}/{FOLDER}")
     assert pickle.loads(pickle.dumps(store)).find(KEY, "5" * 32) == [entry]
     content = store.read(entry, KEY, "5" * 32)
     assert content is not None
@@ -90,16 +92,16 @@ def test_lance_neither_reads_checkpoints_nor_cleans_them_up(tmp_path: Path) -> N
 
 def test_a_place_that_refuses_is_an_error_and_not_a_missing_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"x")
-    with pytest.raises(CheckpointError, match="cannot be written"):
+    with pytest.raises(TableUnwritableError, match="cannot be written"):
         write(str(tmp_path / "file"))
-    with pytest.raises(CheckpointError, match="cannot be written"):
+    with pytest.raises(TableUnwritableError, match="cannot be written"):
         write(f"file-object-store://{tmp_path}/file")
 
 
 def test_files_have_the_permissions_that_other_files_get(tmp_path: Path) -> None:
     _, entry = write(str(tmp_path))
     (tmp_path / "plain").write_bytes(b"x")
-    modes = [stat.S_IMODE((tmp_path / path).stat().st_mode) for path in (entry.path, "plain")]
+    modes = [stat.S_IMODE((tmp_path / path).stat().st_mode) for path in (f"{FOLDER}/{entry.path}", "plain")]
     assert modes[0] == modes[1]
 
 

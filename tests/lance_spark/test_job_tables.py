@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -41,3 +43,32 @@ def test_a_table_beside_the_data_is_one_that_every_reader_of_lance_can_open(tmp_
     there = lance.dataset(f"{ref.uri}/{ERRORS.name}")
     assert there.data_storage_version != "0.1"
     assert there.to_table().schema.equals(ERRORS.schema)
+
+
+FULL_DISK = """
+import resource, sys, time
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import TableUnwritableError
+from lance_spark.jobs.tables import ERRORS, append_rows
+from tests.lance_spark.test_job_tables import error_row
+ref = DatasetRef.at(sys.argv[1])
+append_rows(ref, ERRORS, error_row(1))
+resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+began = time.monotonic()
+try:
+    append_rows(ref, ERRORS, error_row(2))
+except TableUnwritableError as error:
+    sys.exit(f"{time.monotonic() - began:.1f} s: {error}")
+"""
+
+
+def test_a_full_disk_is_no_lost_race(tmp_path: Path):
+    """No file of the process may grow over 100 bytes, which Lance is told as it is told of a full disk."""
+    ref = DatasetRef.at(str(tmp_path / "table.lance"))
+    done = subprocess.run([sys.executable, "-c", FULL_DISK, ref.uri], check=False, capture_output=True, text=True)
+    seconds, _, message = done.stderr.strip().rpartition("\n")[2].partition(" s: ")
+    assert "the table cannot be written" in message and "File too large" in message and ERRORS.name in message
+    assert float(seconds) < 10
+    assert read_rows(ref, ERRORS)["error_id"].to_pylist() == ["1"]
+    append_rows(ref, ERRORS, error_row(3))
+    assert read_rows(ref, ERRORS)["error_id"].to_pylist() == ["1", "3"]

@@ -19,7 +19,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark.backfill.reuse.round_context import FOLDER
+from lance_spark.dataset import FOLDER
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 from udf_runtime.policies import ErrorPolicy

@@ -130,7 +130,7 @@ class CheckpointStore:
                 without a result.
 
         Raises:
-            CheckpointError: The store refused.
+            OSError: The store refused, as it says it.
             ValueError: Offsets and values do not belong together, or the job id is too long for a
                 file name.
         """
@@ -141,7 +141,7 @@ class CheckpointStore:
             columns["offset"] = pa.array(positions, pa.uint32() if stop <= 1 << 32 else pa.int64())
         header = _header("values", key.digest, source, job_id) | {"start": start, "stop": stop, "rows": len(positions)}
         path = f"{self._folder(key, source)}/{start}-{stop}.{len(positions)}.{quote(job_id)}.{_random()}.rows"
-        self._put(path, encode(header, pa.table(columns)))
+        self.objects.put(path, encode(header, pa.table(columns)))
         return CheckpointEntry(kind="values", start=start, stop=stop, rows=len(positions), job_id=job_id, path=path)
 
     def write_reference(
@@ -169,7 +169,7 @@ class CheckpointStore:
             context: What else the reader needs to judge the file.
 
         Raises:
-            CheckpointError: The store refused.
+            OSError: The store refused, as it says it.
             ValueError: The job id is too long for a file name.
         """
         header = _header("reference", key.digest, source, job_id) | {
@@ -179,7 +179,7 @@ class CheckpointStore:
             "context": context,
         }
         path = f"{self._folder(key, source)}/file.{quote(job_id)}.{_random()}.ref"
-        self._put(path, encode(header, pa.table({})))
+        self.objects.put(path, encode(header, pa.table({})))
         return CheckpointEntry(kind="reference", job_id=job_id, path=path)
 
     def find(self, key: CheckpointKey, source: str) -> list[CheckpointEntry]:
@@ -331,15 +331,6 @@ class CheckpointStore:
             _warn(entry, "it belongs to something else")
             return None
         return header, table
-
-    def _put(self, path: str, payload: bytes) -> None:
-        try:
-            self.objects.put(path, payload)
-        except OSError as error:
-            raise CheckpointError(
-                f"a checkpoint cannot be written: {error} - at {path} - check space and permissions at the place of "
-                "the checkpoints"
-            ) from error
 
     def _list(self, folder: str) -> list[str]:
         try:

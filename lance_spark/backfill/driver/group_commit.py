@@ -12,10 +12,9 @@ import pyarrow as pa
 from lance_spark.backfill.driver.fragment_state import FragmentStates
 from lance_spark.backfill.planning.planner import Prepared
 from lance_spark.backfill.reuse.computed_rows import FragmentRecord, RecordStore
-from lance_spark.backfill.reuse.round_context import FOLDER, store_of
+from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.messages import RangeOutcome
 from lance_spark.catalog.binding import binding_of
-from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.column_commit import commit_columns
@@ -71,7 +70,7 @@ class GroupCommits:
         self._spec = spec
         self._policy = policy
         self._untouched = UntouchedFiles(spec.staging, spec.targets.format)
-        self._records = RecordStore(LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options))
+        self._records = RecordStore(spec.snapshot)
         known = {column.name: column for column in field_identities(prepared.dataset.lance_schema)}
         self._targets = tuple(known[column] for column in prepared.columns)
         self._left_over = _left_over(prepared)

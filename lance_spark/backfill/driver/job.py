@@ -32,8 +32,10 @@ from lance_spark.errors import (
     LanceSparkError,
     TableNotFoundError,
     TableUnreadableError,
+    TableUnwritableError,
     VersionNotFoundError,
     counted,
+    rebuild,
 )
 from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process, this_user
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResult
@@ -219,6 +221,10 @@ class BackfillJob:
             for one in answer.task.work:
                 self._states.fails(one.fragment_id, answer.error)
             return []
+        if str(answer.error_type).endswith(TableUnwritableError.__name__):
+            # A full disk is as full for every other range.
+            message = str(answer.error).removeprefix(f"{answer.error_type}: ")
+            raise rebuild(TableUnwritableError, (message,), {"uri": spec.snapshot.uri})
         is_void = answer.error is not None and str(answer.error_type).endswith(_GONE_ERRORS) and _is_gone(spec)
         following = self._states.add(answer, work[answer.fragment_id], is_void=is_void)
         if isinstance(following, FragmentWork):

@@ -17,9 +17,8 @@ import pyarrow as pa
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_fragments
 from lance_spark.backfill.planning.planner import MOST_BASES, Prepared
 from lance_spark.backfill.reuse.computed_rows import RecordStore
-from lance_spark.backfill.reuse.round_context import FOLDER, store_of
+from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.messages import BackfillSpec, FollowUp, OnStale
-from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.conflicts.table_state import SeenHistory
@@ -148,7 +147,7 @@ class FollowUps:
         self._rounds += 1
         spec = self._spec_at(latest, inputs, follow_up)
         self._versions = _some([dataset.version, *self._versions])
-        records = RecordStore(LanceObjects(f"{latest.uri}/{FOLDER}", latest.storage_options)).load(spec.column)
+        records = RecordStore(latest).load(spec.column)
         names = [name for name in spec.input_names if name in dataset.schema.names]
         sizes = measure(dataset, names, None, blob_bytes=False, storage=latest.storage_options)
         plans = plan_fragments(

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import pyarrow as pa
 
 from lance_spark.backfill.driver.spark_failure import SparkFailure, failure_of
-from lance_spark.backfill.reuse.round_context import FOLDER
 from lance_spark.backfill.task.error_log import fail_ranges, record_ranges
 from lance_spark.backfill.task.messages import (
     BackfillSpec,
@@ -35,7 +34,7 @@ from lance_spark.backfill.task.messages import (
     load_outcomes,
 )
 from lance_spark.backfill.task.range_task import run_task
-from lance_spark.checkpoints import LanceObjects
+from lance_spark.objects import objects_beside
 from lance_spark.session import cancel, known_slots, tagged
 from lance_spark.staging.area import new_id
 
@@ -101,7 +100,7 @@ class Cluster:
         self._most_tasks = (
             _MOST_TASKS if slots is None else min(_MOST_TASKS, max(_TASKS_PER_SLOT * slots, _FEWEST_TASKS))
         )
-        self._objects = LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options)
+        self._objects = objects_beside(spec.snapshot)
 
     def add(self, work: FragmentWork) -> None:
         """Submits further work, before what waits already.
@@ -320,7 +319,7 @@ class _Work:
 
     def _report(self, task: Task, outcomes: list[RangeOutcome]) -> None:
         spec = self.spec
-        objects = LanceObjects(f"{spec.snapshot.uri}/{FOLDER}", spec.snapshot.storage_options)
+        objects = objects_beside(spec.snapshot)
         path = f"{_reports_of(spec)}/{task.number}-{new_id()}"
         try:
             objects.put(path, dump_outcomes(outcomes))

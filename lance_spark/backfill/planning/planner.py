@@ -21,12 +21,11 @@ from lance_spark.backfill.planning.fragment_plan import (
 )
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
-from lance_spark.backfill.reuse.round_context import FOLDER, source_of, store_of
+from lance_spark.backfill.reuse.round_context import source_of, store_of
 from lance_spark.backfill.task.messages import BackfillSpec
 from lance_spark.catalog.binding import Binding, binding_of, inputs_now, load_udf, value_type
 from lance_spark.catalog.checking import check_udf
 from lance_spark.catalog.foreign import to_udf
-from lance_spark.checkpoints import LanceObjects
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
@@ -37,6 +36,7 @@ from lance_spark.errors import (
     UnsupportedOperationError,
 )
 from lance_spark.jobs.history import JobHistory
+from lance_spark.objects import objects_beside
 from lance_spark.read.filtering import check_filter
 from lance_spark.read.sizes import measure
 from lance_spark.session import known_slots
@@ -151,7 +151,7 @@ def prepare(ref: DatasetRef, request: BackfillRequest, *, checkpoints: str | Non
     if not request.plan_only:
         refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     spec = _spec(ref, snapshot, dataset, request, (udf, inputs, outputs, binding), checkpoints)
-    records = RecordStore(LanceObjects(f"{ref.uri}/{FOLDER}", ref.storage_options)).load(spec.column)
+    records = RecordStore(ref).load(spec.column)
     entries = store_of(spec).find_all(spec.key)
     spec = _with_history(ref, spec, dataset, records, entries)
     window = slice(request.skip_frags, None if request.num_frags is None else request.skip_frags + request.num_frags)
@@ -207,7 +207,7 @@ def _udf(
     if request.udf is None and binding is not None:
         udf = None
         if not request.plan_only:
-            udf = load_udf(binding, LanceObjects(ref.uri, ref.storage_options), column)
+            udf = load_udf(binding, objects_beside(ref), column)
         return udf, inputs_now(dataset, binding, column), binding.columns
     given = to_udf(request.udf)
     if given is None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
 from lance_spark.backfill.task.messages import BackfillSpec, DoneRows
-from lance_spark.checkpoints import LanceObjects, checkpoint_store
+from lance_spark.checkpoints import checkpoint_store
 from lance_spark.commit.conflicts.history import events_between
 from lance_spark.commit.conflicts.identity import files_of
 from lance_spark.commit.conflicts.row_lineage import Lineage, Step
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
 
 _LOG = logging.getLogger(__name__)
-
-FOLDER = "_lance_spark"
 
 _KEPT = 4
 """Rounds that a process keeps the context of: tasks of several jobs may take turns in it."""
@@ -51,9 +49,7 @@ class RoundContext:
     def records(self) -> Records:
         """What was computed of the column before, as the records say."""
         if self._records is None:
-            snapshot = self.spec.snapshot
-            objects = LanceObjects(f"{snapshot.uri}/{FOLDER}", snapshot.storage_options)
-            self._records = RecordStore(objects).load(self.spec.column)
+            self._records = RecordStore(self.spec.snapshot).load(self.spec.column)
         return self._records
 
     def refresh(self) -> None:

@@ -24,12 +24,12 @@ from lance_spark.backfill.task.messages import BackfillSpec, DoneRows
 from lance_spark.catalog.binding import OUTPUT_KEY
 from lance_spark.commit.conflicts.identity import TOKEN_KEY
 from lance_spark.errors import TableUnreadableError, panics_as_errors
+from lance_spark.objects import open_session
 from lance_spark.rebase.changed_inputs import changed_rows
 from lance_spark.rebase.row_origins import Found, OpenBase, Origin, Origins
 from lance_spark.rows.merge import Chunk, FilePiece, Moved, chained
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.area import open_session
 from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore
 
 if TYPE_CHECKING:

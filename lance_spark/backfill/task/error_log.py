@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import time
 import traceback
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -170,15 +169,10 @@ def _append(spec: BackfillSpec, records: list[dict[str, Any]]) -> None:
     if not records:
         return
     try:
-        append_rows(spec.snapshot, ERRORS, pa.Table.from_pylist(records, schema=ERRORS.schema), retry_s=_patience())
+        append_rows(spec.snapshot, ERRORS, pa.Table.from_pylist(records, schema=ERRORS.schema))
     except OSError as error:
         _LOG.warning("%s error records of %s could not be written: %s", len(records), spec.snapshot.uri, error)
 
 
 def _type_name(error: Exception) -> str:
     return f"{type(error).__module__}.{type(error).__qualname__}"
-
-
-def _patience() -> float:
-    """Returns until when an append is tried again, by the monotonic clock."""
-    return time.monotonic() + 60

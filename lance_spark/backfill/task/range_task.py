@@ -33,7 +33,7 @@ from lance_spark.backfill.task.messages import (
     RangeOutcome,
     Task,
 )
-from lance_spark.errors import TableUnreadableError
+from lance_spark.errors import TableUnreadableError, TableUnwritableError
 from lance_spark.rows.merge import Chunk, MissingFileError, columns_of, merge, rows_with_null
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
@@ -68,7 +68,7 @@ def run_task(
         yield from fail_ranges(spec, task.work, error, "the UDF cannot be loaded on an executor: ")
         return
     with UdfRunner(udf, threads=spec.threads, isolate=task.isolate) as runner:
-        for work in task.work:
+        for number, work in enumerate(task.work):
             run = None
             try:
                 run = _RangeRun(context_of(spec), udf, runner, work, clock)
@@ -83,6 +83,10 @@ def run_task(
                     error,
                 )
                 yield from fail_ranges(spec, [work], error) if run is None else [run.failed(error)]
+                if isinstance(error, TableUnwritableError):
+                    # The job is over: a full disk is as full for every other range.
+                    yield from fail_ranges(spec, task.work[number + 1 :], error)
+                    return
 
 
 @dataclass(slots=True, kw_only=True)

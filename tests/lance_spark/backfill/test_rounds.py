@@ -196,7 +196,10 @@ def test_a_job_beside_steady_updates_ends_when_a_version_was_right(lab: Lab) -> 
 def test_a_job_beside_steady_updates_of_inputs_gives_up_in_the_end(lab: Lab) -> None:
     table = make(lab)
     update = lab.after_commits(lambda _: lance.dataset(lab.uri).update({"x": "x + 1000"}, where="id = 5"))
-    with update as versions, pytest.raises(BackfillIncompleteError, match="concurrent commits kept changing it") as caught:
+    with (
+        update as versions,
+        pytest.raises(BackfillIncompleteError, match="concurrent commits kept changing it") as caught,
+    ):
         run(table, commit_max_retries=3, commit_timeout=timedelta(seconds=0.01))
     assert len(versions) == 5
     assert [row["id"] for row in wrong(lab.uri)] == [5]

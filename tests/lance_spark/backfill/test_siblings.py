@@ -53,9 +53,7 @@ def rewrite(uri: str, column: str, values: dict[int, int]) -> None:
 
 
 @pytest.mark.parametrize("granularity", [1, None], ids=["committed", "staged"])
-def test_a_row_that_lacks_a_sibling_or_whose_inputs_changed_gets_all_of_them(
-    granularity: int | None, lab: Lab
-) -> None:
+def test_a_row_that_lacks_a_sibling_or_whose_inputs_changed_gets_all_of_them(granularity: int | None, lab: Lab) -> None:
     table = make_siblings(lab)
 
     def act() -> None:

@@ -23,6 +23,7 @@ from lance_spark.errors import (
     SchemaMismatchError,
     TableUnreadableError,
 )
+from lance_spark.objects import LanceObjects
 from lance_spark.staging import area as staging
 from lance_spark.staging import column_file
 from lance_spark.staging.orphans import cleanup
@@ -90,12 +91,12 @@ def test_an_abort_beside_a_commit_leaves_all_or_nothing(
             aborted.append(True)
             job.abort([message])
 
-    put, commit = staging._put, lance.LanceDataset.commit
+    put, commit = LanceObjects.put, lance.LanceDataset.commit
 
-    def put_beside(session: Any, name: str) -> None:
+    def put_beside(objects: LanceObjects, name: str, data: bytes) -> None:
         if where == "before the marker" and name.endswith("/committing"):
             abort()
-        put(session, name)
+        put(objects, name, data)
         if where == "after the marker" and name.endswith("/committing"):
             abort()
 
@@ -104,7 +105,7 @@ def test_an_abort_beside_a_commit_leaves_all_or_nothing(
             abort()
         return commit(*args, **kwargs)
 
-    monkeypatch.setattr(staging, "_put", put_beside)
+    monkeypatch.setattr(LanceObjects, "put", put_beside)
     monkeypatch.setattr(lance.LanceDataset, "commit", commit_beside)
     try:
         job.commit([message])

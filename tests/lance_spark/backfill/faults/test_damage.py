@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 import lance_spark
-from tests.support.faults import BATCH, Lab, checkpoint_files, run, run_and_fail, wrong_rows
+from lance_spark.errors import TableUnwritableError
+from tests.support.faults import BATCH, SLOTS, Lab, checkpoint_files, run, run_and_fail, wrong_rows
 
 pytestmark = pytest.mark.spark
 
@@ -185,11 +186,27 @@ def staged_files(table: lance_spark.Table) -> list[Path]:
     return [path for path in Path(table.uri, "data").iterdir() if path.name not in named]
 
 
+def test_a_store_that_refuses_a_checkpoint_ends_the_job_at_once(lab: Lab):
+    """As a full disk does, or a missing permission, which root cannot be denied: there is a file where the folder was."""
+    table = lab.table(16 * BATCH, 2 * BATCH)
+    checkpoints = Path(table.uri, "_lance_spark", "checkpoints")
+    checkpoints.write_bytes(b"")
+    with pytest.raises(TableUnwritableError, match="Not a directory") as caught:
+        run(table, task_size=10_000)
+    assert str(caught.value).count("the table cannot be written") == 1 and caught.value.uri == table.uri
+    assert lab.new_calls().total() <= SLOTS * BATCH, "no range is begun after one was refused"
+    assert [job.status for job in table.list_jobs()] == ["FAILED"]
+    assert {error.error_type for error in table.get_errors()} == {"lance_spark.errors.TableUnwritableError"}
+    checkpoints.unlink()
+    run(table)
+    assert wrong_rows(table) == []
+
+
 def test_records_that_are_damaged_cost_calls_and_nothing_else(lab: Lab):
     table = lab.table(ROWS, BATCH * 2)
     run(table)
     lab.new_calls()
-    records = [path for path in Path(table.uri, "_lance_spark", "records").rglob("*") if path.is_file()]
+    records = [path for path in Path(table.uri, "_lance_spark", "records.lance").rglob("*") if path.is_file()]
     assert records
     for path in records:
         cut_off(path)

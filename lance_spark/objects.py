@@ -1,0 +1,126 @@
+"""Bytes by name on any store that Lance can reach, and the folder for those that we keep beside a table's data.
+
+    <table>/_lance_spark/...
+
+Lance ignores the folder, its `cleanup_old_versions` leaves it alone, and no reader takes what is in it for data.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import tempfile
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lance_spark.dataset import FOLDER, DatasetRef, is_local
+from lance_spark.errors import refusals_as_errors
+from lance_spark.lance_compat import load_lance
+from udf_runtime.checkpoint import LocalObjects
+
+if TYPE_CHECKING:
+    from lance.file import LanceFileSession
+
+
+def objects_beside(ref: DatasetRef) -> LanceObjects:
+    """Returns what is in our folder of a table. Touches no storage."""
+    return LanceObjects(f"{ref.uri}/{FOLDER}", ref.storage_options)
+
+
+@functools.lru_cache(maxsize=16)
+def open_session(uri: str, storage_options: tuple[tuple[str, str], ...]) -> LanceFileSession:
+    """Returns this process's file session for a table's directory; its paths are relative to that directory."""
+    load_lance()
+    from lance.file import LanceFileSession
+
+    return LanceFileSession(uri, dict(storage_options) or None)
+
+
+@dataclass(frozen=True, slots=True)
+class LanceObjects:
+    """Objects below a location that Lance can reach. A picklable value; works on the driver and in tasks.
+
+    On a mounted file system objects are files that are written and renamed here, which is quicker than through Lance, and Lance is not
+    even imported. On an object store an upload shows when it is complete, so it is atomic by itself.
+
+    Attributes:
+        uri: The location, as Lance takes it: an absolute path, or a URI.
+        storage_options: Options of the object store, as pairs sorted by key.
+    """
+
+    uri: str
+    storage_options: tuple[tuple[str, str], ...] = ()
+
+    def put(self, path: str, data: bytes) -> None:
+        """Makes or replaces an object; a reader sees all of it or nothing.
+
+        Raises:
+            TableUnwritableError: The store refused.
+        """
+        with refusals_as_errors(self.uri):
+            if self._local is not None:
+                self._local.put(path, data)
+                return
+            # A session uploads files, not bytes.
+            with tempfile.NamedTemporaryFile(prefix="lance-spark-") as file:
+                file.write(data)
+                file.flush()
+                self._session.upload_file(file.name, path)
+
+    def get(self, path: str) -> bytes | None:
+        """Returns an object's content, or None where there is none.
+
+        Raises:
+            OSError: The store refused.
+        """
+        if self._local is not None:
+            return self._local.get(path)
+        # A session does not tell sizes, and reads only ranges of known length.
+        with tempfile.TemporaryDirectory(prefix="lance-spark-") as folder:
+            copy = os.path.join(folder, "object")
+            try:
+                self._session.download_file(path, copy)
+            except OSError:
+                if self._session.contains(path):
+                    raise
+                return None
+            with open(copy, "rb") as file:
+                return file.read()
+
+    def list(self, prefix: str) -> list[str]:
+        """Returns the paths of all objects in a folder and the folders in it, sorted; a folder need not be there.
+
+        Raises:
+            OSError: The store refused.
+        """
+        if self._local is not None:
+            return self._local.list(prefix)
+        return sorted(self._session.list(prefix))
+
+    def delete(self, path: str) -> None:
+        """Deletes an object if it is there.
+
+        Raises:
+            OSError: The store refused.
+        """
+        if self._local is not None:
+            self._local.delete(path)
+            return
+        try:
+            self._session.delete_file(path)
+        except OSError:
+            # Somebody else may have deleted it meanwhile.
+            if self._session.contains(path):
+                raise
+
+    def remove_leftovers(self, prefix: str, *, older_than_s: float) -> int:
+        """Deletes what killed writers left on a mounted file system, and returns how many; object stores show no such things."""
+        return 0 if self._local is None else self._local.remove_leftovers(prefix, older_than_s=older_than_s)
+
+    @property
+    def _local(self) -> LocalObjects | None:
+        return LocalObjects(self.uri) if is_local(self.uri) else None
+
+    @property
+    def _session(self) -> LanceFileSession:
+        return open_session(self.uri, self.storage_options)
