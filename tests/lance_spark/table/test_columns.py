@@ -1,7 +1,5 @@
 """The reference's promises about adding and altering columns."""
 
-# ruff: noqa: N802 - a promise's id is part of its tests' names
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -14,7 +12,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import ColumnExistsError, Connection, RegistrationError, Table, UnsupportedOperationError
-from tests.promises.logs import Log, doubled, make, values, with_column
+from tests.support.logs import Log, doubled, make, values, with_column
 from udf_runtime import UDF, Columns, UdfDefinitionError, UnpackedUDF, udf
 
 
@@ -58,7 +56,8 @@ def refused(
     assert table.list_jobs() == []
 
 
-def test_T01_columns_of_expressions_and_of_udfs_are_added(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T01")
+def test_columns_of_expressions_and_of_udfs_are_added(db: Connection, log: Log) -> None:
     table = make(db)
     assert table.add_columns({"s": "x + 1", "y": log.doubling()}) is None  # type: ignore[func-returns-value]
     assert table.schema.names == ["x", "s", "y"]
@@ -68,11 +67,13 @@ def test_T01_columns_of_expressions_and_of_udfs_are_added(db: Connection, log: L
     assert values(table) == doubled(range(40))
 
 
-def test_T02_missing_input_columns_are_refused(db: Connection) -> None:
+@pytest.mark.promise("T02")
+def test_missing_input_columns_are_refused(db: Connection) -> None:
     refused(make(db), {"y": (minus, ["x", "nope"])}, match=r"'nope'.*columns are 'x'")
 
 
-def test_T03_input_columns_of_another_type_are_refused(db: Connection) -> None:
+@pytest.mark.promise("T03")
+def test_input_columns_of_another_type_are_refused(db: Connection) -> None:
     @udf
     def size(text: int) -> int:
         return text
@@ -80,7 +81,8 @@ def test_T03_input_columns_of_another_type_are_refused(db: Connection) -> None:
     refused(prices(db), {"y": size}, match="takes int64, column 'text' is string")
 
 
-def test_T03_a_list_annotation_over_a_plain_column_is_refused(db: Connection) -> None:
+@pytest.mark.promise("T03")
+def test_a_list_annotation_over_a_plain_column_is_refused(db: Connection) -> None:
     @udf
     def total(text: list[float]) -> float:
         return sum(text)
@@ -88,7 +90,8 @@ def test_T03_a_list_annotation_over_a_plain_column_is_refused(db: Connection) ->
     refused(prices(db), {"y": total}, match="type mismatch")
 
 
-def test_T04_a_udf_over_record_batches_declares_no_inputs() -> None:
+@pytest.mark.promise("T04")
+def test_a_udf_over_record_batches_declares_no_inputs() -> None:
     with pytest.raises(UdfDefinitionError, match="input_columns") as caught:
 
         @udf(data_type=pa.int64(), input_columns=["x"])
@@ -98,18 +101,21 @@ def test_T04_a_udf_over_record_batches_declares_no_inputs() -> None:
     assert isinstance(caught.value, ValueError)
 
 
-def test_T04_a_udf_over_record_batches_cannot_be_bound_to_columns_either(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T04")
+def test_a_udf_over_record_batches_cannot_be_bound_to_columns_either(db: Connection, log: Log) -> None:
     refused(make(db), {"y": (log.batch_doubling(), ["x"])}, UdfDefinitionError)
 
 
+@pytest.mark.promise("T05")
 @pytest.mark.parametrize(
     "second", [{"z": (minus, ["x", "nope"])}, {"z": "nope + 1"}, {"x": "x + 1"}], ids=["input", "expression", "name"]
 )
-def test_T05_one_mistake_among_several_columns_adds_none(db: Connection, log: Log, second: dict[str, Any]) -> None:
+def test_one_mistake_among_several_columns_adds_none(db: Connection, log: Log, second: dict[str, Any]) -> None:
     refused(make(db), {"y": log.doubling(), "s": "x + 1", **second}, ValueError)  # type: ignore[arg-type]
 
 
-def test_T06_an_expression_is_computed_at_once(db: Connection) -> None:
+@pytest.mark.promise("T06")
+def test_an_expression_is_computed_at_once(db: Connection) -> None:
     table = prices(db)
     table.add_columns({"total": "price + tax"})
     assert values(table, "total") == {x: 11 * x + 1 for x in range(40)}
@@ -117,14 +123,16 @@ def test_T06_an_expression_is_computed_at_once(db: Connection) -> None:
         table.backfill("total")
 
 
-def test_T07_a_cast_of_null_gives_a_column_of_its_type(db: Connection) -> None:
+@pytest.mark.promise("T07")
+def test_a_cast_of_null_gives_a_column_of_its_type(db: Connection) -> None:
     table = make(db)
     table.add_columns({"empty": "cast(null as string)"})
     assert table.schema.field("empty").type == pa.string()
     assert set(values(table, "empty").values()) == {None}
 
 
-def test_T08_inputs_are_the_columns_that_the_parameters_are_named_like(db: Connection) -> None:
+@pytest.mark.promise("T08")
+def test_inputs_are_the_columns_that_the_parameters_are_named_like(db: Connection) -> None:
     @udf
     def gross(tax: int, price: int) -> int:
         return price * 100 + tax
@@ -135,23 +143,27 @@ def test_T08_inputs_are_the_columns_that_the_parameters_are_named_like(db: Conne
     assert values(table, "gross") == {x: 1000 * x + x + 1 for x in range(40)}
 
 
-def test_T09_parameters_that_are_named_like_no_column_are_refused(db: Connection) -> None:
+@pytest.mark.promise("T09")
+def test_parameters_that_are_named_like_no_column_are_refused(db: Connection) -> None:
     refused(prices(db), {"y": minus}, match="'a', 'b'")
 
 
-def test_T10_a_tuple_feeds_columns_of_other_names(db: Connection) -> None:
+@pytest.mark.promise("T10")
+def test_a_tuple_feeds_columns_of_other_names(db: Connection) -> None:
     table = prices(db)
     table.add_columns({"net": (minus, ["price", "tax"])})
     table.backfill("net")
     assert values(table, "net") == {x: 9 * x - 1 for x in range(40)}
 
 
+@pytest.mark.promise("T11")
 @pytest.mark.parametrize("columns", [["price"], ["price", "tax", "x"], []])
-def test_T11_as_many_columns_as_parameters_are_needed(db: Connection, columns: list[str]) -> None:
+def test_as_many_columns_as_parameters_are_needed(db: Connection, columns: list[str]) -> None:
     refused(prices(db), {"y": (minus, columns)}, UdfDefinitionError, match="expects 2 parameters but")
 
 
-def test_T12_columns_are_bound_by_position(db: Connection) -> None:
+@pytest.mark.promise("T12")
+def test_columns_are_bound_by_position(db: Connection) -> None:
     table = prices(db)
     table.add_columns({"net": (minus, ["price", "tax"]), "net_negative": (minus, ["tax", "price"])})
     table.backfill("net")
@@ -159,7 +171,8 @@ def test_T12_columns_are_bound_by_position(db: Connection) -> None:
     assert values(table, "net_negative") == {x: -value for x, value in values(table, "net").items()}
 
 
-def test_T13_a_udf_of_several_columns_gives_one_per_field(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T13")
+def test_a_udf_of_several_columns_gives_one_per_field(db: Connection, log: Log) -> None:
     table = make(db)
     version = table.version
     table.add_columns(dimensions(log))
@@ -167,15 +180,18 @@ def test_T13_a_udf_of_several_columns_gives_one_per_field(db: Connection, log: L
     assert table.version == version + 1, "siblings come in one commit"
 
 
-def test_T14_a_udf_of_several_columns_inside_a_dict_is_refused(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T14")
+def test_a_udf_of_several_columns_inside_a_dict_is_refused(db: Connection, log: Log) -> None:
     refused(make(db), {"y": dimensions(log)}, match="pass it by itself")
 
 
-def test_T14_a_udf_of_one_column_without_a_dict_is_refused(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T14")
+def test_a_udf_of_one_column_without_a_dict_is_refused(db: Connection, log: Log) -> None:
     refused(make(db), log.doubling(), match="no name for it")
 
 
-def test_T15_a_prefix_comes_before_the_names(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T15")
+def test_a_prefix_comes_before_the_names(db: Connection, log: Log) -> None:
     table = make(db)
     table.add_columns(UnpackedUDF(dimensions(log), prefix="img_"))
     assert table.schema.names == ["x", "img_height", "img_width"]
@@ -183,20 +199,23 @@ def test_T15_a_prefix_comes_before_the_names(db: Connection, log: Log) -> None:
     assert (values(table, "img_height")[5], values(table, "img_width")[5]) == (15, 25)
 
 
+@pytest.mark.promise("T16")
 @pytest.mark.parametrize("form", ["udf", "sql", "columns"])
-def test_T16_an_output_column_that_exists_is_refused(db: Connection, log: Log, form: str) -> None:
+def test_an_output_column_that_exists_is_refused(db: Connection, log: Log, form: str) -> None:
     table = make(db, width=lambda x: x)
     transforms: Any = {"udf": {"width": log.doubling()}, "sql": {"width": "x"}, "columns": dimensions(log)}[form]
     refused(table, transforms, ColumnExistsError, match="'width'")
 
 
-def test_T17_refusals_of_add_columns_are_value_errors(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T17")
+def test_refusals_of_add_columns_are_value_errors(db: Connection, log: Log) -> None:
     table = make(db)
     for transforms in ({}, {"y": 5}, {"y": minus}, {"y": (minus, ["x"])}, {"x": log.doubling()}, 7, {"y": "nope("}):
         refused(table, transforms, ValueError)  # type: ignore[arg-type]
 
 
-def test_T18_parameters_without_annotations_are_warned_about(db: Connection) -> None:
+@pytest.mark.promise("T18")
+def test_parameters_without_annotations_are_warned_about(db: Connection) -> None:
     @udf(data_type=pa.int64())
     def plain(x):
         return x + 1
@@ -208,14 +227,16 @@ def test_T18_parameters_without_annotations_are_warned_about(db: Connection) -> 
     assert values(table) == {x: x + 1 for x in range(40)}
 
 
-def test_T19_a_column_whose_name_is_no_identifier_can_be_an_input(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T19")
+def test_a_column_whose_name_is_no_identifier_can_be_an_input(db: Connection, log: Log) -> None:
     table = make(db, **{"unit price (€)": lambda x: 3 * x})
     table.add_columns({"y": (log.doubling(), ["unit price (€)"])})
     table.backfill("y")
     assert values(table) == {x: 6 * x for x in range(40)}
 
 
-def test_T20_one_backfill_fills_all_siblings_with_one_call_per_row(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T20")
+def test_one_backfill_fills_all_siblings_with_one_call_per_row(db: Connection, log: Log) -> None:
     table = make(db)
     table.add_columns(dimensions(log))
     result = table.backfill("height")
@@ -228,7 +249,8 @@ def test_T20_one_backfill_fills_all_siblings_with_one_call_per_row(db: Connectio
     assert log.take() == []
 
 
-def test_T21_prefixes_let_one_udf_serve_several_inputs(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T21")
+def test_prefixes_let_one_udf_serve_several_inputs(db: Connection, log: Log) -> None:
     table = make(db, other=lambda x: 100 * x)
     measure = dimensions(log)
     table.add_columns(UnpackedUDF(measure, prefix="x_"))
@@ -238,7 +260,8 @@ def test_T21_prefixes_let_one_udf_serve_several_inputs(db: Connection, log: Log)
     assert (values(table, "x_width")[7], values(table, "other_width")[7]) == (27, 720)
 
 
-def test_T22_a_column_gets_another_udf_and_all_values_are_computed_anew(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T22")
+def test_a_column_gets_another_udf_and_all_values_are_computed_anew(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     table.backfill("y")
     log.take()
@@ -249,7 +272,8 @@ def test_T22_a_column_gets_another_udf_and_all_values_are_computed_anew(db: Conn
     assert values(table) == {x: 3 * x for x in range(40)}
 
 
-def test_T23_several_alterations_go_into_one_call(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T23")
+def test_several_alterations_go_into_one_call(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     table.add_columns({"z": log.doubling()})
     table.alter_columns({"path": "y", "udf": log.doubling(factor=3)}, {"path": "z", "udf": log.doubling(factor=4)})
@@ -258,7 +282,8 @@ def test_T23_several_alterations_go_into_one_call(db: Connection, log: Log) -> N
     assert (values(table, "y")[5], values(table, "z")[5]) == (15, 20)
 
 
-def test_T23_one_wrong_alteration_of_several_changes_nothing(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T23")
+def test_one_wrong_alteration_of_several_changes_nothing(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     version = table.version
     with pytest.raises(ValueError, match="path is required"):
@@ -266,7 +291,8 @@ def test_T23_one_wrong_alteration_of_several_changes_nothing(db: Connection, log
     assert table.version == version
 
 
-def test_T24_a_column_without_a_udf_can_be_given_one(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T24")
+def test_a_column_without_a_udf_can_be_given_one(db: Connection, log: Log) -> None:
     table = make(db, y=lambda x: -x)
     table.alter_columns({"path": "y", "udf": log.doubling()})
     table.backfill("y")
@@ -274,11 +300,12 @@ def test_T24_a_column_without_a_udf_can_be_given_one(db: Connection, log: Log) -
     assert values(table) == doubled(range(40))
 
 
+@pytest.mark.promise("T79")
 @pytest.mark.parametrize(
     ("uri", "arguments"),
     [("db://mine", {}), ("/tmp/x", {"api_key": "k"}), ("/tmp/x", {"region": "r"}), ("/tmp/x", {"host_override": "h"})],
 )
-def test_T79_remote_databases_are_refused_with_what_serves_instead(
+def test_remote_databases_are_refused_with_what_serves_instead(
     spark: SparkSession, uri: str, arguments: dict[str, str]
 ) -> None:
     name = next(iter(arguments), "db://mine")
@@ -286,7 +313,8 @@ def test_T79_remote_databases_are_refused_with_what_serves_instead(
         lance_spark.connect(uri, spark, **arguments)
 
 
-def test_T80_a_table_is_a_lance_dataset_that_others_can_open(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T80")
+def test_a_table_is_a_lance_dataset_that_others_can_open(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     table.backfill("y")
     dataset = lance.dataset(table.uri)
