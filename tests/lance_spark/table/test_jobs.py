@@ -5,8 +5,7 @@ from __future__ import annotations
 import inspect
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ import pyarrow as pa
 import pytest
 
 import lance_spark
-from lance_spark import BackfillJobResult, BackfillPlan, Connection, ErrorRecord, FilterError, Job, Table
+from lance_spark import BackfillJobResult, BackfillPlan, Connection, ErrorRecord, Job, Table
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.tables import ERRORS, append_rows, read_rows
-from tests.support.logs import Log, doubled, held, make, values, with_column
-from tests.support.waiting import eventually
+from tests.support.logs import Log, doubled, held, values, with_column
 from udf_runtime import UDF, Skip, udf
 
 BAD = {3: "ValueError", 17: "KeyError", 25: "ValueError"}
@@ -64,49 +62,12 @@ def test_a_job_is_returned_at_once(db: Connection, log: Log, flag: str) -> None:
     assert values(table) == doubled(range(40))
 
 
-@pytest.mark.promise("T25")
-def test_mistakes_are_raised_by_the_call_itself(db: Connection, log: Log) -> None:
-    table = with_column(db, log.doubling())
-    with pytest.raises(FilterError, match="nope"):
-        table.backfill_async("y", where="nope = 1")
-
-
-@pytest.mark.promise("T26")
-def test_result_waits_for_the_end(db: Connection, log: Log, flag: str) -> None:
-    table = with_column(db, log.waiting(0, flag))
-    with held(flag):
-        job = table.backfill_async("y")
-        assert isinstance(job, Job)
-        with pytest.raises(TimeoutError, match=job.job_id):
-            job.result(0.1)
-    result = job.result()
-    assert isinstance(result, BackfillJobResult)
-    assert (result.job_id, result.status, result.rows_computed) == (job.job_id, "DONE", 40)
-
-
-@pytest.mark.promise("T27")
-def test_a_plain_future_on_request(db: Connection, log: Log) -> None:
-    table = with_column(db, log.doubling())
-    future = table.backfill_async("y", _return_future=True)
-    assert isinstance(future, Future)
-    assert future.result(60).rows_computed == 40
-
-
 @pytest.mark.promise("T65")
 def test_the_call_returns_when_the_job_has_ended(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     result = table.backfill("y")
     assert (result.status, result.table_name, result.versions) == ("DONE", "t", (table.version,))
     assert result.completed_at is not None
-    assert values(table) == doubled(range(40))
-
-
-@pytest.mark.promise("T66")
-def test_a_timeout_raises_and_the_job_goes_on(db: Connection, log: Log, flag: str) -> None:
-    table = with_column(db, log.waiting(0, flag))
-    with held(flag), pytest.raises(TimeoutError, match=r"job long did not end.*job\.cancel\(\)"):
-        table.backfill("y", timeout=timedelta(seconds=0.2), job_id="long")
-    eventually(lambda: table.get_job("long").status == "DONE", 60)
     assert values(table) == doubled(range(40))
 
 
@@ -214,16 +175,6 @@ def test_tasks_that_make_the_table_of_errors_at_once_lose_none(tmp_path: Path) -
         assert sorted(read_rows(ref, ERRORS)["error_id"].to_pylist()) == ["0", "1", "2", "3"]
 
 
-@pytest.mark.promise("T74")
-def test_errors_are_filtered_by_job(db: Connection, log: Log) -> None:
-    table, first = failed(db, log)
-    second = table.backfill("y", where="x < 10")
-    assert len(table.get_errors()) == 4
-    assert len(table.get_errors(job_id=first.job_id)) == 3
-    assert [error.row_address for error in table.get_errors(job_id=second.job_id)] == [3]
-    assert table.get_errors(job_id="nobody's") == []
-
-
 @pytest.mark.promise("T75")
 def test_errors_are_filtered_by_column(db: Connection, log: Log) -> None:
     table, _ = failed(db, log)
@@ -232,46 +183,3 @@ def test_errors_are_filtered_by_column(db: Connection, log: Log) -> None:
     assert len(table.get_errors(column_name="y")) == 3
     assert [error.row_address for error in table.get_errors(column_name="z")] == [2 << 32 | 5]
     assert table.get_errors(column_name="x") == []
-
-
-@pytest.mark.promise("T76")
-def test_errors_are_filtered_by_type(db: Connection, log: Log) -> None:
-    table, result = failed(db, log)
-    assert {error.row_address for error in table.get_errors(error_type="ValueError")} == {3, 2 << 32 | 5}
-    assert [error.row_address for error in table.get_errors(result.job_id, "y", "KeyError")] == [1 << 32 | 7]
-    assert table.get_errors(error_type="Error") == []
-
-
-@pytest.mark.promise("T77")
-def test_the_addresses_of_failed_rows(db: Connection, log: Log) -> None:
-    table, result = failed(db, log)
-    assert table.get_failed_row_addresses(job_id=result.job_id, column_name="y") == ADDRESSES
-    assert table.get_failed_row_addresses(job_id="nobody's", column_name="y") == []
-    empty = make(db, name="other")
-    assert empty.get_failed_row_addresses(job_id=result.job_id, column_name="y") == []
-
-
-@pytest.mark.promise("T78")
-def test_the_addresses_in_a_filter_run_just_those_rows(db: Connection, log: Log, flag: str) -> None:
-    table, result = failed(db, log, fixed=flag)
-    log.take()
-    with held(flag):
-        addresses = table.get_failed_row_addresses(job_id=result.job_id, column_name="y")
-        rows = ",".join(map(str, addresses))
-        again = table.backfill("y", where=f"_rowaddr IN ({rows})")
-    assert log.take() == sorted(BAD)
-    assert (again.rows_selected, again.rows_computed) == (3, 3)
-    assert values(table) == doubled(range(40))
-
-
-@pytest.mark.promise("T78")
-def test_the_recipe_hits_the_same_rows_after_a_compaction(db: Connection, log: Log, flag: str) -> None:
-    table, result = failed(db, log, fixed=flag)
-    log.take()
-    table.to_lance().delete("x in (1, 2, 11)")
-    assert table.to_lance().optimize.compact_files().fragments_added == 1
-    with held(flag):
-        addresses = table.get_failed_row_addresses(job_id=result.job_id, column_name="y")
-        table.backfill("y", where=f"_rowaddr IN ({','.join(map(str, addresses))})")
-    assert log.take() == sorted(BAD)
-    assert values(table) == doubled([x for x in range(40) if x not in (1, 2, 11)])
