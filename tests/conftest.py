@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
+from tests.support.processes import JVM_OPTIONS
 
 # What these helpers assert is reported with the values, as in tests; registered here, before any test imports them.
 pytest.register_assert_rewrite(*(f"tests.lance_spark.conflicts.{name}" for name in ("jobs", "others", "writes")))
@@ -18,6 +19,7 @@ pytest.register_assert_rewrite(*(f"tests.lance_spark.conflicts.{name}" for name 
 # Spark's workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a virtual environment.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 
 OVER_CONNECT = "LANCE_SPARK_TEST_CONNECT"
 """Environment variable: runs the tests of the table API over Spark Connect."""

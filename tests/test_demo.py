@@ -17,6 +17,8 @@ from pathlib import Path
 import lance
 import pytest
 
+from tests.support.processes import JVM_OPTIONS
+
 ROOT = Path(__file__).parents[1]
 LIMIT = 240
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
@@ -82,6 +84,7 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
     ]
     # Not from the project's folder, and not through an activated environment: as a user's shell may be.
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("SPARK_", "PYSPARK_"))}
+    environment["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=600, cwd=tmp_path, env=environment, check=False
     )

@@ -16,6 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import pandas_udf
 
 import lance_spark
+from tests.support.processes import JVM_OPTIONS
 
 ROWS = 4000
 PARTITIONS = 4
@@ -87,6 +88,7 @@ def main(job: str, master: str, path: str) -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "800m")
         .config("spark.executor.memory", "900m")
+        .config("spark.executor.extraJavaOptions", JVM_OPTIONS)
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.execution.arrow.maxRecordsPerBatch", "100")

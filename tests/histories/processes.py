@@ -1,7 +1,7 @@
 """Processes that act on the table of a history, started once and told what to do: `python -m tests.histories.processes KIND`.
 
-`writer` does what other people do, and commits DataFrame writes as Spark's commit process does. `driver` has a Spark session of its own and
-runs backfills. Both may be killed at any moment; whoever asks for one next gets another.
+`writer` does what other people do, and commits DataFrame writes as Spark's commit process does. `driver` runs backfills, whose tasks it runs
+itself, one after the other; `Spark driver` has a Spark session of its own, which takes ten seconds to start. All may be killed at any moment; whoever asks for one next gets another.
 
 A process stops at gates. A gate is shut by a file in the folder `hold`; the first who comes there moves it to `held`, and waits for as long as
 it is there. So everything that happens in a history happens in the order of its steps.
@@ -168,9 +168,14 @@ class Caught:
 
 
 class Pool:
-    """Processes of each kind that wait for work, with one more under way where that takes long."""
+    """Processes of each kind that wait for work, with one more under way where that takes long.
 
-    def __init__(self) -> None:
+    Attributes:
+        driver: The kind of drivers.
+    """
+
+    def __init__(self, driver: str = "driver") -> None:
+        self.driver = driver
         self._idle: dict[str, list[Process]] = {}
         self._all: list[Process] = []
 
@@ -210,7 +215,7 @@ def main(kind: str) -> None:
     orders, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)
     with _as_mutant(os.environ.get("LANCE_SPARK_TEST_MUTANT")):
-        _serve(orders, replies, _Driver() if kind == "driver" else _Writer())
+        _serve(orders, replies, _SERVERS[kind]())
 
 
 @contextlib.contextmanager
@@ -252,15 +257,26 @@ class _Writer:
 
 class _Driver:
     def __init__(self) -> None:
-        from tests.support.driver import session
+        from tests.support.inline_jobs import InlineCluster, NoSpark
 
-        self._spark = session("local[2]")
+        patch("lance_spark.backfill.driver.job.Cluster", InlineCluster).start()
+        self._spark: Any = NoSpark()
 
     def run(self, home: str, job: str, settings: dict[str, Any]) -> dict[str, Any]:
         from tests.histories.jobs import start
 
         with gates_at_commits(lambda: (home, job) if in_thread_of(job) else None):
             return summary(start(self._spark, home, job, settings).result(WAIT_S))
+
+
+class _SparkDriver(_Driver):
+    def __init__(self) -> None:
+        from tests.support.driver import session
+
+        self._spark = session("local[2]")
+
+
+_SERVERS: dict[str, Callable[[], object]] = {"writer": _Writer, "driver": _Driver, "Spark driver": _SparkDriver}
 
 
 def in_thread_of(job_id: str) -> bool:

@@ -227,7 +227,7 @@ class Runner:
             _THREADS[f"lance-spark-{job_id}"] = (home, name)
             job = jobs.start(self._spark, home, job_id, settings)
             return _Running(ended=job.done, outcome=lambda: _outcome(job), held=gates, job=job)
-        process = self._pool.take("driver" if run.start.door == "driver" else "writer")
+        process = self._pool.take(self._pool.driver if run.start.door == "driver" else "writer")
         if run.start.door == "driver":
             process.tell("run", home, name, settings)
         else:
@@ -302,7 +302,7 @@ class Runner:
             return
         running.process.kill()
         if run.start.door == "driver":
-            self._pool.prepare("driver")
+            self._pool.prepare(self._pool.driver)
         del self._running[name]
         for gate in running.held:
             open_gate(self._home, gate)
@@ -316,8 +316,8 @@ class Runner:
         for name, running in [*self._running.items()]:
             if running.process is not None:
                 running.process.kill()
-                if running.process.kind == "driver":
-                    self._pool.prepare("driver")
+                if running.process.kind == self._pool.driver:
+                    self._pool.prepare(self._pool.driver)
             for gate in running.held:
                 open_gate(self._home, gate)
             if running.job is not None:

@@ -39,8 +39,9 @@ Play = Callable[[History], Story]
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Pool]:
-    made = Pool()
+def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
+    """Processes; their drivers have Spark where there is time for it."""
+    made = Pool(getattr(request, "param", "driver"))
     yield made
     made.close()
 
@@ -100,14 +101,15 @@ def test_histories_that_were_wrong_once(history: History, play: Play):
 
 @pytest.mark.slow
 def test_histories(play: Play, pool: Pool, tally: Tally):
-    pool.prepare("driver")
+    pool.prepare(pool.driver)
     run_histories(play, range(QUICK))
     check_tally(tally, QUICK, missed=3)
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("pool", ["Spark driver"], indirect=True)
 def test_many_histories(play: Play, pool: Pool, tally: Tally):
-    pool.prepare("driver")
+    pool.prepare(pool.driver)
     run_histories(play, range(QUICK, QUICK + LONG))
     check_tally(tally, LONG, missed=0)
 

@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from tests.support.hooks import hooked
+from tests.support.processes import JVM_OPTIONS
 
 
 def main(master: str, jobs: str) -> None:
@@ -48,7 +49,8 @@ def session(master: str) -> SparkSession:
         SparkSession.builder.master(master)
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.memory", "800m")
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", JVM_OPTIONS)
+        .config("spark.executor.extraJavaOptions", JVM_OPTIONS)
         .config("spark.executor.memory", "600m")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.ui.enabled", "false")

@@ -14,7 +14,7 @@ from tests.support.inline_jobs import Lab, without_spark
 
 @pytest.fixture
 def db(spark: SparkSession, tmp_path: Path) -> lance_spark.Connection:
-    return lance_spark.connect(str(tmp_path / "db"), spark)
+    return lance_spark.connect(str(tmp_path / "db"), spark, progress=False)
 
 
 @pytest.fixture

@@ -30,6 +30,7 @@ from tests.lance_spark.table.conftest import make_table
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "text": ["a", "b", None]})
 
 
+@pytest.mark.promise("T79")
 def test_a_remote_database_is_refused_by_name_and_the_message_says_what_serves_instead():
     with pytest.raises(UnsupportedOperationError, match="db://company") as error:
         lance_spark.connect("db://company")
@@ -65,6 +66,7 @@ def test_a_table_that_another_process_makes_at_the_same_moment_is_not_appended_t
     assert db.open_table("t").to_arrow().to_pydict() == {"id": [100]}
 
 
+@pytest.mark.promise("T79")
 @pytest.mark.parametrize("name", ["api_key", "region", "host_override"])
 def test_parameters_of_a_remote_service_are_refused_by_name(tmp_path: Path, name: str):
     with pytest.raises(UnsupportedOperationError, match=name):

@@ -199,6 +199,7 @@ def test_progress_never_goes_back(db: Connection, seen: Seen):
 # Waiting
 
 
+@pytest.mark.promise("T66")
 def test_a_blocking_call_that_waits_too_long_raises_and_the_job_goes_on(table: Table, seen: Seen, gate: Path):
     table.add_columns({"double": gated(seen, gate)})
     began = time.perf_counter()
@@ -211,6 +212,7 @@ def test_a_blocking_call_that_waits_too_long_raises_and_the_job_goes_on(table: T
     assert filled(table) == ALL and seen.take() == ALL
 
 
+@pytest.mark.promise("T26")
 def test_done_and_status_never_wait_and_result_waits_as_long_as_it_may(table: Table, seen: Seen, gate: Path):
     table.add_columns({"double": gated(seen, gate)})
     job = table.backfill_async("double")
@@ -230,6 +232,7 @@ def test_done_and_status_never_wait_and_result_waits_as_long_as_it_may(table: Ta
     assert job.result() is job.result()
 
 
+@pytest.mark.promise("T27")
 def test_a_future_of_the_standard_library_can_be_had(ready: Table):
     future = ready.backfill_async("double", _return_future=True)
     assert isinstance(future, Future)
@@ -238,6 +241,7 @@ def test_a_future_of_the_standard_library_can_be_had(ready: Table):
     assert isinstance(future.result(60), BackfillJobResult) and called.wait(5) and filled(ready) == ALL
 
 
+@pytest.mark.promise("T25")
 def test_a_mistake_is_raised_by_the_call_and_not_by_the_future(ready: Table):
     with pytest.raises(lance_spark.ColumnNotFoundError):
         ready.backfill_async("nope", _return_future=True)

@@ -1,13 +1,12 @@
 """The guide's promises about filtered backfills."""
 
-# ruff: noqa: N802 - a promise's id is part of its tests' names
-
 from __future__ import annotations
 
 import pyarrow as pa
+import pytest
 
 from lance_spark import Connection, Table
-from tests.promises.logs import Log, values
+from tests.support.logs import Log, values
 from udf_runtime import UDF, udf
 
 NAMES = ("a1", "b1", "a2", "c1", "b2", "a3", "c2", "b3")
@@ -65,7 +64,8 @@ STARTS_WITH_A = "starts_with(filename, 'a')"
 A_OR_B = "starts_with(filename, 'a') or starts_with(filename, 'b')"
 
 
-def test_B29_a_filter_restricts_the_rows(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B29")
+def test_a_filter_restricts_the_rows(db: Connection, log: Log) -> None:
     table = files(db, log)
     result = table.backfill("content", where="filename = 'b2' or filename > 'c1'")
     assert seen(log) == ["b2", "c2"]
@@ -73,14 +73,16 @@ def test_B29_a_filter_restricts_the_rows(db: Connection, log: Log) -> None:
     assert (result.rows_selected, result.rows_computed, result.status) == (2, 2, "DONE")
 
 
-def test_B30_functions_of_strings_work_in_filters(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B30")
+def test_functions_of_strings_work_in_filters(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=STARTS_WITH_A)
     assert seen(log) == ["a1", "a2", "a3"]
     assert values(table, "content", key="filename")["a2"] == "content of a2"
 
 
-def test_B31_a_filter_may_look_at_another_computed_column(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B31")
+def test_a_filter_may_look_at_another_computed_column(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=STARTS_WITH_A)
     seen(log)
@@ -90,7 +92,8 @@ def test_B31_a_filter_may_look_at_another_computed_column(db: Connection, log: L
     assert filled(table, "embedding") == ["a1", "a2", "a3"]
 
 
-def test_B32_the_same_call_computes_rows_that_were_added_and_match(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B32")
+def test_the_same_call_computes_rows_that_were_added_and_match(db: Connection, log: Log) -> None:
     """A filter selects rows, not fragments: those of them that have a value already are computed anew, as a filter asks for."""
     table = files(db, log)
     table.backfill("content", where=STARTS_WITH_A)
@@ -101,7 +104,8 @@ def test_B32_the_same_call_computes_rows_that_were_added_and_match(db: Connectio
     assert seen(log) == ["a1", "a2", "a3", "a4", "a5"]
 
 
-def test_B32_without_rows_that_have_a_value_only_the_added_ones_are_computed(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B32")
+def test_without_rows_that_have_a_value_only_the_added_ones_are_computed(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content")
     seen(log)
@@ -110,7 +114,8 @@ def test_B32_without_rows_that_have_a_value_only_the_added_ones_are_computed(db:
     assert seen(log) == ["a4", "a5"]
 
 
-def test_B33_rows_that_a_filter_left_out_are_computed_alone_later(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B33")
+def test_rows_that_a_filter_left_out_are_computed_alone_later(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=STARTS_WITH_A)
     seen(log)
@@ -119,7 +124,8 @@ def test_B33_rows_that_a_filter_left_out_are_computed_alone_later(db: Connection
     assert filled(table) == sorted(NAMES)
 
 
-def test_B34_a_wider_filter_adds_rows_and_leaves_the_others_alone(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B34")
+def test_a_wider_filter_adds_rows_and_leaves_the_others_alone(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=STARTS_WITH_A)
     seen(log)
@@ -128,7 +134,8 @@ def test_B34_a_wider_filter_adds_rows_and_leaves_the_others_alone(db: Connection
     assert filled(table) == ["a1", "a2", "a3", "b1", "b2", "b3"]
 
 
-def test_B35_a_filter_can_select_rows_that_have_a_value_to_overwrite_them(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B35")
+def test_a_filter_can_select_rows_that_have_a_value_to_overwrite_them(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=A_OR_B)
     seen(log)
@@ -138,7 +145,8 @@ def test_B35_a_filter_can_select_rows_that_have_a_value_to_overwrite_them(db: Co
     assert (content["a1"], content["b1"], content["c1"]) == ("content of a1!", "content of b1", None)
 
 
-def test_B35_overwriting_with_the_same_udf_calls_it_again(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B35")
+def test_overwriting_with_the_same_udf_calls_it_again(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=A_OR_B)
     seen(log)
@@ -146,7 +154,8 @@ def test_B35_overwriting_with_the_same_udf_calls_it_again(db: Connection, log: L
     assert seen(log) == ["a1", "a2", "a3", "b1", "b2", "b3"]
 
 
-def test_B36_rows_with_an_input_and_without_a_target_are_selected_together(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B36")
+def test_rows_with_an_input_and_without_a_target_are_selected_together(db: Connection, log: Log) -> None:
     table = files(db, log)
     table.backfill("content", where=STARTS_WITH_A)
     table.backfill("embedding", where="content is not null")

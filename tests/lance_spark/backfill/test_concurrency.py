@@ -1,7 +1,5 @@
 """The guide's promises about concurrency and about when results become visible."""
 
-# ruff: noqa: N802 - a promise's id is part of its tests' names
-
 from __future__ import annotations
 
 import inspect
@@ -13,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import Connection, Table
-from tests.promises.logs import Log, doubled, held, most_at_once, values, with_column
+from tests.support.logs import Log, doubled, held, most_at_once, values, with_column
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
@@ -60,47 +58,54 @@ def timed(log: Log, **options: int) -> UDF:
     return udf(spans, data_type=pa.int64(), min_checkpoint_size=10, **options)
 
 
-def test_B16_one_process_at_a_time_where_concurrency_is_one(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B16")
+def test_one_process_at_a_time_where_concurrency_is_one(db: Connection, log: Log) -> None:
     table = with_column(db, timed(log), rows=60, fragments=6)
     assert table.backfill("y", concurrency=1, task_size=10).status == "DONE"
     assert len(log.lines()) == 6
     assert most_at_once(log) == 1
 
 
-def test_B16_two_processes_at_a_time_where_concurrency_is_two(db: Connection, tmp_path: Path) -> None:
+@pytest.mark.promise("B16")
+def test_two_processes_at_a_time_where_concurrency_is_two(db: Connection, tmp_path: Path) -> None:
     table = with_column(db, meeting(tmp_path / "met", 2), rows=2, fragments=2)
     table.backfill("y", concurrency=2)
     assert values(table) == {0: 2, 1: 2}
     assert len({name.name.split("-")[0] for name in (tmp_path / "met").iterdir()}) == 2
 
 
+@pytest.mark.promise("B17")
 @pytest.mark.parametrize("method", ["backfill", "backfill_async"])
-def test_B17_concurrency_is_eight_by_default(method: str) -> None:
+def test_concurrency_is_eight_by_default(method: str) -> None:
     assert inspect.signature(getattr(Table, method)).parameters["concurrency"].default == 8
 
 
-def test_B18_more_concurrency_than_the_cluster_has_uses_all_of_it(db: Connection, tmp_path: Path) -> None:
+@pytest.mark.promise("B18")
+def test_more_concurrency_than_the_cluster_has_uses_all_of_it(db: Connection, tmp_path: Path) -> None:
     table = with_column(db, meeting(tmp_path / "met", SLOTS), rows=4, fragments=4)
     result = table.backfill("y", concurrency=160, task_size=1)
     assert result.status == "DONE"
     assert set(values(table).values()) == {SLOTS}
 
 
-def test_B19_a_udf_that_needs_all_processors_runs_once_at_a_time(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B19")
+def test_a_udf_that_needs_all_processors_runs_once_at_a_time(db: Connection, log: Log) -> None:
     table = with_column(db, timed(log, num_cpus=SLOTS), rows=40, fragments=4)
     table.backfill("y", concurrency=8, task_size=10)
     assert len(log.lines()) == 4
     assert most_at_once(log) == 1
 
 
-def test_B20_as_many_threads_of_one_process_compute_as_asked_for(db: Connection, tmp_path: Path) -> None:
+@pytest.mark.promise("B20")
+def test_as_many_threads_of_one_process_compute_as_asked_for(db: Connection, tmp_path: Path) -> None:
     table = with_column(db, meeting(tmp_path / "met", 3), rows=3, fragments=1)
     table.backfill("y", concurrency=1, intra_applier_concurrency=3, task_size=100)
     assert set(values(table).values()) == {3}
     assert len({name.name.split("-")[0] for name in (tmp_path / "met").iterdir()}) == 1
 
 
-def test_B21_one_thread_computes_by_default(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B21")
+def test_one_thread_computes_by_default(db: Connection, log: Log) -> None:
     assert inspect.signature(Table.backfill).parameters["intra_applier_concurrency"].default == 1
     table = with_column(db, timed(log, max_checkpoint_size=10), rows=40, fragments=1)
     table.backfill("y", task_size=100)
@@ -108,13 +113,15 @@ def test_B21_one_thread_computes_by_default(db: Connection, log: Log) -> None:
     assert most_at_once(log) == 1
 
 
-def test_B22_more_threads_than_processors_are_accepted(db: Connection, tmp_path: Path) -> None:
+@pytest.mark.promise("B22")
+def test_more_threads_than_processors_are_accepted(db: Connection, tmp_path: Path) -> None:
     table = with_column(db, meeting(tmp_path / "met", 20), rows=20, fragments=1)
     assert table.backfill("y", concurrency=1, intra_applier_concurrency=20, task_size=100).status == "DONE"
     assert set(values(table).values()) == {20}
 
 
-def test_B23_processes_and_threads_multiply(db: Connection, tmp_path: Path) -> None:
+@pytest.mark.promise("B23")
+def test_processes_and_threads_multiply(db: Connection, tmp_path: Path) -> None:
     table = with_column(db, meeting(tmp_path / "met", 4), rows=4, fragments=2)
     table.backfill("y", concurrency=2, intra_applier_concurrency=2, task_size=2)
     assert set(values(table).values()) == {4}
@@ -122,7 +129,8 @@ def test_B23_processes_and_threads_multiply(db: Connection, tmp_path: Path) -> N
     assert sorted(processes.count(process) for process in set(processes)) == [2, 2]
 
 
-def test_B24_other_readers_see_what_is_finished_while_the_job_runs(
+@pytest.mark.promise("B24")
+def test_other_readers_see_what_is_finished_while_the_job_runs(
     db: Connection, spark: SparkSession, log: Log, flag: str
 ) -> None:
     table = with_column(db, log.waiting(35, flag))
@@ -136,7 +144,8 @@ def test_B24_other_readers_see_what_is_finished_while_the_job_runs(
     assert log.rows() == list(range(40))
 
 
-def test_B25_num_frags_ends_the_job_after_so_many_fragments(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B25")
+def test_num_frags_ends_the_job_after_so_many_fragments(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     result = table.backfill("y", num_frags=1)
     assert (result.status, result.fragments_done, result.rows_computed) == ("DONE", 1, 10)
@@ -144,7 +153,8 @@ def test_B25_num_frags_ends_the_job_after_so_many_fragments(db: Connection, log:
     assert values(table) == {**doubled(range(10)), **dict.fromkeys(range(10, 40))}
 
 
-def test_B26_a_larger_number_and_then_no_number_of_fragments_complete_the_column(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B26")
+def test_a_larger_number_and_then_no_number_of_fragments_complete_the_column(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     table.backfill("y", num_frags=1)
     table.backfill("y", num_frags=3)
@@ -153,7 +163,8 @@ def test_B26_a_larger_number_and_then_no_number_of_fragments_complete_the_column
     assert values(table) == doubled(range(40))
 
 
-def test_B27_fragments_that_were_computed_are_not_computed_again(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B27")
+def test_fragments_that_were_computed_are_not_computed_again(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     seen = []
     for num_frags in (1, 1, 3, None, None):
@@ -162,7 +173,8 @@ def test_B27_fragments_that_were_computed_are_not_computed_again(db: Connection,
     assert seen == [list(range(10)), [], list(range(10, 30)), list(range(30, 40)), []]
 
 
-def test_B28_a_commit_comes_as_soon_as_the_granularity_is_reached(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("B28")
+def test_a_commit_comes_as_soon_as_the_granularity_is_reached(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(35, flag))
     before = table.version
     with held(flag):
@@ -173,7 +185,8 @@ def test_B28_a_commit_comes_as_soon_as_the_granularity_is_reached(db: Connection
     assert len(job.result().versions) == 2
 
 
-def test_B28_no_commit_comes_before_the_granularity_is_reached(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("B28")
+def test_no_commit_comes_before_the_granularity_is_reached(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(35, flag))
     before = table.version
     with held(flag):

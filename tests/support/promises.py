@@ -4,7 +4,7 @@ B: the guide to backfills. T: the reference of tables, as far as columns, backfi
 another implementation of that specification. S: what was measured there between backfills. Where the specification names Ray or a remote
 service, the promise is that Spark takes its place, or that it is refused by name together with what serves instead.
 
-`test_checklist` sees to it that every id here is in the name of a test, and that every test of this folder names an id.
+A test that shows a promise is marked with its id, and `tests/test_promises.py` sees to it that every id has one.
 """
 
 from __future__ import annotations

@@ -1,14 +1,12 @@
 """What was measured in another implementation between backfills, for scalar UDFs and for UDFs over record batches."""
 
-# ruff: noqa: N802 - a sequence's id is part of its tests' names
-
 from __future__ import annotations
 
 import pyarrow as pa
 import pytest
 
 from lance_spark import Connection, Table
-from tests.promises.logs import Log, doubled, held, make, values
+from tests.support.logs import Log, doubled, held, make, values
 from udf_runtime import Skip
 
 kinds = pytest.mark.parametrize("kind", ["scalar", "record batch"])
@@ -21,8 +19,9 @@ def prepared(db: Connection, log: Log, kind: str) -> Table:
     return table
 
 
+@pytest.mark.promise("S01")
 @kinds
-def test_S01_a_compaction_after_a_backfill_causes_no_calls(db: Connection, log: Log, kind: str) -> None:
+def test_a_compaction_after_a_backfill_causes_no_calls(db: Connection, log: Log, kind: str) -> None:
     table = prepared(db, log, kind)
     table.backfill("y")
     assert log.take() == list(range(40))
@@ -32,10 +31,9 @@ def test_S01_a_compaction_after_a_backfill_causes_no_calls(db: Connection, log: 
     assert values(table) == doubled(range(40))
 
 
+@pytest.mark.promise("S02")
 @kinds
-def test_S02_a_compaction_amid_a_partial_backfill_causes_calls_for_the_rest(
-    db: Connection, log: Log, kind: str
-) -> None:
+def test_a_compaction_amid_a_partial_backfill_causes_calls_for_the_rest(db: Connection, log: Log, kind: str) -> None:
     table = prepared(db, log, kind)
     table.backfill("y", num_frags=2)
     assert log.take() == list(range(20))
@@ -45,8 +43,9 @@ def test_S02_a_compaction_amid_a_partial_backfill_causes_calls_for_the_rest(
     assert values(table) == doubled(range(40))
 
 
+@pytest.mark.promise("S03")
 @kinds
-def test_S03_appended_rows_alone_are_computed(db: Connection, log: Log, kind: str) -> None:
+def test_appended_rows_alone_are_computed(db: Connection, log: Log, kind: str) -> None:
     table = prepared(db, log, kind)
     table.backfill("y")
     log.take()
@@ -56,10 +55,9 @@ def test_S03_appended_rows_alone_are_computed(db: Connection, log: Log, kind: st
     assert values(table) == doubled(range(45))
 
 
+@pytest.mark.promise("S04")
 @kinds
-def test_S04_another_column_amid_a_partial_backfill_causes_calls_for_the_rest(
-    db: Connection, log: Log, kind: str
-) -> None:
+def test_another_column_amid_a_partial_backfill_causes_calls_for_the_rest(db: Connection, log: Log, kind: str) -> None:
     table = prepared(db, log, kind)
     table.backfill("y", num_frags=2)
     log.take()
@@ -69,8 +67,9 @@ def test_S04_another_column_amid_a_partial_backfill_causes_calls_for_the_rest(
     assert values(table) == doubled(range(40))
 
 
+@pytest.mark.promise("S05")
 @kinds
-def test_S05_another_udf_computes_all_rows_once(db: Connection, log: Log, kind: str) -> None:
+def test_another_udf_computes_all_rows_once(db: Connection, log: Log, kind: str) -> None:
     table = prepared(db, log, kind)
     table.backfill("y")
     log.take()
@@ -83,8 +82,9 @@ def test_S05_another_udf_computes_all_rows_once(db: Connection, log: Log, kind: 
     assert counts == [40, 0, 0]
 
 
+@pytest.mark.promise("S06")
 @kinds
-def test_S06_an_updated_input_is_left_to_a_filter(db: Connection, log: Log, kind: str) -> None:
+def test_an_updated_input_is_left_to_a_filter(db: Connection, log: Log, kind: str) -> None:
     """The default selection is rows without a value, and an update keeps the row's old one. Finding such rows by themselves belongs to a
     later release; until then a filter computes them anew."""
     table = prepared(db, log, kind)
@@ -98,7 +98,8 @@ def test_S06_an_updated_input_is_left_to_a_filter(db: Connection, log: Log, kind
     assert values(table)[1007] == 2014
 
 
-def test_S07_skipped_rows_are_computed_when_the_cause_is_gone(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("S07")
+def test_skipped_rows_are_computed_when_the_cause_is_gone(db: Connection, log: Log, flag: str) -> None:
     table = make(db)
     table.add_columns({"y": log.breaking(13, flag, on_error=[Skip(ValueError)])})
     with held(flag):
@@ -110,7 +111,8 @@ def test_S07_skipped_rows_are_computed_when_the_cause_is_gone(db: Connection, lo
     assert values(table) == doubled(range(40))
 
 
-def test_S07_so_are_rows_of_batches_that_were_halved(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("S07")
+def test_so_are_rows_of_batches_that_were_halved(db: Connection, log: Log, flag: str) -> None:
     path = log.path
 
     def double(batch: pa.RecordBatch) -> pa.Array:

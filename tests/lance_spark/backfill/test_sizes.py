@@ -1,7 +1,5 @@
 """The reference's promises about checkpoints, commits and blobs: how much at once, and how often."""
 
-# ruff: noqa: N802 - a promise's id is part of its tests' names
-
 from __future__ import annotations
 
 from pathlib import Path
@@ -16,7 +14,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import Connection, OptionError, Table
 from lance_spark.backfill.request import blob_buffer_of
-from tests.promises.logs import Log, doubled, held, values, with_column
+from tests.support.logs import Log, doubled, held, values, with_column
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
@@ -67,17 +65,20 @@ def with_blobs(db: Connection, log: Log, *, rows: int = 12) -> Table:
 TEXTS = {x: None if x == 5 else f"blob-{x:05}" for x in range(12)}
 
 
-def test_T39_the_minimum_of_the_call_is_the_lower_bound(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T39")
+def test_the_minimum_of_the_call_is_the_lower_bound(db: Connection, log: Log) -> None:
     sizes = batches(db, log, min_checkpoint_size=9)
     assert sizes[0] == 9
     assert all(size >= 9 for size in sizes[:-1])
 
 
-def test_T40_the_maximum_also_bounds_what_the_udf_gets_at_once(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T40")
+def test_the_maximum_also_bounds_what_the_udf_gets_at_once(db: Connection, log: Log) -> None:
     assert batches(db, log, max_checkpoint_size=8, checkpoint_size=50) == [8] * 7 + [4]
 
 
-def test_T41_with_a_long_interval_a_sudden_death_costs_all_that_was_not_persisted(
+@pytest.mark.promise("T41")
+def test_with_a_long_interval_a_sudden_death_costs_all_that_was_not_persisted(
     db: Connection, log: Log, flag: str
 ) -> None:
     table = with_column(db, dying(log, 13, flag), rows=20, fragments=1)
@@ -87,7 +88,8 @@ def test_T41_with_a_long_interval_a_sudden_death_costs_all_that_was_not_persiste
     assert (result.status, values(table)) == ("DONE", doubled(range(20)))
 
 
-def test_T42_with_an_interval_of_zero_it_costs_the_unfinished_batch_only(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("T42")
+def test_with_an_interval_of_zero_it_costs_the_unfinished_batch_only(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, dying(log, 13, flag), rows=20, fragments=1)
     Path(flag).touch()
     result = table.backfill("y", task_size=ONE_TASK, batch_checkpoint_flush_interval_seconds=0)
@@ -95,14 +97,16 @@ def test_T42_with_an_interval_of_zero_it_costs_the_unfinished_batch_only(db: Con
     assert (result.status, values(table)) == ("DONE", doubled(range(20)))
 
 
-def test_T43_metrics_are_kept_with_the_table_by_default(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T43")
+def test_metrics_are_kept_with_the_table_by_default(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     result = table.backfill("y")
     kept = table.get_job(result.job_id)
     assert (kept.status, kept.rows_computed, kept.rows_selected, kept.versions) == ("DONE", 40, 40, result.versions)
 
 
-def test_T43_metrics_are_only_in_memory_on_request(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T43")
+def test_metrics_are_only_in_memory_on_request(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     result = table.backfill("y", _enable_job_tracker_saves=False)
     assert (result.status, result.rows_computed) == ("DONE", 40)
@@ -111,45 +115,47 @@ def test_T43_metrics_are_only_in_memory_on_request(db: Connection, log: Log) -> 
     assert left == []
 
 
+@pytest.mark.promise("T44")
 @pytest.mark.parametrize("strategy", ["auto", "legacy", "range"])
-def test_T44_every_strategy_gives_the_same_bytes(db: Connection, log: Log, strategy: Any) -> None:
+def test_every_strategy_gives_the_same_bytes(db: Connection, log: Log, strategy: Any) -> None:
     table = with_blobs(db, log)
     table.backfill("y", blob_read_strategy=strategy)
     assert values(table) == TEXTS
 
 
-def test_T45_another_strategy_is_refused(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T45")
+def test_another_strategy_is_refused(db: Connection, log: Log) -> None:
     table = with_blobs(db, log)
     with pytest.raises(OptionError, match=r"blob_read_strategy.*auto, legacy or range"):
         table.backfill("y", blob_read_strategy="magic")  # type: ignore[arg-type]
 
 
+@pytest.mark.promise("T46")
 @pytest.mark.parametrize("strategy", ["auto", "range"])
-def test_T46_a_strategy_does_not_depend_on_the_scheme(
-    spark: SparkSession, tmp_path: Path, log: Log, strategy: Any
-) -> None:
+def test_a_strategy_does_not_depend_on_the_scheme(spark: SparkSession, tmp_path: Path, log: Log, strategy: Any) -> None:
     table = with_blobs(lance_spark.connect(f"file-object-store://{tmp_path}/store", spark), log)
     table.backfill("y", blob_read_strategy=strategy)
     assert values(table) == TEXTS
 
 
-def test_T47_the_buffer_bounds_the_bytes_of_a_batch(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T47")
+def test_the_buffer_bounds_the_bytes_of_a_batch(db: Connection, log: Log) -> None:
     table = with_blobs(db, log)
     table.backfill("y", blob_read_buffer_size=30, task_size=ONE_TASK)
     assert values(table) == TEXTS
     assert list(map(int, log.lines())) == [3, 4, 3, 2], "three blobs of ten bytes fit, and a NULL takes no bytes"
 
 
-def test_T47_a_blob_that_is_larger_than_the_buffer_comes_alone(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T47")
+def test_a_blob_that_is_larger_than_the_buffer_comes_alone(db: Connection, log: Log) -> None:
     table = with_blobs(db, log)
     table.backfill("y", blob_read_buffer_size=1, task_size=ONE_TASK)
     assert values(table) == TEXTS
     assert max(map(int, log.lines())) <= 2
 
 
-def test_T48_the_environment_decides_about_the_buffer(
-    db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.promise("T48")
+def test_the_environment_decides_about_the_buffer(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     table = with_blobs(db, log)
     assert blob_buffer_of(None) == 512 << 20
     monkeypatch.setenv("LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE", "30")
@@ -160,7 +166,8 @@ def test_T48_the_environment_decides_about_the_buffer(
         table.backfill("y")
 
 
-def test_T53_without_a_granularity_nothing_is_visible_before_the_end(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("T53")
+def test_without_a_granularity_nothing_is_visible_before_the_end(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(35, flag))
     before = table.version
     with held(flag):
@@ -171,29 +178,34 @@ def test_T53_without_a_granularity_nothing_is_visible_before_the_end(db: Connect
     assert values(table) == doubled(range(40))
 
 
-def test_T57_batch_size_is_the_deprecated_name(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T57")
+def test_batch_size_is_the_deprecated_name(db: Connection, log: Log) -> None:
     with pytest.warns(DeprecationWarning, match="checkpoint_size"):
         sizes = batches(db, log, batch_size=20)
     assert sizes == [20] * 3
 
 
-def test_T57_both_names_at_once_are_refused(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T57")
+def test_both_names_at_once_are_refused(db: Connection, log: Log) -> None:
     table = with_column(db, log.sizes())
     with pytest.raises(OptionError, match="batch_size"):
         table.backfill("y", batch_size=20, checkpoint_size=20)
 
 
-def test_T58_a_batch_size_of_zero_takes_all_rows_of_a_fragment(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T58")
+def test_a_batch_size_of_zero_takes_all_rows_of_a_fragment(db: Connection, log: Log) -> None:
     with pytest.warns(DeprecationWarning, match="checkpoint_size"):
         sizes = batches(db, log, rows=60, fragments=2, batch_size=0)
     assert sizes == [30, 30]
 
 
-def test_T59_a_checkpoint_has_at_most_so_many_rows(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T59")
+def test_a_checkpoint_has_at_most_so_many_rows(db: Connection, log: Log) -> None:
     assert max(batches(db, log, checkpoint_size=7)) == 7
 
 
-def test_T59_checkpoints_lie_in_the_store_batch_by_batch(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("T59")
+def test_checkpoints_lie_in_the_store_batch_by_batch(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(53, flag), rows=60, fragments=1)
     with held(flag), pytest.raises(lance_spark.BackfillIncompleteError):
         table.backfill("y", checkpoint_size=7, task_size=ONE_TASK, batch_checkpoint_flush_interval_seconds=0)
@@ -203,7 +215,8 @@ def test_T59_checkpoints_lie_in_the_store_batch_by_batch(db: Connection, log: Lo
     assert log.take() == list(range(49, 60)), "another size of checkpoints reuses the old ones"
 
 
-def test_T81_smaller_checkpoints_show_progress_while_a_task_still_runs(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("T81")
+def test_smaller_checkpoints_show_progress_while_a_task_still_runs(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(13, flag), rows=20, fragments=1)
     with held(flag):
         options: dict[str, Any] = {"min_checkpoint_size": 5, "checkpoint_size": 5, "task_size": ONE_TASK}
@@ -213,9 +226,11 @@ def test_T81_smaller_checkpoints_show_progress_while_a_task_still_runs(db: Conne
     assert job.result().rows_computed == 20
 
 
-def test_T60_an_explicit_size_is_the_first_one(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T60")
+def test_an_explicit_size_is_the_first_one(db: Connection, log: Log) -> None:
     assert batches(db, log, checkpoint_size=20)[0] == 20
 
 
-def test_T60_else_the_lower_bound_is_the_first_one(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T60")
+def test_else_the_lower_bound_is_the_first_one(db: Connection, log: Log) -> None:
     assert batches(db, log, min_checkpoint_size=4)[0] == 4

@@ -1,7 +1,5 @@
 """The reference's promises about the parameters that backfill and backfill_async share: targets, filters, resources, sizes, windows."""
 
-# ruff: noqa: N802 - a promise's id is part of its tests' names
-
 from __future__ import annotations
 
 import inspect
@@ -20,7 +18,7 @@ from lance_spark import (
     Table,
     UnsupportedOperationError,
 )
-from tests.promises.logs import Log, doubled, make, most_at_once, values, with_column
+from tests.support.logs import Log, doubled, make, most_at_once, values, with_column
 from udf_runtime import UDF, Columns, udf
 
 ONE_TASK = 1000
@@ -74,8 +72,9 @@ def demanding(log: Log) -> UDF:
     return log.doubling(num_gpus=1)
 
 
+@pytest.mark.promise("T28")
 @both
-def test_T28_the_target_is_a_string_or_a_list_of_one(db: Connection, log: Log, method: str) -> None:
+def test_the_target_is_a_string_or_a_list_of_one(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
     run(table, method, "y", num_frags=1)
     run(table, method, ["y"])
@@ -83,8 +82,9 @@ def test_T28_the_target_is_a_string_or_a_list_of_one(db: Connection, log: Log, m
     assert log.rows() == list(range(40))
 
 
+@pytest.mark.promise("T29")
 @both
-def test_T29_several_independent_columns_are_refused(db: Connection, log: Log, method: str) -> None:
+def test_several_independent_columns_are_refused(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
     table.add_columns({"z": log.doubling()})
     with pytest.raises(NotImplementedError, match="call backfill for each") as caught:
@@ -93,8 +93,9 @@ def test_T29_several_independent_columns_are_refused(db: Connection, log: Log, m
     assert table.list_jobs() == []
 
 
+@pytest.mark.promise("T29")
 @both
-def test_T29_a_list_of_all_siblings_of_one_udf_is_one_target(db: Connection, log: Log, method: str) -> None:
+def test_a_list_of_all_siblings_of_one_udf_is_one_target(db: Connection, log: Log, method: str) -> None:
     class Pair(NamedTuple):
         once: int
         twice: int
@@ -109,8 +110,9 @@ def test_T29_a_list_of_all_siblings_of_one_udf_is_one_target(db: Connection, log
     assert values(table, "twice") == doubled(range(40))
 
 
+@pytest.mark.promise("T30")
 @both
-def test_T30_a_udf_is_used_instead_of_the_stored_one(db: Connection, log: Log, method: str) -> None:
+def test_a_udf_is_used_instead_of_the_stored_one(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling(), rows=10, fragments=1)
     run(table, method, "y", where="x < 5", udf=log.doubling(factor=3))
     assert values(table) == {**{x: 3 * x for x in range(5)}, **dict.fromkeys(range(5, 10))}
@@ -118,8 +120,9 @@ def test_T30_a_udf_is_used_instead_of_the_stored_one(db: Connection, log: Log, m
     assert values(table) == {**{x: 3 * x for x in range(5)}, **doubled(range(5, 10))}
 
 
+@pytest.mark.promise("T31")
 @both
-def test_T31_without_a_filter_only_rows_without_a_value_are_computed(db: Connection, log: Log, method: str) -> None:
+def test_without_a_filter_only_rows_without_a_value_are_computed(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
     run(table, method, "y", where="x % 2 = 0")
     assert log.take() == list(range(0, 40, 2))
@@ -129,7 +132,8 @@ def test_T31_without_a_filter_only_rows_without_a_value_are_computed(db: Connect
     assert log.take() == []
 
 
-def test_T31_rows_whose_computed_value_is_null_count_as_computed(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T31")
+def test_rows_whose_computed_value_is_null_count_as_computed(db: Connection, log: Log) -> None:
     path = log.path
 
     @udf(data_type=pa.int64())
@@ -149,7 +153,8 @@ def test_T31_rows_whose_computed_value_is_null_count_as_computed(db: Connection,
     assert log.take() == []
 
 
-def test_T31_a_value_that_somebody_removed_is_put_back_without_a_call(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T31")
+def test_a_value_that_somebody_removed_is_put_back_without_a_call(db: Connection, log: Log) -> None:
     """Its input is the same and its row has not moved, so what was computed still serves."""
     table = make(db, id=lambda x: x)
     table.add_columns({"y": log.doubling()})
@@ -163,15 +168,17 @@ def test_T31_a_value_that_somebody_removed_is_put_back_without_a_call(db: Connec
     assert values(table) == doubled(range(40))
 
 
+@pytest.mark.promise("T32")
 @both
-def test_T32_a_filter_that_is_always_true_computes_all_again(db: Connection, log: Log, method: str) -> None:
+def test_a_filter_that_is_always_true_computes_all_again(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
     for _ in range(2):
         run(table, method, "y", where="1=1")
         assert log.take() == list(range(40))
 
 
-def test_T34_without_the_check_a_demanding_udf_runs(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T34")
+def test_without_the_check_a_demanding_udf_runs(db: Connection, log: Log) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -179,7 +186,8 @@ def test_T34_without_the_check_a_demanding_udf_runs(db: Connection, log: Log) ->
     assert values(table) == doubled(range(4))
 
 
-def test_T35_the_environment_decides_about_the_check(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("T35")
+def test_the_environment_decides_about_the_check(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
     with pytest.raises(ResourcesUnavailableError):
         table.backfill("y")
@@ -189,18 +197,18 @@ def test_T35_the_environment_decides_about_the_check(db: Connection, log: Log, m
         table.backfill("y", where="1=1", _admission_check=True)
 
 
+@pytest.mark.promise("T36")
 @both
-def test_T36_strictly_a_lack_of_resources_is_an_error_before_anything_starts(
-    db: Connection, log: Log, method: str
-) -> None:
+def test_strictly_a_lack_of_resources_is_an_error_before_anything_starts(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
     with pytest.raises(ResourcesUnavailableError, match=r"1 GPU.*_admission_check=False"):
         run(table, method, "y", _admission_strict=True)
     assert (log.rows(), table.list_jobs()) == ([], [])
 
 
+@pytest.mark.promise("T37")
 @both
-def test_T37_not_strictly_it_is_a_warning(db: Connection, log: Log, method: str) -> None:
+def test_not_strictly_it_is_a_warning(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
     with pytest.warns(UserWarning, match="1 GPU, .*the job runs all the same") as warned:
         run(table, method, "y", _admission_strict=False)
@@ -208,9 +216,8 @@ def test_T37_not_strictly_it_is_a_warning(db: Connection, log: Log, method: str)
     assert values(table) == doubled(range(4))
 
 
-def test_T38_the_environment_decides_about_strictness(
-    db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.promise("T38")
+def test_the_environment_decides_about_strictness(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     table = with_column(db, demanding(log), rows=4, fragments=1)
     monkeypatch.setenv("LANCE_SPARK_ADMISSION__STRICT", "false")
     with pytest.warns(UserWarning, match="1 GPU"):
@@ -220,8 +227,9 @@ def test_T38_the_environment_decides_about_strictness(
         table.backfill("y")
 
 
+@pytest.mark.promise("T49")
 @both
-def test_T49_the_job_has_the_id_that_it_was_given(db: Connection, log: Log, method: str) -> None:
+def test_the_job_has_the_id_that_it_was_given(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
     assert run(table, method, "y", job_id="nightly-7").job_id == "nightly-7"
     assert table.get_job("nightly-7").status == "DONE"
@@ -237,11 +245,13 @@ OURS: dict[str, object] = {
 """Parameters that the specification does not have."""
 
 
-def test_T50_every_parameter_of_backfill_is_an_explicit_keyword() -> None:
+@pytest.mark.promise("T50")
+def test_every_parameter_of_backfill_is_an_explicit_keyword() -> None:
     assert keywords("backfill") == {**DOCUMENTED, **OURS, "refresh_status_secs": 2.0, "timeout": None}
 
 
-def test_T51_every_parameter_of_backfill_async_is_an_explicit_keyword() -> None:
+@pytest.mark.promise("T51")
+def test_every_parameter_of_backfill_async_is_an_explicit_keyword() -> None:
     assert keywords("backfill_async") == {
         **DOCUMENTED,
         **OURS,
@@ -250,7 +260,8 @@ def test_T51_every_parameter_of_backfill_async_is_an_explicit_keyword() -> None:
     }
 
 
-def test_T52_sixty_four_fragments_make_a_commit_by_default(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T52")
+def test_sixty_four_fragments_make_a_commit_by_default(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling(), rows=70, fragments=70)
     result = table.backfill("y")
     assert result.fragments_done == 70
@@ -258,7 +269,8 @@ def test_T52_sixty_four_fragments_make_a_commit_by_default(db: Connection, log: 
     assert keywords("backfill")["commit_granularity"] == 64
 
 
-def test_T54_the_named_version_is_read(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T54")
+def test_the_named_version_is_read(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling(), rows=20, fragments=2)
     version = table.version
     make_more(table, 20, 30)
@@ -269,7 +281,8 @@ def test_T54_the_named_version_is_read(db: Connection, log: Log) -> None:
     assert result.new_rows == 10
 
 
-def test_T55_the_latest_version_is_read_by_default(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T55")
+def test_the_latest_version_is_read_by_default(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling(), rows=20, fragments=2)
     make_more(db.open_table("t"), 20, 30)
     version = table.version
@@ -282,36 +295,41 @@ def make_more(table: Table, first: int, last: int) -> None:
     table.add([{"x": x} for x in range(first, last)])
 
 
+@pytest.mark.promise("T56")
 @both
-def test_T56_shuffling_of_tasks_is_refused_by_name(db: Connection, log: Log, method: str) -> None:
+def test_shuffling_of_tasks_is_refused_by_name(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
     with pytest.raises(OptionError, match=r"task_shuffle_diversity.*Spark gives the next range"):
         run(table, method, "y", task_shuffle_diversity=8)
     assert log.rows() == []
 
 
-def test_T61_a_task_has_so_many_rows(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T61")
+def test_a_task_has_so_many_rows(db: Connection, log: Log) -> None:
     table = with_column(db, log.sizes(min_checkpoint_size=100), rows=60, fragments=1)
     assert table.plan_backfill("y", task_size=15).total_tasks == 4
     table.backfill("y", task_size=15)
     assert log.take() == [15] * 4
 
 
-def test_T61_a_task_is_at_most_a_fragment_range_but_takes_several_small_fragments(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T61")
+def test_a_task_is_at_most_a_fragment_range_but_takes_several_small_fragments(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling(), rows=60, fragments=6)
     assert table.plan_backfill("y", task_size=30).total_tasks == 2
     table.backfill("y", task_size=30)
     assert values(table) == doubled(range(60))
 
 
-def test_T62_by_default_a_task_has_half_of_a_workers_share(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T62")
+def test_by_default_a_task_has_half_of_a_workers_share(db: Connection, log: Log) -> None:
     table = with_column(db, log.sizes(min_checkpoint_size=100), rows=80, fragments=1)
     assert table.plan_backfill("y", concurrency=2).total_tasks == 4
     table.backfill("y", concurrency=2)
     assert log.take() == [20] * 4, "two workers, half of 40 rows each"
 
 
-def test_T63_num_frags_is_the_number_of_fragments(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T63")
+def test_num_frags_is_the_number_of_fragments(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     table.backfill("y", num_frags=2)
     assert log.take() == list(range(20))
@@ -320,7 +338,8 @@ def test_T63_num_frags_is_the_number_of_fragments(db: Connection, log: Log) -> N
     assert log.take() == list(range(20, 40))
 
 
-def test_T64_skip_frags_and_num_frags_are_a_window(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T64")
+def test_skip_frags_and_num_frags_are_a_window(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     table.backfill("y", skip_frags=1, num_frags=2)
     assert log.take() == list(range(10, 30))
@@ -333,7 +352,8 @@ def test_T64_skip_frags_and_num_frags_are_a_window(db: Connection, log: Log) -> 
     assert values(table) == {**dict.fromkeys(range(10)), **doubled(range(10, 40))}
 
 
-def test_T33_processes_times_threads_bounds_the_calls_at_once(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T33")
+def test_processes_times_threads_bounds_the_calls_at_once(db: Connection, log: Log) -> None:
     path = log.path
 
     def span(x: int) -> int:
@@ -354,6 +374,7 @@ def test_T33_processes_times_threads_bounds_the_calls_at_once(db: Connection, lo
     assert len(log.lines()) == 27
 
 
+@pytest.mark.promise("T50")
 @pytest.mark.parametrize(
     ("option", "value"),
     [
@@ -370,7 +391,7 @@ def test_T33_processes_times_threads_bounds_the_calls_at_once(db: Connection, lo
         ("job_id", ""),
     ],
 )
-def test_T50_a_value_that_cannot_be_meant_is_refused_by_name(db: Connection, log: Log, option: str, value: Any) -> None:
+def test_a_value_that_cannot_be_meant_is_refused_by_name(db: Connection, log: Log, option: str, value: Any) -> None:
     table = make(db)
     table.add_columns({"y": log.doubling()})
     with pytest.raises(OptionError, match=option):

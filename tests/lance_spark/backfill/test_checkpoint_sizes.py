@@ -1,7 +1,5 @@
 """The guide's promises about triggering, checkpoints and their sizes."""
 
-# ruff: noqa: N802 - a promise's id is part of its tests' names
-
 from __future__ import annotations
 
 import os
@@ -10,7 +8,7 @@ from typing import Any
 import pytest
 
 from lance_spark import BackfillIncompleteError, Connection
-from tests.promises.logs import Log, doubled, held, make, values, with_column
+from tests.support.logs import Log, doubled, held, make, values, with_column
 from udf_runtime import udf
 
 ONE_TASK = 1000
@@ -27,7 +25,8 @@ def batches(db: Connection, log: Log, *, rows: int = 60, on_udf: dict[str, Any],
     return sizes
 
 
-def test_B01_a_backfill_runs_outside_of_the_driver_and_fills_the_column(db: Connection) -> None:
+@pytest.mark.promise("B01")
+def test_a_backfill_runs_outside_of_the_driver_and_fills_the_column(db: Connection) -> None:
     @udf
     def process(x: int) -> int:
         import os
@@ -43,7 +42,8 @@ def test_B01_a_backfill_runs_outside_of_the_driver_and_fills_the_column(db: Conn
     assert [job.job_id for job in table.list_jobs()] == [result.job_id]
 
 
-def test_B02_batches_that_were_finished_before_a_failure_are_checkpointed(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("B02")
+def test_batches_that_were_finished_before_a_failure_are_checkpointed(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(13, flag, checkpoint_size=5, min_checkpoint_size=5), rows=20, fragments=1)
     with held(flag), pytest.raises(BackfillIncompleteError, match="row 13 is bad"):
         table.backfill("y", task_size=ONE_TASK)
@@ -51,7 +51,8 @@ def test_B02_batches_that_were_finished_before_a_failure_are_checkpointed(db: Co
     assert table.plan_backfill("y").rows_from_checkpoint == 10
 
 
-def test_B03_a_job_resumes_and_computes_only_the_rest(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("B03")
+def test_a_job_resumes_and_computes_only_the_rest(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(13, flag, checkpoint_size=5, min_checkpoint_size=5), rows=20, fragments=1)
     with held(flag), pytest.raises(BackfillIncompleteError):
         table.backfill("y", task_size=ONE_TASK)
@@ -64,7 +65,8 @@ def test_B03_a_job_resumes_and_computes_only_the_rest(db: Connection, log: Log, 
     assert log.take() == []
 
 
-def test_B03_a_failing_fragment_does_not_make_the_others_run_again(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("B03")
+def test_a_failing_fragment_does_not_make_the_others_run_again(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(13, flag, checkpoint_size=5, min_checkpoint_size=5))
     with held(flag), pytest.raises(BackfillIncompleteError) as caught:
         table.backfill("y", task_size=10)
@@ -76,24 +78,28 @@ def test_B03_a_failing_fragment_does_not_make_the_others_run_again(db: Connectio
     assert values(table) == doubled(range(40))
 
 
-def test_B04_sizes_adapt_while_the_job_runs(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B04")
+def test_sizes_adapt_while_the_job_runs(db: Connection, log: Log) -> None:
     assert len(set(batches(db, log, on_udf={}, on_call={"max_checkpoint_size": 30}))) > 1
 
 
-def test_B05_sizes_begin_small_and_grow(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B05")
+def test_sizes_begin_small_and_grow(db: Connection, log: Log) -> None:
     sizes = batches(db, log, rows=600, on_udf={}, on_call={"min_checkpoint_size": 2, "max_checkpoint_size": 100})
     assert sizes[0] == 2
     assert max(sizes) == 100
     assert sizes.index(max(sizes)) > 1, "it grew at one stroke"
 
 
-def test_B06_adaptive_sizes_stay_within_their_bounds(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B06")
+def test_adaptive_sizes_stay_within_their_bounds(db: Connection, log: Log) -> None:
     sizes = batches(db, log, rows=200, on_udf={}, on_call={"min_checkpoint_size": 3, "max_checkpoint_size": 20})
     assert all(3 <= size <= 20 for size in sizes[:-1])
     assert sizes[-1] <= 20
 
 
-def test_B07_planning_does_not_depend_on_adaptive_sizing(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B07")
+def test_planning_does_not_depend_on_adaptive_sizing(db: Connection, log: Log) -> None:
     fixed = with_column(db, log.sizes(checkpoint_size=50, min_checkpoint_size=50), rows=200, fragments=2, name="fixed")
     adaptive = with_column(db, log.sizes(checkpoint_size=50), rows=200, fragments=2, name="adaptive")
     assert fixed.plan_backfill("y").total_tasks == adaptive.plan_backfill("y").total_tasks
@@ -101,57 +107,68 @@ def test_B07_planning_does_not_depend_on_adaptive_sizing(db: Connection, log: Lo
     assert sizes[0] < 50
 
 
-def test_B08_a_maximum_bounds_checkpoints_from_above(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B08")
+def test_a_maximum_bounds_checkpoints_from_above(db: Connection, log: Log) -> None:
     assert max(batches(db, log, rows=100, on_udf={}, on_call={"max_checkpoint_size": 7})) == 7
 
 
-def test_B09_the_checkpoint_size_is_the_maximum_by_default(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B09")
+def test_the_checkpoint_size_is_the_maximum_by_default(db: Connection, log: Log) -> None:
     assert max(batches(db, log, rows=100, on_udf={}, on_call={"checkpoint_size": 9})) == 9
 
 
-def test_B10_a_maximum_above_the_checkpoint_size_is_capped(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B10")
+def test_a_maximum_above_the_checkpoint_size_is_capped(db: Connection, log: Log) -> None:
     assert max(batches(db, log, rows=100, on_udf={}, on_call={"checkpoint_size": 9, "max_checkpoint_size": 500})) == 9
 
 
-def test_B11_the_minimum_bounds_checkpoints_from_below(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B11")
+def test_the_minimum_bounds_checkpoints_from_below(db: Connection, log: Log) -> None:
     sizes = batches(db, log, on_udf={}, on_call={"min_checkpoint_size": 6})
     assert sizes[0] == 6
     assert all(size >= 6 for size in sizes[:-1])
 
 
-def test_B11_the_minimum_is_one_by_default(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B11")
+def test_the_minimum_is_one_by_default(db: Connection, log: Log) -> None:
     assert batches(db, log, on_udf={}, on_call={})[0] == 1
 
 
-def test_B12_equal_bounds_give_checkpoints_of_one_size(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B12")
+def test_equal_bounds_give_checkpoints_of_one_size(db: Connection, log: Log) -> None:
     sizes = batches(db, log, rows=60, on_udf={}, on_call={"min_checkpoint_size": 8, "max_checkpoint_size": 8})
     assert sizes == [8] * 7 + [4]
 
 
-def test_B13_bounds_can_be_given_with_the_udf(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B13")
+def test_bounds_can_be_given_with_the_udf(db: Connection, log: Log) -> None:
     sizes = batches(db, log, rows=60, on_udf={"min_checkpoint_size": 8, "max_checkpoint_size": 8}, on_call={})
     assert sizes == [8] * 7 + [4]
 
 
-def test_B14_bounds_can_be_given_with_the_call(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B14")
+def test_bounds_can_be_given_with_the_call(db: Connection, log: Log) -> None:
     sizes = batches(db, log, rows=30, on_udf={}, on_call={"min_checkpoint_size": 5, "max_checkpoint_size": 5})
     assert sizes == [5] * 6
 
 
-def test_B15_bounds_of_the_call_come_before_those_of_the_udf(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B15")
+def test_bounds_of_the_call_come_before_those_of_the_udf(db: Connection, log: Log) -> None:
     on_udf = {"min_checkpoint_size": 25, "max_checkpoint_size": 200}
     sizes = batches(db, log, rows=60, on_udf=on_udf, on_call={"min_checkpoint_size": 10, "max_checkpoint_size": 10})
     assert sizes == [10] * 6
 
 
-def test_B15_a_single_bound_of_the_call_leaves_the_other_to_the_udf(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B15")
+def test_a_single_bound_of_the_call_leaves_the_other_to_the_udf(db: Connection, log: Log) -> None:
     on_udf = {"min_checkpoint_size": 4, "max_checkpoint_size": 50}
     sizes = batches(db, log, rows=200, on_udf=on_udf, on_call={"max_checkpoint_size": 12})
     assert sizes[0] == 4
     assert max(sizes) == 12
 
 
-def test_B37_the_names_of_the_reference_exist(db: Connection, log: Log) -> None:
+@pytest.mark.promise("B37")
+def test_the_names_of_the_reference_exist(db: Connection, log: Log) -> None:
     table = make(db)
     for name in ("backfill", "backfill_async", "plan_backfill"):
         assert callable(getattr(table, name))

@@ -1,14 +1,11 @@
 """The reference's promises about handles, results, timeouts, plans and errors."""
 
-# ruff: noqa: N802 - a promise's id is part of its tests' names
-
 from __future__ import annotations
 
 import inspect
 import threading
 import time
-from concurrent.futures import Future, ThreadPoolExecutor
-from datetime import timedelta
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,11 +13,10 @@ import pyarrow as pa
 import pytest
 
 import lance_spark
-from lance_spark import BackfillJobResult, BackfillPlan, Connection, ErrorRecord, FilterError, Job, Table
+from lance_spark import BackfillJobResult, BackfillPlan, Connection, ErrorRecord, Job, Table
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.tables import ERRORS, append_rows, read_rows
-from tests.promises.logs import Log, doubled, held, make, values, with_column
-from tests.support.waiting import eventually
+from tests.support.logs import Log, doubled, held, values, with_column
 from udf_runtime import UDF, Skip, udf
 
 BAD = {3: "ValueError", 17: "KeyError", 25: "ValueError"}
@@ -52,7 +48,8 @@ def failed(db: Connection, log: Log, **options: Any) -> tuple[Table, BackfillJob
     return table, table.backfill("y")
 
 
-def test_T25_a_job_is_returned_at_once(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("T25")
+def test_a_job_is_returned_at_once(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(0, flag))
     with held(flag):  # it cannot end before this does, so a call that waited for it would never come back
         job = table.backfill_async("y")
@@ -65,32 +62,8 @@ def test_T25_a_job_is_returned_at_once(db: Connection, log: Log, flag: str) -> N
     assert values(table) == doubled(range(40))
 
 
-def test_T25_mistakes_are_raised_by_the_call_itself(db: Connection, log: Log) -> None:
-    table = with_column(db, log.doubling())
-    with pytest.raises(FilterError, match="nope"):
-        table.backfill_async("y", where="nope = 1")
-
-
-def test_T26_result_waits_for_the_end(db: Connection, log: Log, flag: str) -> None:
-    table = with_column(db, log.waiting(0, flag))
-    with held(flag):
-        job = table.backfill_async("y")
-        assert isinstance(job, Job)
-        with pytest.raises(TimeoutError, match=job.job_id):
-            job.result(0.1)
-    result = job.result()
-    assert isinstance(result, BackfillJobResult)
-    assert (result.job_id, result.status, result.rows_computed) == (job.job_id, "DONE", 40)
-
-
-def test_T27_a_plain_future_on_request(db: Connection, log: Log) -> None:
-    table = with_column(db, log.doubling())
-    future = table.backfill_async("y", _return_future=True)
-    assert isinstance(future, Future)
-    assert future.result(60).rows_computed == 40
-
-
-def test_T65_the_call_returns_when_the_job_has_ended(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T65")
+def test_the_call_returns_when_the_job_has_ended(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     result = table.backfill("y")
     assert (result.status, result.table_name, result.versions) == ("DONE", "t", (table.version,))
@@ -98,15 +71,8 @@ def test_T65_the_call_returns_when_the_job_has_ended(db: Connection, log: Log) -
     assert values(table) == doubled(range(40))
 
 
-def test_T66_a_timeout_raises_and_the_job_goes_on(db: Connection, log: Log, flag: str) -> None:
-    table = with_column(db, log.waiting(0, flag))
-    with held(flag), pytest.raises(TimeoutError, match=r"job long did not end.*job\.cancel\(\)"):
-        table.backfill("y", timeout=timedelta(seconds=0.2), job_id="long")
-    eventually(lambda: table.get_job("long").status == "DONE", 60)
-    assert values(table) == doubled(range(40))
-
-
-def test_T67_without_a_timeout_the_call_waits(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("T67")
+def test_without_a_timeout_the_call_waits(db: Connection, log: Log, flag: str) -> None:
     assert inspect.signature(Table.backfill).parameters["timeout"].default is None
     table = with_column(db, log.waiting(0, flag))
     with held(flag):
@@ -118,7 +84,8 @@ def test_T67_without_a_timeout_the_call_waits(db: Connection, log: Log, flag: st
         timer.join()
 
 
-def test_T68_a_plan_counts_and_dispatches_nothing(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T68")
+def test_a_plan_counts_and_dispatches_nothing(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     version = table.version
     plan = table.plan_backfill("y", task_size=5)
@@ -128,7 +95,8 @@ def test_T68_a_plan_counts_and_dispatches_nothing(db: Connection, log: Log) -> N
     assert "40 of 40 rows" in plan.explain()
 
 
-def test_T69_a_plan_says_what_the_backfill_then_does(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T69")
+def test_a_plan_says_what_the_backfill_then_does(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     for where in ("x < 15", None, "x % 7 = 0", None):
         plan = table.plan_backfill("y", where=where)
@@ -138,7 +106,8 @@ def test_T69_a_plan_says_what_the_backfill_then_does(db: Connection, log: Log) -
     assert not table.plan_backfill("y").has_work
 
 
-def test_T70_a_plan_needs_no_session(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.promise("T70")
+def test_a_plan_needs_no_session(db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
     with_column(db, log.doubling())
 
     def forbidden(spark: object) -> None:
@@ -149,7 +118,8 @@ def test_T70_a_plan_needs_no_session(db: Connection, log: Log, monkeypatch: pyte
     assert table.plan_backfill("y", where="x < 3").total_rows_pending == 3
 
 
-def test_T71_a_filters_rows_are_counted_or_bounded(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T71")
+def test_a_filters_rows_are_counted_or_bounded(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     exact = table.plan_backfill("y", where="x < 3")
     assert (exact.exact, exact.total_rows_pending, exact.fragments) == (True, 3, 1)
@@ -157,7 +127,8 @@ def test_T71_a_filters_rows_are_counted_or_bounded(db: Connection, log: Log) -> 
     assert (bound.exact, bound.total_rows_pending, bound.fragments) == (False, 40, 4)
 
 
-def test_T72_a_plan_takes_what_a_backfill_takes(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T72")
+def test_a_plan_takes_what_a_backfill_takes(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     version = table.version
     table.add([{"x": 40}])
@@ -170,7 +141,8 @@ def test_T72_a_plan_takes_what_a_backfill_takes(db: Connection, log: Log) -> Non
     assert names[1:8] == ["col_name", "udf", "where", "read_version", "num_frags", "skip_frags", "task_size"]
 
 
-def test_T73_error_records_say_what_failed_where(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T73")
+def test_error_records_say_what_failed_where(db: Connection, log: Log) -> None:
     table, result = failed(db, log)
     errors = table.get_errors()
     assert all(isinstance(error, ErrorRecord) for error in errors)
@@ -185,7 +157,8 @@ def test_T73_error_records_say_what_failed_where(db: Connection, log: Log) -> No
     assert result.rows_skipped == 3
 
 
-def test_T73_tasks_that_make_the_table_of_errors_at_once_lose_none(tmp_path: Path) -> None:
+@pytest.mark.promise("T73")
+def test_tasks_that_make_the_table_of_errors_at_once_lose_none(tmp_path: Path) -> None:
     """What executors do when the first rows of a table fail on several of them at the same moment."""
     writers = 4
     for attempt in range(5):
@@ -202,58 +175,11 @@ def test_T73_tasks_that_make_the_table_of_errors_at_once_lose_none(tmp_path: Pat
         assert sorted(read_rows(ref, ERRORS)["error_id"].to_pylist()) == ["0", "1", "2", "3"]
 
 
-def test_T74_errors_are_filtered_by_job(db: Connection, log: Log) -> None:
-    table, first = failed(db, log)
-    second = table.backfill("y", where="x < 10")
-    assert len(table.get_errors()) == 4
-    assert len(table.get_errors(job_id=first.job_id)) == 3
-    assert [error.row_address for error in table.get_errors(job_id=second.job_id)] == [3]
-    assert table.get_errors(job_id="nobody's") == []
-
-
-def test_T75_errors_are_filtered_by_column(db: Connection, log: Log) -> None:
+@pytest.mark.promise("T75")
+def test_errors_are_filtered_by_column(db: Connection, log: Log) -> None:
     table, _ = failed(db, log)
     table.add_columns({"z": failing(log, name="other")})
     table.backfill("z", where="x > 20")
     assert len(table.get_errors(column_name="y")) == 3
     assert [error.row_address for error in table.get_errors(column_name="z")] == [2 << 32 | 5]
     assert table.get_errors(column_name="x") == []
-
-
-def test_T76_errors_are_filtered_by_type(db: Connection, log: Log) -> None:
-    table, result = failed(db, log)
-    assert {error.row_address for error in table.get_errors(error_type="ValueError")} == {3, 2 << 32 | 5}
-    assert [error.row_address for error in table.get_errors(result.job_id, "y", "KeyError")] == [1 << 32 | 7]
-    assert table.get_errors(error_type="Error") == []
-
-
-def test_T77_the_addresses_of_failed_rows(db: Connection, log: Log) -> None:
-    table, result = failed(db, log)
-    assert table.get_failed_row_addresses(job_id=result.job_id, column_name="y") == ADDRESSES
-    assert table.get_failed_row_addresses(job_id="nobody's", column_name="y") == []
-    empty = make(db, name="other")
-    assert empty.get_failed_row_addresses(job_id=result.job_id, column_name="y") == []
-
-
-def test_T78_the_addresses_in_a_filter_run_just_those_rows(db: Connection, log: Log, flag: str) -> None:
-    table, result = failed(db, log, fixed=flag)
-    log.take()
-    with held(flag):
-        addresses = table.get_failed_row_addresses(job_id=result.job_id, column_name="y")
-        rows = ",".join(map(str, addresses))
-        again = table.backfill("y", where=f"_rowaddr IN ({rows})")
-    assert log.take() == sorted(BAD)
-    assert (again.rows_selected, again.rows_computed) == (3, 3)
-    assert values(table) == doubled(range(40))
-
-
-def test_T78_the_recipe_hits_the_same_rows_after_a_compaction(db: Connection, log: Log, flag: str) -> None:
-    table, result = failed(db, log, fixed=flag)
-    log.take()
-    table.to_lance().delete("x in (1, 2, 11)")
-    assert table.to_lance().optimize.compact_files().fragments_added == 1
-    with held(flag):
-        addresses = table.get_failed_row_addresses(job_id=result.job_id, column_name="y")
-        table.backfill("y", where=f"_rowaddr IN ({','.join(map(str, addresses))})")
-    assert log.take() == sorted(BAD)
-    assert values(table) == doubled([x for x in range(40) if x not in (1, 2, 11)])

@@ -3,8 +3,6 @@
 Finding 9 is about load_columns, which comes with a later release: it is in `promises.LATER`, and has no test yet.
 """
 
-# ruff: noqa: N802 - a finding's id is part of its tests' names
-
 from __future__ import annotations
 
 import os
@@ -28,7 +26,7 @@ from lance_spark import (
     RegistrationError,
     Table,
 )
-from tests.promises.logs import Log, doubled, held, make, values, with_column
+from tests.support.logs import Log, doubled, held, make, values, with_column
 from tests.support.waiting import eventually
 from udf_runtime import UDF, Backoff, Fail, Retry, Skip, udf
 
@@ -91,7 +89,8 @@ def compact_all(table: Table) -> None:
     assert table.to_lance().optimize.compact_files().fragments_added == 1
 
 
-def test_F01_a_compaction_costs_only_the_fragments_that_it_moved(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("F01")
+def test_a_compaction_costs_only_the_fragments_that_it_moved(db: Connection, log: Log, flag: str) -> None:
     """A compaction while the job runs costs no call, and the job looks after the moved rows itself."""
     table = uneven(db, log.waiting(99, flag))
     result = interrupted(table, log, flag, compact_small, seen=100, task_size=40)
@@ -103,8 +102,9 @@ def test_F01_a_compaction_costs_only_the_fragments_that_it_moved(db: Connection,
     assert log.take() == []
 
 
+@pytest.mark.promise("F01")
 @pytest.mark.parametrize("granularity", [1, 64, None])
-def test_F01_a_compaction_of_everything_costs_no_computed_value(
+def test_a_compaction_of_everything_costs_no_computed_value(
     db: Connection, log: Log, flag: str, granularity: int | None
 ) -> None:
     """As above, where no fragment is left alone."""
@@ -118,8 +118,9 @@ def test_F01_a_compaction_of_everything_costs_no_computed_value(
     assert log.take() == []
 
 
+@pytest.mark.promise("F01")
 @pytest.mark.parametrize("granularity", [1, 64])
-def test_F01_nor_does_a_compaction_that_leaves_out_deleted_rows(
+def test_nor_does_a_compaction_that_leaves_out_deleted_rows(
     db: Connection, log: Log, flag: str, granularity: int
 ) -> None:
     table = with_column(db, log.waiting(39, flag))
@@ -136,7 +137,8 @@ def test_F01_nor_does_a_compaction_that_leaves_out_deleted_rows(
     assert values(table) == doubled([x for x in range(40) if x % 10 != 3 and x != 20])
 
 
-def test_F01_rows_that_were_updated_and_then_compacted_alone_are_computed_again(
+@pytest.mark.promise("F01")
+def test_rows_that_were_updated_and_then_compacted_alone_are_computed_again(
     db: Connection, log: Log, flag: str
 ) -> None:
     table = with_column(db, log.waiting(39, flag))
@@ -152,10 +154,9 @@ def test_F01_rows_that_were_updated_and_then_compacted_alone_are_computed_again(
     assert values(table) == doubled([x for x in range(40) if x not in (3, 33)] + [1003, 1033])
 
 
+@pytest.mark.promise("F02")
 @pytest.mark.parametrize("first", [10, 30], ids=["computed already", "being computed"])
-def test_F02_the_deletion_of_a_fragment_costs_the_others_nothing(
-    db: Connection, log: Log, flag: str, first: int
-) -> None:
+def test_the_deletion_of_a_fragment_costs_the_others_nothing(db: Connection, log: Log, flag: str, first: int) -> None:
     table = with_column(db, log.waiting(39, flag))
     deletion = f"x >= {first} and x < {first + 10}"
     result = interrupted(table, log, flag, lambda t: t.to_lance().delete(deletion), seen=40, task_size=10)
@@ -168,7 +169,8 @@ def test_F02_the_deletion_of_a_fragment_costs_the_others_nothing(
     assert log.take() == []
 
 
-def test_F03_rows_whose_input_moves_during_a_job_are_computed_again_by_it(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("F03")
+def test_rows_whose_input_moves_during_a_job_are_computed_again_by_it(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.waiting(39, flag))
 
     def update(table: Table) -> None:
@@ -181,8 +183,9 @@ def test_F03_rows_whose_input_moves_during_a_job_are_computed_again_by_it(db: Co
     assert values(table) == doubled([x for x in range(40) if x not in (3, 13, 23)] + [1003, 1013, 1023])
 
 
+@pytest.mark.promise("F03")
 @pytest.mark.parametrize("granularity", [1, 64])
-def test_F03_an_input_that_is_rewritten_in_place_during_a_job_leaves_no_stale_value(
+def test_an_input_that_is_rewritten_in_place_during_a_job_leaves_no_stale_value(
     db: Connection, log: Log, flag: str, granularity: int
 ) -> None:
     """Also of fragments that were committed before."""
@@ -201,7 +204,8 @@ def test_F03_an_input_that_is_rewritten_in_place_during_a_job_leaves_no_stale_va
     assert log.take() == [*range(40), 1003, 1033, 1034]
 
 
-def test_F03_a_row_without_a_value_whose_input_changed_is_computed(db: Connection, log: Log) -> None:
+@pytest.mark.promise("F03")
+def test_a_row_without_a_value_whose_input_changed_is_computed(db: Connection, log: Log) -> None:
     """A row without a value never gets the value of an older input."""
     table = with_column(db, log.doubling())
     table.backfill("y")
@@ -212,7 +216,8 @@ def test_F03_a_row_without_a_value_whose_input_changed_is_computed(db: Connectio
     assert values(table)[1007] == 2014
 
 
-def test_F03_a_value_of_an_older_input_is_found_and_computed_again(db: Connection, log: Log) -> None:
+@pytest.mark.promise("F03")
+def test_a_value_of_an_older_input_is_found_and_computed_again(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     table.backfill("y")
     log.take()
@@ -225,7 +230,8 @@ def test_F03_a_value_of_an_older_input_is_found_and_computed_again(db: Connectio
     assert values(table)[1007] == 2014
 
 
-def test_F04_a_compaction_between_backfills_causes_no_recomputation(db: Connection, log: Log) -> None:
+@pytest.mark.promise("F04")
+def test_a_compaction_between_backfills_causes_no_recomputation(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     table.backfill("y", where="x % 2 = 0")
     compact_all(table)
@@ -237,7 +243,8 @@ def test_F04_a_compaction_between_backfills_causes_no_recomputation(db: Connecti
     assert (log.take(), compacted.versions) == ([], ())
 
 
-def test_F05_another_udf_recomputes_the_table_once(db: Connection, log: Log) -> None:
+@pytest.mark.promise("F05")
+def test_another_udf_recomputes_the_table_once(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     table.backfill("y")
     table.alter_columns({"path": "y", "udf": log.doubling(factor=3)})
@@ -252,8 +259,9 @@ def test_F05_another_udf_recomputes_the_table_once(db: Connection, log: Log) -> 
     assert values(table) == {x: 3 * x for x in range(40)}
 
 
+@pytest.mark.promise("F05")
 @pytest.mark.parametrize("granularity", [1, 64])
-def test_F05_another_udf_amid_a_job_leaves_no_old_value_under_the_new_one(
+def test_another_udf_amid_a_job_leaves_no_old_value_under_the_new_one(
     db: Connection, log: Log, flag: str, granularity: int
 ) -> None:
     table = with_column(db, log.waiting(39, flag))
@@ -274,7 +282,8 @@ def test_F05_another_udf_amid_a_job_leaves_no_old_value_under_the_new_one(
     assert values(table) == {x: 3 * x for x in range(40)}
 
 
-def test_F06_a_udf_of_another_type_is_refused_and_the_table_stays_readable(db: Connection, log: Log) -> None:
+@pytest.mark.promise("F06")
+def test_a_udf_of_another_type_is_refused_and_the_table_stays_readable(db: Connection, log: Log) -> None:
     @udf
     def text(x: int) -> str:
         return f"<{x}>"
@@ -314,7 +323,8 @@ def types(table: Table) -> list[str]:
     return sorted(error.error_type.rpartition(".")[2] for error in table.get_errors())
 
 
-def test_F07_skip_skips_the_named_exceptions_only(db: Connection, log: Log) -> None:
+@pytest.mark.promise("F07")
+def test_skip_skips_the_named_exceptions_only(db: Connection, log: Log) -> None:
     table = with_column(db, raising(log, [Skip(ValueError)]), rows=10, fragments=1)
     with pytest.raises(BackfillIncompleteError, match="KeyError"):
         table.backfill("y")
@@ -324,7 +334,8 @@ def test_F07_skip_skips_the_named_exceptions_only(db: Connection, log: Log) -> N
     assert types(table) == ["KeyError", "ValueError"]
 
 
-def test_F07_the_first_matcher_decides(db: Connection, log: Log) -> None:
+@pytest.mark.promise("F07")
+def test_the_first_matcher_decides(db: Connection, log: Log) -> None:
     table = with_column(db, raising(log, [Fail(KeyError), Skip()]), rows=10, fragments=1)
     with pytest.raises(BackfillIncompleteError, match="KeyError"):
         table.backfill("y")
@@ -332,8 +343,9 @@ def test_F07_the_first_matcher_decides(db: Connection, log: Log) -> None:
     assert table.backfill("y").rows_skipped == 2
 
 
+@pytest.mark.promise("F07")
 @pytest.mark.parametrize(("match", "calls"), [("eight", 3), ("nine", 1)])
-def test_F07_the_pattern_of_a_retry_is_honoured(db: Connection, log: Log, match: str, calls: int) -> None:
+def test_the_pattern_of_a_retry_is_honoured(db: Connection, log: Log, match: str, calls: int) -> None:
     retry = Retry(ValueError, match=match, max_attempts=3, backoff=Backoff(kind="fixed", initial_s=0.01))
     table = with_column(db, raising(log, [retry, Skip()]), rows=10, fragments=1)
     result = table.backfill("y", task_size=100)
@@ -341,7 +353,8 @@ def test_F07_the_pattern_of_a_retry_is_honoured(db: Connection, log: Log, match:
     assert (result.retries, result.rows_skipped) == (calls - 1, 2)
 
 
-def test_F08_skipped_rows_are_tried_again_by_the_plain_call(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("F08")
+def test_skipped_rows_are_tried_again_by_the_plain_call(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, log.breaking(13, flag, on_error=[Skip(ValueError)]))
     with held(flag):
         assert table.backfill("y").rows_skipped == 1
@@ -353,7 +366,8 @@ def test_F08_skipped_rows_are_tried_again_by_the_plain_call(db: Connection, log:
     assert values(table) == doubled(range(40))
 
 
-def test_F10_a_result_has_real_numbers_names_and_times(db: Connection, log: Log, flag: str) -> None:
+@pytest.mark.promise("F10")
+def test_a_result_has_real_numbers_names_and_times(db: Connection, log: Log, flag: str) -> None:
     began = datetime.now(UTC)
     table = with_column(db, log.breaking(13, flag, on_error=[Skip(ValueError)], name="double", version="7"))
     table.backfill("y", num_frags=1)
@@ -375,7 +389,8 @@ def test_F10_a_result_has_real_numbers_names_and_times(db: Connection, log: Log,
     assert 0 < result.seconds["compute"] < result.seconds["total"]
 
 
-def test_F11_small_backfills_have_a_small_fixed_cost(db: Connection) -> None:
+@pytest.mark.promise("F11")
+def test_small_backfills_have_a_small_fixed_cost(db: Connection) -> None:
     """The bounds are generous, because other work shares the machines of tests; the peer took 4.9 s on a quiet one."""
 
     @udf
@@ -393,7 +408,8 @@ def test_F11_small_backfills_have_a_small_fixed_cost(db: Connection) -> None:
     assert min(taken) < 2.5
 
 
-def test_F11_a_backfill_without_work_is_quick_and_makes_no_version(db: Connection, log: Log) -> None:
+@pytest.mark.promise("F11")
+def test_a_backfill_without_work_is_quick_and_makes_no_version(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling(), rows=100, fragments=10)
     table.backfill("y")
     version, taken = table.version, []
@@ -407,7 +423,8 @@ def test_F11_a_backfill_without_work_is_quick_and_makes_no_version(db: Connectio
     assert len(table.list_jobs()) == 1
 
 
-def test_F12_a_job_whose_driver_was_killed_is_shown_as_dead(db: Connection, log: Log) -> None:
+@pytest.mark.promise("F12")
+def test_a_job_whose_driver_was_killed_is_shown_as_dead(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
     driver = subprocess.Popen([sys.executable, "-c", REGISTERED_JOB, table.uri], stdout=subprocess.PIPE, text=True)
     try:
