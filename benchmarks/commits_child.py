@@ -79,7 +79,7 @@ def stage(path: str, kind: str, rows: int, message: str) -> dict[str, Any]:
     spark_type = from_arrow_type(pa.list_(pa.float32()) if kind == "vectors" else TYPES[kind])
     table = {"lance.table": ref.snapshot_json()}
     schema = StructType([StructField("_rowaddr", LongType(), True, table), StructField("v", spark_type)])
-    options = WriteOptions.parse({"path": path, "mode": "backfill", "carry_over_max_bytes": str(1 << 40)})
+    options = WriteOptions.parse({"path": path, "mode": "backfill"})
     backfill = LanceBackfillWriter.plan(DatasetRef.at(path), schema, options, {"exclusive": True})
     backfill.staging.open_job()
 

@@ -12,7 +12,6 @@ from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.errors import (
     BackfillIncompleteError,
-    CarryOverTooLargeError,
     ColumnExistsError,
     ColumnNotFoundError,
     CommitConflictError,
@@ -36,7 +35,6 @@ from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
 
 if TYPE_CHECKING:
     from lance_spark.backfill.cleanup import cleanup
-    from lance_spark.backfill.finishing import finish_backfill
     from lance_spark.backfill.planning.explain import BackfillPlan
     from lance_spark.backfill.watch import Watch
     from lance_spark.connection import Connection, connect
@@ -56,7 +54,6 @@ _LATER = {
     "Watch": "backfill.watch",
     "cleanup": "backfill.cleanup",
     "connect": "connection",
-    "finish_backfill": "backfill.finishing",
 }
 """The table API is imported when it is first asked for: Spark's worker processes import this package to read and write, and need none of it."""
 
@@ -77,7 +74,6 @@ __all__ = [
     "BackfillIncompleteError",
     "BackfillJobResult",
     "BackfillPlan",
-    "CarryOverTooLargeError",
     "ColumnExistsError",
     "ColumnNotFoundError",
     "CommitConflictError",
@@ -108,6 +104,5 @@ __all__ = [
     "connect",
     "disable_pushdown",
     "enable_pushdown",
-    "finish_backfill",
     "last_commit",
 ]

@@ -48,9 +48,8 @@ class Follow(Protocol):
             fragments: Ids of the fragments.
 
         Raises:
-            CommitConflictError: Inputs changed, and the user wants to hear of it.
+            CommitConflictError: Inputs changed, and the user wants to hear of it; or there is more to carry over than the user allows.
             CommitImpossibleError: Rows have moved, and nothing tells where to.
-            CarryOverTooLargeError: There is more than the committing process may carry over.
         """
 
 

@@ -21,7 +21,6 @@ from lance_spark.commit.changes import FollowedColumns, FragmentColumns
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, files_of
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
-    CarryOverTooLargeError,
     CommitConflictError,
     CommitImpossibleError,
     SnapshotError,
@@ -141,7 +140,7 @@ class CarryOver:
             same = origin.same and files_of(part.fragment, inputs) == files_of(origin.fragment, inputs)
             good, stale = self._sorted_out(origin, moved, same, head, number, base)
             if len(good.old):
-                self._count_bytes(part, len(good.old))
+                self._count_bytes(part, len(good.old), number)
                 order = np.argsort(good.new)
                 pieces.append(
                     FilePiece(offsets=good.new[order], at=good.old[order], file=part.staged.name, outputs=outputs)
@@ -251,12 +250,18 @@ class CarryOver:
                 fragments=[number],
             )
 
-    def _count_bytes(self, part: FragmentColumns, rows: int) -> None:
+    def _count_bytes(self, part: FragmentColumns, rows: int, number: int) -> None:
         size = part.staged.size_bytes or 0
         self._carried_bytes += size * rows // max(part.fragment.physical_rows, 1)
         limit = self._plan.max_bytes
         if limit is not None and self._carried_bytes > limit:
-            raise CarryOverTooLargeError(self._staging.uri, self._staging.job_id, self._carried_bytes, limit)
+            raise CommitConflictError(
+                f"rows moved while the values were written, and {self._carried_bytes} bytes of values or more are to be carried over to where "
+                f"they are now; option carry_over_max_bytes allows {limit} - at {self._staging.uri} - nothing was committed; read the table "
+                "again and write again, or raise the limit",
+                uri=self._staging.uri,
+                fragments=[number],
+            )
 
     def _streams(self, pieces: Sequence[FilePiece | Stale]) -> list[Iterator[Chunk]]:
         """Returns streams of the values of pieces; those that come one after the other make one stream."""

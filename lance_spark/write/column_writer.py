@@ -27,7 +27,7 @@ from lance_spark.commit.protocols import Outcome
 from lance_spark.commit.snapshot import open_snapshot
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
-from lance_spark.errors import CarryOverTooLargeError, CommitConflictError, CommitError, CommitImpossibleError
+from lance_spark.errors import CommitConflictError, CommitError, CommitImpossibleError
 from lance_spark.options import WriteOptions
 from lance_spark.rebase.carry_over import CarryOver, CarryPlan
 from lance_spark.rows.row_addresses import Rejected, SnapshotRows, Verifier, addresses_in
@@ -37,7 +37,6 @@ from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, f
 from lance_spark.staging.placeholder_files import UntouchedFiles
 from lance_spark.types import WriteConverter
 from lance_spark.write.column_write_plan import BackfillPlan, plan_backfill
-from lance_spark.write.pending import Pending, leave_pending
 from lance_spark.write.sorted_runs import Run, RunWriter, merge_runs
 
 if TYPE_CHECKING:
@@ -220,20 +219,15 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             max_bytes=plan.carry_over_max_bytes,
         )
         carried = CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments})
-        change = self._change(fragments)
-        try:
-            outcome = commit_columns(
-                plan.snapshot,
-                change,
-                job_id=self.staging.job_id,
-                stage=self._untouched,
-                others=fragments_of_snapshot(plan.snapshot),
-                follow=carried,
-                policy=self._policy,
-            )
-        except CarryOverTooLargeError:
-            leave_pending(self.staging, Pending(change=change, carry=carry, policy=self._policy))
-            raise
+        outcome = commit_columns(
+            plan.snapshot,
+            self._change(fragments),
+            job_id=self.staging.job_id,
+            stage=self._untouched,
+            others=fragments_of_snapshot(plan.snapshot),
+            follow=carried,
+            policy=self._policy,
+        )
         return fragments, outcome
 
     def _collect(self, messages: Sequence[ColumnsWritten]) -> tuple[FragmentColumns, ...]:
