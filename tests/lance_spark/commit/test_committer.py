@@ -16,11 +16,12 @@ from lance.file import LanceFileSession
 from lance.fragment import DataFile, FragmentMetadata
 from lance.schema import LanceSchema
 
+from lance_spark.commit import append_commit
 from lance_spark.commit import commit_loop as committer
+from lance_spark.commit.append_commit import commit_rows
 from lance_spark.commit.attempt import Lost
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
-from lance_spark.commit.commit_loop import commit_rows
 from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.dataset import DatasetRef
@@ -146,7 +147,7 @@ def test_rows_whose_column_changed_meanwhile_are_refused(
 
 
 def before_the_commit(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
-    real = committer.attempt_commit
+    real = append_commit.attempt_commit
     done: list[bool] = []
 
     def late(*args: Any, **kwargs: Any) -> Any:
@@ -155,7 +156,7 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch, other: Callable[[], objec
             other()
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(committer, "attempt_commit", late)
+    monkeypatch.setattr(append_commit, "attempt_commit", late)
 
 
 @pytest.mark.parametrize(
@@ -257,7 +258,7 @@ def test_pylance_still_says_a_lost_race_as_it_is_recognised(path: str) -> None:
     commit(path, rows(path, 2), "two")
     base = lance.dataset(path, version=1)
     operation = lance.LanceOperation.Overwrite(SCHEMA, [staged(path, 3)])
-    outcome = committer.attempt_commit(base, operation, read_version=1, properties={}, storage_options={})
+    outcome = append_commit.attempt_commit(base, operation, read_version=1, properties={}, storage_options={})
     assert isinstance(outcome, Lost) and outcome.race
 
 

@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
+from lance_spark.commit import append_commit
 from lance_spark.commit import commit_loop as committer
 from lance_spark.commit.backoff import CommitPolicy, Rounds
 from lance_spark.dataset import DatasetRef
@@ -227,7 +228,7 @@ def test_rows_are_refused_by_a_table_that_does_not_take_their_nulls_any_more(
     job = plan(path)
     message = job.write(rows_with_null())
     if slips:
-        real = committer.attempt_commit
+        real = append_commit.attempt_commit
         todo = [change]
 
         def late(*args: Any, **kwargs: Any) -> Any:
@@ -235,7 +236,7 @@ def test_rows_are_refused_by_a_table_that_does_not_take_their_nulls_any_more(
                 todo.pop()(path)
             return real(*args, **kwargs)
 
-        monkeypatch.setattr(committer, "attempt_commit", late)
+        monkeypatch.setattr(append_commit, "attempt_commit", late)
     else:
         change(path)
     with pytest.raises(CommitError, match=r"null|NULL"):
