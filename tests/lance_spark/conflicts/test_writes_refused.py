@@ -10,10 +10,19 @@ import lance
 import pytest
 from pyspark.sql.types import LongType
 
-from lance_spark.errors import CommitConflictError, CommitImpossibleError, LanceSparkError
+from lance_spark import dataset
+from lance_spark.errors import (
+    CommitConflictError,
+    CommitImpossibleError,
+    CommitOutcomeUnknownError,
+    LanceSparkError,
+    SnapshotError,
+)
 from tests.lance_spark.conflicts.others import (
     Act,
+    append,
     assert_says_what_happened,
+    cast_input_and_rename,
     cast_target,
     clean_up,
     column,
@@ -23,6 +32,7 @@ from tests.lance_spark.conflicts.others import (
     name_of,
     one_after_another,
     overwrite,
+    rename_target,
     restore_past,
     rewrite_input,
     unused_files,
@@ -111,13 +121,54 @@ def test_rows_that_moved_with_their_inputs_are_no_error_where_changed_ones_are(w
 
 
 @MOMENT
-def test_a_cleanup_after_a_compaction_is_said_where_nothing_tells_where_rows_are(when: When, path: str) -> None:
-    make(path, stable=False, indexed=True)
-    with pytest.raises(CommitImpossibleError, match="clean") as caught:
-        write_while(path, one_after_another(compact, clean_up), when)
+@pytest.mark.parametrize("exclusive", [False, True], ids=["runs", "direct"])
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
+@pytest.mark.parametrize("act", [compact, update_other, rewrite_input], ids=name_of)
+def test_rows_that_may_have_moved_or_changed_before_a_cleanup_are_refused(
+    act: Act, stable: bool, exclusive: bool, when: When, path: str
+) -> None:
+    make(path, stable=stable, indexed=True)
+    with pytest.raises((CommitImpossibleError, CommitConflictError), match=r"clean.*(again|tag)") as caught:
+        write_while(path, one_after_another(act, clean_up), when, exclusive=exclusive)
+    assert isinstance(caught.value, CommitImpossibleError) or "taken back" in str(caught.value)
     assert path in str(caught.value)
     assert column(path) == {i: -i - 1 for i in range(40)}
     assert orphans(path) == set()
+
+
+def test_a_task_whose_version_was_cleaned_up_says_so(path: str) -> None:
+    make(path)
+    job = Backfill(path, "v", LongType(), options={"input_columns": "x"})
+    rows = computed(snapshot_rows(path, key="x"), ours)
+    append(path)
+    clean_up(path)
+    dataset._open_pinned.cache_clear()  # as in the process of a task
+    with pytest.raises(SnapshotError, match=r"cleaned up while .* write") as caught:
+        job.task([job.batch(*zip(*rows, strict=True))])
+    assert path in str(caught.value) and "tag" in str(caught.value)
+
+
+def test_a_target_that_is_renamed_before_the_commit_is_a_conflict(path: str) -> None:
+    make(path)
+    error = refused(path, rename_target, "before", CommitConflictError, "renamed to 'w'")
+    assert isinstance(error, CommitConflictError) and error.retryable
+
+
+def test_an_input_that_is_cast_under_another_name_leaves_no_value_of_old_inputs(path: str) -> None:
+    make(path)
+    refused(path, cast_input_and_rename, "before", CommitImpossibleError, "input column 'x'.*another name")
+
+
+def test_a_file_that_is_deleted_in_the_moment_of_the_commit_is_said_with_the_version_to_restore(path: str) -> None:
+    make(path)
+    version = lance.dataset(path).version + 1  # the cleanup makes one
+    with pytest.raises(
+        CommitOutcomeUnknownError, match=rf"4 fragments \(0, 1, 2, 3\).*restore version {version}"
+    ) as caught:
+        write_while(path, lambda uri: clean_up(uri, unverified=True), "slipped")
+    assert path in str(caught.value)
+    lance.dataset(path, version=version).restore()
+    assert column(path) == {i: -i - 1 for i in range(40)}
 
 
 def test_a_cleanup_that_deletes_what_was_written_is_said(path: str) -> None:
