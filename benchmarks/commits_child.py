@@ -108,9 +108,9 @@ def carry(message: str, rows: int) -> dict[str, Any]:
 
     def timed(self: CarryOver, *arguments: Any) -> Any:
         began = time.perf_counter()
-        followed = real(self, *arguments)
+        rebased = real(self, *arguments)
         spent.append(time.perf_counter() - began)
-        return followed
+        return rebased
 
     CarryOver.__call__ = timed  # type: ignore[method-assign]
     before, began, cpu = peak_mib(), time.perf_counter(), time.process_time()
@@ -268,7 +268,7 @@ def _columns(path: str, who: str, number: int, commits: int) -> list[Callable[[]
 
     snapshot = DatasetRef.at(path).pin(None)
     dataset = snapshot.open()
-    others = frozenset(dataset.fragment_ids())
+    there = frozenset(dataset.fragment_ids())
     history = SeenHistory()
     acts: list[Callable[[], int | None]] = []
     for i in range(commits):
@@ -282,7 +282,7 @@ def _columns(path: str, who: str, number: int, commits: int) -> list[Callable[[]
 
         def ours(change: Any = change, job: str = f"{number}-{i}") -> int:
             return commit_columns(
-                snapshot, change, job_id=job, stage=NoStage(path), others=others, history=history
+                snapshot, change, job_id=job, stage=NoStage(path), snapshot_fragments=there, history=history
             ).result.retries
 
         acts.append(ours)

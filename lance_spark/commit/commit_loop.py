@@ -91,7 +91,8 @@ def run_rounds(
         if isinstance(outcome, Unknown):
             unanswered = outcome.error
         _logger.debug("commit to %s did not land: %s", ref.uri, outcome.error)
-        if not rounds.again(race=isinstance(outcome, Lost) and outcome.race):
+        lasts = isinstance(outcome, Unknown) and outcome.lasts
+        if lasts or not rounds.again(race=isinstance(outcome, Lost) and outcome.race):
             break
     if unanswered is not None:
         return _resolve_unknown(ref, job_id, since, unanswered)

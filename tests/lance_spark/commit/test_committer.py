@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import resource
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -217,6 +219,31 @@ def test_a_local_store_that_refuses_is_a_commit_that_did_not_happen(path: str, m
         commit(path, rows(path, 2, read_version=1), "two", max_retries=2)
     assert not isinstance(caught.value, CommitOutcomeUnknownError)
     assert ids(path) == [1]
+
+
+def test_a_store_that_takes_no_more_ends_the_commit_at_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a full disk does, which a test cannot make: here files may not be larger than what is written."""
+    commit(path, rows(path, 1), "one")
+    change = rows(path, 2, read_version=1)
+    attempts: list[Any] = []
+    real = lance.LanceDataset.commit
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        attempts.append(args)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(lance.LanceDataset, "commit", counted)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(CommitError, match=r"too large.*space") as caught:
+            commit(path, change, "two")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not isinstance(caught.value, (CommitConflictError, CommitOutcomeUnknownError))
+    assert len(attempts) == 1 and ids(path) == [1]
 
 
 def test_where_even_looking_fails_the_outcome_is_unknown(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
