@@ -282,7 +282,7 @@ def _column_commits(path: str, door: str, others: int, fragments: int, rounds: i
     load = os.getloadavg()[0]
     free = itertools.cycle(range(fragments))
 
-    def nothing_to_follow(*_: Any) -> list[Any]:
+    def nothing_to_rebase(*_: Any) -> list[Any]:
         raise AssertionError("nothing has moved")
 
     for number in range(rounds + 1):
@@ -304,8 +304,8 @@ def _column_commits(path: str, door: str, others: int, fragments: int, rounds: i
                 change,
                 job_id=uuid.uuid4().hex,
                 stage=NoStage(path),  # type: ignore[arg-type]
-                others=there,
-                follow=nothing_to_follow if door == "write" else None,
+                snapshot_fragments=there,
+                rebaser=nothing_to_rebase if door == "write" else None,
             )
             ours, ours_cpu = time.perf_counter() - began, time.process_time() - cpu
         if outcome.result.fragments != 1 or outcome.result.retries:
@@ -342,8 +342,8 @@ class _Clocks(ExitStack):
     """
 
     def __enter__(self) -> _Clocks:
-        from lance_spark.commit import column_commit as column_commits
         from lance_spark.commit import commit_loop as committer
+        from lance_spark.commit.column_plan import Planner
         from lance_spark.commit.conflicts import table_state as heads
 
         super().__enter__()
@@ -352,7 +352,7 @@ class _Clocks(ExitStack):
         self._time("history", committer, "find_job")
         self._time("history", heads.SeenHistory, "look")
         self._time("manifest", heads.Head, "of", static=True)
-        self._time("judge", column_commits._ColumnCommit, "_plan")
+        self._time("judge", Planner, "plan")
         self._time("commit", lance.LanceDataset, "commit", static=True)
         return self
 

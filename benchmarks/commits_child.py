@@ -79,7 +79,7 @@ def stage(path: str, kind: str, rows: int, message: str) -> dict[str, Any]:
     spark_type = from_arrow_type(pa.list_(pa.float32()) if kind == "vectors" else TYPES[kind])
     table = {"lance.table": ref.snapshot_json()}
     schema = StructType([StructField("_rowaddr", LongType(), True, table), StructField("v", spark_type)])
-    options = WriteOptions.parse({"path": path, "mode": "backfill", "carry_over_max_bytes": str(1 << 40)})
+    options = WriteOptions.parse({"path": path, "mode": "backfill"})
     backfill = LanceBackfillWriter.plan(DatasetRef.at(path), schema, options, {"exclusive": True})
     backfill.staging.open_job()
 
@@ -108,9 +108,9 @@ def carry(message: str, rows: int) -> dict[str, Any]:
 
     def timed(self: CarryOver, *arguments: Any) -> Any:
         began = time.perf_counter()
-        followed = real(self, *arguments)
+        rebased = real(self, *arguments)
         spent.append(time.perf_counter() - began)
-        return followed
+        return rebased
 
     CarryOver.__call__ = timed  # type: ignore[method-assign]
     before, began, cpu = peak_mib(), time.perf_counter(), time.process_time()
@@ -222,8 +222,8 @@ def writer(path: str, who: str, what: str, number: int, commits: int, ready: Cal
 
 
 def _appends(path: str, who: str, number: int, commits: int) -> list[Callable[[], int | None]]:
+    from lance_spark.commit.append_commit import commit_rows
     from lance_spark.commit.changes import RowsToCommit
-    from lance_spark.commit.commit_loop import commit_rows
     from lance_spark.commit.conflicts.identity import field_identities
     from lance_spark.dataset import DatasetRef
 
@@ -268,7 +268,7 @@ def _columns(path: str, who: str, number: int, commits: int) -> list[Callable[[]
 
     snapshot = DatasetRef.at(path).pin(None)
     dataset = snapshot.open()
-    others = frozenset(dataset.fragment_ids())
+    there = frozenset(dataset.fragment_ids())
     history = SeenHistory()
     acts: list[Callable[[], int | None]] = []
     for i in range(commits):
@@ -282,7 +282,7 @@ def _columns(path: str, who: str, number: int, commits: int) -> list[Callable[[]
 
         def ours(change: Any = change, job: str = f"{number}-{i}") -> int:
             return commit_columns(
-                snapshot, change, job_id=job, stage=NoStage(path), others=others, history=history
+                snapshot, change, job_id=job, stage=NoStage(path), snapshot_fragments=there, history=history
             ).result.retries
 
         acts.append(ours)

@@ -12,7 +12,6 @@ from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.errors import (
     BackfillIncompleteError,
-    CarryOverTooLargeError,
     ColumnExistsError,
     ColumnNotFoundError,
     CommitConflictError,
@@ -45,7 +44,6 @@ from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
 
 if TYPE_CHECKING:
     from lance_spark.backfill.cleanup import cleanup
-    from lance_spark.backfill.finishing import finish_backfill
     from lance_spark.backfill.planning.explain import BackfillPlan
     from lance_spark.backfill.watch import Watch
     from lance_spark.connection import Connection, connect
@@ -91,7 +89,6 @@ _LATER = {
     "Watch": "backfill.watch",
     "cleanup": "backfill.cleanup",
     "connect": "connection",
-    "finish_backfill": "backfill.finishing",
 }
 """The table API and UDFs are imported when they are first asked for: Spark's worker processes import
 this package to read and write, and need none of them."""
@@ -118,7 +115,6 @@ __all__ = [
     "BackfillJobResult",
     "BackfillPlan",
     "Backoff",
-    "CarryOverTooLargeError",
     "CheckpointError",
     "ColumnExistsError",
     "ColumnNotFoundError",
@@ -175,7 +171,6 @@ __all__ = [
     "disable_pushdown",
     "enable_pushdown",
     "fail_fast",
-    "finish_backfill",
     "last_commit",
     "retry_all",
     "retry_transient",

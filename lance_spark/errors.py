@@ -272,27 +272,6 @@ class UnsafeStoreError(CommitError):
     """
 
 
-class CarryOverTooLargeError(CommitError):
-    """More values are to be carried over to moved rows than the committing process may.
-
-    All are kept.
-
-    Attributes:
-        job_id: The job, for :func:`lance_spark.finish_backfill`.
-    """
-
-    def __init__(self, uri: str, job_id: str, found: int, limit: int) -> None:
-        super().__init__(
-            f"rows moved while the values were written, and {found} bytes of values or more are to be carried over to "
-            "where they are now; the "
-            f"option carry_over_max_bytes allows {limit} - at {uri} - nothing was committed, and what was written is "
-            "kept: "
-            f"lance_spark.finish_backfill({uri!r}, {job_id!r}) carries it over on the executors and commits it",
-            uri=uri,
-        )
-        self.job_id = job_id
-
-
 class TableExistsError(LanceSparkError, FileExistsError):
     """A table that is to be made is there already.
 

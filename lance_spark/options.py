@@ -258,13 +258,11 @@ class WriteOptions:
         "is committed.",
         default="null",
     )
-    carry_over_max_bytes: int = _option(
+    carry_over_max_bytes: int | None = _option(
         _byte_size,
         "a size in bytes, such as 1g",
-        "Backfill: most bytes of values that the commit itself carries over to where their rows have moved. With more "
-        "it fails, keeps what was "
-        "written, and names the call that goes on.",
-        default=1 << 30,
+        "Backfill: most bytes of values that the commit carries over to where their rows have moved. With more "
+        "it is a conflict, and nothing is committed. Default: no limit.",
     )
     allow_unsafe_commits: bool | None = _option(
         _boolean,

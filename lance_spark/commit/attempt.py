@@ -5,6 +5,7 @@ The only place that calls pylance's commit.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -15,6 +16,9 @@ from lance_spark.lance_compat import is_bad_request, is_created_meanwhile, is_fr
 if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
+
+
+_LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,6 +46,11 @@ class Unknown:
     """The store failed before it answered; the commit may have made a version."""
 
     error: Exception
+
+    @property
+    def lasts(self) -> bool:
+        """Whether the same would happen again: a full disk, a limit, or a missing permission. pylance tells them by text alone."""
+        return any(f"(os error {number})" in str(self.error) for number in _LASTING)
 
 
 def attempt_commit(

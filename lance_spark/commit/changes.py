@@ -88,8 +88,8 @@ class FragmentColumns:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FollowedColumns:
-    """What was made of the values of rows that are in another fragment now, or whose inputs or values somebody has changed.
+class RebasedColumns:
+    """The values of one fragment of the latest version whose rows have moved there, or whose inputs or values were changed.
 
     Attributes:
         fragment_id: Id of the fragment that they are in.
@@ -118,6 +118,7 @@ class ColumnsToCommit:
         inputs_from: How the inputs were determined.
         fragments: One entry per fragment.
         commit_message: Kept with the version.
+        advice: The end of an error's message: what was committed, and what to do.
     """
 
     read_version: int
@@ -127,6 +128,7 @@ class ColumnsToCommit:
     inputs_from: InputsFrom
     fragments: tuple[FragmentColumns, ...]
     commit_message: str | None = None
+    advice: str = "nothing was committed; read the table again and write again"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

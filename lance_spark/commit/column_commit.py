@@ -1,56 +1,40 @@
-"""Commits column files on top of whatever came first: the backfill's side of the committer, and the one entry of both doors.
+"""Commits column files on top of whatever came first: :func:`commit_columns`, the one entry of DataFrame writes and jobs.
 
-Each round looks at the head, judges every fragment by identity (:mod:`lance_spark.commit.conflicts.verdicts`), adds the columns that are new as
-all-NULL ones, and commits the column files of all valid fragments with one DataReplacement. What to do about the others is the door's to
-know: a DataFrame write has its values followed, and everything is committed at once or not at all; a job of the table API leaves them out,
-and looks after them itself.
+Each round looks at the latest version, judges every fragment by identity (:mod:`lance_spark.commit.conflicts.verdicts`), adds the columns
+that are new as all-NULL ones, and commits the column files of all valid fragments with one DataReplacement. A DataFrame write has the other
+fragments rebased, and everything is committed at once or not at all; a job leaves them out, and computes them again.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import logging
-import uuid
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.changes import (
-    ColumnsToCommit,
-    CommitResult,
-    FollowedColumns,
-    FragmentColumns,
-    StagedColumns,
-)
-from lance_spark.commit.commit_loop import properties_of, run_rounds
+from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns
+from lance_spark.commit.column_plan import Job, Plan, Planner, may_have_moved
+from lance_spark.commit.commit_loop import Round, properties_of, run_rounds
 from lance_spark.commit.conflicts.coverage import Coverage, Covered
-from lance_spark.commit.conflicts.errors import (
-    conflict_error,
-    lost_column,
-    refuse_other_columns,
-    refuse_overwritten,
-    refuse_untold_moves,
-    shown,
-)
-from lance_spark.commit.conflicts.fragment_verdicts import FragmentJudge, targets_now
-from lance_spark.commit.conflicts.history import Event
-from lance_spark.commit.conflicts.identity import FieldIdentity
-from lance_spark.commit.conflicts.row_lineage import Lineage
+from lance_spark.commit.conflicts.errors import conflict_error, lost_column, refuse_renamed, shown
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
-from lance_spark.commit.conflicts.verdicts import Change, Verdict, decide
-from lance_spark.commit.data_files import add_null_columns, column_entries, fill_gaps
-from lance_spark.commit.protocols import Follow, Outcome, Stage
+from lance_spark.commit.conflicts.verdicts import Verdict
+from lance_spark.commit.data_files import data_files
+from lance_spark.commit.protocols import Outcome, Rebaser, Stage
 from lance_spark.commit.revert import take_back
-from lance_spark.commit.verify import just_before, lost_fragments, open_from
+from lance_spark.commit.verify import refuse_lost_files
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, CommitError, CommitImpossibleError
+from lance_spark.errors import CommitConflictError, CommitError, TableNotFoundError, VersionNotFoundError
 
 if TYPE_CHECKING:
     import lance
 
 _logger = logging.getLogger(__name__)
+
+_MOVING = ("Rewrite", "Update", "Restore", "Overwrite", None)
+"""Operations that may put rows into other fragments; None is one whose version was cleaned up."""
 
 
 def commit_columns(
@@ -59,8 +43,8 @@ def commit_columns(
     *,
     job_id: str,
     stage: Stage,
-    others: Collection[int] | None,
-    follow: Follow | None = None,
+    snapshot_fragments: Collection[int],
+    rebaser: Rebaser | None = None,
     policy: CommitPolicy | None = None,
     history: SeenHistory | None = None,
 ) -> Outcome:
@@ -74,8 +58,9 @@ def commit_columns(
         change: The column files.
         job_id: Identifies the job over attempts; a second commit with the same id returns the result of the first.
         stage: Stages files beside the job's own.
-        others: Ids of the snapshot's fragments, at least those that are not named in `change`; None where the snapshot is gone.
-        follow: Looks after fragments that cannot be applied as they are; then the commit is all or nothing. Without it they are left out.
+        snapshot_fragments: Ids of the snapshot's fragments, those of `change` included or not; none where the snapshot was cleaned up.
+        rebaser: Brings fragments that cannot be committed as they are to the latest version; then the commit is all or nothing. Without it
+            they are left out.
         policy: Bounds of the retries; by default as the environment says.
         history: What earlier commits have read, where a job of one snapshot makes several, each under an id of its own; is added to.
 
@@ -83,29 +68,28 @@ def commit_columns(
         What was committed.
 
     Raises:
-        CommitConflictError: Somebody added the same column, or as `follow` says. Nothing was committed.
+        CommitConflictError: A concurrent writer renamed a target or added the same column, or as `rebaser` says. Nothing was committed.
         CommitImpossibleError: The column was dropped or changed, or the table was overwritten or restored. Nothing was committed.
-        CommitOutcomeUnknownError: Whether the commit happened cannot be told. The files must be kept.
+        CommitOutcomeUnknownError: Whether the commit happened cannot be told, or it lacks files. The files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
     history = history or SeenHistory()
-    job = _ColumnCommit(
-        snapshot=snapshot,
-        change=change,
-        job_id=job_id,
-        stage=stage,
-        others=None if others is None else frozenset(others),
-        follow=follow,
+    planner = Planner(
+        job=Job(
+            snapshot=snapshot,
+            change=change,
+            job_id=job_id,
+            stage=stage,
+            snapshot_fragments=frozenset(snapshot_fragments),
+            rebaser=rebaser,
+            policy=policy or CommitPolicy.of(None),
+        ),
         history=history,
         parts={part.fragment_id: part for part in change.fragments},
-        policy=policy or CommitPolicy.of(None),
     )
-    since = max(change.read_version, history.upto)
-    result = job.settled(run_rounds(snapshot, job_id, since, job.run_round, job.policy, known=job.known))
-    while job.slipped:
-        # Again where somebody slips in beside the repair, too; each time it takes another writer in the same moment.
-        found = run_rounds(snapshot, job_id, result.version, job.run_repair, job.policy, known=job.known)
-        result = job.settled(found)
+    commit = _ColumnCommit(planner=planner)
+    result = commit.run(max(change.read_version, history.upto))
+    landing = commit.landing
     _logger.info(
         "backfill of %s committed to %s as version %d: %d rows in %d fragments, read at version %d, inputs %s (from %s), %d rows carried "
         "over, %d NULL because their inputs changed, %d fragments and %d rows gone meanwhile, %d new rows without a value, %d retries (job %s)",
@@ -113,377 +97,238 @@ def commit_columns(
         ", ".join(result.input_columns) or "none", result.inputs_from, result.rows_carried, result.rows_nulled, len(result.fragments_gone),
         result.rows_gone, result.new_rows, result.retries, job_id,
     )  # fmt: skip
-    return Outcome(result=result, left=dict(job.left), files=job.files)
-
-
-@dataclass(slots=True, kw_only=True)
-class _Plan:
-    """What one round commits.
-
-    Attributes:
-        parts: Column files, by the fragment of the head that they are for.
-        gone: Fragments of the job whose rows are nowhere.
-        left: Why other fragments are left out.
-        new_rows: Rows that the snapshot did not have.
-    """
-
-    parts: dict[int, FragmentColumns]
-    gone: tuple[int, ...]
-    left: dict[int, str]
-    new_rows: int
+    if landing is None:
+        return Outcome(result=result)
+    return Outcome(result=result, conflicts=landing.conflicts, files=landing.files)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sent:
-    """What was sent to the store, what was left out of it, and what the job has covered then."""
+    """A commit that was sent to the store: its files, by fragment, what was left out, and what the job has covered with it."""
 
     head: Head
     parts: Mapping[int, FragmentColumns]
-    left: dict[int, str]
+    conflicts: Mapping[int, str]
     coverage: Coverage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Landing:
+    """What the table has of this job.
+
+    Attributes:
+        result: What was committed.
+        before: The version before it; what it has is put back where the commit must not stay.
+        parts: Column files that were committed, repairs included.
+        files: Names of all files that versions have of the job, also of those that a repair has replaced.
+        conflicts: Why fragments were left out, or are not right any more.
+        coverage: The fragments with values, at the version that the commit was made on.
+        slipped: Whether inputs were rewritten between the look at the latest version and the commit, so that rows must be rebased again.
+    """
+
+    result: CommitResult
+    before: Head
+    parts: Mapping[int, FragmentColumns]
+    files: frozenset[str]
+    conflicts: Mapping[int, str]
+    coverage: Coverage
+    slipped: bool = False
 
 
 @dataclass(slots=True, kw_only=True)
 class _ColumnCommit:
-    """The state of one commit over its rounds: what is known of the history, what was followed, and which columns it has added."""
+    """One commit over its rounds.
 
-    snapshot: DatasetRef
-    change: ColumnsToCommit
-    job_id: str
-    stage: Stage
-    others: frozenset[int] | None
-    follow: Follow | None
-    history: SeenHistory
-    parts: dict[int, FragmentColumns]
-    policy: CommitPolicy
-    known: dict[int, Event] = field(default_factory=dict)
-    token: str | None = None
-    blanks: set[str] = field(default_factory=set)
-    followed: dict[int, FollowedColumns] = field(default_factory=dict)
-    left: dict[int, str] = field(default_factory=dict)
-    landed: dict[int, FragmentColumns] = field(default_factory=dict)
-    base: Head | None = None
-    slipped: bool = False
-    files: frozenset[str] | None = None
-    result: CommitResult | None = None
+    Attributes:
+        planner: What is to be committed, and what is known of the table.
+        unanswered: Commits whose answer was lost, by their number of retries.
+        landing: What the table has of it; None before, and where an earlier attempt has committed.
+    """
+
+    planner: Planner
     unanswered: dict[int, _Sent] = field(default_factory=dict)
-    committed: Coverage | None = None
+    landing: _Landing | None = None
+
+    @property
+    def job(self) -> Job:
+        return self.planner.job
 
     @property
     def uri(self) -> str:
-        return self.snapshot.uri
+        return self.job.snapshot.uri
 
-    @property
-    def changes(self) -> list[Change]:
-        """What happened since the version that the values belong to; the job may have read older ones."""
-        return [change for change in self.history.changes if change.version > self.change.read_version]
+    def run(self, since: int) -> CommitResult:
+        """Commits, and repairs what slipped in; again where another writer slips in beside the repair, too."""
+        result = self._run_rounds(self._run_round, since)
+        while self.landing is not None and self.landing.slipped:
+            result = self._run_rounds(self._run_repair, result.version)
+        return result
 
-    @property
-    def input_ids(self) -> list[int]:
-        return [number for column in self.change.inputs for number in column.ids]
+    def _run_rounds(self, one_round: Round, since: int) -> CommitResult:
+        job, planner = self.job, self.planner
+        result = run_rounds(job.snapshot, job.job_id, since, one_round, job.policy, known=planner.events)
+        sent = self.unanswered.pop(result.retries, None)
+        if sent is not None:
+            # Its answer was lost, and it was found in the history: it is verified as any other.
+            self._verify(sent, result, planner.look(self._open(result.version)).dataset)
+        return result if self.landing is None else self.landing.result
 
-    def run_round(self, dataset: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
+    def _run_round(self, dataset: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
         """Does one round, as :class:`~lance_spark.commit.commit_loop.Round` says."""
-        head = self._look(dataset)
-        plan = self._plan(head)
-        added = self._add_columns(head.dataset, {column.name for column in head.fields})
-        if isinstance(added, (Lost, Unknown)):
-            return added
-        if added is not None:
-            head = self._look(added)
-            plan = self._plan(head)
-        filled = self._fill_gaps(head, plan)
-        if isinstance(filled, (Lost, Unknown)):
-            return filled
-        if filled is not None:
-            head = self._look(filled)
-            plan = self._plan(head)
-        return self._replace(head, plan, retries)
+        while True:
+            plan = self.planner.plan(self.planner.look(dataset))
+            made = self.planner.make_room(plan)
+            if made is None:
+                return self._commit(plan, retries)
+            if isinstance(made, (Lost, Unknown)):
+                return made
+            dataset = made
 
-    def run_repair(self, dataset: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
-        """Follows rows again whose inputs were rewritten in the moment of the commit, wherever they are by now. One round."""
-        if self.follow is None or self.result is None or self.committed is None:
+    def _commit(self, plan: Plan, retries: int) -> CommitResult | Lost | Unknown:
+        """Commits the round's column files."""
+        fragments, input_ids = plan.head.fragments, self.planner.input_ids
+        covered = {number: Covered.of(fragments[number], input_ids, done=True) for number in plan.parts}
+        others = frozenset(number for number in fragments if number not in covered)
+        coverage = Coverage(version=plan.head.dataset.version, covered=covered, others=others)
+        sent = _Sent(head=plan.head, parts=plan.parts, conflicts=plan.conflicts, coverage=coverage)
+        result = self.planner.result(plan, retries)
+        if plan.parts:
+            return self._send(sent, result)
+        result = replace(result, version=plan.head.dataset.version)
+        self._note(sent, result)
+        return result
+
+    def _send(self, sent: _Sent, result: CommitResult) -> CommitResult | Lost | Unknown:
+        from lance import LanceOperation
+
+        dataset, numbers = sent.head.dataset, sorted(sent.parts)
+        files = data_files(dataset, [sent.parts[number].staged for number in numbers])
+        groups = [LanceOperation.DataReplacementGroup(*pair) for pair in zip(numbers, files, strict=True)]
+        outcome = attempt_commit(
+            dataset,
+            LanceOperation.DataReplacement(groups),
+            read_version=dataset.version,
+            properties=properties_of(result, self.job.change.commit_message),
+            storage_options=self.job.snapshot.storage,
+        )
+        if isinstance(outcome, Unknown):
+            self.unanswered[result.retries] = sent
+        if not isinstance(outcome, Landed):
+            return outcome
+        result = replace(result, version=outcome.dataset.version)
+        self._verify(sent, result, outcome.dataset)
+        return result
+
+    def _open(self, version: int) -> lance.LanceDataset | None:
+        """Opens a version, or the latest one where it was cleaned up; None where there is no table any more."""
+        try:
+            try:
+                return replace(self.job.snapshot, version=version, incarnation=None).open()
+            except VersionNotFoundError:
+                return self.job.snapshot.open_latest()
+        except TableNotFoundError:
+            return None
+
+    def _note(self, sent: _Sent, result: CommitResult) -> _Landing:
+        """Takes note of what the table has of this job by now."""
+        earlier = self.landing
+        files = frozenset(part.staged.name for part in sent.parts.values())
+        self.landing = _Landing(
+            result=result,
+            before=sent.head if earlier is None else earlier.before,
+            parts={**(earlier.parts if earlier else {}), **sent.parts},
+            files=files | (earlier.files if earlier else frozenset()),
+            conflicts=sent.conflicts,
+            coverage=sent.coverage,
+        )
+        return self.landing
+
+    def _verify(self, sent: _Sent, result: CommitResult, landed: lance.LanceDataset) -> None:
+        """Looks whether what was committed is right, as `landed`, the version that it made or a later one, has it."""
+        refuse_lost_files(self.job.snapshot, result.version, sent.parts, self.job.stage)
+        landing = self._note(sent, result)
+        if landed.version != sent.head.dataset.version + 1:
+            self._examine(landing, landed, sent.head.dataset.version)
+
+    def _examine(self, landing: _Landing, landed: lance.LanceDataset, looked_at: int) -> None:
+        """Looks for what slipped in between the look at the latest version, `looked_at`, and the commit.
+
+        Measured: pylance accepts a DataReplacement over an in-place rewrite of an input column without a conflict, and over anything whose
+        version was cleaned up in the same moment.
+        """
+        head = self.planner.look(landed)
+        self._refuse_lost_column(landing, head)
+        judge = self.planner.judge(head)
+        judged = {number: judge.fragment(part, ours=part.staged.name) for number, part in landing.parts.items()}
+        wrong = {number: one.reason for number, one in judged.items() if one.verdict is not Verdict.VALID}
+        since = [change for change in self.planner.changes if change.version > looked_at]
+        if not wrong and not may_have_moved(since):
+            return
+        version, fragments = landed.version, shown(sorted(wrong)) or "unknown"
+        _logger.warning("while version %d of %s was committed, fragments %s changed", version, self.uri, fragments)
+        if self.job.rebaser is None:
+            self.landing = replace(landing, conflicts={**landing.conflicts, **wrong})
+        else:
+            self.landing = replace(landing, slipped=True)
+
+    def _run_repair(self, dataset: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
+        """Rebases rows again whose inputs were rewritten in the moment of the commit, wherever they are by now. One round."""
+        landing, rebaser = self.landing, self.job.rebaser
+        if landing is None or rebaser is None:
             raise CommitError(
                 f"there is nothing to repair - at {self.uri} - this is a fault of lance-spark", uri=self.uri
             )
-        head = self._look(dataset)
-        lost = lost_column(self.change, head, self.changes)
-        if lost is not None:
-            self._take_back(head)
-            raise conflict_error(
-                self.change,
-                self.uri,
-                dict.fromkeys(self.landed, lost),
-                head.dataset.version,
-                "the commit was taken back",
-            )
-        lineage = self.history.lineage(head.dataset, self.committed.version)
-        look = self.committed.look(head.dataset.version, head.fragments.values(), lineage, self.input_ids)
+        head = self.planner.look(dataset)
+        self._refuse_lost_column(landing, head)
+        lineage = self.planner.history.lineage(head.dataset, landing.coverage.version)
+        look = landing.coverage.look(head.dataset.version, head.fragments.values(), lineage, self.planner.input_ids)
         try:
-            followed = self.follow(head.dataset, self._lineage(head), look.open) if look.open else ()
+            if look.open:
+                refuse_renamed(self.job.change, head, self.uri)
+            rebased = rebaser(head.dataset, self.planner.lineage(head), look.open) if look.open else ()
         except BaseException as error:
-            self._take_back(head)
+            self._take_back(landing, head)
             if not isinstance(error, CommitError):
                 raise
             raise CommitConflictError(
                 f"{error}; the commit was taken back", uri=self.uri, fragments=list(look.open)
             ) from error
-        self.followed.update({one.fragment_id: one for one in followed})
-        parts = {one.fragment_id: one.columns for one in followed if one.columns is not None}
-        nulled = sum(one.nulled for one in followed)
-        result = dataclasses.replace(
-            self.result,
-            rows=self.result.rows - nulled,
-            rows_carried=self.result.rows_carried + sum(one.carried for one in followed),
-            rows_nulled=self.result.rows_nulled + nulled,
-            retries=self.result.retries + retries + 1,
-        )
+        parts = {one.fragment_id: one.columns for one in rebased if one.columns is not None}
         if not parts:
-            self.slipped = False
-            return self.result
-        return self._send(head, parts, result, look.coverage.settled(dict.fromkeys(look.open)))
-
-    def _look(self, dataset: lance.LanceDataset | None) -> Head:
-        if dataset is None or dataset.version < self.change.read_version:
-            anew = "" if dataset is None else f" and made anew since version {self.change.read_version} of it was read"
-            text = f"the table was deleted{anew} - at {self.uri} - nothing was committed; read the table again and write again"
-            raise CommitImpossibleError(text, uri=self.uri)
-        self.history.look(dataset, self.change.read_version, self.known)
-        return Head.of(dataset)
-
-    def _lineage(self, head: Head) -> Lineage:
-        return self.history.lineage(head.dataset, self.change.read_version)
-
-    def _plan(self, head: Head) -> _Plan:
-        """Judges columns and fragments, has those followed that need it, and raises where anything stands in the way."""
-        refuse_other_columns(self.change, head, self.changes, token=self.token, uri=self.uri)
-        judge = self._judge(head)
-        decision = decide({part.fragment_id: judge.fragment(part) for part in self.change.fragments})
-        parts = {fragment: self.parts[fragment] for fragment in decision.valid}
-        if self.parts and not parts:
-            refuse_overwritten(self.change, head, self.changes, self.uri)
-        others = self.parts.keys() if self.others is None else self.others
-        untouched = not decision.blocked and not decision.gone
-        if self.follow is None or (untouched and (self.others is None or not self._may_have_moved())):
-            # Without the snapshot nothing tells which rows an update has moved; those that stayed are as they were.
-            if self.follow is not None and self.others is None and self._may_have_moved():
-                refuse_untold_moves(self.change, head, self.uri)
-            new_rows = sum(head.fragments[number].num_rows for number in head.fragments if number not in others)
-            return _Plan(parts=parts, gone=decision.gone, left=dict(decision.blocked), new_rows=new_rows)
-        covered = {number: Covered.of(part.fragment, self.input_ids, done=False) for number, part in self.parts.items()}
-        coverage = Coverage(
-            version=self.change.read_version, covered=covered, others=frozenset(others - covered.keys())
+            self.landing = replace(landing, slipped=False)
+            return landing.result
+        nulled = sum(one.nulled for one in rebased)
+        result = replace(
+            landing.result,
+            rows=landing.result.rows - nulled,
+            rows_carried=landing.result.rows_carried + sum(one.carried for one in rebased),
+            rows_nulled=landing.result.rows_nulled + nulled,
+            retries=landing.result.retries + retries + 1,
         )
-        lineage = self._lineage(head)
-        # Fragments that the snapshot had and that nothing has moved rows to or from need no look, and are most of a huge table.
-        still = coverage.others if lineage.complete and not lineage.replaced else frozenset()
-        still -= lineage.compacted
-        fragments = [head.fragments[number] for number in head.fragments if number not in still]
-        look = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
-        open_ones = [fragment for fragment in look.open if fragment not in parts]
-        again = [fragment for fragment in open_ones if not self._still_fits(fragment, judge)]
-        if again:
-            self.followed.update({one.fragment_id: one for one in self.follow(head.dataset, lineage, again)})
-        self.followed = {number: self.followed[number] for number in open_ones}
-        parts.update({number: one.columns for number, one in self.followed.items() if one.columns is not None})
-        new_rows = sum(head.fragments[number].num_rows for number in look.new)
-        new_rows += sum(head.fragments[number].num_rows - one.covered for number, one in self.followed.items())
-        gone = tuple(number for number in self.parts if number not in head.fragments)
-        return _Plan(parts=parts, gone=gone, left={}, new_rows=new_rows)
+        coverage = look.coverage.settled(dict.fromkeys(look.open))
+        return self._send(_Sent(head=head, parts=parts, conflicts=landing.conflicts, coverage=coverage), result)
 
-    def _may_have_moved(self) -> bool:
-        """Tells whether anything since the snapshot may have put rows into other fragments."""
-        return any(change.operation in ("Rewrite", "Update", "Restore", "Overwrite", None) for change in self.changes)
+    def _refuse_lost_column(self, landing: _Landing, head: Head) -> None:
+        """Takes the commit back where a target is not there any more as it was committed.
 
-    def _judge(self, head: Head) -> FragmentJudge:
-        return FragmentJudge.of(self.change, head, self.changes, token=self.token, blanks=self.blanks)
-
-    def _targets_now(self, head: Head) -> tuple[FieldIdentity, ...]:
-        return targets_now(self.change, head, self.token)
-
-    def _still_fits(self, fragment: int, judge: FragmentJudge) -> bool:
-        """Tells whether what was followed to an earlier head still fits."""
-        one = self.followed.get(fragment)
-        if one is None or one.columns is None:
-            return False
-        return judge.fragment(one.columns).verdict is Verdict.VALID
-
-    def _add_columns(
-        self, head: lance.LanceDataset, there: Collection[str]
-    ) -> lance.LanceDataset | Lost | Unknown | None:
-        """Adds the new columns that a version lacks; None if there are none."""
-        missing = [arrow for arrow in self.change.new_columns if arrow.name not in there]
-        if not missing:
-            return None
-        token = self.token or uuid.uuid4().hex
-        outcome = add_null_columns(head, missing, token)
-        if outcome is None:
-            self.token = token
-            return self.snapshot.open_latest()
-        return outcome
-
-    def _fill_gaps(self, head: Head, plan: _Plan) -> lance.LanceDataset | Lost | Unknown | None:
-        """Gives fragments that have files of some target columns files of the others too; None where there was nothing to do."""
-
-        def blank(dataset: lance.LanceDataset, fragment: int, names: Sequence[str]) -> StagedColumns:
-            staged = self.stage.blank(dataset, fragment, names)
-            # Before the commit: where its answer is lost, the next round meets these files.
-            self.blanks.add(staged.name)
-            return staged
-
-        return fill_gaps(head, sorted(plan.parts), self._targets_now(head), blank, self.snapshot.storage)
-
-    def _replace(self, head: Head, plan: _Plan, retries: int) -> CommitResult | Lost | Unknown:
-        """Commits the round's column files."""
-        self.left = plan.left
-        result = self._result(head, plan, retries)
-        if not plan.parts:
-            self.files = frozenset()
-            return dataclasses.replace(result, version=head.dataset.version)
-        covered = {n: Covered.of(head.fragments[n], self.input_ids, done=True) for n in plan.parts}
-        others = frozenset(number for number in head.fragments if number not in covered)
-        coverage = Coverage(version=head.dataset.version, covered=covered, others=others)
-        return self._send(head, plan.parts, result, coverage)
-
-    def _send(
-        self, head: Head, parts: Mapping[int, FragmentColumns], result: CommitResult, coverage: Coverage
-    ) -> CommitResult | Lost | Unknown:
-        from lance import LanceOperation
-
-        staged = {number: parts[number].staged for number in sorted(parts)}
-        entries = column_entries(head, self.change.targets, staged, self.followed, self.stage.restore)
-        groups = [LanceOperation.DataReplacementGroup(*pair) for pair in entries]
-        outcome = attempt_commit(
-            head.dataset,
-            LanceOperation.DataReplacement(groups),
-            read_version=head.dataset.version,
-            properties=properties_of(result, self.change.commit_message),
-            storage_options=self.snapshot.storage,
-        )
-        sent = _Sent(head=head, parts=parts, left=self.left, coverage=coverage)
-        if isinstance(outcome, Unknown):
-            self.unanswered[result.retries] = sent
-        if not isinstance(outcome, Landed):
-            return outcome
-        return self._look_after(sent, dataclasses.replace(result, version=outcome.dataset.version), outcome.dataset)
-
-    def settled(self, result: CommitResult) -> CommitResult:
-        """Looks after a commit whose answer was lost and that was found in the history, as after any other."""
-        sent = self.unanswered.pop(result.retries, None)
-        if sent is None:
-            return result
-        return self._look_after(sent, result, open_from(self.snapshot, result.version))
-
-    def _look_after(self, sent: _Sent, result: CommitResult, landed: lance.LanceDataset) -> CommitResult:
-        """Takes note of what was committed, and looks whether it is right; `landed` is the version that it made, or a later one."""
-        head, parts, self.left = sent.head, sent.parts, sent.left
-        lost = lost_fragments(self.snapshot, head, result.version, parts, self.stage)
-        self.base = self.base or just_before(self.snapshot, head, result.version, self.change.targets)
-        self.landed = {**self.landed, **parts}
-        self.files = (self.files or frozenset()) | {part.staged.name for part in parts.values()}
-        self.result, self.committed = result, sent.coverage
-        self.slipped = False
-        if landed.version != head.dataset.version + 1:
-            self._examine(landed)
-        if lost:
-            self._give_up_lost(landed, lost)
-        return self.result
-
-    def _give_up_lost(self, landed: lance.LanceDataset, lost: Sequence[int]) -> None:
-        """Takes fragments back that have lost their files; without these nobody could read them."""
-        what = "its column file was deleted while it was committed, as by a cleanup of files that no version names"
-        if self.follow is not None:
-            self._take_back(Head.of(landed))
-            raise conflict_error(
-                self.change, self.uri, dict.fromkeys(lost, what), landed.version, "the commit was taken back at once"
-            )
-        mine = {number: self.landed.pop(number) for number in lost}
-        self._put_back(mine, landed.version, job_id=f"{self.job_id}-lost")
-        self.left = {**self.left, **dict.fromkeys(lost, what)}
-        self.files = (self.files or frozenset()) - {part.staged.name for part in mine.values()}
-
-    def _examine(self, landed: lance.LanceDataset) -> None:
-        """Looks for what slipped in between the look at the head and the commit.
-
-        Measured: pylance accepts a DataReplacement over an in-place rewrite of an input column without a conflict.
+        Raises:
+            CommitConflictError: It is not.
         """
-        head = self._look(landed)
-        wrong = self._wrong(head)
-        if not wrong:
-            return
-        lost = lost_column(self.change, head, self.changes)
+        lost = lost_column(self.job.change, head, self.planner.changes)
         if lost is not None:
-            self._take_back(head)
-            raise conflict_error(
-                self.change, self.uri, dict.fromkeys(wrong, lost), landed.version, "the commit was taken back at once"
-            )
-        _logger.warning(
-            "while version %d of %s was committed, fragments %s changed",
-            landed.version,
-            self.uri,
-            shown(sorted(wrong)),
-        )
-        if self.follow is None:
-            self.left = {**self.left, **wrong}
-        else:
-            self.slipped = True
+            self._take_back(landing, head)
+            reasons = dict.fromkeys(landing.parts, lost)
+            raise conflict_error(self.job.change, self.uri, reasons, head.dataset.version, "the commit was taken back")
 
-    def _wrong(self, head: Head) -> dict[int, str]:
-        """Returns why fragments that were committed are not right in a later version."""
-        lost = lost_column(self.change, head, self.changes)
-        if lost is not None:
-            return dict.fromkeys(self.landed, lost)
-        judge = self._judge(head)
-        judged = {number: judge.fragment(part, ours=part.staged.name) for number, part in self.landed.items()}
-        return {number: one.reason for number, one in judged.items() if one.verdict is not Verdict.VALID}
-
-    def _result(self, head: Head, plan: _Plan, retries: int) -> CommitResult:
-        total = sum(part.rows for number, part in self.parts.items() if number not in plan.left)
-        rows = 0
-        for number, part in plan.parts.items():
-            if number in self.parts and number not in self.followed:
-                deleted = head.fragments[number].num_deletions - part.fragment.num_deletions
-                rows += part.rows - min(deleted, part.rows)
-        carried = sum(one.carried for one in self.followed.values())
-        nulled = sum(one.nulled for one in self.followed.values())
-        return CommitResult(
-            uri=self.uri,
-            operation="backfill",
-            job_id=self.job_id,
-            version=0,
-            read_version=self.change.read_version,
-            rows=rows + carried,
-            fragments=len(plan.parts),
-            retries=retries,
-            columns=tuple(column.name for column in self.change.targets),
-            added_columns=tuple(self.change.new_columns.names),
-            input_columns=tuple(column.name for column in self.change.inputs),
-            inputs_from=self.change.inputs_from,
-            fragments_gone=plan.gone,
-            rows_carried=carried,
-            rows_nulled=nulled,
-            rows_gone=max(0, total - rows - carried - nulled),
-            new_rows=plan.new_rows,
-        )
-
-    def _take_back(self, head: Head) -> None:
+    def _take_back(self, landing: _Landing, head: Head) -> None:
         """Gives the fragments that still have our files their previous values again."""
-        self._put_back(self.landed, head.dataset.version, job_id=self.job_id)
-
-    def _put_back(self, parts: Mapping[int, FragmentColumns], since: int, *, job_id: str) -> None:
-        base = self.base
-        if base is None:
-            raise CommitError(
-                f"nothing was committed yet - at {self.uri} - this is a fault of lance-spark", uri=self.uri
-            )
-        by_id = {column.id: column.name for column in base.fields}
-        names = [by_id.get(column.id, column.name) for column in self.change.targets]
+        base = landing.before
+        names = [column.name for column in self.job.change.targets]
         take_back(
-            self.snapshot,
-            parts,
-            lambda fragment: self.stage.restore(base.dataset, fragment, names),
-            self._targets_now,
-            job_id=job_id,
-            since=since,
-            policy=self.policy,
+            self.job.snapshot,
+            landing.parts,
+            lambda fragment: self.job.stage.restore(base.dataset, fragment, names),
+            job_id=self.job.job_id,
+            since=head.dataset.version,
+            policy=self.job.policy,
         )

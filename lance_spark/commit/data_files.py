@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
@@ -15,37 +15,6 @@ if TYPE_CHECKING:
     import lance
     import pyarrow as pa
     from lance.fragment import DataFile, FragmentMetadata
-
-
-def column_entries(
-    head: Head,
-    targets: Sequence[FieldIdentity],
-    staged: Mapping[int, StagedColumns],
-    followed: Collection[int],
-    restore: Callable[[lance.LanceDataset, int, Sequence[str]], StagedColumns],
-) -> Iterator[tuple[int, DataFile]]:
-    """Yields the entries of column files, fragment by fragment.
-
-    Args:
-        head: The version that they are to be committed on.
-        targets: The columns, under the names of the version that the values belong to.
-        staged: The files, by fragment.
-        followed: Fragments whose files were written for this version, and name the columns as it does.
-        restore: Stages the values that columns have in a version's fragment.
-    """
-    by_id = {column.id: column.name for column in head.fields}
-    names = [by_id.get(column.id, column.name) for column in targets]
-    renamed = names != [column.name for column in targets]
-    for as_now in (False, True):
-        chosen = [number for number in staged if (number in followed) == as_now]
-        files = [staged[number] for number in chosen]
-        if renamed and chosen and not as_now:
-            # Lance finds columns by name. A file of the same columns under the names of now tells their ids, and serves nothing else; of what
-            # they have, because they may not be NULL.
-            like = restore(head.dataset, chosen[0], names)
-            yield from zip(chosen, data_files(head.dataset, [like, *files])[1:], strict=True)
-        else:
-            yield from zip(chosen, data_files(head.dataset, files), strict=True)
 
 
 def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> list[DataFile]:

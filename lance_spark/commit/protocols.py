@@ -1,4 +1,4 @@
-"""What a door gives to a commit of column files, and what it gets back."""
+"""What a write or a job gives to a commit of column files, and what it gets back."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
-from lance_spark.commit.changes import CommitResult, FollowedColumns, StagedColumns
+from lance_spark.commit.changes import CommitResult, RebasedColumns, StagedColumns
 from lance_spark.commit.conflicts.row_lineage import Lineage
 
 if TYPE_CHECKING:
@@ -25,22 +25,17 @@ class Stage(Protocol):
     def missing(self, names: Sequence[str]) -> Collection[str]:
         """Returns those data files that are not there: Lance commits without an error what was deleted a moment before."""
 
-    def remove_remains(self, version: int, read_version: int) -> None:
-        """Removes what a commit made where a table was deleted a moment before; nothing, if others have committed after it.
-
-        Args:
-            version: The version that it made.
-            read_version: The version that it was made on.
-        """
+    def remove_remains(self, version: int) -> None:
+        """Removes the version that a commit made where a table was deleted a moment before; nothing, if others have committed after it."""
 
 
-class Follow(Protocol):
-    """Finds the values of rows that cannot be applied where they were staged for, and stages them for where the rows are."""
+class Rebaser(Protocol):
+    """Finds the values of rows that cannot be committed where they were staged for, and stages them for where the rows are."""
 
     def __call__(
         self, head: lance.LanceDataset, lineage: Lineage, fragments: Sequence[int], /
-    ) -> Sequence[FollowedColumns]:
-        """Looks at fragments of the head row by row.
+    ) -> Sequence[RebasedColumns]:
+        """Looks at fragments of the latest version row by row.
 
         Args:
             head: The version that they are of.
@@ -48,9 +43,8 @@ class Follow(Protocol):
             fragments: Ids of the fragments.
 
         Raises:
-            CommitConflictError: Inputs changed, and the user wants to hear of it.
-            CommitImpossibleError: Rows have moved, and nothing tells where to.
-            CarryOverTooLargeError: There is more than the committing process may carry over.
+            CommitConflictError: Inputs changed, and the user wants to hear of it; or more has moved than the user allows to carry over.
+            CommitImpossibleError: What tells where rows have moved to was cleaned up.
         """
 
 
@@ -60,10 +54,10 @@ class Outcome:
 
     Attributes:
         result: What was committed.
-        left: Why fragments were not committed, or are committed and not right any more; of a job that looks after them itself.
+        conflicts: Why fragments were not committed, or are committed and not right any more; only without a :class:`Rebaser`.
         files: Names of the files that the version has of this commit; None where an earlier attempt had committed already.
     """
 
     result: CommitResult
-    left: Mapping[int, str] = field(default_factory=dict)
+    conflicts: Mapping[int, str] = field(default_factory=dict)
     files: frozenset[str] | None = None

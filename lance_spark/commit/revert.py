@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
@@ -11,7 +11,6 @@ from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.commit_loop import run_rounds
 from lance_spark.commit.conflicts.history import UNDONE_KEY
-from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.commit.conflicts.table_state import Head
 from lance_spark.commit.data_files import file_named, same_columns
 from lance_spark.dataset import DatasetRef
@@ -28,7 +27,6 @@ def take_back(
     snapshot: DatasetRef,
     parts: Mapping[int, FragmentColumns],
     restore_file: RestoreFile,
-    targets_of: Callable[[Head], Sequence[FieldIdentity]],
     *,
     job_id: str,
     since: int,
@@ -40,7 +38,6 @@ def take_back(
         snapshot: The table, at the version that the values belong to.
         parts: The files, by fragment.
         restore_file: Stages the previous values.
-        targets_of: Returns the target columns that a version has.
         job_id: The job whose commit it was.
         since: The version after which to look for an earlier attempt of this.
         policy: Bounds of the retries.
@@ -60,7 +57,7 @@ def take_back(
             if dataset is None:
                 return nothing
             head = Head.of(dataset)
-            live = {i for column in targets_of(head) for i in column.ids}
+            live = {i for column in head.fields for i in column.ids}
             groups = []
             for fragment, part in parts.items():
                 now = head.fragments.get(fragment)

@@ -24,11 +24,17 @@ def open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
         check_still_there(snapshot)
         return snapshot.open()
     except (SnapshotError, VersionNotFoundError, TableNotFoundError) as error:
-        raise CommitImpossibleError(
-            f"version {snapshot.version}, which the values were computed on, is not there any more: {error} - nothing was committed; "
-            "read the table again and write again",
-            uri=snapshot.uri,
-        ) from error
+        raise cleaned_up(snapshot, error) from error
+
+
+def cleaned_up(snapshot: DatasetRef, why: object) -> CommitImpossibleError:
+    """Returns the error for values of which nothing tells any more where their rows are, or whether their inputs are the same."""
+    return CommitImpossibleError(
+        f"rows may have moved or changed since version {snapshot.version}, which the values were computed on, and what tells of it was cleaned "
+        f"up: {why} - at {snapshot.uri} - nothing was committed; read the table again and write again; to keep a version while a long write "
+        "runs, tag it (Table.backfill: protect_snapshot=True)",
+        uri=snapshot.uri,
+    )
 
 
 def check_still_there(snapshot: DatasetRef) -> None:

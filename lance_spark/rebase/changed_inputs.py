@@ -39,8 +39,8 @@ def changed_rows(
         head_id: The fragment that they are in.
         moved: Which rows: live ones of the newer version, ascending where they were. One that is deleted in the older version, and that
             a restore has brought back since, counts as changed.
-        columns: Field ids of top-level columns. One that the newer version does not have any more cannot have changed; one that the older
-            version did not have yet, or had with another type, has.
+        columns: Field ids of top-level columns. One that the newer version does not have any more cannot have changed; one that was cast
+            or made anew since has, as one that the older version did not have yet.
 
     Returns:
         One flag per row of `moved`.
@@ -96,9 +96,12 @@ def _names(base: lance.LanceDataset, head: lance.LanceDataset, columns: Sequence
     """Returns the names that columns have in both versions; None where one of them has become comparable to nothing."""
     then = {column.id: column for column in field_identities(base.lance_schema)}
     now = {column.id: column for column in field_identities(head.lance_schema)}
+    names = {column.name for column in now.values()}
     pairs = []
     for number in dict.fromkeys(columns):
         if number not in now:
+            if number in then and then[number].name in names:
+                return None  # it was cast, or made anew
             continue
         if number not in then or then[number].type != now[number].type:
             return None

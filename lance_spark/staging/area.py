@@ -5,7 +5,6 @@ attempt leaves a marker in the table's own directory before it makes anything el
 
     _lance_spark/staging/<job>/open                          there from before the first task until the job is over
     _lance_spark/staging/<job>/committing                    there from before the first try to commit
-    _lance_spark/staging/<job>/pending                       where the commit had too much to carry over: what it takes to finish the job
     _lance_spark/staging/<job>/<attempt>/attempt             the marker
     _lance_spark/staging/<job>/<attempt>/...                 files that are not finished, and sorted runs
     data/<attempt>-<n>.lance                                 finished data files, n = 0, 1, ...
@@ -159,7 +158,6 @@ class Staging:
             functools.partial(_delete, session), [f"{self.folder}/{attempt}/{_MARKER}" for attempt in attempts]
         )
         _delete(session, f"{self.folder}/{_COMMITTING}")
-        _delete(session, self.pending)
         prune_folders(self.uri, self.folder)
         if leftovers:
             logger.info("deleted %s uncommitted data files of job %s in %s", len(leftovers), self.job_id, self.uri)
@@ -193,11 +191,6 @@ class Staging:
     def has_begun_commit(self) -> bool:
         """Tells whether a commit of this job has begun, in whatever process."""
         return self.session.contains(f"{self.folder}/{_COMMITTING}")
-
-    @property
-    def pending(self) -> str:
-        """Path of what somebody needs to finish the job, relative to the table; see :mod:`lance_spark.write.pending`."""
-        return f"{self.folder}/pending"
 
     def close_job(self) -> bool:
         """Ends the job: from here on no attempt begins and no commit. Runs on the driver, in another process than the commit.

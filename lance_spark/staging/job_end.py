@@ -15,13 +15,7 @@ from typing import TypeVar
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import find_job, named_files
 from lance_spark.dataset import DatasetRef, is_local
-from lance_spark.errors import (
-    CarryOverTooLargeError,
-    CommitError,
-    CommitImpossibleError,
-    CommitOutcomeUnknownError,
-    TableNotFoundError,
-)
+from lance_spark.errors import CommitError, CommitOutcomeUnknownError, TableNotFoundError
 from lance_spark.staging.area import Staging
 from lance_spark.staging.folders import remove_empty_folders
 
@@ -34,41 +28,17 @@ def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) 
     """Runs a commit, and deletes the job's files if it certainly did not happen.
 
     Raises:
-        Whatever `act` raises. After a `CommitOutcomeUnknownError` and a `CarryOverTooLargeError`, and after any other failure of an object store once the commit has begun,
-        the files are kept, because a request may still arrive.
+        Whatever `act` raises. After a `CommitOutcomeUnknownError`, and after any other failure of an object store once the commit has
+        begun, the files are kept, because a request may still arrive.
     """
     try:
         return act()
-    except (CommitOutcomeUnknownError, CarryOverTooLargeError):
+    except CommitOutcomeUnknownError:
         raise
     except BaseException as error:
         if isinstance(error, CommitError) or is_local(ref.uri) or not staging.has_begun_commit():
             _try_to_give_up(staging, ref)
         raise
-
-
-def commit_or_keep(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) -> _T:
-    """Runs a commit of what an earlier one has left, and deletes that only if no further call could commit it.
-
-    Raises:
-        Whatever `act` raises. After anything but a `CommitImpossibleError`, all that the job's tasks wrote is kept.
-    """
-    try:
-        return act()
-    except CommitImpossibleError:
-        _try_to_give_up(staging, ref)
-        raise
-    except BaseException:
-        _try_to_close(staging)
-        raise
-
-
-def _try_to_close(staging: Staging) -> None:
-    """Ends a job for its tasks that still run: they delete what they made. A further call opens it again."""
-    try:
-        staging.close_job()
-    except OSError as error:
-        logger.warning("job %s could not be closed: %s - at %s", staging.job_id, error, staging.uri)
 
 
 def _try_to_give_up(staging: Staging, ref: DatasetRef) -> None:
@@ -107,10 +77,7 @@ def give_up(staging: Staging, ref: DatasetRef) -> None:
 
 def abort(staging: Staging, ref: DatasetRef) -> None:
     """Does what Spark's abort is for. Spark calls it too where the commit's process died or its answer was lost."""
-    if staging.session.contains(staging.pending):
-        staging.close_job()
-        logger.info("what job %s wrote is kept for lance_spark.finish_backfill - at %s", staging.job_id, ref.uri)
-    elif staging.close_job() and find_commit(staging, ref) is None:
+    if staging.close_job() and find_commit(staging, ref) is None:
         logger.warning(
             "whether job %s was committed is not known, so its files are kept - at %s - lance_spark.cleanup deletes them later",
             staging.job_id,

@@ -49,7 +49,7 @@ class UntouchedFiles:
         """Returns those data files that are not there."""
         return missing_data_files(self._staging.uri, self._staging.storage_options, names)
 
-    def remove_remains(self, version: int, read_version: int) -> None:
+    def remove_remains(self, version: int) -> None:
         """Removes what a commit made where a table was deleted a moment before, if nothing came after it; a table made anew stays."""
         session = self._staging.session
         versions = session.list("_versions")
@@ -59,7 +59,7 @@ class UntouchedFiles:
         remains = [manifests[version], *(path for path in versions if path == "_versions/latest_version_hint.json")]
         if len(manifests) == 1:
             remains += [
-                path for path in session.list("_transactions") if path.startswith(f"_transactions/{read_version}-")
+                path for path in session.list("_transactions") if path.startswith(f"_transactions/{version - 1}-")
             ]
         for path in remains:
             session.delete_file(path)

@@ -55,7 +55,7 @@ class BackfillPlan:
         exclusive: Whether the planner rule promised each fragment's rows in one task and in order.
         commit_message: Kept with the version.
         on_stale: Whether a row whose inputs change meanwhile is NULL, or an error.
-        carry_over_max_bytes: Most bytes of values that the commit carries over.
+        carry_over_max_bytes: Most bytes of values that the commit carries over; None is without a limit.
     """
 
     snapshot: DatasetRef
@@ -72,7 +72,7 @@ class BackfillPlan:
     exclusive: bool
     commit_message: str | None
     on_stale: Literal["null", "error"]
-    carry_over_max_bytes: int
+    carry_over_max_bytes: int | None
 
 
 def plan_backfill(

@@ -22,12 +22,18 @@ from lance_spark.commit.changes import (
     FragmentColumns,
 )
 from lance_spark.commit.column_commit import commit_columns
-from lance_spark.commit.conflicts.coverage import Covered
+from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, fragment_identity
 from lance_spark.commit.protocols import Outcome
 from lance_spark.commit.snapshot import open_snapshot
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
-from lance_spark.errors import CarryOverTooLargeError, CommitConflictError, CommitError, CommitImpossibleError
+from lance_spark.errors import (
+    CommitConflictError,
+    CommitError,
+    CommitImpossibleError,
+    SnapshotError,
+    VersionNotFoundError,
+)
 from lance_spark.options import WriteOptions
 from lance_spark.rebase.carry_over import CarryOver, CarryPlan
 from lance_spark.rows.row_addresses import Rejected, SnapshotRows, Verifier, addresses_in
@@ -37,7 +43,6 @@ from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, f
 from lance_spark.staging.placeholder_files import UntouchedFiles
 from lance_spark.types import WriteConverter
 from lance_spark.write.column_write_plan import BackfillPlan, plan_backfill
-from lance_spark.write.pending import Pending, leave_pending
 from lance_spark.write.sorted_runs import Run, RunWriter, merge_runs
 
 if TYPE_CHECKING:
@@ -113,7 +118,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
 
         Raises:
             ValueConversionError: A value does not fit its column.
-            SnapshotError: The table was made anew meanwhile.
+            SnapshotError: The version that was read was cleaned up, or the table was made anew.
             CommitError: The planner rule's promise of order was not kept.
         """
         plan = self.backfill
@@ -121,7 +126,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         first = next(batches, None)
         if first is None:
             return ColumnsWritten()
-        dataset = plan.snapshot.open()
+        dataset = self._open_snapshot()
         rows, rejected = SnapshotRows(dataset), Rejected()
         verifier = Verifier(rows, plan.verify_columns)
         attempt = self.staging.begin_attempt()
@@ -161,6 +166,16 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         finally:
             # A run file is never asked for again once the job is over.
             attempt.clear_if_over()
+
+    def _open_snapshot(self) -> lance.LanceDataset:
+        snapshot = self.backfill.snapshot
+        try:
+            return snapshot.open()
+        except VersionNotFoundError as error:
+            raise SnapshotError(
+                f"version {snapshot.version}, which the rows were read at, was cleaned up while tasks of the write ran: {error} - at {snapshot.uri} "
+                "- nothing was committed; read the table again and write again; to keep a version while a long write runs, tag it"
+            ) from error
 
     def _verified(
         self,
@@ -214,26 +229,20 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         carry = CarryPlan(
             snapshot=plan.snapshot,
             targets=plan.targets,
-            identities=plan.target_identities,
             inputs=plan.inputs,
             on_stale=plan.on_stale,
             max_bytes=plan.carry_over_max_bytes,
         )
-        carried = CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments})
-        change = self._change(fragments)
-        try:
-            outcome = commit_columns(
-                plan.snapshot,
-                change,
-                job_id=self.staging.job_id,
-                stage=self._untouched,
-                others=fragments_of_snapshot(plan.snapshot),
-                follow=carried,
-                policy=self._policy,
-            )
-        except CarryOverTooLargeError:
-            leave_pending(self.staging, Pending(change=change, carry=carry, policy=self._policy))
-            raise
+        rebaser = CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments})
+        outcome = commit_columns(
+            plan.snapshot,
+            self._change(fragments),
+            job_id=self.staging.job_id,
+            stage=self._untouched,
+            snapshot_fragments=_fragments_of(plan.snapshot),
+            rebaser=rebaser,
+            policy=self._policy,
+        )
         return fragments, outcome
 
     def _collect(self, messages: Sequence[ColumnsWritten]) -> tuple[FragmentColumns, ...]:
@@ -281,7 +290,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
                 'df.repartitionByRange("_rowaddr").sortWithinPartitions("_rowaddr") in fewer, larger partitions',
                 plan.snapshot.uri, sum(run.rows for run in runs), len(runs),
             )  # fmt: skip
-        rows = SnapshotRows(self._snapshot_or_head(seen))
+        rows = SnapshotRows(self._open_for_merge(seen))
         files = ColumnFiles(self.staging.begin_attempt(), rows, plan.targets, rejected)
         try:
             for addresses, values in merge_runs(self.staging, runs, rejected, columns=plan.targets.schema.names):
@@ -292,27 +301,27 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             files.discard()
             raise
 
-    def _snapshot_or_head(self, seen: Mapping[int, FragmentMetadata]) -> lance.LanceDataset:
-        """Opens the snapshot; where it was cleaned up, the head, if it has all of the fragments that rows were read of.
+    def _open_for_merge(self, seen: Mapping[int, FragmentMetadata]) -> lance.LanceDataset:
+        """Opens the snapshot; where it was cleaned up, the latest version, if the fragments are there as they were read.
 
         Raises:
             CommitImpossibleError: Neither is possible.
         """
-        snapshot = self.backfill.snapshot
+        plan = self.backfill
+        columns = [column for column in (*plan.inputs, *plan.target_identities) if column.id != UNKNOWN_FIELD]
         try:
-            return open_snapshot(snapshot)
-        except CommitImpossibleError as error:
-            head = replace(snapshot, version=None, incarnation=None).open_latest()
+            return open_snapshot(plan.snapshot)
+        except CommitImpossibleError:
+            latest = plan.snapshot.open_latest()
             for number, fragment in seen.items():
-                now = head.get_fragment(number)
-                same = now is not None and Covered.of(fragment, (), done=False).is_same(now.metadata, replaced=True)
-                if not same:
-                    raise CommitImpossibleError(
-                        f"fragment {number} is not in the table any more, and the version that was read is not there either to tell where its rows "
-                        f"are: {error}",
-                        uri=snapshot.uri,
-                    ) from error
-            return head
+                now = latest.get_fragment(number)
+                read = fragment_identity(fragment, columns, ())
+                if (
+                    now is None
+                    or replace(fragment_identity(now.metadata, columns, ()), deleted_rows=read.deleted_rows) != read
+                ):
+                    raise
+            return latest
 
     def _refuse_missing(self, fragments: Sequence[FragmentColumns]) -> None:
         names = [part.staged.name for part in fragments]
@@ -338,9 +347,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         )
 
 
-def fragments_of_snapshot(snapshot: DatasetRef) -> frozenset[int] | None:
-    """Returns the ids of a snapshot's fragments; None where the snapshot was cleaned up."""
+def _fragments_of(snapshot: DatasetRef) -> frozenset[int]:
+    """Returns the ids of a snapshot's fragments; none where the snapshot was cleaned up."""
     try:
         return frozenset(fragment.fragment_id for fragment in open_snapshot(snapshot).get_fragments())
     except CommitImpossibleError:
-        return None
+        return frozenset()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from tests.histories.administration import CleanUp, Restore, Ruin
+from tests.histories.administration import CleanUp, Rename, Restore, Ruin
 from tests.histories.jobs import CHECKPOINT, is_selected, value
 from tests.histories.model import Run, Story
 from tests.histories.operations import INPUT, Append, Compact, Delete, Operation, RewriteInput, RewriteTarget
@@ -23,20 +23,32 @@ def is_excused(story: Story, run: Run, error: Caught, ruined: frozenset[str] | N
     if ruined is not None and run.start.column in ruined and error.kind == "CommitImpossibleError":
         return True
     since = [act for number, act in story.acts if number > run.snapshot]
+    cleaned = [act for act in since if isinstance(act, CleanUp)]
+    if any(act.files for act in cleaned) and error.kind == "CommitOutcomeUnknownError":
+        return True  # files went in the moment of the commit
     if not run.is_write:
         return False
+    if (
+        any(isinstance(act, Rename) and act.column == run.start.column for act in since)
+        and error.kind == "CommitConflictError"
+    ):
+        return True
     added = run.start.column == "d" and (any(isinstance(act, Restore) for act in since) or story.overlapping(run))
     if added and error.kind in ("CommitImpossibleError", "CommitConflictError"):
         return True  # the column that it adds: another one added it too, or a restore took it away
     changed = any(seen.by != run.name for number, seen in story.versions.items() if number > run.snapshot)
     if run.start.on_stale == "error" and changed and error.kind == "CommitConflictError":
         return True
-    cleaned = [act for act in since if isinstance(act, CleanUp)]
     if any(act.files for act in cleaned) and error.kind == "CommitConflictError":
         return True  # what was written and not committed is gone
-    # Nobody can tell any more whether the rows of a fragment that is not there were moved or deleted, nor those of a new one added or moved.
-    moved = any(act.moves_rows or isinstance(act, (Append, Compact, Delete)) for act in since)
-    return bool(cleaned) and moved and error.kind == "CommitImpossibleError"
+    if cleaned and error.kind == "SnapshotError":
+        return True  # a task of the write began after it
+    # Nobody can tell any more where rows moved to, or which of them changed; nor whether rows that are gone are among new ones.
+    moved = any(act.moves_rows or isinstance(act, (Compact, RewriteInput, RewriteTarget, Restore)) for act in since)
+    moved |= any(isinstance(act, Delete) for act in since) and any(isinstance(act, Append) for act in since)
+    moved |= bool(story.overlapping(run))
+    taken_back = error.kind == "CommitConflictError" and "taken back" in error.trace
+    return bool(cleaned) and moved and (error.kind == "CommitImpossibleError" or taken_back)
 
 
 def wrong_counters(story: Story, run: Run) -> list[str]:

@@ -305,10 +305,7 @@ class Judge:
             return {life.left, ours}  # a restore took its fragment away, and brought it back where it was before
         if life.changed:
             return {None, *given, *([ours] if life.inputs[-1] == life.inputs[0] else [])}
-        # Where nobody can tell any more what its inputs were, it has none.
-        untold = life.stamped and self.story.was_done(CleanUp, self.run.snapshot, self.end)
-        kept = given if life.moved or life.restored else set()
-        return {ours, *kept, *([None] if untold else [])}
+        return {ours, *(given if life.moved or life.restored else set())}
 
     def _is_selected(self, key: int, then: Row) -> bool:
         start = self.run.start

@@ -89,12 +89,11 @@ def _one(*operations: st.SearchStrategy[Any]) -> st.SearchStrategy[list[Any]]:
 
 _COLUMN = (
     "lance_spark.commit.conflicts.errors:judge_column",
-    "lance_spark.commit.column_commit:judge_column",
     "lance_spark.backfill.driver.rounds:judge_column",
 )
 _CHANGED = ("lance_spark.backfill.reuse.value_finder:changed_rows", "lance_spark.rebase.carry_over:changed_rows")
-_FRAGMENT = "lance_spark.commit.column_commit:judge_fragment"
-_PLAN = "lance_spark.commit.column_commit:_ColumnCommit._plan"
+_FRAGMENT = "lance_spark.commit.conflicts.verdicts:judge_fragment"
+_PLAN = "lance_spark.commit.column_plan:Planner.plan"
 _STATE = "lance_spark.commit.conflicts.coverage:Coverage._state"
 _OF = "lance_spark.rebase.row_origins:Origins.of"
 _LINEAGE = "lance_spark.commit.conflicts.row_lineage:Lineage"
@@ -137,7 +136,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a fragment that is gone is an error": Mutant(
         row="delete fragments",
-        patches={"lance_spark.commit.column_commit:decide": broken.gone_is_an_error},
+        patches={"lance_spark.commit.column_plan:decide": broken.gone_is_an_error},
         acts=_one(st.just(DeleteFragment((9,)))),
         starts=_EITHER,
     ),
@@ -164,7 +163,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "stale values stay in a write": Mutant(
         row="update by row rewrite, changed inputs, DataFrame write",
-        patches={"lance_spark.rebase.carry_over:CarryOver._sorted_out": broken.nothing_is_stale},
+        patches={"lance_spark.rebase.carry_over:CarryOver._changed": broken.nothing_is_stale},
         acts=_one(st.one_of(_UPDATE_INPUT, _REWRITE)),
         starts=_write(),
         stable=_STABLE,
@@ -246,7 +245,7 @@ MUTANTS: dict[str, Mutant] = {
         row="restore past the column, overwrite, drop, type change",
         patches={
             **dict.fromkeys(_COLUMN, broken.any_column_will_do),
-            "lance_spark.commit.column_commit:refuse_overwritten": broken.constant(None),
+            "lance_spark.commit.column_plan:refuse_overwritten": broken.constant(None),
         },
         acts=_one(st.sampled_from(RUINS[:-1]).map(lambda how: Ruin("w", how))),
         starts=st.sampled_from([Start("one", door, "w", until="commit") for door in ("job", "write")]),  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ import lance_spark
 from lance_spark.checkpoints import checkpoint_store
 from tests.histories import jobs
 from tests.histories.accounts import is_excused, unaccounted_calls, wrong_counters
-from tests.histories.administration import Ruin
+from tests.histories.administration import Restore, Ruin
 from tests.histories.checking import WrongError, check_indexes, check_values, differences, look, world_of
 from tests.histories.model import (
     Act,
@@ -290,11 +290,24 @@ class Runner:
         if running.process is not None:
             self._pool.give_back(running.process)
         if run.end in self.story.broken:
-            raise WrongError(
-                f"after {name} nobody can read version {run.end}, because files of it are missing: {run.outcome}"
-            )
+            self._restore(run)
         self.story.calls = jobs.calls(self._home)
         self._check_run(run)
+
+    def _restore(self, run: Run) -> None:
+        """Does what the error of a backfill says whose files were deleted in the moment of its commit."""
+        told = run.outcome
+        if not isinstance(told, Caught) or told.kind != "CommitOutcomeUnknownError":
+            raise WrongError(
+                f"after {run.name} nobody can read version {run.end}, because files of it are missing: {told}"
+            )
+        said = re.search(r"restore version (\d+)", told.trace)
+        if said is None:
+            raise WrongError(f"{run.name} does not say which version to restore: {told.trace}")
+        restore = Restore(version=int(said[1]))
+        restore.act(self._uri)
+        self._look(restore)
+        self.story.acts.append((self.story.head.number, restore))
 
     def _kill(self, name: str) -> None:
         running, run = self._running[name], self.story.runs[name]

@@ -13,8 +13,8 @@ from lance.fragment import DataFile, FragmentMetadata
 from lance.schema import LanceSchema
 from pyspark.sql.types import LongType
 
+from lance_spark.commit.append_commit import commit_rows
 from lance_spark.commit.changes import CommitResult, RowsToCommit
-from lance_spark.commit.commit_loop import commit_rows
 from lance_spark.commit.conflicts.identity import field_identities
 from tests.lance_spark.write.backfills import Backfill, computed, snapshot_rows
 from tests.object_stores.stores import Place

@@ -100,7 +100,7 @@ class GroupCommits:
             # Concurrent writers came first again and again; the next round looks at what they did.
             self.done.states.conflicts(dict.fromkeys((one.fragment_id for one in group), str(error)))
             return
-        self.done.states.conflicts(outcome.left)
+        self.done.states.conflicts(outcome.conflicts)
         # None: the commit was found in the history. Then a file that no version names may stay, rather than one go that a version names.
         files = frozenset(one.file or "" for one in group) if outcome.files is None else outcome.files
         self.done.landed.update(one.fragment_id for one in group if one.file in files)
@@ -110,7 +110,7 @@ class GroupCommits:
         # No files: nothing of the group fits any more, and no version was made.
         if outcome.files != frozenset() and outcome.result.version not in self.done.versions:
             self.done.versions.append(outcome.result.version)
-        self._note([one for one in group if one.fragment_id not in outcome.left], outcome.result)
+        self._note([one for one in group if one.fragment_id not in outcome.conflicts], outcome.result)
         self.refuse_other_udf()
 
     def drop_own_checkpoints(self) -> None:
@@ -157,10 +157,11 @@ class GroupCommits:
                 inputs_from="option",
                 fragments=tuple(parts),
                 commit_message=f"backfill of {', '.join(self._prepared.columns)} by UDF {spec.key.udf_name} (job {spec.job_id})",
+                advice="nothing more is committed, and what was computed is kept; run the backfill again",
             ),
             job_id=f"{spec.staging.job_id}-{self.done.groups}",
             stage=self._untouched,
-            others=self._there,
+            snapshot_fragments=self._there,
             policy=self._policy,
             history=self.done.history,
         )

@@ -6,7 +6,14 @@ from collections.abc import Mapping, Sequence
 
 from lance_spark.commit.changes import ColumnsToCommit
 from lance_spark.commit.conflicts.table_state import Head
-from lance_spark.commit.conflicts.verdicts import Change, Verdict, judge_column, judge_new_column
+from lance_spark.commit.conflicts.verdicts import (
+    Change,
+    Judgement,
+    Verdict,
+    judge_column,
+    judge_input,
+    judge_new_column,
+)
 from lance_spark.dataset import moments_of
 from lance_spark.errors import CommitConflictError, CommitImpossibleError
 
@@ -28,24 +35,49 @@ def refuse_other_columns(
 
     Raises:
         CommitImpossibleError: A column was dropped or changed, or may be another one.
-        CommitConflictError: Somebody else added a column of the same name.
+        CommitConflictError: A column was renamed, or a concurrent writer added one of the same name.
     """
+    where = f"at {uri}, version {head.dataset.version}, read at version {change.read_version}"
     for column in change.targets:
         if column.id >= 0:
             judgement = judge_column(column, head.fields, changes)
         else:
             judgement = judge_new_column(column.name, column.type, head.fields, mine=token, is_filled=head.is_filled)
         if judgement.verdict is Verdict.IMPOSSIBLE:
-            raise CommitImpossibleError(
-                f"the values cannot be applied: {judgement.reason}{moments_of(head.dataset, judgement.versions)} - at {uri}, version "
-                f"{head.dataset.version}, read at version {change.read_version} - nothing was committed; read the table again and "
-                "write again; values in checkpoints stay, and serve a column that is the same",
-                uri=uri,
-            )
+            raise _impossible(change, judgement, head, where, uri)
         if judgement.verdict is Verdict.CONFLICT:
             raise CommitConflictError(
-                f"{judgement.reason} - at {uri}, version {head.dataset.version}, read at version {change.read_version} - "
-                "nothing was committed; read the table again and write again, or choose another name",
+                f"{judgement.reason} - {where} - {change.advice}, or choose another name", uri=uri
+            )
+    refuse_renamed(change, head, uri)
+    for column in change.inputs:
+        judgement = judge_input(column, head.fields, changes)
+        if judgement.verdict is Verdict.IMPOSSIBLE:
+            raise _impossible(change, judgement, head, where, uri)
+
+
+def _impossible(
+    change: ColumnsToCommit, judgement: Judgement, head: Head, where: str, uri: str
+) -> CommitImpossibleError:
+    moments = moments_of(head.dataset, judgement.versions)
+    return CommitImpossibleError(
+        f"the values cannot be applied: {judgement.reason}{moments} - {where} - {change.advice}", uri=uri
+    )
+
+
+def refuse_renamed(change: ColumnsToCommit, head: Head, uri: str) -> None:
+    """Refuses values of a column that has another name by now: Lance finds the columns of a file by name.
+
+    Raises:
+        CommitConflictError: It has.
+    """
+    now = {column.id: column.name for column in head.fields}
+    for column in change.targets:
+        name = now.get(column.id, column.name)
+        if name != column.name:
+            raise CommitConflictError(
+                f"column {column.name!r} was renamed to {name!r} while its values were computed - at {uri}, version {head.dataset.version}, read "
+                f"at version {change.read_version} - {change.advice}",
                 uri=uri,
             )
 
@@ -61,38 +93,7 @@ def refuse_overwritten(change: ColumnsToCommit, head: Head, changes: Sequence[Ch
         last = overwritten[-1]
         raise CommitImpossibleError(
             f"the table was overwritten: {last.text}{moments_of(head.dataset, [last.version])} - at {uri}, read at version "
-            f"{change.read_version} - nothing was committed; read the table again and write again",
-            uri=uri,
-        )
-
-
-def refuse_untold_moves(change: ColumnsToCommit, head: Head, uri: str) -> None:
-    """Refuses values of rows of which some were written anew elsewhere, where the version that tells which ones was cleaned up.
-
-    Stable row ids come with the versions at which rows were made and last written: a row that is as old as the values, and was written
-    since, has moved. Without them nobody could tell, and rows that moved are as whoever moved them left them.
-
-    Raises:
-        CommitImpossibleError: Rows with values are not where they were, and there are such rows.
-    """
-    there = {part.fragment_id for part in change.fragments}
-    before = {part.fragment_id: part.fragment.num_deletions for part in change.fragments}
-    lost = any(n not in head.fragments or head.fragments[n].num_deletions > count for n, count in before.items())
-    elsewhere = [head.dataset.get_fragment(number) for number in head.fragments if number not in there]
-    if not lost or not elsewhere or not head.dataset.has_stable_row_ids:
-        return
-    version = change.read_version
-    moved = head.dataset.scanner(
-        columns=[],
-        with_row_id=True,
-        fragments=[fragment for fragment in elsewhere if fragment is not None],
-        filter=f"_row_created_at_version <= {version} AND _row_last_updated_at_version > {version}",
-        limit=1,
-    )
-    if moved.to_table().num_rows:
-        raise CommitImpossibleError(
-            f"rows were updated since version {version}, which was cleaned up, so that nothing tells whether their values are right - at {uri}, "
-            f"version {head.dataset.version} - nothing was committed; read the table again and write again",
+            f"{change.read_version} - {change.advice}",
             uri=uri,
         )
 
@@ -120,7 +121,7 @@ def conflict_error(
         hint = ", and name the columns that the values depend on with option('input_columns', ...): all were assumed"
     return CommitConflictError(
         f"{len(blocked)} of {len(change.fragments)} fragments changed since version {change.read_version}, so that the values do not fit: "
-        f"{parts} - at {uri}, version {version} - {done}; read the table again and write again{hint}",
+        f"{parts} - at {uri}, version {version} - {done}; {change.advice}{hint}",
         uri=uri,
         fragments=sorted(blocked),
     )
@@ -133,7 +134,7 @@ def shown(ids: Sequence[int]) -> str:
 
 
 def lost_column(change: ColumnsToCommit, head: Head, changes: Sequence[Change]) -> str | None:
-    """Tells what became of a target column that is not there any more as it was committed."""
+    """Tells what became of a target column that is not there any more as it was committed; under another name it is."""
     for column in change.targets:
         if column.id >= 0:
             judgement = judge_column(column, head.fields, changes)

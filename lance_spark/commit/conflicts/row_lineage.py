@@ -149,6 +149,7 @@ class Lineage:
     Attributes:
         complete: Whether every transaction on the way is known. Where not, the origins of fragments that may have come out of a lost one
             are None.
+        cleaned_up: Whether a transaction on the way was cleaned up. A restore to before the older version is incomplete too, and known.
         replaced: Whether the table was overwritten or restored on the way, or may have been: an id may mean another fragment then.
     """
 
@@ -158,6 +159,7 @@ class Lineage:
         self._made: dict[int, _Made] = {}
         self._moved: dict[str, npt.NDArray[np.uint32]] = {}
         self.complete = True
+        self.cleaned_up = False
         self.replaced = replaced
         at: _State | None = state
         while at is not None:
@@ -167,6 +169,7 @@ class Lineage:
                 if at.step.touched is not None:
                     self._moved.update(dict.fromkeys(at.step.moved, at.step.touched))
             self.complete = self.complete and not at.lost
+            self.cleaned_up = self.cleaned_up or (at.step is not None and at.step.name is None)
             at = at.earlier
         self._there_before: frozenset[int] | None = None
         self._opened: lance.LanceDataset | None = None
@@ -194,7 +197,7 @@ class Lineage:
             earlier = states[step.version - 1]
             state = _State(earlier=earlier, step=step)
             if step.name is None:
-                state, replaced = _State(earlier=earlier, lost=True), True
+                state, replaced = _State(earlier=earlier, step=step, lost=True), True
             elif step.restored is not None:
                 # Back to before the beginning: what is there now may be what the older version had under other ids.
                 state, replaced = states.get(step.restored, _State(lost=True)), True

@@ -105,8 +105,9 @@ def change_of(event: Event) -> Change:
     schema: Sequence[FieldIdentity] | None = None
     if isinstance(operation, LanceOperation.Rewrite):
         compacted = frozenset(old.id for group in operation.groups for old in group.old_fragments)
-    if isinstance(operation, LanceOperation.Project):
-        schema = field_identities(operation.schema)
+    if isinstance(operation, LanceOperation.Project | LanceOperation.Merge):
+        read: Any = operation.schema  # pylance takes a pyarrow schema in a Merge, and gives back its own
+        schema = field_identities(read)
     name = None if operation is None else event.name
     return Change(
         version=event.version, operation=name, compacted=compacted, schema=None if schema is None else tuple(schema)

@@ -6,11 +6,17 @@ backfill did leaves the files of the inputs and of the target alone, so nothing 
 
 from __future__ import annotations
 
+import dataclasses
 import enum
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentity
+from lance_spark.commit.changes import ColumnsToCommit, FragmentColumns
+from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentity, fragment_identity
+
+if TYPE_CHECKING:
+    from lance_spark.commit.conflicts.table_state import Head
 
 _REPLACING = (None, "Overwrite", "Restore", "Clone")
 """Operations after which a fragment's id may mean another fragment; None is one that nobody knows any more."""
@@ -49,7 +55,7 @@ class Change:
         version: Version that the event made.
         operation: Name of its operation, or None where the version was cleaned up.
         compacted: Fragments whose live rows a compaction moved to new fragments.
-        schema: Columns after a Project (drop, rename, cast); None for other operations.
+        schema: Columns after a Project (drop, rename) or a Merge (add, cast); None for other operations.
         undone: What a Restore undid, oldest first; None for other operations, and where that is not known any more.
     """
 
@@ -103,8 +109,30 @@ def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: 
     return VALID
 
 
+def judge_input(then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change]) -> Judgement:
+    """Tells whether an input column of the snapshot is still there, so that its files tell whether its values changed.
+
+    A cast gives a column a new field id, and files of its own. Under the old name it is the same column with changed values; under another
+    one nothing tells it from a drop but the Merge that a cast is. A column that was dropped cannot have been rewritten.
+
+    Args:
+        then: The column in the snapshot.
+        head: The columns now.
+        changes: Every event since the snapshot, oldest first.
+    """
+    if any(column.id == then.id for column in head):
+        return VALID
+    lost = drop_of(then, changes)
+    when = "" if lost is None else f" ({lost.text})"
+    if any(column.name == then.name for column in head):
+        return Judgement(verdict=Verdict.CONFLICT, reason=f"input column {then.name!r} was cast or made anew{when}")
+    if lost is not None and lost.operation == "Merge":
+        return _impossible(f"input column {then.name!r}: it was cast under another name", [lost])
+    return Judgement(verdict=Verdict.GONE, reason=f"input column {then.name!r} was dropped{when}")
+
+
 def drop_of(column: FieldIdentity, changes: Iterable[Change]) -> Change | None:
-    """Returns what dropped a column, as far as that is known; another column may have its field id by now."""
+    """Returns what dropped or cast a column, as far as that is known; another column may have its field id by now."""
     return next((c for c in changes if c.schema is not None and all(field.id != column.id for field in c.schema)), None)
 
 
@@ -210,6 +238,63 @@ def _rewrites(changes: Sequence[Change]) -> str:
     names = ("Update", "DataReplacement", "DataOverlay", "Overwrite", "Restore", "Merge", None)
     suspects = [c.text for c in changes if c.operation in names]
     return f" (since the snapshot: {', '.join(suspects[:5])}{', ...' if len(suspects) > 5 else ''})" if suspects else ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FragmentJudge:
+    """What all fragments of a version are judged by. Made once per version: there may be 100,000 of them, and thousands of changes.
+
+    Attributes:
+        head: The version.
+        changes: What happened since the version that the values belong to.
+        inputs: The inputs that are still there.
+        recast: Why all values are out of date, where an input was cast; else None.
+        targets: The target columns when the values were computed; as they are now where the commit adds them.
+        targets_now: The target columns of the version.
+        blanks: Names of files of NULLs that the commit itself has put there.
+    """
+
+    head: Head
+    changes: Sequence[Change]
+    inputs: tuple[FieldIdentity, ...]
+    recast: str | None
+    targets: tuple[FieldIdentity, ...]
+    targets_now: tuple[FieldIdentity, ...]
+    blanks: frozenset[str]
+
+    @staticmethod
+    def of(change: ColumnsToCommit, head: Head, changes: Sequence[Change], blanks: Collection[str]) -> FragmentJudge:
+        """Collects it."""
+        now = targets_in(head, change)
+        inputs = {column: judge_input(column, head.fields, changes) for column in change.inputs}
+        recast = [one.reason for one in inputs.values() if one.verdict is Verdict.CONFLICT]
+        return FragmentJudge(
+            head=head,
+            changes=changes,
+            inputs=tuple(column for column, one in inputs.items() if one.verdict is Verdict.VALID),
+            recast=recast[0] if recast else None,
+            targets=tuple(column for column in change.targets if column.id >= 0) or now,
+            targets_now=now,
+            blanks=frozenset(blanks),
+        )
+
+    def fragment(self, part: FragmentColumns, *, ours: str | None = None) -> Judgement:
+        """Judges the column file of one fragment; `ours` is its name where it was committed already."""
+        there = self.head.fragments.get(part.fragment_id)
+        then = fragment_identity(part.fragment, self.inputs, self.targets)
+        now = None if there is None else fragment_identity(there, self.inputs, self.targets_now)
+        if now is not None and self.recast is not None:
+            return Judgement(verdict=Verdict.CONFLICT, reason=self.recast)
+        if now is not None and self.blanks:
+            others = tuple(file for file in now.targets if file.partition(":")[0] not in self.blanks)
+            now = dataclasses.replace(now, targets=others)
+        return judge_fragment(then, now, self.changes, ours=ours)
+
+
+def targets_in(head: Head, change: ColumnsToCommit) -> tuple[FieldIdentity, ...]:
+    """Returns the target columns that a version has."""
+    ids = {column.id for column in change.targets if column.id >= 0}
+    return tuple(column for column in head.fields if column.id in ids or column.name in change.new_columns.names)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

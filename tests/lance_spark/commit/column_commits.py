@@ -47,7 +47,7 @@ class NoStage:
     def blank(self, dataset: Any, fragment_id: int, columns: Any) -> Any:
         raise AssertionError(fragment_id)
 
-    def remove_remains(self, version: int, read_version: int) -> None:
+    def remove_remains(self, version: int) -> None:
         raise AssertionError(self.path)
 
 
@@ -100,11 +100,11 @@ def commit(
         change,
         job_id=job,
         stage=NoStage(path),
-        others=frozenset(one.fragment_id for one in dataset.get_fragments()),
+        snapshot_fragments=frozenset(one.fragment_id for one in dataset.get_fragments()),
         policy=CommitPolicy(**policy),
         history=history,
     )
-    assert not outcome.left
+    assert not outcome.conflicts
     return outcome.result
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import itertools
+import resource
+import signal
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,11 +18,12 @@ from lance.file import LanceFileSession
 from lance.fragment import DataFile, FragmentMetadata
 from lance.schema import LanceSchema
 
+from lance_spark.commit import append_commit
 from lance_spark.commit import commit_loop as committer
+from lance_spark.commit.append_commit import commit_rows
 from lance_spark.commit.attempt import Lost
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
-from lance_spark.commit.commit_loop import commit_rows
 from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.dataset import DatasetRef
@@ -146,7 +149,7 @@ def test_rows_whose_column_changed_meanwhile_are_refused(
 
 
 def before_the_commit(monkeypatch: pytest.MonkeyPatch, other: Callable[[], object]) -> None:
-    real = committer.attempt_commit
+    real = append_commit.attempt_commit
     done: list[bool] = []
 
     def late(*args: Any, **kwargs: Any) -> Any:
@@ -155,7 +158,7 @@ def before_the_commit(monkeypatch: pytest.MonkeyPatch, other: Callable[[], objec
             other()
         return real(*args, **kwargs)
 
-    monkeypatch.setattr(committer, "attempt_commit", late)
+    monkeypatch.setattr(append_commit, "attempt_commit", late)
 
 
 @pytest.mark.parametrize(
@@ -218,6 +221,31 @@ def test_a_local_store_that_refuses_is_a_commit_that_did_not_happen(path: str, m
     assert ids(path) == [1]
 
 
+def test_a_store_that_takes_no_more_ends_the_commit_at_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a full disk does, which a test cannot make: here files may not be larger than what is written."""
+    commit(path, rows(path, 1), "one")
+    change = rows(path, 2, read_version=1)
+    attempts: list[Any] = []
+    real = lance.LanceDataset.commit
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        attempts.append(args)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(lance.LanceDataset, "commit", counted)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64, before[1]))
+    try:
+        with pytest.raises(CommitError, match=r"too large.*space") as caught:
+            commit(path, change, "two")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert not isinstance(caught.value, (CommitConflictError, CommitOutcomeUnknownError))
+    assert len(attempts) == 1 and ids(path) == [1]
+
+
 def test_where_even_looking_fails_the_outcome_is_unknown(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(path, rows(path, 1), "one")
     change = rows(path, 2, read_version=1)
@@ -257,7 +285,7 @@ def test_pylance_still_says_a_lost_race_as_it_is_recognised(path: str) -> None:
     commit(path, rows(path, 2), "two")
     base = lance.dataset(path, version=1)
     operation = lance.LanceOperation.Overwrite(SCHEMA, [staged(path, 3)])
-    outcome = committer.attempt_commit(base, operation, read_version=1, properties={}, storage_options={})
+    outcome = append_commit.attempt_commit(base, operation, read_version=1, properties={}, storage_options={})
     assert isinstance(outcome, Lost) and outcome.race
 
 

@@ -204,6 +204,14 @@ def cast_target(uri: str) -> None:
     lance.dataset(uri).alter_columns({"path": "v", "data_type": pa.int32()})
 
 
+def cast_input(uri: str) -> None:
+    lance.dataset(uri).alter_columns({"path": "x", "data_type": pa.int32()})
+
+
+def cast_input_and_rename(uri: str) -> None:
+    lance.dataset(uri).alter_columns({"path": "x", "name": "z", "data_type": pa.int32()})
+
+
 def clean_up(uri: str, *, unverified: bool = False) -> None:
     """Removes all versions but the latest, of which it makes one, so that the one before is not it."""
     lance.dataset(uri).update_config({"cleaned": "up"})

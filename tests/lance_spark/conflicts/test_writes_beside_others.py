@@ -12,6 +12,7 @@ from tests.lance_spark.conflicts.others import (
     STEP,
     Act,
     append,
+    cast_input,
     change_columns,
     change_settings,
     clean_up,
@@ -86,11 +87,17 @@ def test_what_is_no_input_may_change(
     assert act is not change_settings or settings_are_there(path)
 
 
-@EXISTING_IN_SHORT
-def test_the_target_may_be_renamed(when: When, stable: bool, exclusive: bool, path: str) -> None:
-    make(path, stable=stable, indexed=True)
-    write_while(path, rename_target, when, exclusive=exclusive).check(name="w")
+def test_the_target_may_be_renamed_in_the_moment_of_the_commit(path: str) -> None:
+    make(path, indexed=True)
+    write_while(path, rename_target, "slipped").check(name="w")
     assert lance.dataset(path).schema.names == ["id", "x", "y", "w"]
+
+
+def test_a_target_that_was_renamed_before_the_read_is_written_under_its_name(path: str) -> None:
+    make(path, indexed=True)
+    rename_target(path)
+    Backfill(path, "w", LongType()).run(computed(snapshot_rows(path, key="x"), ours))
+    assert column(path, "w") == {i: ours(i) for i in range(40)}
 
 
 @EXISTING_IN_SHORT
@@ -312,9 +319,51 @@ def test_a_cleanup_of_the_snapshot(when: When, stable: bool, exclusive: bool, pa
     write_while(path, clean_up, when, exclusive=exclusive).check()
 
 
-@pytest.mark.parametrize("when", ["before", "slipped"])
-def test_a_cleanup_after_a_compaction_where_row_ids_tell_where_rows_are(when: When, path: str) -> None:
+@pytest.mark.parametrize(
+    "act",
+    [
+        one_after_another(delete_rows, clean_up),
+        one_after_another(append, change_columns, clean_up),
+        one_after_another(rewrite_other, append, clean_up),
+    ],
+    ids=["delete", "append", "in place"],
+)
+def test_a_cleanup_where_no_row_that_was_written_can_have_moved(act: Act, path: str) -> None:
     make(path, indexed=True)
-    written = write_while(path, one_after_another(compact, clean_up), when)
-    assert written.counted("rows_carried", "rows_gone") == {"rows_carried": 40, "rows_gone": 0}
-    written.check()
+    written = write_while(path, act, "before")
+    written.check(dict.fromkeys(written.theirs.keys() - set(range(40))))
+
+
+def test_a_fragment_that_a_restore_brings_back_is_none_of_the_writes(path: str) -> None:
+    """Without stable row ids nothing tells where its rows were, and nothing has to."""
+    make(path, stable=False)
+    before = lance.dataset(path).version
+    delete_fragment(path)
+    there = [i for i in range(40) if not 30 <= i < 40]
+
+    def act(uri: str) -> None:
+        lance.dataset(uri).delete("id = 3")
+        lance.dataset(uri, version=before).restore()
+        lance.dataset(uri).delete("id = 4")
+
+    written = write_while(path, act, "before")
+    values = column(path)
+    assert values == {i: ours(i) if i in there else old(i) for i in range(40) if i != 4}
+    assert written.counted("rows", "rows_gone") == {"rows": 29, "rows_gone": 1}
+
+
+# Inputs that are cast
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_an_input_that_is_cast_counts_as_changed(stable: bool, path: str) -> None:
+    make(path, stable=stable, indexed=True)
+    written = write_while(path, one_after_another(rewrite_input, cast_input), "before")
+    assert written.counted("rows_nulled", "rows") == {"rows_nulled": 40, "rows": 0}
+    written.check(dict.fromkeys(range(40)))
+
+
+def test_an_input_that_is_dropped_leaves_the_values_that_were_computed_from_it(path: str) -> None:
+    make(path, indexed=True)
+    write_while(path, lambda uri: lance.dataset(uri).drop_columns(["x"]), "before")
+    assert column(path) == {i: ours(i) for i in range(40)}

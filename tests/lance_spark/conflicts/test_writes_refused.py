@@ -8,16 +8,21 @@ from typing import Any
 
 import lance
 import pytest
-from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType
 
-import lance_spark
-from lance_spark import errors
-from lance_spark.errors import CommitConflictError, CommitImpossibleError, LanceSparkError
+from lance_spark import dataset
+from lance_spark.errors import (
+    CommitConflictError,
+    CommitImpossibleError,
+    CommitOutcomeUnknownError,
+    LanceSparkError,
+    SnapshotError,
+)
 from tests.lance_spark.conflicts.others import (
     Act,
-    assert_indexes_agree,
+    append,
     assert_says_what_happened,
+    cast_input_and_rename,
     cast_target,
     clean_up,
     column,
@@ -27,6 +32,7 @@ from tests.lance_spark.conflicts.others import (
     name_of,
     one_after_another,
     overwrite,
+    rename_target,
     restore_past,
     rewrite_input,
     unused_files,
@@ -34,7 +40,7 @@ from tests.lance_spark.conflicts.others import (
     update_other,
     work_of_others,
 )
-from tests.lance_spark.conflicts.writes import When, Written, make, ours, write_while
+from tests.lance_spark.conflicts.writes import When, make, ours, write_while
 from tests.lance_spark.write.backfills import Backfill, computed, orphans, snapshot_rows
 
 REFUSED: list[tuple[Act, str]] = [
@@ -115,13 +121,54 @@ def test_rows_that_moved_with_their_inputs_are_no_error_where_changed_ones_are(w
 
 
 @MOMENT
-def test_a_cleanup_after_a_compaction_is_said_where_nothing_tells_where_rows_are(when: When, path: str) -> None:
-    make(path, stable=False, indexed=True)
-    with pytest.raises(CommitImpossibleError, match="clean") as caught:
-        write_while(path, one_after_another(compact, clean_up), when)
+@pytest.mark.parametrize("exclusive", [False, True], ids=["runs", "direct"])
+@pytest.mark.parametrize("stable", [False, True], ids=["addresses", "stable"])
+@pytest.mark.parametrize("act", [compact, update_other, rewrite_input], ids=name_of)
+def test_rows_that_may_have_moved_or_changed_before_a_cleanup_are_refused(
+    act: Act, stable: bool, exclusive: bool, when: When, path: str
+) -> None:
+    make(path, stable=stable, indexed=True)
+    with pytest.raises((CommitImpossibleError, CommitConflictError), match=r"clean.*(again|tag)") as caught:
+        write_while(path, one_after_another(act, clean_up), when, exclusive=exclusive)
+    assert isinstance(caught.value, CommitImpossibleError) or "taken back" in str(caught.value)
     assert path in str(caught.value)
     assert column(path) == {i: -i - 1 for i in range(40)}
     assert orphans(path) == set()
+
+
+def test_a_task_whose_version_was_cleaned_up_says_so(path: str) -> None:
+    make(path)
+    job = Backfill(path, "v", LongType(), options={"input_columns": "x"})
+    rows = computed(snapshot_rows(path, key="x"), ours)
+    append(path)
+    clean_up(path)
+    dataset._open_pinned.cache_clear()  # as in the process of a task
+    with pytest.raises(SnapshotError, match=r"cleaned up while .* write") as caught:
+        job.task([job.batch(*zip(*rows, strict=True))])
+    assert path in str(caught.value) and "tag" in str(caught.value)
+
+
+def test_a_target_that_is_renamed_before_the_commit_is_a_conflict(path: str) -> None:
+    make(path)
+    error = refused(path, rename_target, "before", CommitConflictError, "renamed to 'w'")
+    assert isinstance(error, CommitConflictError) and error.retryable
+
+
+def test_an_input_that_is_cast_under_another_name_leaves_no_value_of_old_inputs(path: str) -> None:
+    make(path)
+    refused(path, cast_input_and_rename, "before", CommitImpossibleError, "input column 'x'.*another name")
+
+
+def test_a_file_that_is_deleted_in_the_moment_of_the_commit_is_said_with_the_version_to_restore(path: str) -> None:
+    make(path)
+    version = lance.dataset(path).version + 1  # the cleanup makes one
+    with pytest.raises(
+        CommitOutcomeUnknownError, match=rf"4 fragments \(0, 1, 2, 3\).*restore version {version}"
+    ) as caught:
+        write_while(path, lambda uri: clean_up(uri, unverified=True), "slipped")
+    assert path in str(caught.value)
+    lance.dataset(path, version=version).restore()
+    assert column(path) == {i: -i - 1 for i in range(40)}
 
 
 def test_a_cleanup_that_deletes_what_was_written_is_said(path: str) -> None:
@@ -133,85 +180,13 @@ def test_a_cleanup_that_deletes_what_was_written_is_said(path: str) -> None:
     assert orphans(path) == set()
 
 
-# More than the commit may carry over
-
-
-def too_large(path: str, act: Act, when: When, **more: Any) -> Any:
-    with pytest.raises(errors.CarryOverTooLargeError, match="finish_backfill") as caught:
-        write_while(path, act, when, options={"carry_over_max_bytes": "16"}, **more)
-    assert caught.value.job_id in str(caught.value) and path in str(caught.value)
-    return caught.value
-
-
-def finished(path: str, job_id: str, theirs: Any) -> Written:
-    result = lance_spark.finish_backfill(path, job_id)
-    return Written(path=path, theirs=theirs, result=result)
-
-
 @MOMENT
-@pytest.mark.parametrize(("stable", "exclusive"), [(True, False), (False, True)])
-def test_what_is_too_large_for_the_commit_is_carried_over_by_executors(
-    exclusive: bool, stable: bool, when: When, path: str, spark: SparkSession
-) -> None:
-    make(path, stable=stable, indexed=True)
-    error = too_large(path, compact, when, exclusive=exclusive)
-    assert orphans(path), "what was written was not kept"
-    assert column(path) == {i: -i - 1 for i in range(40)}
-    written = finished(path, error.job_id, work_of_others(path))
-    assert written.counted("rows_carried", "rows_gone") == {"rows_carried": 40, "rows_gone": 0}
-    written.check()
-    assert_indexes_agree(path)
-
-
-def test_others_may_go_on_before_what_was_too_large_is_carried_over(path: str, spark: SparkSession) -> None:
+def test_more_than_may_be_carried_over_is_a_conflict_that_says_to_write_again(when: When, path: str) -> None:
     make(path, indexed=True)
-    error = too_large(path, compact, "before")
-    lance.dataset(path).delete("id IN (7, 8)")
-    update_input(path)
-    compact(path, materialize_deletions_threshold=0.0)
-    written = finished(path, error.job_id, work_of_others(path))
-    assert written.counted("rows_carried", "rows_nulled", "rows_gone") == {
-        "rows_carried": 35,
-        "rows_nulled": 3,
-        "rows_gone": 2,
-    }
-    written.check({5: None, 25: None, 35: None})
-
-
-def test_changed_inputs_are_the_same_error_where_executors_find_them(path: str, spark: SparkSession) -> None:
-    make(path)
-    with pytest.raises(errors.CarryOverTooLargeError) as caught:
-        write_while(path, compact, "before", options={"carry_over_max_bytes": "16", "on_stale": "error"})
-    update_input(path)
-    with pytest.raises(CommitConflictError, match="input columns") as refused:
-        lance_spark.finish_backfill(path, caught.value.job_id)
-    assert refused.value.retryable and refused.value.fragments
+    with pytest.raises(CommitConflictError, match=r"carry_over_max_bytes allows 16.* write again") as caught:
+        write_while(path, compact, when, options={"carry_over_max_bytes": "16"})
+    assert caught.value.retryable and caught.value.fragments and path in str(caught.value)
     assert column(path) == {i: -i - 1 for i in range(40)}
-
-
-def test_finishing_twice_commits_once(path: str, spark: SparkSession) -> None:
-    make(path)
-    error = too_large(path, compact, "before")
-    first = lance_spark.finish_backfill(path, error.job_id)
-    version = lance.dataset(path).version
-    assert lance_spark.finish_backfill(path, error.job_id) == first
-    assert lance.dataset(path).version == version
-    assert column(path) == {i: ours(i) for i in range(40)}
-
-
-def test_a_job_that_is_not_known_cannot_be_finished(path: str, spark: SparkSession) -> None:
-    make(path)
-    with pytest.raises(LanceSparkError, match="nobody"):
-        lance_spark.finish_backfill(path, "nobody")
-    assert column(path) == {i: -i - 1 for i in range(40)}
-
-
-def test_what_was_too_large_and_is_not_wanted_any_more_is_cleaned_up(path: str, spark: SparkSession) -> None:
-    from datetime import timedelta
-
-    make(path)
-    too_large(path, compact, "before")
-    lance_spark.cleanup(path, older_than=timedelta(0))
     assert orphans(path) == set()
 
 

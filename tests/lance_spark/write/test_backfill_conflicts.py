@@ -247,18 +247,6 @@ def test_rows_whose_inputs_an_update_changed_do_not_keep_the_copied_value(path: 
     assert column(path, "c") == {k: None if k in {3, 4, 25} else k * 10 for k in range(30)}
 
 
-@pytest.mark.parametrize("is_new", [True, False], ids=["new", "existing"])
-def test_a_column_that_is_renamed_gets_its_values_under_its_new_name(is_new: bool, path: str) -> None:
-    make_table(path, c=pa.int64())
-    if not is_new:
-        Backfill(path, "c", LongType()).run(computed(snapshot_rows(path), lambda k: -k))
-    job = Backfill(path, "c", LongType())
-    message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
-    rename_the_column(path)
-    job.commit(message)
-    assert column(path, "cc") == {k: k * 10 for k in range(30)}
-
-
 @pytest.mark.parametrize(
     "other", [rewrite_the_target_in_place, lambda path: replace_column(path, "c", 99)], ids=["some", "all"]
 )

@@ -11,10 +11,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType
 
-from lance_spark.backfill.finishing import finish_backfill
 from lance_spark.commit import column_commit as column_commits
 from lance_spark.commit.attempt import Landed, Unknown
-from lance_spark.errors import CarryOverTooLargeError
 from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
 
 ALL = {key: key * 10 for key in range(30)}
@@ -147,25 +145,3 @@ def test_a_commit_that_cannot_be_repaired_is_taken_back_whatever_the_reason(
     with pytest.raises(RuntimeError, match="executor died"):
         job.commit(message)
     assert column(path, "c") == without(*range(30))
-
-
-def test_a_finished_write_whose_answer_was_lost_keeps_its_files(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    job, message = staged(path, carry_over_max_bytes="1")
-    compact(path)
-    with pytest.raises(CarryOverTooLargeError):
-        job.commit(message)
-    acts_beside(monkeypatch, lost=frozenset({1}))
-    monkeypatch.setattr("lance_spark.backfill.finishing.session_or_local", lambda _: None)
-    monkeypatch.setattr("lance_spark.backfill.finishing._SparkFollow", here)
-    finish_backfill(path, job.writer.staging.job_id)
-    assert column(path, "c") == ALL
-    assert orphans(path) == set()
-
-
-def here(_spark: object, staging: Any, _snapshot: object) -> Any:
-    """Follows in this process, in place of Spark."""
-    from lance_spark.rebase.carry_over import CarryOver
-    from lance_spark.write.pending import find_pending
-
-    pending: Any = find_pending(staging)
-    return CarryOver(staging, pending.carry, {part.fragment_id: part for part in pending.change.fragments})

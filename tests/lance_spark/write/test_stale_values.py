@@ -1,9 +1,8 @@
-"""What a write leaves in rows whose inputs somebody changed meanwhile: what it cannot compute is NULL and counted, column by column."""
+"""What a write leaves in rows whose inputs were changed meanwhile: what it cannot compute is NULL and counted, row by row."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Any
 
 import lance
@@ -12,7 +11,6 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField
 
-from lance_spark import dataset
 from lance_spark.errors import CommitConflictError
 from tests.lance_spark.write.backfills import (
     Backfill,
@@ -81,19 +79,20 @@ def filled(path: str, **options: str) -> tuple[Backfill, ColumnsWritten]:
 
 
 @pytest.mark.parametrize("compacted", [False, True])
-def test_of_several_columns_each_is_compared_by_itself(compacted: bool, path: str) -> None:
+def test_a_row_is_compared_as_a_whole(compacted: bool, path: str) -> None:
+    """A value that came with the new inputs, in whatever column, makes the row the other writer's."""
     job, message = filled(path)
     lance.dataset(path).update({"text": "'new'", "a": "-777"}, where="id in (3, 25)")
     lance.dataset(path).update({"text": "'new'"}, where="id = 4")
     lance.dataset(path).update({"text": "'new'", "a": "-777", "b": "-888"}, where="id = 5")
+    lance.dataset(path).update({"text": "'new'", "a": "NULL", "b": "NULL"}, where="id = 6")
     if compacted:
         lance.dataset(path).optimize.compact_files(materialize_deletions_threshold=0.0)
     result = job.commit(message)
-    given = {3: -777, 25: -777, 4: None, 5: -777}
-    assert column(path, "a") == {k: given.get(k, k * 10) for k in range(30)}
-    copied = {3: None, 25: None, 4: None, 5: -888}
-    assert column(path, "b") == {k: copied.get(k, k * 100) for k in range(30)}
-    assert (result.rows, result.rows_nulled) == (26, 3), "the rows without a value in one of the columns are counted"
+    others = {3: (-777, -3), 25: (-777, -25), 4: (None, None), 5: (-777, -888), 6: (None, None)}
+    right = {k: others.get(k, (k * 10, k * 100)) for k in range(30)}
+    assert {k: (v, column(path, "b")[k]) for k, v in column(path, "a").items()} == right
+    assert (result.rows, result.rows_nulled) == (25, 2), "rows without a value are counted"
 
 
 def test_what_a_repair_takes_away_is_this_writes_value_alone(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -107,49 +106,6 @@ def test_what_a_repair_takes_away_is_this_writes_value_alone(path: str, monkeypa
     assert job.commit(message).rows_nulled == 2
     for name, factor in (("a", 10), ("b", 100)):
         assert column(path, name) == {k: None if k in {5, 6} else k * factor for k in range(30)}
-
-
-def cleaned_up(path: str, act: Callable[[], object], **options: str) -> tuple[Backfill, ColumnsWritten]:
-    """Writes a filled column; then somebody acts, compacts all, and has the version that was read cleaned up, but no later one."""
-    make_table(path, c=pa.int64())
-    lance.dataset(path).add_columns({"late": "id"})
-    Backfill(path, "c", LongType()).run(computed(snapshot_rows(path), lambda k: -k - 1))
-    told = {"input_columns": "text,late", **options}
-    job = Backfill(path, "c", LongType(), options=told, spec={"exclusive": True})
-    message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
-    read = lance.dataset(path).version
-    act()
-    lance.dataset(path).optimize.compact_files()
-    for version in range(read + 1, lance.dataset(path).version):
-        lance.dataset(path).tags.create(f"kept-{version}", version)
-    lance.dataset(path).cleanup_old_versions(older_than=timedelta(0), error_if_tagged_old_versions=False)
-    dataset._open_pinned.cache_clear()  # as in the process that commits
-    return job, message
-
-
-def rewrite_texts(path: str) -> None:
-    source = pa.table({"id": pa.array([5, 6], pa.int64()), "text": ["u", "u"]})
-    lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
-
-
-def test_values_that_only_a_cleaned_up_version_could_tell_from_copies_are_null_and_counted(path: str) -> None:
-    job, message = cleaned_up(path, lambda: rewrite_texts(path))
-    result = job.commit(message)
-    assert column(path, "c") == {k: k * 10 if k >= 10 else None for k in range(30)}
-    assert (result.rows, result.rows_nulled, result.rows_gone) == (20, 10, 0)
-
-
-def test_values_that_cannot_be_compared_any_more_are_an_error_where_that_is_asked_for(path: str) -> None:
-    job, message = cleaned_up(path, lambda: rewrite_texts(path), on_stale="error")
-    with pytest.raises(CommitConflictError, match="10 rows"):
-        job.commit(message)
-    assert column(path, "c") == {k: -k - 1 for k in range(30)}
-
-
-def test_an_input_that_was_dropped_needs_no_cleaned_up_version(path: str) -> None:
-    job, message = cleaned_up(path, lambda: lance.dataset(path).drop_columns(["late"]))
-    assert job.commit(message).rows_nulled == 0
-    assert column(path, "c") == {k: k * 10 for k in range(30)}
 
 
 HALF = pa.float16()
