@@ -23,7 +23,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, TableUnreadableError
 from lance_spark.objects import open_session
 from lance_spark.rebase.changed_inputs import changed_rows
-from lance_spark.rebase.row_origins import OpenBase, Origin, Origins
+from lance_spark.rebase.row_origins import Origin, Origins
 from lance_spark.rebase.stale import NullPiece, judge_stale, values_in, values_of_file
 from lance_spark.rows.merge import Chunk, FilePiece, MissingFileError, Moved, chained, columns_of, merge, no_rows
 from lance_spark.rows.row_addresses import SnapshotRows
@@ -92,7 +92,7 @@ class CarryOver:
         base = open_snapshot(self._plan.snapshot)
         rows = SnapshotRows(head)
         input_ids = [number for column in self._plan.inputs for number in column.ids]
-        origins = Origins(OpenBase(base), rows, lineage, input_ids)
+        origins = Origins(base, rows, lineage, input_ids)
         fields = field_identities(head.lance_schema)
         # Data files keep naming the field that was cast, so that they do not tell.
         recast = any(judge_input(column, fields, ()).verdict is Verdict.CONFLICT for column in self._plan.inputs)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -39,8 +39,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-UPDATED_AT = "_row_last_updated_at_version"
-
 _LOOK_UP_ROWS = 1 << 18
 """Row ids that are looked up at once: Lance takes them as Python integers."""
 
@@ -53,13 +51,11 @@ class Origin:
         fragment: That fragment, as the older version has it; where that version cannot be opened any more, as a compaction found it.
         moved: Which of its rows are which rows now.
         same: Whether the inputs of these rows are certainly the same; else they have to be compared.
-        by_row_id: Whether row ids told it; then :func:`not_updated` says something of rows that cannot be compared.
     """
 
     fragment: FragmentMetadata
     moved: Moved
     same: bool
-    by_row_id: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -73,47 +69,6 @@ class Found:
 
     origins: tuple[Origin, ...]
     unknown: Offsets
-
-
-class Base(Protocol):
-    """What is known of an older version."""
-
-    @property
-    def version(self) -> int:
-        """Its number."""
-
-    def fragment(self, fragment_id: int) -> FragmentMetadata | None:
-        """Returns one of its fragments, if it has that."""
-
-    def addresses(self, handle: LanceFragment, rows: Offsets) -> tuple[Addresses, Mask] | None:
-        """Returns where rows of a fragment of today were, and which of them were there; None where row ids do not tell."""
-
-
-class OpenBase:
-    """An older version that can be opened."""
-
-    def __init__(self, dataset: lance.LanceDataset) -> None:
-        self.dataset = dataset
-        self.version: int = dataset.version
-
-    def fragment(self, fragment_id: int) -> FragmentMetadata | None:
-        """Returns one of its fragments, if it has that."""
-        handle = self.dataset.get_fragment(fragment_id)
-        return None if handle is None else handle.metadata
-
-    def addresses(self, handle: LanceFragment, rows: Offsets) -> tuple[Addresses, Mask] | None:
-        """Looks row ids up, as :class:`Base` says; a cleanup may have taken deletion files that this needs."""
-        if not self.dataset.has_stable_row_ids or not len(rows):
-            return None
-        ids = _ids(handle, rows)
-        starts = range(0, len(ids), _LOOK_UP_ROWS)
-        try:
-            found = [look_up(self.dataset, ids[first : first + _LOOK_UP_ROWS]) for first in starts]
-        except (OSError, ValueError) as error:
-            _LOG.warning("row ids cannot be looked up in version %s of %s: %s", self.version, self.dataset.uri, error)
-            return None
-        known = np.concatenate([mask for _, mask in found])
-        return np.concatenate([part for part, _ in found]), known
 
 
 def _ids(handle: LanceFragment, rows: Offsets) -> Addresses:
@@ -133,7 +88,7 @@ class Origins:
 
     def __init__(
         self,
-        base: Base | None,
+        base: lance.LanceDataset | None,
         head: SnapshotRows,
         lineage: Lineage,
         input_ids: Sequence[int],
@@ -143,7 +98,7 @@ class Origins:
         """Takes both versions.
 
         Args:
-            base: The older version; None where nothing is known of it any more.
+            base: The older version; None where it was cleaned up.
             head: The newer one.
             lineage: What happened between them.
             input_ids: Field ids of the inputs and all that is below them.
@@ -191,10 +146,8 @@ class Origins:
         if not len(left) or (self._base is not None and not self._may_have_moved(fragment, pieces is None)):
             return Found(origins=tuple(found), unknown=no_rows())
         handle = self._head.fragment(fragment.id)
-        stable = self._head.dataset.has_stable_row_ids and self._base is not None and handle is not None
-        if self._base is None or handle is None or not stable:
-            return Found(origins=tuple(found), unknown=left)
-        addresses = self._base.addresses(handle, left)
+        stable = self._head.dataset.has_stable_row_ids
+        addresses = self._addresses(handle, left) if stable and handle is not None else None
         if addresses is None:
             return Found(origins=tuple(found), unknown=left)
         return Found(origins=(*found, *self._by_row_id(left, addresses)), unknown=no_rows())
@@ -215,7 +168,7 @@ class Origins:
             there = self._before(number)
             if there is not None:
                 moved = Moved(old=offsets_of(addresses[start:end]), new=rows[start:end])
-                yield Origin(fragment=there, moved=moved, same=False, by_row_id=True)
+                yield Origin(fragment=there, moved=moved, same=False)
 
     def _live(self, fragment: FragmentMetadata) -> Offsets:
         deleted = self._head.deleted(fragment.id)
@@ -223,28 +176,21 @@ class Origins:
         return rows if deleted is None else rows[~deleted]
 
     def _before(self, fragment_id: int) -> FragmentMetadata | None:
-        return None if self._base is None else self._base.fragment(fragment_id)
+        handle = None if self._base is None else self._base.get_fragment(fragment_id)
+        return None if handle is None else handle.metadata
 
-
-def not_updated(head: SnapshotRows, fragment_id: int, rows: Offsets, version: int, own: Collection[int] = ()) -> Mask:
-    """Tells which rows nobody has updated since a version, as far as what Lance keeps per row tells: for rows that cannot be compared.
-
-    Updates and merges that rewrite rows or columns move it, and compaction leaves it alone. What `LanceFragment.update_columns` wrote
-    in place does not move it (measured with pylance 14). Committing a column file moves it for all rows of the fragment.
-
-    Args:
-        head: The newer version; its row ids are stable.
-        fragment_id: The fragment that the rows are in.
-        rows: Offsets of live rows, in any order.
-        version: The older version.
-        own: Versions that wrote to these rows and left their inputs alone.
-    """
-    handle = head.fragment(fragment_id)
-    if handle is None:
-        return np.zeros(len(rows), dtype=np.bool_)
-    table = handle.scanner(columns=[UPDATED_AT], with_row_address=True).to_table()
-    offsets, updated = offsets_of(table[ROW_ADDRESS].to_numpy()), table[UPDATED_AT].to_numpy()
-    order = np.argsort(offsets)
-    last = updated[order][np.searchsorted(offsets[order], rows)]
-    found: Mask = (last <= version) | np.isin(last, list(own))
-    return found
+    def _addresses(self, handle: LanceFragment, rows: Offsets) -> tuple[Addresses, Mask] | None:
+        """Returns where rows of a fragment were in the older version, and which of them were there; None where row ids do not tell."""
+        if self._base is None or not self._base.has_stable_row_ids:
+            return None
+        ids = _ids(handle, rows)
+        starts = range(0, len(ids), _LOOK_UP_ROWS)
+        try:
+            parts = [look_up(self._base, ids[first : first + _LOOK_UP_ROWS]) for first in starts]
+        except (OSError, ValueError) as error:
+            # A cleanup may have taken deletion files that this needs.
+            _LOG.warning(
+                "row ids cannot be looked up in version %s of %s: %s", self._base.version, self._base.uri, error
+            )
+            return None
+        return np.concatenate([addresses for addresses, _ in parts]), np.concatenate([mask for _, mask in parts])

@@ -26,7 +26,7 @@ from lance_spark.commit.conflicts.identity import TOKEN_KEY
 from lance_spark.errors import TableUnreadableError, panics_as_errors
 from lance_spark.objects import open_session
 from lance_spark.rebase.changed_inputs import changed_rows
-from lance_spark.rebase.row_origins import Found, OpenBase, Origin, Origins
+from lance_spark.rebase.row_origins import Found, Origin, Origins
 from lance_spark.rows.merge import Chunk, FilePiece, Moved, chained
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
@@ -169,7 +169,7 @@ class Finder:
             follow_up = self._spec.follow_up
             first = follow_up is not None and version == follow_up.snapshot_version
             origins = Origins(
-                None if dataset is None else OpenBase(dataset),
+                dataset,
                 self._rows,
                 self._context.lineage(version),
                 self._spec.input_ids,
