@@ -23,8 +23,7 @@ from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.conflicts.verdicts import Verdict
 from lance_spark.commit.data_files import data_files
 from lance_spark.commit.protocols import Outcome, Rebaser, Stage
-from lance_spark.commit.revert import take_back
-from lance_spark.commit.verify import refuse_lost_files
+from lance_spark.commit.verify import refuse_lost_files, take_back
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitError, TableNotFoundError, VersionNotFoundError
 

@@ -12,10 +12,10 @@ from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, RebasedColumns, StagedColumns
 from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.errors import refuse_other_columns, refuse_overwritten
-from lance_spark.commit.conflicts.history import Event
+from lance_spark.commit.conflicts.history import Change, Event
 from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
-from lance_spark.commit.conflicts.verdicts import Change, FragmentJudge, Verdict, decide, targets_in
+from lance_spark.commit.conflicts.verdicts import FragmentJudge, Verdict, decide, targets_in
 from lance_spark.commit.data_files import add_null_columns, fill_gaps
 from lance_spark.commit.protocols import Rebaser, Stage
 from lance_spark.dataset import DatasetRef

@@ -18,12 +18,12 @@ import numpy as np
 from lance_spark.commit.changes import FragmentColumns, RebasedColumns
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.conflicts.verdicts import Verdict, judge_input
-from lance_spark.commit.snapshot import cleaned_up, open_snapshot
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, TableUnreadableError
 from lance_spark.objects import open_session
 from lance_spark.rebase.changed_inputs import changed_rows
 from lance_spark.rebase.row_origins import Origin, Origins
+from lance_spark.rebase.snapshot import cleaned_up, open_snapshot
 from lance_spark.rebase.stale import NullPiece, judge_stale, values_in, values_of_file
 from lance_spark.rows.merge import Chunk, FilePiece, MissingFileError, Moved, chained, columns_of, merge, no_rows
 from lance_spark.rows.row_addresses import SnapshotRows

@@ -13,7 +13,6 @@ from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructType
 
 from lance_spark.commit.changes import InputsFrom
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, FieldIdentity, field_identities
-from lance_spark.commit.snapshot import check_still_there
 from lance_spark.dataset import DatasetRef, normalize_uri
 from lance_spark.errors import (
     ColumnNotFoundError,
@@ -24,6 +23,7 @@ from lance_spark.errors import (
     VersionNotFoundError,
 )
 from lance_spark.options import WriteOptions
+from lance_spark.rebase.snapshot import check_still_there
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID
 from lance_spark.staging.column_file import Targets
 from lance_spark.types import check_writable, to_lance_schema

@@ -24,7 +24,6 @@ from lance_spark.commit.changes import (
 from lance_spark.commit.column_commit import commit_columns
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, fragment_identity
 from lance_spark.commit.protocols import Outcome
-from lance_spark.commit.snapshot import open_snapshot
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import (
@@ -36,6 +35,7 @@ from lance_spark.errors import (
 )
 from lance_spark.options import WriteOptions
 from lance_spark.rebase.carry_over import CarryOver, CarryPlan
+from lance_spark.rebase.snapshot import open_snapshot
 from lance_spark.rows.row_addresses import Rejected, SnapshotRows, Verifier, addresses_in
 from lance_spark.staging.area import Staging, missing_data_files, new_id
 from lance_spark.staging.column_file import ColumnFiles

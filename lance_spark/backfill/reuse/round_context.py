@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
 from lance_spark.backfill.task.messages import BackfillSpec, DoneRows
 from lance_spark.checkpoints import checkpoint_store
-from lance_spark.commit.conflicts.history import events_between
+from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.conflicts.identity import files_of
-from lance_spark.commit.conflicts.row_lineage import Lineage, Step
+from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.errors import SnapshotError, VersionNotFoundError
 from lance_spark.rows.row_set import RowSet
 from udf_runtime.checkpoint import CheckpointStore, source_digest
@@ -74,10 +74,10 @@ class RoundContext:
         return self._bases[version]
 
     @functools.cached_property
-    def _steps(self) -> tuple[Step, ...]:
+    def _steps(self) -> tuple[Change, ...]:
         dataset = self.spec.snapshot.open()
         after = self.spec.lineage_after or dataset.version
-        return tuple(map(Step.of, events_between(dataset, after, dataset.version)))
+        return tuple(map(Change.of, events_between(dataset, after, dataset.version)))
 
 
 class _Contexts(threading.local):

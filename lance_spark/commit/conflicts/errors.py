@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from lance_spark.commit.changes import ColumnsToCommit
+from lance_spark.commit.conflicts.history import Change
 from lance_spark.commit.conflicts.table_state import Head
 from lance_spark.commit.conflicts.verdicts import (
-    Change,
     Judgement,
     Verdict,
     judge_column,

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from lance_spark.commit.changes import CommitResult
+from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.dataset import DatasetRef
 from lance_spark.lance_compat import read_transaction
 
 if TYPE_CHECKING:
     import lance
+    import numpy.typing as npt
     from lance import LanceOperation
     from lance.dataset import Transaction
+    from lance.fragment import FragmentMetadata
 
 JOB_KEY = "lance-spark.job"
 SUMMARY_KEY = "lance-spark.summary"
@@ -40,6 +45,82 @@ class Event:
     def name(self) -> str:
         """The name of the operation, for messages."""
         return "unknown" if self.operation is None else type(self.operation).__name__
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """Live rows `first` to `last - 1` of an old fragment are the rows from `start` on of a new one."""
+
+    old: FragmentMetadata
+    first: int
+    last: int
+    start: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Made:
+    """How a fragment came out of a compaction; `parts` is None where the transaction's numbers contradict each other."""
+
+    version: int
+    new: FragmentMetadata
+    parts: tuple[Part, ...] | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Change:
+    """The part of one event that judgements and lineage need, and nothing else: a job of days keeps thousands.
+
+    Attributes:
+        version: Version that the event made.
+        operation: Name of its operation, or None where the version was cleaned up.
+        compacted: Fragments whose live rows a compaction moved to new fragments.
+        made: What it made of them, by id.
+        moved: Data files of the fragments that an append or an update made, which have no ids in its transaction.
+        touched: Ids of the fragments that it took their rows from; without any, all rows are new.
+        restored: The version that was restored.
+        undone: What the restore undid, oldest first; None for other operations, and where that is not known any more.
+        schema: Columns after a Project (drop, rename) or a Merge (add, cast); None for other operations.
+    """
+
+    version: int
+    operation: str | None
+    compacted: frozenset[int] = frozenset()
+    made: Mapping[int, Made] = field(default_factory=dict)
+    moved: tuple[str, ...] = ()
+    touched: npt.NDArray[np.uint32] | None = None
+    restored: int | None = None
+    undone: tuple[Change, ...] | None = None
+    schema: tuple[FieldIdentity, ...] | None = None
+
+    @property
+    def text(self) -> str:
+        """What happened and when, for a message."""
+        name = {"Rewrite": "compaction", None: "unknown operation (its version was cleaned up)"}.get(
+            self.operation, self.operation
+        )
+        return f"{name} at version {self.version}"
+
+    @staticmethod
+    def of(event: Event) -> Change:
+        """Takes it from a transaction; but for what a restore undid, which is in others."""
+        from lance import LanceOperation
+
+        operation: Any = event.operation
+        change = Change(version=event.version, operation=None if operation is None else event.name)
+        if isinstance(operation, LanceOperation.Rewrite):
+            old = frozenset(fragment.id for group in operation.groups for fragment in group.old_fragments)
+            return replace(change, compacted=old, made=_made_by(operation, event.version))
+        if isinstance(operation, LanceOperation.Update):
+            took = [*operation.removed_fragment_ids, *(fragment.id for fragment in operation.updated_fragments)]
+            return replace(change, moved=_paths_of(operation.new_fragments), touched=np.array(took, np.uint32))
+        if isinstance(operation, LanceOperation.Append):
+            return replace(change, moved=_paths_of(operation.fragments), touched=np.zeros(0, np.uint32))
+        if isinstance(operation, LanceOperation.Restore):
+            return replace(change, restored=operation.version)
+        if isinstance(operation, LanceOperation.Project | LanceOperation.Merge):
+            schema: Any = operation.schema  # pylance takes a pyarrow schema in a Merge, and gives back its own
+            return replace(change, schema=field_identities(schema))
+        return change
 
 
 def events_between(
@@ -136,3 +217,31 @@ def last_commit(path: str, storage_options: dict[str, str] | None = None) -> Com
         if SUMMARY_KEY in event.properties and event.properties[JOB_KEY] not in undone:
             return CommitResult.from_json(event.properties[SUMMARY_KEY], uri=ref.uri, version=version)
     return None
+
+
+def _paths_of(fragments: Iterable[FragmentMetadata]) -> tuple[str, ...]:
+    return tuple(file.path for fragment in fragments for file in fragment.files)
+
+
+def _made_by(rewrite: lance.LanceOperation.Rewrite, version: int) -> dict[int, Made]:
+    made = (Made(version=version, new=new, parts=parts) for group in rewrite.groups for new, parts in _parts(group))
+    return {one.new.id: one for one in made}
+
+
+def _parts(
+    group: lance.LanceOperation.RewriteGroup,
+) -> Iterator[tuple[FragmentMetadata, tuple[Part, ...] | None]]:
+    """Yields for each new fragment of a compaction which live rows of which old ones are in it."""
+    olds, news = list(group.old_fragments), list(group.new_fragments)
+    agree = sum(old.num_rows for old in olds) == sum(new.physical_rows for new in news)
+    begin = 0
+    for new in news:
+        end = begin + new.physical_rows
+        parts, at = [], 0
+        for old in olds:
+            first, last = max(begin - at, 0), min(end - at, old.num_rows)
+            if first < last:
+                parts.append(Part(old=old, first=first, last=last, start=at + first - begin))
+            at += old.num_rows
+        yield new, tuple(parts) if agree else None
+        begin = end

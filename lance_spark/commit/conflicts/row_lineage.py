@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lance_spark.commit.conflicts.history import Event, events_between
+from lance_spark.commit.conflicts.history import Change, Made, Part, events_between
 from lance_spark.commit.conflicts.identity import files_of
 
 if TYPE_CHECKING:
@@ -68,65 +68,6 @@ class Piece(Leaf):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
-    """Live rows `first` to `last - 1` of an old fragment are the rows from `start` on of a new one."""
-
-    old: FragmentMetadata
-    first: int
-    last: int
-    start: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Made:
-    """How a fragment came out of a compaction; `parts` is None where the transaction's numbers contradict each other."""
-
-    version: int
-    new: FragmentMetadata
-    parts: tuple[_Part, ...] | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class Step:
-    """What one version did to the places of rows, and nothing else: a job of days keeps thousands.
-
-    Attributes:
-        version: The version.
-        name: Name of the operation; None where its transaction is gone.
-        made: Fragments that came out of a compaction.
-        moved: Data files of the fragments that an update made, which have no ids in its transaction.
-        touched: Ids of the fragments that it took their rows from; without any, all rows are new.
-        restored: The version that was restored.
-    """
-
-    version: int
-    name: str | None
-    made: dict[int, _Made] | None = None
-    moved: tuple[str, ...] = ()
-    touched: npt.NDArray[np.uint32] | None = None
-    restored: int | None = None
-
-    @staticmethod
-    def of(event: Event) -> Step:
-        """Takes it from a transaction."""
-        from lance import LanceOperation
-
-        operation = event.operation
-        name = None if operation is None else event.name
-        if isinstance(operation, LanceOperation.Rewrite):
-            return Step(version=event.version, name=name, made=_made_by(operation, event.version))
-        if isinstance(operation, LanceOperation.Update):
-            took = [*operation.removed_fragment_ids, *(fragment.id for fragment in operation.updated_fragments)]
-            files = _paths_of(operation.new_fragments)
-            return Step(version=event.version, name=name, moved=files, touched=np.array(took, np.uint32))
-        if isinstance(operation, LanceOperation.Append):
-            files = _paths_of(operation.fragments)
-            return Step(version=event.version, name=name, moved=files, touched=np.zeros(0, np.uint32))
-        restored = operation.version if isinstance(operation, LanceOperation.Restore) else None
-        return Step(version=event.version, name=name, restored=restored)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
     """What is known of the way to one version; later states refer to earlier ones, so that a restore can go back.
 
@@ -137,7 +78,7 @@ class _State:
     """
 
     earlier: _State | None = None
-    step: Step | None = None
+    step: Change | None = None
     lost: bool = False
 
 
@@ -156,7 +97,7 @@ class Lineage:
     def __init__(self, dataset: lance.LanceDataset, after: int, state: _State, *, replaced: bool) -> None:
         self._dataset = dataset
         self._after = after
-        self._made: dict[int, _Made] = {}
+        self._made: dict[int, Made] = {}
         self._moved: dict[str, npt.NDArray[np.uint32]] = {}
         self.complete = True
         self.cleaned_up = False
@@ -165,11 +106,11 @@ class Lineage:
         while at is not None:
             if at.step is not None:
                 # No id is on the way twice: compaction reserves new ones, and the way begins after an overwrite or at the restored version.
-                self._made.update(at.step.made or {})
+                self._made.update(at.step.made)
                 if at.step.touched is not None:
                     self._moved.update(dict.fromkeys(at.step.moved, at.step.touched))
             self.complete = self.complete and not at.lost
-            self.cleaned_up = self.cleaned_up or (at.step is not None and at.step.name is None)
+            self.cleaned_up = self.cleaned_up or (at.step is not None and at.step.operation is None)
             at = at.earlier
         self._there_before: frozenset[int] | None = None
         self._opened: lance.LanceDataset | None = None
@@ -180,28 +121,28 @@ class Lineage:
         return frozenset(self._made)
 
     @staticmethod
-    def between(dataset: lance.LanceDataset, after: int, upto: int, steps: Iterable[Step] | None = None) -> Lineage:
+    def between(dataset: lance.LanceDataset, after: int, upto: int, changes: Iterable[Change] | None = None) -> Lineage:
         """Follows the versions `after + 1` to `upto`.
 
         Args:
             dataset: The table, at any version of the branch.
             after: The version that the older rows are of.
             upto: The version that the newer rows are of.
-            steps: What is known of these versions already, and maybe of others; by default their transactions are read, one small read each.
+            changes: What is known of these versions already, and maybe of others; by default their transactions are read, one small read each.
         """
         states = {after: _State()}
         replaced = False
-        for step in map(Step.of, events_between(dataset, after, upto)) if steps is None else steps:
+        for step in map(Change.of, events_between(dataset, after, upto)) if changes is None else changes:
             if not after < step.version <= upto:
                 continue
             earlier = states[step.version - 1]
             state = _State(earlier=earlier, step=step)
-            if step.name is None:
+            if step.operation is None:
                 state, replaced = _State(earlier=earlier, step=step, lost=True), True
             elif step.restored is not None:
                 # Back to before the beginning: what is there now may be what the older version had under other ids.
                 state, replaced = states.get(step.restored, _State(lost=True)), True
-            elif step.name == "Overwrite":
+            elif step.operation == "Overwrite":
                 state, replaced = _State(), True
             states[step.version] = state
         return Lineage(dataset, after, states.get(upto, _State()), replaced=replaced)
@@ -313,35 +254,7 @@ class Lineage:
         return self._opened
 
 
-def _paths_of(fragments: Iterable[FragmentMetadata]) -> tuple[str, ...]:
-    return tuple(file.path for fragment in fragments for file in fragment.files)
-
-
-def _made_by(rewrite: lance.LanceOperation.Rewrite, version: int) -> dict[int, _Made]:
-    made = (_Made(version=version, new=new, parts=parts) for group in rewrite.groups for new, parts in _parts(group))
-    return {one.new.id: one for one in made}
-
-
-def _parts(
-    group: lance.LanceOperation.RewriteGroup,
-) -> Iterator[tuple[FragmentMetadata, tuple[_Part, ...] | None]]:
-    """Yields for each new fragment of a compaction which live rows of which old ones are in it."""
-    olds, news = list(group.old_fragments), list(group.new_fragments)
-    agree = sum(old.num_rows for old in olds) == sum(new.physical_rows for new in news)
-    begin = 0
-    for new in news:
-        end = begin + new.physical_rows
-        parts, at = [], 0
-        for old in olds:
-            first, last = max(begin - at, 0), min(end - at, old.num_rows)
-            if first < last:
-                parts.append(_Part(old=old, first=first, last=last, start=at + first - begin))
-            at += old.num_rows
-        yield new, tuple(parts) if agree else None
-        begin = end
-
-
-def _through(older: list[Piece], part: _Part, live: npt.NDArray[np.int64], new: FragmentMetadata) -> Iterator[Piece]:
+def _through(older: list[Piece], part: Part, live: npt.NDArray[np.int64], new: FragmentMetadata) -> Iterator[Piece]:
     """Yields where live rows of an old fragment were before; `older` is where all of its rows were, `new` what they are in now."""
     if not older:
         yield Piece(fragment=part.old, offsets=live, start=part.start, way=(new,))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from lance_spark.commit.conflicts.history import Event, events_between
+from lance_spark.commit.conflicts.history import Change, Event, events_between
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, files_of
-from lance_spark.commit.conflicts.row_lineage import Lineage, Step
-from lance_spark.commit.conflicts.verdicts import Change
+from lance_spark.commit.conflicts.row_lineage import Lineage
 
 if TYPE_CHECKING:
     import lance
@@ -72,49 +71,23 @@ class SeenHistory:
 
     Attributes:
         upto: Version up to which; 0 before the first look.
-        changes: Every event since the job's snapshot, as a judgement needs it.
-        steps: The same, as lineage needs it.
+        changes: Every event since the job's snapshot.
     """
 
     upto: int = 0
     changes: list[Change] = field(default_factory=list)
-    steps: list[Step] = field(default_factory=list)
 
     def look(self, dataset: lance.LanceDataset, after: int, known: dict[int, Event] | None = None) -> None:
         """Reads what happened up to a version, from `after` on if this is the first look; `known` as :func:`events_between` says."""
         self.upto = max(self.upto, after)
         for event in events_between(dataset, self.upto, dataset.version, known):
-            change = change_of(event)
-            if event.name == "Restore":
-                change = replace(change, undone=_undone(dataset, event))
+            change = Change.of(event)
+            if change.restored is not None:
+                undone = events_between(dataset, change.restored, event.version - 1)
+                change = replace(change, undone=tuple(map(Change.of, undone)))
             self.changes.append(change)
-            self.steps.append(Step.of(event))
         self.upto = max(self.upto, dataset.version)
 
     def lineage(self, dataset: lance.LanceDataset, after: int) -> Lineage:
         """Returns where the rows of a version came from since an older one; both were looked at."""
-        return Lineage.between(dataset, after, dataset.version, self.steps)
-
-
-def change_of(event: Event) -> Change:
-    """Returns what a judgement needs of an event."""
-    from lance import LanceOperation
-
-    operation = event.operation
-    compacted: frozenset[int] = frozenset()
-    schema: Sequence[FieldIdentity] | None = None
-    if isinstance(operation, LanceOperation.Rewrite):
-        compacted = frozenset(old.id for group in operation.groups for old in group.old_fragments)
-    if isinstance(operation, LanceOperation.Project | LanceOperation.Merge):
-        read: Any = operation.schema  # pylance takes a pyarrow schema in a Merge, and gives back its own
-        schema = field_identities(read)
-    name = None if operation is None else event.name
-    return Change(
-        version=event.version, operation=name, compacted=compacted, schema=None if schema is None else tuple(schema)
-    )
-
-
-def _undone(dataset: lance.LanceDataset, restore: Event) -> tuple[Change, ...]:
-    """Returns what happened between the version that was restored and the one before the restore."""
-    operation: Any = restore.operation
-    return tuple(map(change_of, events_between(dataset, operation.version, restore.version - 1)))
+        return Lineage.between(dataset, after, dataset.version, self.changes)

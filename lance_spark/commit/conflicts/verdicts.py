@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.changes import ColumnsToCommit, FragmentColumns
+from lance_spark.commit.conflicts.history import Change
 from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentity, fragment_identity
 
 if TYPE_CHECKING:
@@ -45,33 +46,6 @@ class Judgement:
 
 
 VALID = Judgement(verdict=Verdict.VALID)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Change:
-    """The part of one event that a judgement needs.
-
-    Attributes:
-        version: Version that the event made.
-        operation: Name of its operation, or None where the version was cleaned up.
-        compacted: Fragments whose live rows a compaction moved to new fragments.
-        schema: Columns after a Project (drop, rename) or a Merge (add, cast); None for other operations.
-        undone: What a Restore undid, oldest first; None for other operations, and where that is not known any more.
-    """
-
-    version: int
-    operation: str | None
-    compacted: frozenset[int] = frozenset()
-    schema: tuple[FieldIdentity, ...] | None = None
-    undone: tuple[Change, ...] | None = None
-
-    @property
-    def text(self) -> str:
-        """What happened and when, for a message."""
-        name = {"Rewrite": "compaction", None: "unknown operation (its version was cleaned up)"}.get(
-            self.operation, self.operation
-        )
-        return f"{name} at version {self.version}"
 
 
 def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change]) -> Judgement:

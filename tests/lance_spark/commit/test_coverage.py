@@ -13,8 +13,8 @@ from lance import LanceOperation
 from lance.fragment import DataFile, DeletionFile, FragmentMetadata
 
 from lance_spark.commit.conflicts.coverage import Coverage, Covered, Look
-from lance_spark.commit.conflicts.history import Event
-from lance_spark.commit.conflicts.row_lineage import Leaf, Lineage, Step
+from lance_spark.commit.conflicts.history import Change, Event
+from lance_spark.commit.conflicts.row_lineage import Leaf, Lineage
 
 INPUT, TARGET, OTHER = 1, 2, 3
 ROWS = 10
@@ -291,7 +291,7 @@ class Model:
 
     fragments: dict[int, FragmentMetadata]
     rows: dict[int, list[dict[str, Any]]]
-    steps: list[Step] = field(default_factory=list)
+    steps: list[Change] = field(default_factory=list)
     next_id: int = 0
     files: int = 0
 
@@ -307,7 +307,7 @@ class Model:
         return made
 
     def note(self, operation: Any) -> None:
-        self.steps.append(Step.of(Event(version=self.version + 1, operation=operation, properties={})))
+        self.steps.append(Change.of(Event(version=self.version + 1, operation=operation, properties={})))
 
     def append(self, count: int) -> None:
         self.note(LanceOperation.Append([self.add([{"job": None, "fresh": True} for _ in range(count)])]))

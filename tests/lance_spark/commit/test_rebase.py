@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from lance_spark.commit.conflicts.history import Change
 from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentity
 from lance_spark.commit.conflicts.verdicts import (
     VALID,
-    Change,
     Judgement,
     Verdict,
     decide,
