@@ -38,8 +38,8 @@ def commit_rows(
         What was committed.
 
     Raises:
-        CommitConflictError: Somebody dropped or changed columns of the table meanwhile, so the fragments do not fit it.
-        CommitOutcomeUnknownError: The store did not answer, and whether the commit happened cannot be told. The files must be kept.
+        CommitConflictError: A concurrent writer dropped or changed columns of the table meanwhile, so the fragments do not fit it.
+        CommitOutcomeUnknownError: The store did not answer, and whether the commit happened is not known. The files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
 
@@ -78,7 +78,7 @@ def _commit_rows_once(
         refuse_changed_fields(head, change.fields, _used_fields(fragments), ref.uri, change.read_version)
         operation = LanceOperation.Append(fragments)
     outcome = attempt_commit(
-        # Read version 0 creates: pylance refuses it where a table came first, so that nobody's table is overwritten by a creation.
+        # Read version 0 creates: pylance refuses it where a table came first, so that a creation overwrites no table.
         ref.uri if head is None else head,
         operation,
         read_version=0 if head is None else head.version,

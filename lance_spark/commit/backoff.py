@@ -28,7 +28,7 @@ class CommitPolicy:
     """How long a commit is tried.
 
     Attributes:
-        max_retries: Rounds without progress after which it gives up. Losing a race for a version slot is not counted: somebody else
+        max_retries: Rounds without progress after which it gives up. Losing a race for a version slot is not counted: another writer
             made progress, and there is nothing wrong with what was sent.
         timeout_s: Seconds after which it gives up in any case.
         allow_unsafe: Whether to commit to an object store on which writers at once lose each other's work.

@@ -148,8 +148,8 @@ class CommitResult:
         added_columns: Those of them that it added.
         input_columns: Columns that the values were taken to depend on.
         inputs_from: How these were determined; None where the operation was not a backfill.
-        fragments_gone: Fragments that were dropped by somebody else meanwhile; their values were not needed any more.
-        rows_carried: Those of `rows` that somebody had moved meanwhile, or whose fragment somebody had changed: their values were carried over.
+        fragments_gone: Fragments that concurrent writers removed; their values were not needed any more.
+        rows_carried: Those of `rows` that concurrent writers had moved, or whose fragment they had changed: their values were carried over.
         rows_nulled: Rows given that are NULL in `version`, because their inputs changed meanwhile.
         rows_gone: Rows given whose value is in no fragment of `version`, mostly because they were deleted meanwhile. An upper bound where
             only some rows of a fragment were given.

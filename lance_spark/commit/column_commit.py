@@ -69,7 +69,7 @@ def commit_columns(
     Raises:
         CommitConflictError: A concurrent writer renamed a target or added the same column, or as `rebaser` says. Nothing was committed.
         CommitImpossibleError: The column was dropped or changed, or the table was overwritten or restored. Nothing was committed.
-        CommitOutcomeUnknownError: Whether the commit happened cannot be told, or it lacks files. The files must be kept.
+        CommitOutcomeUnknownError: Whether the commit happened is not known, or it lacks files. The files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
     history = history or SeenHistory()

@@ -63,7 +63,7 @@ def run_rounds(
 
     Raises:
         CommitConflictError: Other writers kept coming first.
-        CommitOutcomeUnknownError: The store did not answer, and whether the commit happened cannot be told. The files must be kept.
+        CommitOutcomeUnknownError: The store did not answer, and whether the commit happened is not known. The files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
     refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
@@ -111,7 +111,7 @@ def _open_head(ref: DatasetRef) -> lance.LanceDataset | None:
 
 
 def _resolve_unknown(ref: DatasetRef, job_id: str, since: int, error: Exception) -> CommitResult:
-    """Finds out what became of a commit that got no answer, as far as that can be told.
+    """Finds out what became of a commit that got no answer, as far as that can be known.
 
     On a local file system a failed call leaves nothing under way, so what cannot be found did not happen; on an object store a request
     may still arrive.

@@ -75,7 +75,7 @@ def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]],
         stamped.append(arrow.with_nullable(True).with_metadata(metadata))
     try:
         # pylance builds the Merge from this handle's version and refuses it if anything but an index or the configuration came
-        # first (measured), so nobody's column or deletion is overwritten.
+        # first (measured), so no column or deletion of another writer is overwritten.
         head.add_columns(pa.schema(stamped))
     except LanceConflict as error:
         return Lost(race=True, error=error)

@@ -2,7 +2,7 @@
 
 Each version of a table is one object, and two writers are kept apart by a conditional put: it makes the object only where there is none.
 A store that ignores the condition takes both puts, and tells both writers that they succeeded, while one's rows are gone. No error ever says
-so; that is why it is looked for. What is looked at is the put itself, with a table of our own in a folder that nobody else knows, so the
+so; that is why it is looked for. What is looked at is the put itself, with a table of our own in a folder of a random name, so the
 answer does not depend on time or luck: version 2 is made twice from version 1. A store that takes it twice ignores conditions.
 """
 

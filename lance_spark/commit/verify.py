@@ -1,4 +1,4 @@
-"""Looks after a commit whether the files that it named are there, and takes a commit back that must not stay.
+"""Checks when a commit has landed that the files that it named are there, and takes one back that must not stay.
 
 Lance commits without an error what was deleted a moment before.
 """

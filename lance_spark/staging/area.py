@@ -13,7 +13,7 @@ attempt leaves a marker in the table's own directory before it makes anything el
 The names of the files follow from the marker, so nothing has to be written down in time. Lance ignores the folder, and its own
 `cleanup_old_versions` leaves it alone.
 
-Spark ends a job while other tasks of it still run, and starts some that late that the job is over before they begin. Whoever ends the job
+Spark ends a job while other tasks of it still run, and starts some that late that the job is over before they begin. The process that ends the job
 deletes `open` before anything else; an attempt looks for it when it begins and after it has finished a file, and where it is gone
 deletes what it made. So nothing is left, whichever comes first.
 
@@ -288,7 +288,7 @@ class Attempt:
             _delete_data_file(uri, session, f"{self.id}-{number}.lance")
         for path in session.list(self.folder):
             _delete(session, path)
-        # Its own folder alone: whoever ends the job finds the files of the other attempts by their markers.
+        # Its own folder alone: the process that ends the job finds the files of the other attempts by their markers.
         prune_folders(uri, self.folder)
         remove_empty_folders(uri, made=self.staging.made_folder)
         return True
@@ -441,7 +441,7 @@ def _delete(session: LanceFileSession, path: str) -> None:
     try:
         session.delete_file(path)
     except OSError:
-        # Somebody else, the attempt itself for example, may have deleted it meanwhile.
+        # Another process, that of the attempt itself for example, may have deleted it meanwhile.
         if session.contains(path):
             raise
 

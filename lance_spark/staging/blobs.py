@@ -1,6 +1,6 @@
 """Blob columns of file format 2.2: values that lie beside the data file rather than in it.
 
-`lance.write_dataset` prepares them itself, but under file names of its own choice, which nobody could find again after a kill. Here the
+`lance.write_dataset` prepares them itself, but under file names of its own choice, which could not be found again after a kill. Here the
 same is done for files that we name. Small values stay in the data file, middling ones share a sidecar, and large ones get one each, by
 the thresholds that Lance has and that a column's metadata may change.
 """
@@ -68,7 +68,7 @@ def prepared_blob_field(field: pa.Field[Any]) -> pa.Field[Any]:
 
 
 def prepares_blobs(version: str) -> bool:
-    """Tells whether a blob column of a file format is a struct of descriptors that whoever writes the file must prepare."""
+    """Tells whether a blob column of a file format is a struct of descriptors that the writer of the file must prepare."""
     return tuple(int(part) for part in version.split(".")) >= _PREPARED_SINCE if version[0].isdigit() else True
 
 

@@ -1,6 +1,6 @@
 """Column files: one Lance file with new values of columns for every physical row of one fragment.
 
-Rows come in ascending order of their position, as many as there are; rows that nobody gave keep the column's old value, or are NULL
+Rows come in ascending order of their position, as many as there are; rows without a given value keep the column's old value, or are NULL
 where the column is new. Only the target columns are read, and only in windows that have gaps. Memory is bounded by a window, not by the
 fragment.
 """

@@ -1,6 +1,6 @@
 """How a table's rows lie in data files: file format, physical schema, and the field ids that a `DataFile` names.
 
-Lance computes these itself where it writes a table, but has no call that tells them for a file that somebody else names. So the same
+Lance computes these itself where it writes a table, but has no call that tells them for a file that was named elsewhere. So the same
 thing is made in small: an empty table and an empty file of the same schema in a temporary folder on the driver, which take 10 ms and
 also show whether the file format can hold the columns at all, before any task runs.
 """
@@ -192,7 +192,7 @@ def _probe_file(
 def _refuse_what_cannot_be_read_back(path: str, field: pa.Field[Any]) -> None:
     """Refuses what an empty file does not show (measured with pylance 14).
 
-    Vectors of structs are written, but then nobody can read them beside another column; vectors of strings panic at the first row.
+    Vectors of structs are written, but then they cannot be read beside another column; vectors of strings panic at the first row.
     """
     if pa.types.is_fixed_size_list(field.type):
         element = field.type.value_type

@@ -141,7 +141,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
         """Makes one version of all fragments, and deletes what other attempts left. Runs on the driver, in a process of its own.
 
         Raises:
-            CommitConflictError: Somebody changed the table so that the rows do not fit it any more. Nothing is left behind.
+            CommitConflictError: A concurrent writer changed the table so that the rows do not fit it any more. Nothing is left behind.
             CommitOutcomeUnknownError: The store did not answer. The files are kept.
             CommitError: The commit did not happen. Nothing is left behind.
         """
@@ -214,7 +214,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
                 transaction_properties=properties_of(result, self.options.commit_message),
             )
         except OSError:
-            # Somebody else may have created it meanwhile; if not, the committer says what is wrong.
+            # Another writer may have created it meanwhile; if not, the committer says what is wrong.
             return False
         return True
 

@@ -33,7 +33,7 @@ class Event:
 
     Attributes:
         version: The version.
-        operation: What its transaction did; None where the version was cleaned up, so that nobody knows any more.
+        operation: What its transaction did; None where the version was cleaned up.
         properties: What was stamped into the transaction.
     """
 

@@ -1,4 +1,4 @@
-"""What a staged result belongs to, so that it can be told at any later version whether it still fits.
+"""What a staged result belongs to, which tells at any later version whether it still fits.
 
 Paths, not contents: Lance never changes a data file, so a column whose files and overlays in a fragment are the same holds the same
 values in the same physical rows. Field ids alone do not serve: Lance gives the id of a dropped column to the next column that is added.

@@ -43,7 +43,7 @@ class Leaf:
     way: tuple[FragmentMetadata, ...] = ()
 
     def is_unchanged(self, now: FragmentMetadata, field_ids: Sequence[int]) -> bool:
-        """Tells whether fields hold in the fragment of today what the rows had in the old one: nothing rewrote them since in place."""
+        """Tells whether fields hold in the fragment of the newer version what the rows had in the old one: nothing rewrote them since in place."""
         steps = (*self.way, now)
         pairs = zip(steps[::2], steps[1::2], strict=True)
         return all(files_of(made, field_ids) == files_of(found, field_ids) for made, found in pairs)

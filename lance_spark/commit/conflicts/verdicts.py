@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from lance_spark.commit.conflicts.table_state import Head
 
 _REPLACING = (None, "Overwrite", "Restore", "Clone")
-"""Operations after which a fragment's id may mean another fragment; None is one that nobody knows any more."""
+"""Operations after which a fragment's id may mean another fragment; None is one whose version was cleaned up."""
 
 
 class Verdict(enum.Enum):
@@ -29,7 +29,7 @@ class Verdict(enum.Enum):
     VALID = "valid"
     """Every value belongs where it was staged for; rows deleted since do no harm, since physical rows do not move."""
     GONE = "gone"
-    """The fragment was removed with all its rows; nobody needs the values."""
+    """The fragment was removed with all its rows; the values are not needed."""
     CONFLICT = "conflict"
     """The values cannot be applied as they are: which of them are still right has to be found out row by row."""
     IMPOSSIBLE = "impossible"
@@ -166,7 +166,9 @@ def judge_new_column(
         )
     if now.token is not None and now.type == type_text and (now.token == mine or not is_filled(now)):
         return VALID
-    return Judgement(verdict=Verdict.CONFLICT, reason=f"column {name!r} was added by somebody else after the snapshot")
+    return Judgement(
+        verdict=Verdict.CONFLICT, reason=f"column {name!r} was added by a concurrent writer after the snapshot"
+    )
 
 
 def judge_fragment(

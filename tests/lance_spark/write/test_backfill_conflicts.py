@@ -177,9 +177,9 @@ REFUSED_NEW: list[tuple[Change, type[LanceSparkError], str]] = [
     (
         lambda path: lance.dataset(path).add_columns(pa.schema([("c", pa.int64())])),
         CommitConflictError,
-        "by somebody else",
+        "by a concurrent writer",
     ),
-    (lambda path: lance.dataset(path).add_columns({"c": "id"}), CommitConflictError, "by somebody else"),
+    (lambda path: lance.dataset(path).add_columns({"c": "id"}), CommitConflictError, "by a concurrent writer"),
     (overwrite, CommitImpossibleError, "Overwrite at version"),
 ]
 
