@@ -1,1 +1,1 @@
-"""Commits: what was written, what it belongs to, whether it still fits the head, and the one retry loop."""
+"""Commits: what was written, whether it still fits the latest version, and the retry loop."""

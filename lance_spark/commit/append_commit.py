@@ -26,20 +26,25 @@ _logger = logging.getLogger(__name__)
 def commit_rows(
     ref: DatasetRef, change: RowsToCommit, *, job_id: str, policy: CommitPolicy | None = None
 ) -> CommitResult:
-    """Commits new fragments as one version, on top of whatever came first. Runs in Spark's commit process, without a session.
+    """Commits new fragments as one version, on top of whatever came first.
+
+    Runs in Spark's commit process, without a session.
 
     Args:
         ref: The table; its version is not looked at.
         change: The fragments and what they are for.
-        job_id: Identifies the job over attempts; a second commit with the same id returns the result of the first.
+        job_id: Identifies the job over attempts; a second commit with the same id returns the
+            result of the first.
         policy: Bounds of the retries; by default as the environment says.
 
     Returns:
         What was committed.
 
     Raises:
-        CommitConflictError: A concurrent writer dropped or changed columns of the table meanwhile, so the fragments do not fit it.
-        CommitOutcomeUnknownError: The store did not answer, and whether the commit happened is not known. The files must be kept.
+        CommitConflictError: A concurrent writer dropped or changed columns of the table meanwhile,
+            so the fragments do not fit it.
+        CommitOutcomeUnknownError: The store did not answer, and whether the commit happened is not
+            known. The files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
 
@@ -78,7 +83,8 @@ def _commit_rows_once(
         refuse_changed_fields(head, change.fields, _used_fields(fragments), ref.uri, change.read_version)
         operation = LanceOperation.Append(fragments)
     outcome = attempt_commit(
-        # Read version 0 creates: pylance refuses it where a table came first, so that a creation overwrites no table.
+        # Read version 0 creates: pylance refuses it where a table came first, so that a creation
+        # overwrites no table.
         ref.uri if head is None else head,
         operation,
         read_version=0 if head is None else head.version,
@@ -107,17 +113,18 @@ def refuse_changed_fields(
 ) -> None:
     """Refuses new rows whose columns are not the table's columns any more.
 
-    Measured: pylance accepts an append whose column was dropped, renamed or cast meanwhile, and the values are lost or land under
-    another name without an error.
+    Measured: pylance accepts an append whose column was dropped, renamed or cast meanwhile, and the
+    values are lost or land under another name without an error.
 
     Raises:
-        CommitConflictError: A column was dropped, renamed, cast, or made anew, or may not hold NULL any more; or the table was created with
-            other columns meanwhile.
+        CommitConflictError: A column was dropped, renamed, cast, or made anew, or may not hold NULL
+            any more; or the table was created with other columns meanwhile.
     """
     now = {(field.id, field.name, field.type): field for field in field_identities(head.lance_schema)}
     changed = [f.name for f in fields if not used.isdisjoint(f.ids) and (f.id, f.name, f.type) not in now]
     nullable = {f.id for f in fields if f.nullable or used.isdisjoint(f.ids)}
-    # A column that is read as NULL in these rows, or may be: with one NULL in a column that holds none, no row can be read any more.
+    # A column that is read as NULL in these rows, or may be: with one NULL in a column that holds
+    # none, no row can be read any more.
     changed += [f.name for f in now.values() if not f.nullable and (f.id in nullable or used.isdisjoint(f.ids))]
     if not changed:
         return
@@ -128,14 +135,15 @@ def refuse_changed_fields(
         if e.name in ("Project", "Merge", "Overwrite", "Restore", "unknown")
     )
     raise CommitConflictError(
-        f"columns {', '.join(map(repr, changed))} were dropped or changed, or do not take NULL any more, while rows for them were written ({events}) - "
+        f"columns {', '.join(map(repr, changed))} were dropped or changed, or do not take NULL any more, while rows "
+        f"for them were written ({events}) - "
         f"at {uri}, version {head.version} - nothing was committed; write again",
         uri=uri,
     )
 
 
 def _check_slipped_append(landed: lance.LanceDataset, change: RowsToCommit, ref: DatasetRef, job_id: str) -> None:
-    """Takes rows out again that landed on a head whose columns had changed between our look and the commit."""
+    """Takes rows out again that landed where columns had changed between look and commit."""
     from lance import LanceOperation
 
     try:
@@ -151,7 +159,8 @@ def _check_slipped_append(landed: lance.LanceDataset, change: RowsToCommit, ref:
         )
         if not isinstance(undone, Landed):
             raise CommitOutcomeUnknownError(
-                f"columns changed while rows were committed, and the rows could not be taken out again: {undone.error} - at {ref.uri}, "
+                f"columns changed while rows were committed, and the rows could not be taken out again: {undone.error} "
+                f"- at {ref.uri}, "
                 f"version {landed.version}, fragments {ids} - delete these rows, or restore the version before",
                 uri=ref.uri,
             ) from undone.error

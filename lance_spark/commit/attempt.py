@@ -49,7 +49,10 @@ class Unknown:
 
     @property
     def lasts(self) -> bool:
-        """Whether the same would happen again: a full disk, a limit, or a missing permission. pylance tells them by text alone."""
+        """Whether the same would happen again: a full disk, a limit, or a missing permission.
+
+        Pylance tells them by text alone.
+        """
         return any(f"(os error {number})" in str(self.error) for number in _LASTING)
 
 
@@ -62,13 +65,15 @@ def attempt_commit(
     storage_options: Mapping[str, str],
     enable_stable_row_ids: bool | None = None,
 ) -> Landed | Lost | Unknown:
-    """Commits once, without pylance's own retries, which would send the operation to a head that we have not looked at.
+    """Commits once, without pylance's own retries: they send it to versions not looked at.
 
-    (Even so pylance takes commits that came between `read_version` and now into account by itself, and accepts some of them: the
-    caller compares the version that it got with the one that it expected.)
+    (Even so pylance takes commits that came between `read_version` and now into account by itself,
+    and accepts some of them: the caller compares the version that it got with the one that it
+    expected.)
 
     Raises:
-        CommitError: Lance refuses the operation as such; nothing was committed, and trying again cannot help.
+        CommitError: Lance refuses the operation as such; nothing was committed, and trying again
+            cannot help.
     """
     import lance
     from lance.commit import CommitConflictError

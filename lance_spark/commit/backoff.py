@@ -1,7 +1,10 @@
-"""When to try a commit again: slot backoff and its bounds, with clock, sleep and random numbers injected.
+"""When to try a commit again.
 
-Slot backoff: a commit that lost a race waits for a random number of slots, each as long as its first attempt took, out of a number of
-slots that doubles with every loss. So writers that collided spread out, on a fast store as on a slow one.
+Slot backoff and its bounds, with clock, sleep and random numbers injected.
+
+Slot backoff: a commit that lost a race waits for a random number of slots, each as long as its
+first attempt took, out of a number of slots that doubles with every loss. So writers that collided
+spread out, on a fast store as on a slow one.
 """
 
 from __future__ import annotations
@@ -28,10 +31,12 @@ class CommitPolicy:
     """How long a commit is tried.
 
     Attributes:
-        max_retries: Rounds without progress after which it gives up. Losing a race for a version slot is not counted: another writer
-            made progress, and there is nothing wrong with what was sent.
+        max_retries: Rounds without progress after which it gives up. Losing a race for a version
+            slot is not counted: another writer made progress, and there is nothing wrong with what
+            was sent.
         timeout_s: Seconds after which it gives up in any case.
-        allow_unsafe: Whether to commit to an object store on which writers at once lose each other's work.
+        allow_unsafe: Whether to commit to an object store on which writers at once lose each
+            other's work.
     """
 
     max_retries: int = DEFAULT_RETRIES
@@ -42,7 +47,9 @@ class CommitPolicy:
     def of(
         max_retries: int | None, timeout_s: float | None = None, *, allow_unsafe: bool | None = None
     ) -> CommitPolicy:
-        """Returns the policy for the options' values; None takes the environment variable, else the default.
+        """Returns the policy for the options' values.
+
+        None takes the environment variable, else the default.
 
         Raises:
             OptionError: The environment variable is not a number.
@@ -85,7 +92,10 @@ class Rounds:
             self._began = self._attempt_began
 
     def progress(self) -> None:
-        """Notes that an attempt did something of lasting value: earlier fruitless rounds are forgiven."""
+        """Notes that an attempt did something of lasting value.
+
+        Earlier fruitless rounds are forgiven.
+        """
         self._fruitless = 0
 
     def again(self, *, race: bool) -> bool:

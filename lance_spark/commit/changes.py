@@ -1,6 +1,7 @@
 """What a job wrote and what became of it: plain picklable values that the commit takes and returns.
 
-Nothing here touches storage. Values with Lance objects in them (fragments, data files) are pickled by pylance itself.
+Nothing here touches storage. Values with Lance objects in them (fragments, data files) are pickled
+by pylance itself.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
 
 InputsFrom = Literal["option", "plan", "all"]
-"""How the input columns of a backfill were determined: named by the option, read in the write's plan, or taken to be all others."""
+"""How the input columns of a backfill were determined: named by the option, read in the write's
+plan, or taken to be all others."""
 
 _LISTED_FRAGMENTS = 1000
-"""Fragment ids that the summary in a transaction lists at most; manifests keep it for as long as the version lives."""
+"""Fragment ids that the summary in a transaction lists at most; manifests keep it for as long as
+the version lives."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,12 +32,16 @@ class RowsToCommit:
     """New rows, written as fragments that no version names yet.
 
     Attributes:
-        mode: `append` adds to the table and creates it where there is none; `overwrite` makes a version of only these rows.
-        schema: Schema of a table that is created or overwritten; for an append to an existing table, its schema.
-        fields: The fields whose ids the fragments' data files name: of the table at `read_version`, or as a new table numbers them.
+        mode: `append` adds to the table and creates it where there is none; `overwrite` makes a
+            version of only these rows.
+        schema: Schema of a table that is created or overwritten; for an append to an existing
+            table, its schema.
+        fields: The fields whose ids the fragments' data files name: of the table at `read_version`,
+            or as a new table numbers them.
         fragments: The fragments, in the order that they get ids in.
         rows: Number of rows in them.
-        read_version: Version of the table that the write was planned on; None where there was no table.
+        read_version: Version of the table that the write was planned on; None where there was no
+            table.
         enable_stable_row_ids: Whether a table that is created gets stable row ids.
         commit_message: Kept with the version.
     """
@@ -68,8 +75,10 @@ class FragmentColumns:
 
     Attributes:
         fragment: The fragment as it was when the values were written for it.
-        staged: The file; it holds all target columns, and exactly as many rows as the fragment has physical rows.
-        given: Rows that the job gave values for; the others have in the file what they had in the table.
+        staged: The file; it holds all target columns, and exactly as many rows as the fragment has
+            physical rows.
+        given: Rows that the job gave values for; the others have in the file what they had in the
+            table.
     """
 
     fragment: FragmentMetadata
@@ -89,13 +98,14 @@ class FragmentColumns:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RebasedColumns:
-    """The values of one fragment of the latest version whose rows have moved there, or whose inputs or values were changed.
+    """Values of one fragment of the latest version: of rows that moved there or were changed.
 
     Attributes:
         fragment_id: Id of the fragment that they are in.
         columns: Their values, staged for that fragment; None where nothing has to be written.
         carried: Rows that get the job's value.
-        nulled: Rows that are NULL, because their inputs are not those that the value was computed from.
+        nulled: Rows that are NULL, because their inputs are not those that the value was computed
+            from.
         covered: Live rows of the fragment that the snapshot had.
     """
 
@@ -112,7 +122,8 @@ class ColumnsToCommit:
 
     Attributes:
         read_version: Version of the snapshot.
-        targets: The columns that are written, with their identity in the snapshot; id -1 where the column is to be added.
+        targets: The columns that are written, with their identity in the snapshot; id -1 where the
+            column is to be added.
         new_columns: Arrow fields of the columns that are to be added, in the order of `targets`.
         inputs: The columns that the values depend on, as the snapshot had them.
         inputs_from: How the inputs were determined.
@@ -139,7 +150,8 @@ class CommitResult:
         uri: Location of the table.
         operation: `create`, `append`, `overwrite` or `backfill`.
         job_id: Id of the job, as stamped into the transaction.
-        version: The version that was made; where a backfill found no fragment any more that it could write to, the one that it looked at.
+        version: The version that was made; where a backfill found no fragment any more that it
+            could write to, the one that it looked at.
         read_version: The version that the job read; None where there was no table.
         rows: Rows written; of a backfill, rows whose value is in `version`.
         fragments: Fragments written to.
@@ -148,12 +160,15 @@ class CommitResult:
         added_columns: Those of them that it added.
         input_columns: Columns that the values were taken to depend on.
         inputs_from: How these were determined; None where the operation was not a backfill.
-        fragments_gone: Fragments that concurrent writers removed; their values were not needed any more.
-        rows_carried: Those of `rows` that concurrent writers had moved, or whose fragment they had changed: their values were carried over.
+        fragments_gone: Fragments that concurrent writers removed; their values were not needed any
+            more.
+        rows_carried: Those of `rows` that concurrent writers had moved, or whose fragment they had
+            changed: their values were carried over.
         rows_nulled: Rows given that are NULL in `version`, because their inputs changed meanwhile.
-        rows_gone: Rows given whose value is in no fragment of `version`, mostly because they were deleted meanwhile. An upper bound where
-            only some rows of a fragment were given.
-        new_rows: Live rows of `version` in fragments that the snapshot did not have; they got no value from this job.
+        rows_gone: Rows given whose value is in no fragment of `version`, mostly because they were
+            deleted meanwhile. An upper bound where only some rows of a fragment were given.
+        new_rows: Live rows of `version` in fragments that the snapshot did not have; they got no
+            value from this job.
     """
 
     uri: str
@@ -175,7 +190,10 @@ class CommitResult:
     new_rows: int = 0
 
     def to_json(self) -> str:
-        """Returns the summary that is stamped into the transaction; the version is not in it, since it is known only afterwards."""
+        """Returns the summary that is stamped into the transaction.
+
+        The version is not in it, since it is known only afterwards.
+        """
         values = dataclasses.asdict(self)
         del values["version"], values["uri"]
         values["fragments_gone"] = list(self.fragments_gone[:_LISTED_FRAGMENTS])

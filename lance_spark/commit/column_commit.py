@@ -1,8 +1,12 @@
-"""Commits column files on top of whatever came first: :func:`commit_columns`, the one entry of DataFrame writes and jobs.
+"""Commits column files on top of whatever came first.
 
-Each round looks at the latest version, judges every fragment by identity (:mod:`lance_spark.commit.conflicts.verdicts`), adds the columns
-that are new as all-NULL ones, and commits the column files of all valid fragments with one DataReplacement. A DataFrame write has the other
-fragments rebased, and everything is committed at once or not at all; a job leaves them out, and computes them again.
+:func:`commit_columns`, the one entry of DataFrame writes and jobs.
+
+Each round looks at the latest version, judges every fragment by identity
+(:mod:`lance_spark.commit.conflicts.verdicts`), adds the columns that are new as all-NULL ones, and
+commits the column files of all valid fragments with one DataReplacement. A DataFrame write has the
+other fragments rebased, and everything is committed at once or not at all; a job leaves them out,
+and computes them again.
 """
 
 from __future__ import annotations
@@ -47,29 +51,39 @@ def commit_columns(
     policy: CommitPolicy | None = None,
     history: SeenHistory | None = None,
 ) -> Outcome:
-    """Commits column files as one version. Runs on the driver, or in Spark's commit process, without a session.
+    """Commits column files as one version.
 
-    A new column takes a version more: it is added as all NULL first, since a Merge that carried values would have to be sent again on a
-    conflict, and pylance then drops other columns or brings deleted rows back. A death between the two leaves the column all NULL.
+    Runs on the driver, or in Spark's commit process, without a session.
+
+    A new column takes a version more: it is added as all NULL first, since a Merge that carried
+    values would have to be sent again on a conflict, and pylance then drops other columns or brings
+    deleted rows back. A death between the two leaves the column all NULL.
 
     Args:
-        snapshot: The table, at the version that the values belong to. That version need not be there any more.
+        snapshot: The table, at the version that the values belong to. That version need not be
+            there any more.
         change: The column files.
-        job_id: Identifies the job over attempts; a second commit with the same id returns the result of the first.
+        job_id: Identifies the job over attempts; a second commit with the same id returns the
+            result of the first.
         stage: Stages files beside the job's own.
-        snapshot_fragments: Ids of the snapshot's fragments, those of `change` included or not; none where the snapshot was cleaned up.
-        rebaser: Brings fragments that cannot be committed as they are to the latest version; then the commit is all or nothing. Without it
-            they are left out.
+        snapshot_fragments: Ids of the snapshot's fragments, those of `change` included or not; none
+            where the snapshot was cleaned up.
+        rebaser: Brings fragments that cannot be committed as they are to the latest version; then
+            the commit is all or nothing. Without it they are left out.
         policy: Bounds of the retries; by default as the environment says.
-        history: What earlier commits have read, where a job of one snapshot makes several, each under an id of its own; is added to.
+        history: What earlier commits have read, where a job of one snapshot makes several, each
+            under an id of its own; is added to.
 
     Returns:
         What was committed.
 
     Raises:
-        CommitConflictError: A concurrent writer renamed a target or added the same column, or as `rebaser` says. Nothing was committed.
-        CommitImpossibleError: The column was dropped or changed, or the table was overwritten or restored. Nothing was committed.
-        CommitOutcomeUnknownError: Whether the commit happened is not known, or it lacks files. The files must be kept.
+        CommitConflictError: A concurrent writer renamed a target or added the same column, or as
+            `rebaser` says. Nothing was committed.
+        CommitImpossibleError: The column was dropped or changed, or the table was overwritten or
+            restored. Nothing was committed.
+        CommitOutcomeUnknownError: Whether the commit happened is not known, or it lacks files. The
+            files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
     history = history or SeenHistory()
@@ -90,11 +104,13 @@ def commit_columns(
     result = commit.run(max(change.read_version, history.upto))
     landing = commit.landing
     _logger.info(
-        "backfill of %s committed to %s as version %d: %d rows in %d fragments, read at version %d, inputs %s (from %s), %d rows carried "
-        "over, %d NULL because their inputs changed, %d fragments and %d rows gone meanwhile, %d new rows without a value, %d retries (job %s)",
+        "backfill of %s committed to %s as version %d: %d rows in %d fragments, read at version %d, inputs %s (from "
+        "%s), %d rows carried "
+        "over, %d NULL because their inputs changed, %d fragments and %d rows gone meanwhile, %d new rows without a "
+        "value, %d retries (job %s)",
         ", ".join(result.columns), result.uri, result.version, result.rows, result.fragments, change.read_version,
-        ", ".join(result.input_columns) or "none", result.inputs_from, result.rows_carried, result.rows_nulled, len(result.fragments_gone),
-        result.rows_gone, result.new_rows, result.retries, job_id,
+        ", ".join(result.input_columns) or "none", result.inputs_from, result.rows_carried, result.rows_nulled,
+        len(result.fragments_gone), result.rows_gone, result.new_rows, result.retries, job_id,
     )  # fmt: skip
     if landing is None:
         return Outcome(result=result)
@@ -103,7 +119,10 @@ def commit_columns(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Sent:
-    """A commit that was sent to the store: its files, by fragment, what was left out, and what the job has covered with it."""
+    """A commit that was sent to the store.
+
+    Its files, by fragment, what was left out, and what the job has covered with it.
+    """
 
     head: Head
     parts: Mapping[int, FragmentColumns]
@@ -119,10 +138,12 @@ class _Landing:
         result: What was committed.
         before: The version before it; what it has is put back where the commit must not stay.
         parts: Column files that were committed, repairs included.
-        files: Names of all files that versions have of the job, also of those that a repair has replaced.
+        files: Names of all files that versions have of the job, also of those that a repair has
+            replaced.
         conflicts: Why fragments were left out, or are not right any more.
         coverage: The fragments with values, at the version that the commit was made on.
-        slipped: Whether inputs were rewritten between the look at the latest version and the commit, so that rows must be rebased again.
+        slipped: Whether inputs were rewritten between the look at the latest version and the
+            commit, so that rows must be rebased again.
     """
 
     result: CommitResult
@@ -157,7 +178,10 @@ class _ColumnCommit:
         return self.job.snapshot.uri
 
     def run(self, since: int) -> CommitResult:
-        """Commits, and repairs what slipped in; again where another writer slips in beside the repair, too."""
+        """Commits, and repairs what slipped in.
+
+        Again where another writer slips in beside the repair, too.
+        """
         result = self._run_rounds(self._run_round, since)
         while self.landing is not None and self.landing.slipped:
             result = self._run_rounds(self._run_repair, result.version)
@@ -219,7 +243,10 @@ class _ColumnCommit:
         return result
 
     def _open(self, version: int) -> lance.LanceDataset | None:
-        """Opens a version, or the latest one where it was cleaned up; None where there is no table any more."""
+        """Opens a version, or the latest one where it was cleaned up.
+
+        None where there is no table any more.
+        """
         try:
             try:
                 return replace(self.job.snapshot, version=version, incarnation=None).open()
@@ -243,17 +270,17 @@ class _ColumnCommit:
         return self.landing
 
     def _verify(self, sent: _Sent, result: CommitResult, landed: lance.LanceDataset) -> None:
-        """Looks whether what was committed is right, as `landed`, the version that it made or a later one, has it."""
+        """Looks whether what was committed is right in `landed`, the version made or a later one."""
         refuse_lost_files(self.job.snapshot, result.version, sent.parts, self.job.stage)
         landing = self._note(sent, result)
         if landed.version != sent.head.dataset.version + 1:
             self._examine(landing, landed, sent.head.dataset.version)
 
     def _examine(self, landing: _Landing, landed: lance.LanceDataset, looked_at: int) -> None:
-        """Looks for what slipped in between the look at the latest version, `looked_at`, and the commit.
+        """Looks for what slipped in between the look at version `looked_at` and the commit.
 
-        Measured: pylance accepts a DataReplacement over an in-place rewrite of an input column without a conflict, and over anything whose
-        version was cleaned up in the same moment.
+        Measured: pylance accepts a DataReplacement over an in-place rewrite of an input column
+        without a conflict, and over anything whose version was cleaned up in the same moment.
         """
         head = self.planner.look(landed)
         self._refuse_lost_column(landing, head)
@@ -271,7 +298,7 @@ class _ColumnCommit:
             self.landing = replace(landing, slipped=True)
 
     def _run_repair(self, dataset: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
-        """Rebases rows again whose inputs were rewritten in the moment of the commit, wherever they are by now. One round."""
+        """Does one round: rebases rows again whose inputs were rewritten during the commit."""
         landing, rebaser = self.landing, self.job.rebaser
         if landing is None or rebaser is None:
             raise CommitError(

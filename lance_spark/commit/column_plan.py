@@ -94,7 +94,10 @@ class Planner:
 
     @property
     def changes(self) -> list[Change]:
-        """What happened since the version that the values belong to; the job may have read older ones."""
+        """What happened since the version that the values belong to.
+
+        The job may have read older ones.
+        """
         return [change for change in self.history.changes if change.version > self.change.read_version]
 
     @property
@@ -128,7 +131,8 @@ class Planner:
         """Judges columns and fragments, and has those rebased that need it.
 
         Raises:
-            CommitError: Something stands in the way, as :func:`~lance_spark.commit.column_commit.commit_columns` says.
+            CommitError: Something stands in the way, as
+                :func:`~lance_spark.commit.column_commit.commit_columns` says.
         """
         refuse_other_columns(self.change, head, self.changes, token=self.token, uri=self.uri)
         judge = self.judge(head)
@@ -153,12 +157,14 @@ class Planner:
             others=self.job.snapshot_fragments - covered.keys(),
         )
         lineage = self.lineage(head)
-        # Fragments that the snapshot had and that nothing has moved rows to or from need no look, and are most of a huge table.
+        # Fragments that the snapshot had and that nothing has moved rows to or from need no look,
+        # and are most of a huge table.
         still = coverage.others if lineage.complete and not lineage.replaced else frozenset()
         still -= lineage.compacted
         fragments = [head.fragments[number] for number in head.fragments if number not in still]
         look = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
-        # Where every fragment has all the rows that it had, none of them is elsewhere, whatever happened to other fragments.
+        # Where every fragment has all the rows that it had, none of them is elsewhere, whatever
+        # happened to other fragments.
         elsewhere = [] if self._has_all_rows(head, parts) else [number for number in look.open if number not in parts]
         again = [number for number in elsewhere if not self._still_fits(number, judge)]
         fresh = rebaser(head.dataset, lineage, again) if again else ()
@@ -181,7 +187,9 @@ class Planner:
         return one is not None and one.columns is not None and judge.fragment(one.columns).verdict is Verdict.VALID
 
     def make_room(self, plan: Plan) -> lance.LanceDataset | Lost | Unknown | None:
-        """Makes a version in which what is planned can be committed: with the columns, and with files of all of them or of none.
+        """Makes a version in which what is planned can be committed.
+
+        With the columns, and with files of all of them or of none.
 
         Returns:
             It, for which another plan is to be made; None where the plan can be committed as it is.
@@ -203,7 +211,10 @@ class Planner:
         return self.job.snapshot.open_latest()
 
     def _fill_gaps(self, plan: Plan) -> lance.LanceDataset | Lost | Unknown | None:
-        """Gives fragments that have files of some target columns files of the others too; None where there was nothing to do."""
+        """Gives fragments that have files of some target columns files of the others too.
+
+        None where there was nothing to do.
+        """
 
         def blank(dataset: lance.LanceDataset, fragment: int, names: Sequence[str]) -> StagedColumns:
             staged = self.job.stage.blank(dataset, fragment, names)

@@ -1,7 +1,10 @@
-"""The retry loop that every commit goes through: look at the head, build the operation for it, commit once, look again.
+"""The retry loop that every commit goes through.
 
-An operation is never sent again as it is: each round builds it anew against the head that it looked at. Each round first looks for the
-job's own transaction, so a reply that was lost, or a commit that is repeated with the same job id, finds its result and does not commit twice.
+Look at the head, build the operation for it, commit once, look again.
+
+An operation is never sent again as it is: each round builds it anew against the head that it looked
+at. Each round first looks for the job's own transaction, so a reply that was lost, or a commit that
+is repeated with the same job id, finds its result and does not commit twice.
 """
 
 from __future__ import annotations
@@ -36,7 +39,8 @@ class Round(Protocol):
             retries: Rounds before this one.
 
         Raises:
-            CommitError: What is to be committed does not fit the head, so no further round can help.
+            CommitError: What is to be committed does not fit the head, so no further round can
+                help.
         """
 
 
@@ -63,7 +67,8 @@ def run_rounds(
 
     Raises:
         CommitConflictError: Other writers kept coming first.
-        CommitOutcomeUnknownError: The store did not answer, and whether the commit happened is not known. The files must be kept.
+        CommitOutcomeUnknownError: The store did not answer, and whether the commit happened is not
+            known. The files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
     refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
@@ -97,7 +102,8 @@ def run_rounds(
     if unanswered is not None:
         return _resolve_unknown(ref, job_id, since, unanswered)
     raise CommitConflictError(
-        f"other writers kept committing first: gave up after {rounds.retries} retries, the last time because of: {outcome.error} - "
+        f"other writers kept committing first: gave up after {rounds.retries} retries, the last time because of: "
+        f"{outcome.error} - "
         f"at {ref.uri} - nothing was committed; try again, or raise commit_max_retries",
         uri=ref.uri,
     ) from outcome.error
@@ -113,8 +119,8 @@ def _open_head(ref: DatasetRef) -> lance.LanceDataset | None:
 def _resolve_unknown(ref: DatasetRef, job_id: str, since: int, error: Exception) -> CommitResult:
     """Finds out what became of a commit that got no answer, as far as that can be known.
 
-    On a local file system a failed call leaves nothing under way, so what cannot be found did not happen; on an object store a request
-    may still arrive.
+    On a local file system a failed call leaves nothing under way, so what cannot be found did not
+    happen; on an object store a request may still arrive.
     """
     try:
         head = _open_head(ref)
@@ -131,8 +137,10 @@ def _resolve_unknown(ref: DatasetRef, job_id: str, since: int, error: Exception)
             uri=ref.uri,
         ) from error
     raise CommitOutcomeUnknownError(
-        f"the store failed before it said whether the commit happened: {error} - at {ref.uri}, job {job_id} - written files are kept; "
-        "call lance_spark.last_commit(path) when the store answers again: it shows the job if it was committed, else write again",
+        f"the store failed before it said whether the commit happened: {error} - at {ref.uri}, job {job_id} - written "
+        "files are kept; "
+        "call lance_spark.last_commit(path) when the store answers again: it shows the job if it was committed, else "
+        "write again",
         uri=ref.uri,
     ) from error
 

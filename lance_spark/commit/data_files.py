@@ -1,4 +1,7 @@
-"""Entries of manifests for column files that no version names yet, and the room that they need: columns, and files of all of them."""
+"""Entries of manifests for column files that no version names yet, and the room that they need.
+
+Columns, and files of all of them.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,8 @@ def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> 
     pylance reads the footer of one of them for that; the others differ only in name and size.
 
     Raises:
-        CommitConflictError: It cannot be read: a cleanup of files that no version names may come between two rounds.
+        CommitConflictError: It cannot be read: a cleanup of files that no version names may come
+            between two rounds.
     """
     from lance.fragment import DataFile
 
@@ -33,7 +37,8 @@ def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> 
         first = DataFile.create(dataset, staged[0].name)
     except (ValueError, OSError) as error:
         raise CommitConflictError(
-            f"a written column file is not there any more, as after a cleanup of files that no version names: {error} - {staged[0].name} in "
+            f"a written column file is not there any more, as after a cleanup of files that no version names: {error} "
+            f"- {staged[0].name} in "
             f"{dataset.uri} - nothing of it was committed; write again, or run the backfill again",
             uri=dataset.uri,
         ) from error
@@ -74,8 +79,9 @@ def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]],
         metadata[TOKEN_KEY] = token
         stamped.append(arrow.with_nullable(True).with_metadata(metadata))
     try:
-        # pylance builds the Merge from this handle's version and refuses it if anything but an index or the configuration came
-        # first (measured), so no column or deletion of another writer is overwritten.
+        # pylance builds the Merge from this handle's version and refuses it if anything but an
+        # index or the configuration came first (measured), so no column or deletion of another
+        # writer is overwritten.
         head.add_columns(pa.schema(stamped))
     except LanceConflict as error:
         return Lost(race=True, error=error)
@@ -83,7 +89,8 @@ def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]],
         return Unknown(error=error)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise CommitError(
-            f"Lance cannot add columns {', '.join(repr(f.name) for f in columns)}: {error} - at {head.uri} - nothing was committed",
+            f"Lance cannot add columns {', '.join(repr(f.name) for f in columns)}: {error} - at {head.uri} - nothing "
+            "was committed",
             uri=head.uri,
         ) from error
     return None
@@ -96,9 +103,10 @@ def fill_gaps(
     blank: Callable[[lance.LanceDataset, int, Sequence[str]], StagedColumns],
     storage: Mapping[str, str],
 ) -> lance.LanceDataset | Lost | Unknown | None:
-    """Gives fragments that have files of some target columns files of the others too, with NULLs, which these columns are there anyway.
+    """Gives fragments that have files of some target columns files of NULLs of the others too.
 
-    Measured: a DataReplacement replaces a file of a fragment, or adds one, but does not do both in one.
+    Measured: a DataReplacement replaces a file of a fragment, or adds one, but does not do both in
+        one.
 
     Returns:
         The dataset with them, None where there was nothing to do.

@@ -17,20 +17,32 @@ class Stage(Protocol):
     """Stages column files in which no row gets a new value."""
 
     def restore(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
-        """Stages the values that the target columns of a version's fragment have; called only if a commit has to be taken back."""
+        """Stages the values that the target columns of a version's fragment have.
+
+        Called only if a commit has to be taken back.
+        """
 
     def blank(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
-        """Stages NULLs for columns of a fragment of a version; called where it has files of some of the target columns and not of others."""
+        """Stages NULLs for columns of a fragment of a version.
+
+        Called where it has files of some of the target columns and not of others.
+        """
 
     def missing(self, names: Sequence[str]) -> Collection[str]:
-        """Returns those data files that are not there: Lance commits without an error what was deleted a moment before."""
+        """Returns those data files that are not there.
+
+        Lance commits without an error what was deleted a moment before.
+        """
 
     def remove_remains(self, version: int) -> None:
-        """Removes the version that a commit made where a table was deleted a moment before; nothing, if others have committed after it."""
+        """Removes the version that a commit made where a table was deleted a moment before.
+
+        Nothing, if others have committed after it.
+        """
 
 
 class Rebaser(Protocol):
-    """Finds the values of rows that cannot be committed where they were staged for, and stages them for where the rows are."""
+    """Stages values for where their rows are now."""
 
     def __call__(
         self, head: lance.LanceDataset, lineage: Lineage, fragments: Sequence[int], /
@@ -43,7 +55,8 @@ class Rebaser(Protocol):
             fragments: Ids of the fragments.
 
         Raises:
-            CommitConflictError: Inputs changed, and the user wants to hear of it; or more has moved than the user allows to carry over.
+            CommitConflictError: Inputs changed, and the user wants to hear of it; or more has moved
+                than the user allows to carry over.
             CommitImpossibleError: What tells where rows have moved to was cleaned up.
         """
 
@@ -54,8 +67,10 @@ class Outcome:
 
     Attributes:
         result: What was committed.
-        conflicts: Why fragments were not committed, or are committed and not right any more; only without a :class:`Rebaser`.
-        files: Names of the files that the version has of this commit; None where an earlier attempt had committed already.
+        conflicts: Why fragments were not committed, or are committed and not right any more; only
+            without a :class:`Rebaser`.
+        files: Names of the files that the version has of this commit; None where an earlier attempt
+            had committed already.
     """
 
     result: CommitResult

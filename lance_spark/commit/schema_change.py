@@ -1,4 +1,7 @@
-"""Changes of a table's columns that write no data: tried again on the latest version until they land."""
+"""Changes of a table's columns that write no data.
+
+Tried again on the latest version until they land.
+"""
 
 from __future__ import annotations
 
@@ -17,12 +20,15 @@ if TYPE_CHECKING:
 def change_schema(
     ref: DatasetRef, change: Callable[[lance.LanceDataset], None], policy: CommitPolicy | None = None
 ) -> lance.LanceDataset:
-    """Applies a change to the latest version, again where another writer came first. Runs on the driver.
+    """Applies a change to the latest version, again where another writer came first.
+
+    Runs on the driver.
 
     Args:
         ref: The table.
-        change: Checks its preconditions on the dataset that it is given and makes one commit through that handle. It is called again on a newer
-            version after a lost race, so it must look at what it is given.
+        change: Checks its preconditions on the dataset that it is given and makes one commit
+            through that handle. It is called again on a newer version after a lost race, so it must
+            look at what it is given.
         policy: Bounds of the retries; by default as the environment says.
 
     Returns:
@@ -46,7 +52,8 @@ def change_schema(
         except LanceConflict as error:
             if not rounds.again(race=False):
                 raise CommitConflictError(
-                    f"other writers kept changing the table first: {error} - at {ref.uri} - nothing was changed; try again",
+                    f"other writers kept changing the table first: {error} - at {ref.uri} - nothing was changed; try "
+                    "again",
                     uri=ref.uri,
                 ) from error
         except (OSError, TypeError, NotImplementedError) as error:

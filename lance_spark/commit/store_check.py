@@ -1,9 +1,11 @@
 """Finds out, before the first commit to an object store, whether the store keeps writers apart.
 
-Each version of a table is one object, and two writers are kept apart by a conditional put: it makes the object only where there is none.
-A store that ignores the condition takes both puts, and tells both writers that they succeeded, while one's rows are gone. No error ever says
-so; that is why it is looked for. What is looked at is the put itself, with a table of our own in a folder of a random name, so the
-answer does not depend on time or luck: version 2 is made twice from version 1. A store that takes it twice ignores conditions.
+Each version of a table is one object, and two writers are kept apart by a conditional put: it makes
+the object only where there is none. A store that ignores the condition takes both puts, and tells
+both writers that they succeeded, while one's rows are gone. No error ever says so; that is why it
+is looked for. What is looked at is the put itself, with a table of our own in a folder of a random
+name, so the answer does not depend on time or luck: version 2 is made twice from version 1. A store
+that takes it twice ignores conditions.
 """
 
 from __future__ import annotations
@@ -22,7 +24,8 @@ from lance_spark.errors import CommitError, OptionError, UnsafeStoreError
 _logger = logging.getLogger(__name__)
 
 ALLOW_VARIABLE = "LANCE_SPARK_ALLOW_UNSAFE_COMMITS"
-"""Environment variable of the driver: whether commits to a store that ignores conditional puts are allowed."""
+"""Environment variable of the driver: whether commits to a store that ignores conditional puts are
+allowed."""
 
 ALLOW_OPTION = "allow_unsafe_commits"
 
@@ -30,9 +33,11 @@ PROBES = f"{FOLDER}/probe"
 """Folder of a table in which probes are made; each has a folder of its own there, and takes it away."""
 
 _SAFE_SCHEMES = frozenset({"file", "file-object-store", "memory", "shared-memory", "s3+ddb"})
-"""Schemes that need no probe. Lance itself makes files of the first two under a name only where there is none, and objects of the next two
-under a lock of this process (all four measured with pylance 14). `s3+ddb` has its condition in DynamoDB, whatever S3 does, and a probe would
-leave rows there that Lance cannot take away. `file+uring` is not among them: its commits are not conditional (measured)."""
+"""Schemes that need no probe. Lance itself makes files of the first two under a name only where
+there is none, and objects of the next two under a lock of this process (all four measured with
+pylance 14). `s3+ddb` has its condition in DynamoDB, whatever S3 does, and a probe would leave rows
+there that Lance cannot take away. `file+uring` is not among them: its commits are not conditional
+(measured)."""
 
 _SECRETS = ("key", "secret", "token", "password", "credential", "sas", "signature", "service_account")
 """Words in names of storage options that say who asks, not which store is asked."""
@@ -42,9 +47,12 @@ _lock = threading.Lock()
 
 
 def refuse_unsafe_store(uri: str, storage: Mapping[str, str], *, allow: bool) -> None:
-    """Refuses a location whose store ignores conditional puts. Runs where commits are made; asks each location once per process.
+    """Refuses a location whose store ignores conditional puts.
 
-    It costs some 16 small requests, and 12 on a store that is refused. Local paths and stores that are known to be safe cost none.
+    Runs where commits are made; asks each location once per process.
+
+    It costs some 16 small requests, and 12 on a store that is refused. Local paths and stores that
+    are known to be safe cost none.
 
     Args:
         uri: Location of the table, which need not exist yet.
@@ -53,7 +61,8 @@ def refuse_unsafe_store(uri: str, storage: Mapping[str, str], *, allow: bool) ->
 
     Raises:
         UnsafeStoreError: The store ignores conditional puts.
-        CommitError: It could not be found out, because the store fails or refuses small objects below the table. It is asked again next time.
+        CommitError: It could not be found out, because the store fails or refuses small objects
+            below the table. It is asked again next time.
     """
     if allow or "://" not in uri or urlsplit(uri).scheme in _SAFE_SCHEMES:
         return
@@ -66,16 +75,21 @@ def refuse_unsafe_store(uri: str, storage: Mapping[str, str], *, allow: bool) ->
     if not safe:
         parts = urlsplit(uri)
         raise UnsafeStoreError(
-            "the object store ignores conditional puts: it took two versions under one name, so of writers that commit at the same time all "
-            f"but one would lose what they wrote, and none would notice - at {parts.scheme}://{parts.netloc}, asked for {uri} - nothing was "
-            "committed; use a store with conditional puts (If-None-Match), or, where never more than one writer commits, allow it with "
+            "the object store ignores conditional puts: it took two versions under one name, so of writers that "
+            "commit at the same time all "
+            f"but one would lose what they wrote, and none would notice - at {parts.scheme}://{parts.netloc}, asked "
+            f"for {uri} - nothing was "
+            "committed; use a store with conditional puts (If-None-Match), or, where never more than one writer "
+            "commits, allow it with "
             f"option('{ALLOW_OPTION}', 'true') or {ALLOW_VARIABLE}=true",
             uri=uri,
         )
 
 
 def allowed_by_environment() -> bool:
-    """Tells whether the environment variable allows commits to such a store; by default not. Read on the driver.
+    """Tells whether the environment variable allows commits to such a store; by default not.
+
+    Read on the driver.
 
     Raises:
         OptionError: The variable is no flag.
@@ -87,7 +101,7 @@ def allowed_by_environment() -> bool:
 
 
 def keeps_conditions(probe: str, storage: Mapping[str, str]) -> bool:
-    """Tells whether a store keeps the condition of a conditional put, with a table of no rows that is made and deleted.
+    """Tells whether a store keeps the condition of a conditional put, with a table of no rows.
 
     Args:
         probe: A location at which nothing is.
@@ -105,8 +119,9 @@ def keeps_conditions(probe: str, storage: Mapping[str, str]) -> bool:
         raise _unknown(probe, made.error)
     try:
         for _ in range(2):
-            # An overwrite that may not be tried again is put as the version after the one that was read, and nothing is looked at before
-            # (measured with pylance 14; other operations, and a creation, look first, and then never meet the condition).
+            # An overwrite that may not be tried again is put as the version after the one that was
+            # read, and nothing is looked at before (measured with pylance 14; other operations, and
+            # a creation, look first, and then never meet the condition).
             outcome = attempt_commit(made.dataset, operation, read_version=1, properties={}, storage_options=storage)
             if isinstance(outcome, Lost) and outcome.race:
                 return True
@@ -119,8 +134,10 @@ def keeps_conditions(probe: str, storage: Mapping[str, str]) -> bool:
 
 def _unknown(probe: str, error: Exception) -> CommitError:
     return CommitError(
-        f"whether the store keeps conditional puts could not be found out: {error} - at {probe} - nothing was committed; check that the "
-        f"store answers, and that objects can be written there, or commit without asking, with option('{ALLOW_OPTION}', 'true') or "
+        f"whether the store keeps conditional puts could not be found out: {error} - at {probe} - nothing was "
+        "committed; check that the "
+        "store answers, and that objects can be written there, or commit without asking, with "
+        f"option('{ALLOW_OPTION}', 'true') or "
         f"{ALLOW_VARIABLE}=true",
         uri=probe,
     )
@@ -137,7 +154,10 @@ def _remove(probe: str, storage: Mapping[str, str]) -> None:
 
 
 def _location(uri: str, storage: Mapping[str, str]) -> tuple[object, ...]:
-    """Returns what tells one store from another: all options but those of identity, since one more question costs less than a wrong answer."""
+    """Returns what tells one store from another.
+
+    All options but those of identity, since one more question costs less than a wrong answer.
+    """
     parts = urlsplit(uri)
     options = {k.lower(): v for k, v in storage.items() if not any(word in k.lower() for word in _SECRETS)}
     return (parts.scheme, parts.netloc, *sorted(options.items()))

@@ -1,4 +1,4 @@
-"""Checks when a commit has landed that the files that it named are there, and takes one back that must not stay.
+"""Checks that the files of a landed commit are there; takes one back that must not stay.
 
 Lance commits without an error what was deleted a moment before.
 """
@@ -39,8 +39,9 @@ RestoreFile = Callable[[int], StagedColumns]
 def refuse_lost_files(snapshot: DatasetRef, version: int, parts: Mapping[int, FragmentColumns], stage: Stage) -> None:
     """Refuses a version that names files of its commit that are not there.
 
-    A cleanup deletes files that no version names, also in the moment before one does. Of a fragment that was compacted, deleted or filled
-    again since the commit nothing is lost: its file may rightly have gone with an old version.
+    A cleanup deletes files that no version names, also in the moment before one does. Of a fragment
+    that was compacted, deleted or filled again since the commit nothing is lost: its file may
+    rightly have gone with an old version.
 
     Args:
         snapshot: The table.
@@ -76,9 +77,12 @@ def refuse_lost_files(snapshot: DatasetRef, version: int, parts: Mapping[int, Fr
         stage.remove_remains(version)
         raise _deleted(snapshot)
     raise CommitOutcomeUnknownError(
-        f"column files were deleted while they were committed, as by a cleanup of files that no version names, so that the columns cannot be "
-        f"read in {len(lost)} fragments ({', '.join(map(str, lost[:_SOME]))}{', ...' if len(lost) > _SOME else ''}) - at {snapshot.uri}, "
-        f"version {version} - restore version {version - 1}: lance.dataset(path, version={version - 1}).restore(), then write again, or run "
+        "column files were deleted while they were committed, as by a cleanup of files that no version names, so that "
+        "the columns cannot be "
+        f"read in {len(lost)} fragments ({', '.join(map(str, lost[:_SOME]))}{', ...' if len(lost) > _SOME else ''}) - "
+        f"at {snapshot.uri}, "
+        f"version {version} - restore version {version - 1}: lance.dataset(path, version={version - 1}).restore(), "
+        "then write again, or run "
         "the backfill again",
         uri=snapshot.uri,
     )
@@ -132,7 +136,8 @@ def take_back(
                 mine = None if now is None else file_named(now, part.staged.name)
                 if mine is not None and live.intersection(mine.fields):
                     staged[fragment] = staged.get(fragment) or restore_file(fragment)
-                    # It has the columns of the file that it replaces, under their ids: names may have changed.
+                    # It has the columns of the file that it replaces, under their ids: names may
+                    # have changed.
                     groups.append(LanceOperation.DataReplacementGroup(fragment, same_columns(mine, staged[fragment])))
             if not groups:
                 return nothing
@@ -150,7 +155,8 @@ def take_back(
         run_rounds(snapshot, f"{job_id}-undo", since, one_round, policy)
     except (LanceSparkError, OSError, ValueError) as error:
         raise CommitOutcomeUnknownError(
-            f"the table changed while the values were committed, and the values could not be taken back: {error} - at {snapshot.uri}, "
+            f"the table changed while the values were committed, and the values could not be taken back: {error} - at "
+            f"{snapshot.uri}, "
             f"fragments {', '.join(map(str, list(parts)[:10]))} - backfill these fragments again",
             uri=snapshot.uri,
         ) from error

@@ -1,8 +1,11 @@
-"""Carries values of a DataFrame write over to where their rows are in the latest version: :class:`CarryOver`.
+"""Carries values of a DataFrame write over to where their rows are in the latest version.
 
-A concurrent writer compacted fragments, moved rows by an update, or rewrote inputs or the target in place, between the read and the commit.
-Here the staged values are streamed into column files of the latest version's fragments. A row whose inputs are not those any more that its
-value was computed from gets none: there is no UDF here to compute it again.
+:class:`CarryOver`.
+
+A concurrent writer compacted fragments, moved rows by an update, or rewrote inputs or the target in
+place, between the read and the commit. Here the staged values are streamed into column files of the
+latest version's fragments. A row whose inputs are not those any more that its value was computed
+from gets none: there is no UDF here to compute it again.
 
 Runs where the write commits. Memory: a few batches of rows, and 50 bytes a row of one fragment.
 """
@@ -62,7 +65,7 @@ class CarryPlan:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Versions:
-    """The snapshot, the latest version, where the latter's rows were in the former, and whether an input was cast between them."""
+    """The snapshot, the latest version, its rows' origins, and whether an input was cast."""
 
     base: SnapshotRows
     head: SnapshotRows
@@ -101,7 +104,8 @@ class CarryOver:
             return [self._carry(number, versions) for number in fragments]
         except MissingFileError as error:
             raise CommitConflictError(
-                f"{error}: a cleanup of files that no version names came between writing and committing - at {head.uri} - nothing was "
+                f"{error}: a cleanup of files that no version names came between writing and committing - at "
+                f"{head.uri} - nothing was "
                 "committed; read the table again and write again",
                 uri=head.uri,
                 fragments=list(fragments),
@@ -162,10 +166,11 @@ class CarryOver:
         return changed_rows(versions.base, origin.fragment.id, versions.head, number, moved, columns)
 
     def _judge(self, stale: Moved, part: FragmentColumns, number: int, versions: _Versions) -> tuple[NullPiece, int]:
-        """Returns the rows that become NULL, of those whose inputs changed, and how many of these have no value then.
+        """Returns which rows of changed inputs become NULL, and how many have no value then.
 
         Raises:
-            CommitConflictError: The user wants to hear of such rows, or a column has to be NULL and may not be.
+            CommitConflictError: The user wants to hear of such rows, or a column has to be NULL and
+                may not be.
         """
         schema = self._plan.targets.schema
         copies, without_value = judge_stale(
@@ -190,8 +195,10 @@ class CarryOver:
     def _stale_error(self, count: int, number: int, versions: _Versions, more: str, advice: str) -> CommitConflictError:
         uri, version = versions.head.dataset.uri, versions.head.dataset.version
         return CommitConflictError(
-            f"input columns of {count} rows changed since version {self._plan.snapshot.version}, so their values are not right any more{more} - at "
-            f"{uri}, version {version}, fragment {number} - nothing was committed; read the table again and write again, or {advice}",
+            f"input columns of {count} rows changed since version {self._plan.snapshot.version}, so their values are "
+            f"not right any more{more} - at "
+            f"{uri}, version {version}, fragment {number} - nothing was committed; read the table again and write "
+            f"again, or {advice}",
             uri=uri,
             fragments=[number],
         )
@@ -202,15 +209,20 @@ class CarryOver:
         limit = self._plan.max_bytes
         if limit is not None and self._carried_bytes > limit:
             raise CommitConflictError(
-                f"rows moved while the values were written, and {self._carried_bytes} bytes of values or more are to be carried over to where "
-                f"they are now; option carry_over_max_bytes allows {limit} - at {self._staging.uri} - nothing was committed; read the table "
+                f"rows moved while the values were written, and {self._carried_bytes} bytes of values or more are to "
+                "be carried over to where "
+                f"they are now; option carry_over_max_bytes allows {limit} - at {self._staging.uri} - nothing was "
+                "committed; read the table "
                 "again and write again, or raise the limit",
                 uri=self._staging.uri,
                 fragments=[number],
             )
 
     def _streams(self, pieces: Sequence[FilePiece | NullPiece]) -> list[Iterator[Chunk]]:
-        """Returns streams of the values of pieces; those that come one after the other make one stream."""
+        """Returns streams of the values of pieces.
+
+        Those that come one after the other make one stream.
+        """
         chains = chained(pieces)
 
         def read(chain: Sequence[FilePiece | NullPiece]) -> Iterator[Chunk]:
@@ -225,7 +237,7 @@ class CarryOver:
     def _write(
         self, handle: LanceFragment, head: SnapshotRows, pieces: Sequence[FilePiece | NullPiece]
     ) -> FragmentColumns:
-        """Streams values into a column file of a fragment of the latest version, over the values that it has."""
+        """Streams values into a column file of a fragment, over the values that it has."""
         schema = self._plan.targets.schema
         existing = tuple(name for name in schema.names if name in head.dataset.schema.names)
         targets = Targets(schema=schema, existing=existing, format=self._plan.targets.format)

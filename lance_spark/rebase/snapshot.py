@@ -28,10 +28,12 @@ def open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
 
 
 def cleaned_up(snapshot: DatasetRef, why: object) -> CommitImpossibleError:
-    """Returns the error for values of which nothing tells any more where their rows are, or whether their inputs are the same."""
+    """Returns the error for rows that may have moved or changed where nothing tells it."""
     return CommitImpossibleError(
-        f"rows may have moved or changed since version {snapshot.version}, which the values were computed on, and what tells of it was cleaned "
-        f"up: {why} - at {snapshot.uri} - nothing was committed; read the table again and write again; to keep a version while a long write "
+        f"rows may have moved or changed since version {snapshot.version}, which the values were computed on, and what "
+        "tells of it was cleaned "
+        f"up: {why} - at {snapshot.uri} - nothing was committed; read the table again and write again; to keep a "
+        "version while a long write "
         "runs, tag it (Table.backfill: protect_snapshot=True)",
         uri=snapshot.uri,
     )
@@ -47,5 +49,6 @@ def check_still_there(snapshot: DatasetRef) -> None:
     now = dataclasses.replace(snapshot, incarnation=None).pin(snapshot.version)
     if snapshot.incarnation not in (None, now.incarnation):
         raise SnapshotError(
-            f"the table was deleted and made anew since version {snapshot.version} of it was read - at {snapshot.uri} - read it again"
+            f"the table was deleted and made anew since version {snapshot.version} of it was read - at {snapshot.uri} "
+            "- read it again"
         )

@@ -1,7 +1,8 @@
 """What becomes of values whose rows have other inputs by now: :func:`judge_stale`.
 
-An update copies the old value into the row that it writes, unless it gives a new one. A copy is out of date, as is what the write itself
-has put there; a value that came with the new inputs is right. A row is judged as a whole, with all target columns.
+An update copies the old value into the row that it writes, unless it gives a new one. A copy is out
+of date, as is what the write itself has put there; a value that came with the new inputs is right.
+A row is judged as a whole, with all target columns.
 
 Runs where values are carried over. Memory: a few batches of rows, and 8 bytes a row.
 """
@@ -59,7 +60,8 @@ def judge_stale(stale: Moved, *, now: Values, before: Values, staged: Values) ->
         staged: What this write has for them, by where they were.
 
     Returns:
-        The rows whose value is a copy, ascending, and how many of all rows have no value without it.
+        The rows whose value is a copy, ascending, and how many of all rows have no value without
+        it.
     """
     order = np.argsort(stale.new)
     copies, empty = np.zeros(len(order), dtype=np.bool_), np.zeros(len(order), dtype=np.bool_)

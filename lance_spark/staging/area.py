@@ -1,25 +1,29 @@
-"""Where tasks put files before anybody commits them, so that every file of every attempt can be found and deleted again.
+"""Where tasks put files before a commit, so that each can be found and deleted again.
 
-Spark tells a data source nothing about an attempt that it retries, kills, or ran twice: `abort` is called for a failed job only. So an
-attempt leaves a marker in the table's own directory before it makes anything else, and names its files after itself:
+Spark tells a data source nothing about an attempt that it retries, kills, or ran twice: `abort` is
+called for a failed job only. So an attempt leaves a marker in the table's own directory before it
+makes anything else, and names its files after itself:
 
-    _lance_spark/staging/<job>/open                          there from before the first task until the job is over
-    _lance_spark/staging/<job>/committing                    there from before the first try to commit
-    _lance_spark/staging/<job>/<attempt>/attempt             the marker
-    _lance_spark/staging/<job>/<attempt>/...                 files that are not finished, and sorted runs
-    data/<attempt>-<n>.lance                                 finished data files, n = 0, 1, ...
-    data/<attempt>-<n>/*.blob                                their blob sidecars, where Lance puts them
+    _lance_spark/staging/<job>/open                          there from before the first task until
+    the job is over _lance_spark/staging/<job>/committing                    there from before the
+    first try to commit _lance_spark/staging/<job>/<attempt>/attempt             the marker
+    _lance_spark/staging/<job>/<attempt>/...                 files that are not finished, and sorted
+    runs data/<attempt>-<n>.lance                                 finished data files, n = 0, 1, ...
+    data/<attempt>-<n>/*.blob                                their blob sidecars, where Lance puts
+    them
 
-The names of the files follow from the marker, so nothing has to be written down in time. Lance ignores the folder, and its own
-`cleanup_old_versions` leaves it alone.
+The names of the files follow from the marker, so nothing has to be written down in time. Lance
+ignores the folder, and its own `cleanup_old_versions` leaves it alone.
 
-Spark ends a job while other tasks of it still run, and starts some that late that the job is over before they begin. The process that ends the job
-deletes `open` before anything else; an attempt looks for it when it begins and after it has finished a file, and where it is gone
-deletes what it made. So nothing is left, whichever comes first.
+Spark ends a job while other tasks of it still run, and starts some that late that the job is over
+before they begin. The process that ends the job deletes `open` before anything else; an attempt
+looks for it when it begins and after it has finished a file, and where it is gone deletes what it
+made. So nothing is left, whichever comes first.
 
-On a local file system Lance writes into a temporary file of a random name beside the final one, and a killed process leaves it there.
-Therefore files are written in the attempt's folder and renamed into `data/` when they are finished. An object store shows an object
-only when it is complete, so there files are written in place.
+On a local file system Lance writes into a temporary file of a random name beside the final one, and
+a killed process leaves it there. Therefore files are written in the attempt's folder and renamed
+into `data/` when they are finished. An object store shows an object only when it is complete, so
+there files are written in place.
 """
 
 from __future__ import annotations
@@ -62,13 +66,17 @@ _PROBED_ATTEMPTS = 1000
 
 _CACHE_BYTES_PER_COLUMN = 8 << 20
 _CACHE_BYTES = 256 << 20
-"""Lance keeps 8 MiB of unwritten values per column: 8 GiB for a table of a thousand. From 32 columns on they share this much."""
+"""Lance keeps 8 MiB of unwritten values per column: 8 GiB for a table of a thousand. From 32
+columns on they share this much."""
 
 
 def new_id() -> str:
-    """Returns a fresh id for a job or an attempt: 32 random hexadecimal digits, then 8 of the time in seconds.
+    """Returns a fresh id for a job or an attempt.
 
-    The random part comes first because object stores spread their load by the first characters of a name.
+    32 random hexadecimal digits, then 8 of the time in seconds.
+
+    The random part comes first because object stores spread their load by the first characters of a
+    name.
     """
     return f"{uuid.uuid4().hex}{int(time.time()):08x}"
 
@@ -80,13 +88,16 @@ def made_at(identifier: str) -> datetime:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Staging:
-    """The files of one job. A picklable value: made on the driver, used by tasks and by the committing process.
+    """The files of one job.
+
+    A picklable value: made on the driver, used by tasks and by the committing process.
 
     Attributes:
         uri: Location of the table.
         storage_options: Options of the object store.
         job_id: Id of the job, of :func:`new_id`.
-        made_folder: Topmost folder that the job makes on a local file system, to be taken away again if it fails.
+        made_folder: Topmost folder that the job makes on a local file system, to be taken away
+            again if it fails.
     """
 
     uri: str
@@ -105,7 +116,9 @@ class Staging:
         return f"{STAGING}/{self.job_id}"
 
     def open_job(self) -> None:
-        """Makes the job's own marker. Runs on the driver, after everything else was checked and before the first task.
+        """Makes the job's own marker.
+
+        Runs on the driver, after everything else was checked and before the first task.
 
         Raises:
             TableUnwritableError: The store refused.
@@ -117,10 +130,13 @@ class Staging:
         return self.session.contains(f"{self.folder}/{_OPEN}")
 
     def begin_attempt(self) -> Attempt:
-        """Makes the marker of a new attempt. Runs in a task, before it makes any file; a task without rows needs none.
+        """Makes the marker of a new attempt.
+
+        Runs in a task, before it makes any file; a task without rows needs none.
 
         Raises:
-            CommitError: The job is over already; Spark starts a task that late where another one fails or is quicker.
+            CommitError: The job is over already; Spark starts a task that late where another one
+                fails or is quicker.
             TableUnwritableError: The store refused.
         """
         attempt = Attempt(self, new_id())
@@ -133,10 +149,10 @@ class Staging:
         return attempt
 
     def sweep(self, keep: Collection[str] = ()) -> int:
-        """Deletes every file that an attempt of this job made and that was not committed, then the markers. Runs at the job's end.
+        """Deletes every uncommitted file of the job's attempts, then the markers, at its end.
 
-        An attempt that is still running, a killed speculative one for example, notices on closing its file that the job is over
-        and deletes that file itself.
+        An attempt that is still running, a killed speculative one for example, notices on closing
+        its file that the job is over and deletes that file itself.
 
         Args:
             keep: Names in `data/` of the files that were committed.
@@ -148,7 +164,8 @@ class Staging:
         if not session.list(self.folder):
             prune_folders(self.uri, self.folder)
             return 0
-        # First of all: from here on no attempt begins, and a running one that finishes a file deletes it.
+        # First of all: from here on no attempt begins, and a running one that finishes a file
+        # deletes it.
         _delete(session, f"{self.folder}/{_OPEN}")
         attempts, private = self._contents()
         _in_parallel(functools.partial(_delete, session), private)
@@ -164,10 +181,13 @@ class Staging:
         return len(leftovers)
 
     def begin_commit(self) -> None:
-        """Notes that a commit is about to be tried: from here on only who knows its outcome may delete files.
+        """Notes that a commit is about to be tried.
+
+        From here on only who knows its outcome may delete files.
 
         Raises:
-            CommitError: The job has ended: Spark aborted it, or the table was deleted or cleaned up.
+            CommitError: The job has ended: Spark aborted it, or the table was deleted or cleaned
+                up.
             TableUnwritableError: The store refused.
         """
         with refusals_as_errors(self.uri):
@@ -183,8 +203,10 @@ class Staging:
         """
         if not self.is_open():
             raise CommitError(
-                "the job has ended before its commit: it was aborted, or what it wrote is not there any more because the table was deleted or "
-                f"made anew, or cleaned up - at {self.uri}, job {self.job_id} - nothing was committed; read the table and write again",
+                "the job has ended before its commit: it was aborted, or what it wrote is not there any more because "
+                "the table was deleted or "
+                f"made anew, or cleaned up - at {self.uri}, job {self.job_id} - nothing was committed; read the table "
+                "and write again",
                 uri=self.uri,
             )
 
@@ -193,10 +215,12 @@ class Staging:
         return self.session.contains(f"{self.folder}/{_COMMITTING}")
 
     def close_job(self) -> bool:
-        """Ends the job: from here on no attempt begins and no commit. Runs on the driver, in another process than the commit.
+        """Ends the job: from here on no attempt begins and no commit.
 
-        A commit that began and whose process is dead is over on a local file system. On an object store its last request may still
-        be on its way.
+        Runs on the driver, in another process than the commit.
+
+        A commit that began and whose process is dead is over on a local file system. On an object
+        store its last request may still be on its way.
 
         Returns:
             Whether a commit has begun that may still make a version.
@@ -211,7 +235,7 @@ class Staging:
         return by["host"] != socket.gethostname() or _is_alive(by["pid"])
 
     def find_data_files(self) -> list[str]:
-        """Returns the names in `data/` of all data files of this job's attempts, those included of which there are only sidecars."""
+        """Returns the names in `data/` of all data files of the job, also where only sidecars are."""
         return _find_data_files(self.session, self._contents()[0])
 
     def _mark(self, path: str) -> None:
@@ -232,7 +256,9 @@ class Staging:
 
 
 class Attempt:
-    """One attempt of one task: names its files. Lives in the task's process; open one file at a time.
+    """One attempt of one task: names its files.
+
+    Lives in the task's process; open one file at a time.
 
     Attributes:
         staging: The job's staging.
@@ -256,7 +282,9 @@ class Attempt:
         return f"{self.folder}/{_MARKER}"
 
     def open_data_file(self, schema: pa.Schema, *, version: str | None) -> StagedFile:
-        """Opens the attempt's next data file. Close it before you open another one: leftovers are found by counting up.
+        """Opens the attempt's next data file.
+
+        Close it before you open another one: leftovers are found by counting up.
 
         Args:
             schema: Arrow schema of the file's columns.
@@ -267,7 +295,10 @@ class Attempt:
         return StagedFile(self, name, schema, version=version)
 
     def next_run_file(self) -> str:
-        """Returns the path, relative to the table, of a new private file; :meth:`Staging.sweep` deletes it."""
+        """Returns the path, relative to the table, of a new private file.
+
+        :meth:`Staging.sweep` deletes it.
+        """
         self._run_files += 1
         return f"{self.folder}/run-{self._run_files - 1}"
 
@@ -276,7 +307,9 @@ class Attempt:
         return self.staging.session.contains(self.marker) and self.staging.is_open()
 
     def clear_if_over(self) -> bool:
-        """Deletes all that the attempt made, if its job has ended without it. Call it after the last change, and after an error.
+        """Deletes all that the attempt made, if its job has ended without it.
+
+        Call it after the last change, and after an error.
 
         Returns:
             Whether the job is over.
@@ -288,14 +321,17 @@ class Attempt:
             _delete_data_file(uri, session, f"{self.id}-{number}.lance")
         for path in session.list(self.folder):
             _delete(session, path)
-        # Its own folder alone: the process that ends the job finds the files of the other attempts by their markers.
+        # Its own folder alone: the process that ends the job finds the files of the other attempts
+        # by their markers.
         prune_folders(uri, self.folder)
         remove_empty_folders(uri, made=self.staging.made_folder)
         return True
 
 
 class StagedFile:
-    """A Lance data file that is being written; after :meth:`close` it is in the table's `data/` under `name`.
+    """A Lance data file that is being written.
+
+    After :meth:`close` it is in the table's `data/` under `name`.
 
     Attributes:
         name: Name in `data/`, as a `DataFile` wants it.
@@ -359,7 +395,10 @@ class StagedFile:
         return self.num_rows
 
     def discard(self) -> None:
-        """Gives the file up after an error; what there is of it is deleted by :meth:`Staging.sweep`, or here if that has been."""
+        """Gives the file up after an error.
+
+        What there is of it is deleted by :meth:`Staging.sweep`, or here if that has been.
+        """
         # Dropping the last reference makes Lance delete its temporary file, or abandon the upload.
         del self._writer
         self._attempt.clear_if_over()
@@ -376,18 +415,22 @@ class StagedFile:
 
 
 def staged_jobs(uri: str, storage_options: tuple[tuple[str, str], ...]) -> list[str]:
-    """Returns the ids of all jobs that have left something in the table's staging folder, running ones included."""
+    """Returns the ids of all jobs with something in the staging folder, running ones included."""
     session = open_session(uri, storage_options)
     jobs = {path.removeprefix(f"{STAGING}/").split("/")[0] for path in session.list(STAGING)}
     folder = os.path.join(uri, STAGING)
     if is_local(uri) and os.path.isdir(folder):
-        # A killed process may leave a folder without a file in it, which a listing of files does not show.
+        # A killed process may leave a folder without a file in it, which a listing of files does
+        # not show.
         jobs.update(os.listdir(folder))
     return sorted(job for job in jobs if len(job) == _ID_LENGTH)
 
 
 def missing_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> list[str]:
-    """Returns those of the names that are not in the table's `data/`: a cleanup may have come between writing and committing."""
+    """Returns those of the names that are not in the table's `data/`.
+
+    A cleanup may have come between writing and committing.
+    """
     session = open_session(uri, storage_options)
     there = _in_parallel(lambda name: session.contains(f"data/{name}"), names)
     return [name for name, found in zip(names, there, strict=True) if not found]
@@ -466,8 +509,10 @@ def _in_parallel(act: Callable[[_S], _T], items: Iterable[_S]) -> list[_T]:
 
 def _job_is_over(staging: Staging) -> CommitError:
     return CommitError(
-        f"this task attempt came too late: its job has ended - job {staging.job_id}, table {staging.uri} - nothing to do if another "
-        "attempt of the task succeeded, as Spark arranges for speculative tasks; if every task says so, the table was deleted meanwhile, or "
+        f"this task attempt came too late: its job has ended - job {staging.job_id}, table {staging.uri} - nothing to "
+        "do if another "
+        "attempt of the task succeeded, as Spark arranges for speculative tasks; if every task says so, the table was "
+        "deleted meanwhile, or "
         "executors do not see the driver's files: write to a location that all machines share",
         uri=staging.uri,
     )

@@ -1,8 +1,9 @@
 """Blob columns of file format 2.2: values that lie beside the data file rather than in it.
 
-`lance.write_dataset` prepares them itself, but under file names of its own choice, which could not be found again after a kill. Here the
-same is done for files that we name. Small values stay in the data file, middling ones share a sidecar, and large ones get one each, by
-the thresholds that Lance has and that a column's metadata may change.
+`lance.write_dataset` prepares them itself, but under file names of its own choice, which could not
+be found again after a kill. Here the same is done for files that we name. Small values stay in the
+data file, middling ones share a sidecar, and large ones get one each, by the thresholds that Lance
+has and that a column's metadata may change.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _EXTENSION = "lance.blob.v2"
 _INLINE_BYTES = 64 << 10
 _PACKED_BYTES = 4 << 20
 _SIDECAR_BYTES = 1 << 30
-"""Lance's own defaults: up to the first a value is inline, up to the second packed; the third is where a packed sidecar is full."""
+"""Lance's own defaults: up to the first a value is inline, up to the second packed; the third is
+where a packed sidecar is full."""
 
 _INLINE, _PACKED, _DEDICATED = 0, 1, 2
 
@@ -41,7 +43,8 @@ _PREPARED = pa.struct(
         ("position", pa.uint64()),
     ]
 )
-"""What Lance's encoder takes; the type that `lance.BlobDescriptorArrayBuilder` makes value by value."""
+"""What Lance's encoder takes; the type that `lance.BlobDescriptorArrayBuilder` makes value by
+value."""
 
 
 def is_logical_blob(field: pa.Field[Any]) -> bool:
@@ -50,12 +53,15 @@ def is_logical_blob(field: pa.Field[Any]) -> bool:
 
 
 def is_stored_as_blob(field: pa.Field[Any]) -> bool:
-    """Tells whether a column of a table's schema has blob descriptors, which this module must prepare."""
+    """Tells whether a column has blob descriptors, which this module must prepare."""
     return isinstance(field.type, pa.BaseExtensionType) and field.type.extension_name == _EXTENSION
 
 
 def row_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    """Returns the field that rows have for a column of a table: a blob as `large_binary`, marked; any other as it is."""
+    """Returns the field that rows have for a column of a table: a blob as `large_binary`, marked.
+
+    Any other as it is.
+    """
     if not is_stored_as_blob(field):
         return field
     return pa.field(field.name, pa.large_binary(), field.nullable, {**(field.metadata or {}), BLOB_KEY: b"true"})
@@ -68,7 +74,7 @@ def prepared_blob_field(field: pa.Field[Any]) -> pa.Field[Any]:
 
 
 def prepares_blobs(version: str) -> bool:
-    """Tells whether a blob column of a file format is a struct of descriptors that the writer of the file must prepare."""
+    """Tells whether a blob column is a struct of descriptors that the file's writer prepares."""
     return tuple(int(part) for part in version.split(".")) >= _PREPARED_SINCE if version[0].isdigit() else True
 
 
@@ -78,7 +84,9 @@ def file_field(field: pa.Field[Any], version: str) -> pa.Field[Any]:
 
 
 class BlobEncoder:
-    """Turns the values of one data file's blob columns into descriptors, and writes the sidecars. Lives as long as the file is open.
+    """Turns the values of one data file's blob columns into descriptors, and writes the sidecars.
+
+    Lives as long as the file is open.
 
     Memory does not grow with the data: sidecars are streamed.
     """
@@ -106,7 +114,8 @@ class BlobEncoder:
         )
         ids = np.zeros(len(values), np.uint32)
         positions = np.zeros(len(values), np.uint64)
-        # One step per value from here on, but only for values that take a write of their own anyway.
+        # One step per value from here on, but only for values that take a write of their own
+        # anyway.
         for row in np.flatnonzero(kinds != _INLINE).tolist():
             value = values[row].as_buffer()
             if kinds[row] == _PACKED:

@@ -1,8 +1,8 @@
 """Column files: one Lance file with new values of columns for every physical row of one fragment.
 
-Rows come in ascending order of their position, as many as there are; rows without a given value keep the column's old value, or are NULL
-where the column is new. Only the target columns are read, and only in windows that have gaps. Memory is bounded by a window, not by the
-fragment.
+Rows come in ascending order of their position, as many as there are; rows without a given value
+keep the column's old value, or are NULL where the column is new. Only the target columns are read,
+and only in windows that have gaps. Memory is bounded by a window, not by the fragment.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ _WINDOW_BYTES = 16 << 20
 _MOST_WINDOW_ROWS = 1 << 16
 _LEAST_WINDOW_ROWS = 64
 _FIRST_WINDOW_ROWS = 256
-"""Rows of old values that are read before it is known how wide they are: their size on storage does not tell, it is compressed."""
+"""Rows of old values that are read before it is known how wide they are: their size on storage does
+not tell, it is compressed."""
 _FIRST_BLOBS = 8
 """The same where there are blobs among them."""
 
@@ -48,7 +49,8 @@ class Targets:
 
     Attributes:
         schema: Their Arrow fields, as rows have them: blobs as `large_binary`.
-        existing: Names of those that the snapshot has; gaps keep their values there. The others are new, and gaps are NULL.
+        existing: Names of those that the snapshot has; gaps keep their values there. The others are
+            new, and gaps are NULL.
         format: Lance file format of the table, such as `2.1`.
     """
 
@@ -123,7 +125,8 @@ class ColumnFile:
         rows = self._file.close()
         if rows != self._physical_rows:
             raise CommitError(
-                f"a column file has {rows} rows for a fragment of {self._physical_rows} - fragment {self._fragment.fragment_id}, "
+                f"a column file has {rows} rows for a fragment of {self._physical_rows} - fragment "
+                f"{self._fragment.fragment_id}, "
                 f"{self._file.name} - this is a fault of lance-spark; nothing was committed",
                 uri=self._file.name,
             )
@@ -197,7 +200,7 @@ class ColumnFile:
             ) from error
 
     def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the batch as the file takes it, with descriptors in the place of blobs where its format wants them."""
+        """Returns the batch as the file takes it: with descriptors of blobs where its format wants them."""
         if self._blobs is None:
             return batch
         columns = [
@@ -209,12 +212,16 @@ class ColumnFile:
         return pa.RecordBatch.from_arrays(columns, schema=self._file_schema)
 
     def _read_old(self, start: int, rows: int) -> pa.Table:
-        """Reads the snapshot's values of a window, deleted rows included: positions are physical ones then (measured)."""
+        """Reads the snapshot's values of a window, deleted rows included.
+
+        Positions are physical ones then (measured).
+        """
         blobs = [name for name in self._targets.existing if name in self._targets.blobs]
         old = self._scan_old(start, rows, [name for name in self._targets.existing if name not in blobs])
         for name in blobs:
             old = old.append_column(self._targets.schema.field(name), self._read_blobs(name, start, rows))
-        # The widest so far: rows of one fragment are often alike, and windows that are too small cost little.
+        # The widest so far: rows of one fragment are often alike, and windows that are too small
+        # cost little.
         self._old_row_bytes = max(self._old_row_bytes or 0, old.nbytes // rows)
         return old.select(list(self._targets.existing))
 
@@ -234,7 +241,8 @@ class ColumnFile:
         table: pa.Table = scanner.to_table().select(names)
         if table.num_rows != rows:
             raise CommitError(
-                f"the snapshot returned {table.num_rows} of {rows} old values - fragment {self._fragment.fragment_id}, rows {start} to "
+                f"the snapshot returned {table.num_rows} of {rows} old values - fragment {self._fragment.fragment_id}, "
+                f"rows {start} to "
                 f"{start + rows - 1} - nothing was committed; check that the table's files are there",
                 uri=self._file.name,
             )
@@ -258,7 +266,9 @@ class ColumnFiles:
         self._done: list[FragmentColumns] = []
 
     def append(self, addresses: Addresses, values: pa.RecordBatch) -> None:
-        """Adds live rows of the snapshot; a row that repeats the one before it is counted and left out.
+        """Adds live rows of the snapshot.
+
+        A row that repeats the one before it is counted and left out.
 
         Raises:
             CommitError: The rows of a fragment do not stand together, or are not ascending.
@@ -309,14 +319,19 @@ class ColumnFiles:
 
     def _disorder(self, fragment_id: int) -> CommitError:
         return CommitError(
-            f"the rows of a fragment did not arrive together and in order, as the planner rule promised - fragment {fragment_id} of "
-            f"{self._rows.dataset.uri} - nothing was committed; call lance_spark.disable_pushdown(spark) and write again",
+            "the rows of a fragment did not arrive together and in order, as the planner rule promised - fragment "
+            f"{fragment_id} of "
+            f"{self._rows.dataset.uri} - nothing was committed; call lance_spark.disable_pushdown(spark) and write "
+            "again",
             uri=self._rows.dataset.uri,
         )
 
 
 def _fixed_bytes(type: pa.DataType) -> int:
-    """Returns the bytes that a value takes at least, even a NULL one: fixed-size lists reserve room for all of their elements."""
+    """Returns the bytes that a value takes at least, even a NULL one.
+
+    Fixed-size lists reserve room for all of their elements.
+    """
     if isinstance(type, pa.BaseExtensionType):
         return _fixed_bytes(type.storage_type)
     if pa.types.is_fixed_size_list(type):

@@ -1,8 +1,11 @@
-"""How a table's rows lie in data files: file format, physical schema, and the field ids that a `DataFile` names.
+"""How a table's rows lie in data files.
 
-Lance computes these itself where it writes a table, but has no call that tells them for a file that was named elsewhere. So the same
-thing is made in small: an empty table and an empty file of the same schema in a temporary folder on the driver, which take 10 ms and
-also show whether the file format can hold the columns at all, before any task runs.
+File format, physical schema, and the field ids that a `DataFile` names.
+
+Lance computes these itself where it writes a table, but has no call that tells them for a file that
+was named elsewhere. So the same thing is made in small: an empty table and an empty file of the
+same schema in a temporary folder on the driver, which take 10 ms and also show whether the file
+format can hold the columns at all, before any task runs.
 """
 
 from __future__ import annotations
@@ -62,7 +65,8 @@ class FileLayout:
         """Returns the layout of a table that is created or overwritten. Runs on the driver.
 
         Args:
-            schema: Columns of the table; a blob is a binary column with the metadata `lance-encoding:blob`.
+            schema: Columns of the table; a blob is a binary column with the metadata
+                `lance-encoding:blob`.
             version: File format, or `stable` or `next`.
 
         Raises:
@@ -74,7 +78,9 @@ class FileLayout:
 
     @staticmethod
     def of_table(dataset: lance.LanceDataset, columns: Collection[str]) -> FileLayout:
-        """Returns the layout of new files of an existing table that hold some of its columns. Runs on the driver.
+        """Returns the layout of new files of an existing table that hold some of its columns.
+
+        Runs on the driver.
 
         Raises:
             UnsupportedTypeError, OptionError: As :meth:`of_new_table` says.
@@ -110,7 +116,7 @@ class FileLayout:
 def explain_refusal(
     schema: pa.Schema, version: str, error: Exception, batch: pa.RecordBatch | None = None
 ) -> UnsupportedTypeError:
-    """Turns Lance's refusal of a file, which often names no column, into an error that names the first column it holds against.
+    """Turns Lance's refusal of a file into an error that names the first column at fault.
 
     Args:
         schema: Schema of the file's rows.
@@ -192,7 +198,8 @@ def _probe_file(
 def _refuse_what_cannot_be_read_back(path: str, field: pa.Field[Any]) -> None:
     """Refuses what an empty file does not show (measured with pylance 14).
 
-    Vectors of structs are written, but then they cannot be read beside another column; vectors of strings panic at the first row.
+    Vectors of structs are written, but then they cannot be read beside another column; vectors of
+    strings panic at the first row.
     """
     if pa.types.is_fixed_size_list(field.type):
         element = field.type.value_type

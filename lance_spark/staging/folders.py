@@ -1,4 +1,7 @@
-"""Folders, which only local file systems have: made along with files, and taken away again when they are empty."""
+"""Folders, which only local file systems have.
+
+Made along with files, and taken away again when they are empty.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,10 @@ STAGING = f"{FOLDER}/staging"
 
 
 def first_missing_folder(uri: str) -> str | None:
-    """Returns the topmost folder that making a table here would make; None where the folder is there, or on an object store."""
+    """Returns the topmost folder that making a table here would make.
+
+    None where the folder is there, or on an object store.
+    """
     missing = None
     folder = uri
     while is_local(uri) and not os.path.isdir(folder):

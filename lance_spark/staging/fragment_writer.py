@@ -30,7 +30,9 @@ class FileLimits:
 
 
 class FragmentSink:
-    """Takes batches and makes fragments of them. Belongs to one task attempt; nothing is made before the first row.
+    """Takes batches and makes fragments of them.
+
+    Belongs to one task attempt; nothing is made before the first row.
 
     Memory: the batch at hand, and the pages that Lance has not written yet.
     """
@@ -69,7 +71,10 @@ class FragmentSink:
         return tuple(self._fragments)
 
     def abandon(self) -> None:
-        """Gives up after an error. What was written is deleted when the job ends, by :meth:`Staging.sweep`."""
+        """Gives up after an error.
+
+        What was written is deleted when the job ends, by :meth:`Staging.sweep`.
+        """
         self._blobs = None
         if self._file is not None:
             self._file.discard()

@@ -1,8 +1,11 @@
-"""How a job ends: its commit lands, it is given up, or Spark aborts it. Decides which of its files may go.
+"""How a job ends: its commit lands, it is given up, or Spark aborts it.
 
-A commit runs in one process and an abort in another, maybe at the same time. Both follow one order: a commit puts up its marker and then looks
-whether the job is still open; an abort closes the job and then looks for that marker. So at least one of them sees the other: an abort
-keeps all files where a commit may be under way, and a commit does not begin where an abort has.
+Decides which of its files may go.
+
+A commit runs in one process and an abort in another, maybe at the same time. Both follow one order:
+a commit puts up its marker and then looks whether the job is still open; an abort closes the job
+and then looks for that marker. So at least one of them sees the other: an abort keeps all files
+where a commit may be under way, and a commit does not begin where an abort has.
 """
 
 from __future__ import annotations
@@ -28,8 +31,9 @@ def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) 
     """Runs a commit, and deletes the job's files if it certainly did not happen.
 
     Raises:
-        Whatever `act` raises. After a `CommitOutcomeUnknownError`, and after any other failure of an object store once the commit has
-        begun, the files are kept, because a request may still arrive.
+        Whatever `act` raises. After a `CommitOutcomeUnknownError`, and after any other failure of
+        an object store once the commit has begun, the files are kept, because a request may still
+        arrive.
     """
     try:
         return act()
@@ -55,10 +59,10 @@ def _try_to_give_up(staging: Staging, ref: DatasetRef) -> None:
 
 
 def give_up(staging: Staging, ref: DatasetRef) -> None:
-    """Deletes the files of a job that has committed nothing, but for those that a version names after all.
+    """Deletes the files of a job without a commit, but for those that a version names after all.
 
-    A commit that was taken back is an old version, and the events of a version that was cleaned up are gone while its files may live on in
-    the next one: so manifests are asked, not transactions.
+    A commit that was taken back is an old version, and the events of a version that was cleaned up
+    are gone while its files may live on in the next one: so manifests are asked, not transactions.
 
     Args:
         staging: The job's files.
@@ -76,10 +80,14 @@ def give_up(staging: Staging, ref: DatasetRef) -> None:
 
 
 def abort(staging: Staging, ref: DatasetRef) -> None:
-    """Does what Spark's abort is for. Spark calls it too where the commit's process died or its answer was lost."""
+    """Does what Spark's abort is for.
+
+    Spark calls it too where the commit's process died or its answer was lost.
+    """
     if staging.close_job() and find_commit(staging, ref) is None:
         logger.warning(
-            "whether job %s was committed is not known, so its files are kept - at %s - lance_spark.cleanup deletes them later",
+            "whether job %s was committed is not known, so its files are kept - at %s - lance_spark.cleanup deletes "
+            "them later",
             staging.job_id,
             ref.uri,
         )
@@ -109,9 +117,11 @@ def finish(staging: Staging, ref: DatasetRef, keep: Collection[str], *, unless_n
         named = named_files(ref.open_latest(), unless_named, after=ref.version or 0) if unless_named else ()
         staging.sweep([*keep, *named])
     except OSError as error:
-        # The version is there; that something else of the job is there too must not make the job fail.
+        # The version is there; that something else of the job is there too must not make the job
+        # fail.
         logger.warning(
-            "files of killed attempts of job %s could not be deleted: %s - at %s - lance_spark.cleanup deletes them later",
+            "files of killed attempts of job %s could not be deleted: %s - at %s - lance_spark.cleanup deletes them "
+            "later",
             staging.job_id,
             error,
             ref.uri,

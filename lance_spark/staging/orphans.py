@@ -20,22 +20,27 @@ def cleanup(
     older_than: timedelta,
     needed: Collection[str] = (),
 ) -> int:
-    """Deletes what jobs left behind whose driver died: markers, unfinished files, and data files that no version references.
+    """Deletes what jobs left behind whose driver died.
 
-    A file that any version of any branch references stays. Safe beside running jobs as long as `older_than` is more than the longest
-    of them takes; a job that loses a file to an early cleanup fails and commits nothing. Runs on the driver, without Spark.
+    Markers, unfinished files, and data files that no version references.
+
+    A file that any version of any branch references stays. Safe beside running jobs as long as
+    `older_than` is more than the longest of them takes; a job that loses a file to an early cleanup
+    fails and commits nothing. Runs on the driver, without Spark.
 
     Args:
         uri: Location of the table.
         storage_options: Options of the object store.
         older_than: Least age of a job, by the clock of the driver that started it.
-        needed: Names of data files that no version references and that are needed all the same; jobs that wrote any of them are left alone.
+        needed: Names of data files that no version references and that are needed all the same;
+            jobs that wrote any of them are left alone.
 
     Returns:
         The number of data files that were deleted.
 
     Raises:
-        TableUnreadableError: The table or a version of it cannot be read. Nothing of the job in question was deleted.
+        TableUnreadableError: The table or a version of it cannot be read. Nothing of the job in
+            question was deleted.
     """
     ref = DatasetRef.at(uri, storage_options or {})
     before = datetime.now(UTC) - older_than
@@ -44,7 +49,8 @@ def cleanup(
         if made_at(job) > before:
             continue
         staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=job)
-        # Before anything is looked at: a job that lives longer than expected must not begin its commit now.
+        # Before anything is looked at: a job that lives longer than expected must not begin its
+        # commit now.
         staging.close_job()
         candidates = set(staging.find_data_files())
         keep = _referenced(ref, candidates)
@@ -55,7 +61,10 @@ def cleanup(
 
 
 def _referenced(ref: DatasetRef, candidates: set[str]) -> set[str]:
-    """Returns the candidates that some version references; newest first, where the leftovers of a commit are found soonest."""
+    """Returns the candidates that some version references.
+
+    Newest first, where the leftovers of a commit are found soonest.
+    """
     if not candidates or not table_exists(ref.uri, ref.storage):
         return set()
     latest = ref.open_latest()

@@ -1,4 +1,7 @@
-"""Column files in which no row gets a new value: what a commit stages beside the files of the tasks."""
+"""Column files in which no row gets a new value.
+
+What a commit stages beside the files of the tasks.
+"""
 
 from __future__ import annotations
 
@@ -21,10 +24,11 @@ _DIGITS = 20
 
 
 class UntouchedFiles:
-    """Stages files of old values, or of NULLs, for :func:`~lance_spark.commit.column_commit.commit_columns`.
+    """Stages files of old values or NULLs; a :class:`~lance_spark.commit.protocols.Stage`.
 
     Attributes:
-        names: Names of the files that were staged. Versions may name them, also where the job as a whole committed nothing.
+        names: Names of the files that were staged. Versions may name them, also where the job as a
+            whole committed nothing.
     """
 
     def __init__(self, staging: Staging, file_format: str) -> None:
@@ -50,7 +54,7 @@ class UntouchedFiles:
         return missing_data_files(self._staging.uri, self._staging.storage_options, names)
 
     def remove_remains(self, version: int) -> None:
-        """Removes what a commit made where a table was deleted a moment before, if nothing came after it; a table made anew stays."""
+        """Removes what a commit made where a table was deleted before, if nothing came after it."""
         session = self._staging.session
         versions = session.list("_versions")
         manifests = {number: path for path in versions if (number := _version_of(path)) is not None}
@@ -75,7 +79,7 @@ class UntouchedFiles:
 
 
 def _version_of(path: str) -> int | None:
-    """Returns the version of a manifest, which is named after it, or after how many could follow, in 20 digits; None for other files."""
+    """Returns the version that a manifest's name says, maybe counted down; None for other files."""
     name = path.rpartition("/")[2].removesuffix(".manifest")
     if not name.isdecimal():
         return None

@@ -1,8 +1,9 @@
 """Writes the rows of a DataFrame: appends, creates, overwrites.
 
-:meth:`LanceAppendWriter.plan` runs on the driver and checks everything that can be checked without the rows. :meth:`write` runs in the
-tasks and makes fragments that belong to no version. :meth:`commit` runs in a process of its own on the driver and makes one version of all
-of them, or none.
+:meth:`LanceAppendWriter.plan` runs on the driver and checks everything that can be checked without
+the rows. :meth:`write` runs in the tasks and makes fragments that belong to no version.
+:meth:`commit` runs in a process of its own on the driver and makes one version of all of them, or
+none.
 """
 
 from __future__ import annotations
@@ -48,7 +49,9 @@ _SHOWN_FILES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class LanceAppendWriter(DataSourceArrowWriter):
-    """Writes rows as new fragments and commits them as one version. A picklable value; see :meth:`plan`.
+    """Writes rows as new fragments and commits them as one version.
+
+    A picklable value; see :meth:`plan`.
 
     Attributes:
         ref: The table; pinned at the version that the write was planned on, where there is a table.
@@ -70,7 +73,9 @@ class LanceAppendWriter(DataSourceArrowWriter):
 
     @staticmethod
     def plan(ref: DatasetRef, schema: StructType, options: WriteOptions, *, overwrite: bool) -> LanceAppendWriter:
-        """Decides what the write does, and checks all that can be checked without rows. Runs on the driver; writes nothing.
+        """Decides what the write does, and checks all that can be checked without rows.
+
+        Runs on the driver; writes nothing.
 
         Args:
             ref: The table, whether it is there or not.
@@ -115,7 +120,8 @@ class LanceAppendWriter(DataSourceArrowWriter):
             policy=policy,
         )
 
-    # mypy compares with the row-wise base class, which pyspark's Arrow writer overrides in the same way.
+    # mypy compares with the row-wise base class, which pyspark's Arrow writer overrides in the same
+    # way.
     def write(self, iterator: Iterator[pa.RecordBatch]) -> RowsWritten:  # type: ignore[override]
         """Writes a task's rows. Runs on an executor; memory does not grow with the rows.
 
@@ -132,16 +138,20 @@ class LanceAppendWriter(DataSourceArrowWriter):
                     sink.write(converter.convert(batch))
             fragments = sink.finish()
         except BaseException:
-            # Also on Lance's panics, which are no Exception: the open file would otherwise stay as long as the worker lives.
+            # Also on Lance's panics, which are no Exception: the open file would otherwise stay as
+            # long as the worker lives.
             sink.abandon()
             raise
         return RowsWritten(fragments=fragments, rows=sum(f.physical_rows for f in fragments))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Makes one version of all fragments, and deletes what other attempts left. Runs on the driver, in a process of its own.
+        """Makes one version of all fragments, and deletes what other attempts left.
+
+        Runs on the driver, in a process of its own.
 
         Raises:
-            CommitConflictError: A concurrent writer changed the table so that the rows do not fit it any more. Nothing is left behind.
+            CommitConflictError: A concurrent writer changed the table so that the rows do not fit
+                it any more. Nothing is left behind.
             CommitOutcomeUnknownError: The store did not answer. The files are kept.
             CommitError: The commit did not happen. Nothing is left behind.
         """
@@ -153,8 +163,8 @@ class LanceAppendWriter(DataSourceArrowWriter):
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes everything that the job wrote. Runs on the driver, in a process of its own.
 
-        Spark also calls this where the commit's process died or its answer was lost: then files are deleted only if the commit can
-        neither have happened nor happen still.
+        Spark also calls this where the commit's process died or its answer was lost: then files are
+        deleted only if the commit can neither have happened nor happen still.
         """
         del messages
         abort(self.staging, self.ref)
@@ -172,7 +182,8 @@ class LanceAppendWriter(DataSourceArrowWriter):
         self._refuse_missing_files(written)
         if self.mode == "append" and self.ref.version is not None and not self._exists():
             raise CommitConflictError(
-                f"the table was deleted while rows for it were written - at {self.ref.uri} - nothing was committed; write again",
+                f"the table was deleted while rows for it were written - at {self.ref.uri} - nothing was committed; "
+                "write again",
                 uri=self.ref.uri,
             )
         change = RowsToCommit(
@@ -188,7 +199,10 @@ class LanceAppendWriter(DataSourceArrowWriter):
         return commit_rows(self.ref, change, job_id=self.staging.job_id, policy=self.policy)
 
     def _has_created_empty_table(self) -> bool:
-        """Creates an empty table if the committer cannot: it has no file to take the format from, and would use the default one."""
+        """Creates an empty table if the committer cannot.
+
+        It has no file to take the format from, and would use the default one.
+        """
         import lance
         from lance.file import stable_version
 
@@ -214,7 +228,8 @@ class LanceAppendWriter(DataSourceArrowWriter):
                 transaction_properties=properties_of(result, self.options.commit_message),
             )
         except OSError:
-            # Another writer may have created it meanwhile; if not, the committer says what is wrong.
+            # Another writer may have created it meanwhile; if not, the committer says what is
+            # wrong.
             return False
         return True
 
@@ -224,8 +239,10 @@ class LanceAppendWriter(DataSourceArrowWriter):
         if missing:
             shown = ", ".join(missing[:_SHOWN_FILES])
             raise CommitError(
-                f"{len(missing)} of {len(names)} data files that this job wrote were deleted before it could commit them ({shown}) - "
-                f"at {self.ref.uri} - nothing was committed; write again, and clean up only what is older than the longest job",
+                f"{len(missing)} of {len(names)} data files that this job wrote were deleted before it could commit "
+                f"them ({shown}) - "
+                f"at {self.ref.uri} - nothing was committed; write again, and clean up only what is older than the "
+                "longest job",
                 uri=self.ref.uri,
             )
 
@@ -271,12 +288,16 @@ def _refuse_unusable_columns(schema: StructType) -> None:
     doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if doubled:
         raise SchemaMismatchError(
-            f"the DataFrame has several columns named {', '.join(map(repr, doubled))} - nothing was written - rename or drop all but one"
+            f"the DataFrame has several columns named {', '.join(map(repr, doubled))} - nothing was written - rename "
+            "or drop all but one"
         )
 
 
 def _refuse_other_settings(dataset: lance.LanceDataset, options: WriteOptions, uri: str) -> None:
-    """Refuses settings that only a new table takes, where the table has other ones: Lance would ignore them."""
+    """Refuses settings that only a new table takes, where the table has other ones.
+
+    Lance would ignore them.
+    """
     from lance.file import stable_version
 
     has = dataset.data_storage_version

@@ -1,4 +1,7 @@
-"""What a backfill may do, decided on the driver before a row is written: which snapshot the rows are of, and whether the columns fit."""
+"""What a backfill may do, decided on the driver before a row is written.
+
+Which snapshot the rows are of, and whether the columns fit.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ class BackfillPlan:
     Attributes:
         snapshot: The table at the version that the rows were read at.
         source: Columns as Spark sends them.
-        columns: The same columns as they are converted: the address (int64), then targets and columns to verify in the table's types.
+        columns: The same columns as they are converted: the address (int64), then targets and
+            columns to verify in the table's types.
         address: Name of the column that says which row: `_rowaddr` or `_rowid`.
         by_row_id: Whether it holds stable row ids, which must be looked up.
         targets: The columns to write.
@@ -55,7 +59,8 @@ class BackfillPlan:
         exclusive: Whether the planner rule promised each fragment's rows in one task and in order.
         commit_message: Kept with the version.
         on_stale: Whether a row whose inputs change meanwhile is NULL, or an error.
-        carry_over_max_bytes: Most bytes of values that the commit carries over; None is without a limit.
+        carry_over_max_bytes: Most bytes of values that the commit carries over; None is without a
+            limit.
     """
 
     snapshot: DatasetRef
@@ -136,19 +141,24 @@ def _address_column(schema: StructType, uri: str) -> str:
     if len(found) != 1:
         what = "both _rowaddr and _rowid" if found else "neither _rowaddr nor _rowid"
         raise SchemaMismatchError(
-            f"a backfill needs one column that says which row each value is for, and there is {what} - writing to {uri} - read the table "
+            f"a backfill needs one column that says which row each value is for, and there is {what} - writing to "
+            f"{uri} - read the table "
             "with option('with_row_address', True) and write the column _rowaddr along"
         )
     if not isinstance(schema[found[0]].dataType, LongType):
         raise SchemaMismatchError(
-            f"column {found[0]!r} must be a bigint, as it was read, but is {schema[found[0]].dataType.simpleString()} - writing to {uri} - "
+            f"column {found[0]!r} must be a bigint, as it was read, but is {schema[found[0]].dataType.simpleString()} "
+            f"- writing to {uri} - "
             "write it unchanged"
         )
     return found[0]
 
 
 def _refuse_lacking_fields(given: DataType, has: pa.DataType, path: str) -> None:
-    """Refuses a struct without some of the column's fields: they would become NULL in every row that is given."""
+    """Refuses a struct without some of the column's fields.
+
+    They would become NULL in every row that is given.
+    """
     if isinstance(given, ArrayType) and not pa.types.is_map(has) and hasattr(has, "value_type"):
         _refuse_lacking_fields(given.elementType, has.value_type, f"{path}.element")
     elif isinstance(given, MapType) and pa.types.is_map(has):
@@ -159,7 +169,8 @@ def _refuse_lacking_fields(given: DataType, has: pa.DataType, path: str) -> None
         lacking = [field.name for field in has if field.name.lower() not in there]
         if lacking:
             raise SchemaMismatchError(
-                f"column {path!r} lacks the fields {', '.join(map(repr, lacking))} that the table's column has - nothing was written - "
+                f"column {path!r} lacks the fields {', '.join(map(repr, lacking))} that the table's column has - "
+                "nothing was written - "
                 "a value is written whole, so take the other fields along: struct(new AS x, s.y AS y)"
             )
         for field in has:
@@ -175,7 +186,8 @@ def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None,
     distinct = sorted({_canonical(text) for text in planned})
     if len(distinct) > 1:
         raise SnapshotError(
-            f"row addresses of {len(distinct)} reads come together in one write ({'; '.join(distinct)}), and which row is of which cannot "
+            f"row addresses of {len(distinct)} reads come together in one write ({'; '.join(distinct)}), and which row "
+            "is of which cannot "
             f"be told - writing to {ref.uri} - use one load() for all of them, or write once for each"
         )
     carried = _carried(metadata[_TABLE], ref.uri) if _TABLE in metadata else {}
@@ -184,17 +196,20 @@ def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None,
     uri, branch = normalize_uri(carried["uri"]), carried.get("branch")
     if not _same_place(uri, ref.uri):
         raise SnapshotError(
-            f"the row addresses are of another table, {uri} - writing to {ref.uri} - they mean other rows here; write to {uri}, or join on "
+            f"the row addresses are of another table, {uri} - writing to {ref.uri} - they mean other rows here; write "
+            f"to {uri}, or join on "
             "a key with a read of this table"
         )
     if branch is not None:
         raise SnapshotError(
-            f"the row addresses are of branch {branch!r}, and a DataFrame write goes to the main branch - writing to {ref.uri} - "
+            f"the row addresses are of branch {branch!r}, and a DataFrame write goes to the main branch - writing to "
+            f"{ref.uri} - "
             "read the main branch"
         )
     if version is not None and version != carried["version"]:
         raise SnapshotError(
-            f"the row addresses were read at version {carried['version']}, but option 'version' says {version} - writing to {ref.uri} - "
+            f"the row addresses were read at version {carried['version']}, but option 'version' says {version} - "
+            f"writing to {ref.uri} - "
             "leave the option out: the DataFrame knows its version"
         )
     return replace(ref, version=int(carried["version"]), branch=None, incarnation=carried.get("incarnation"))
@@ -203,21 +218,27 @@ def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None,
 def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]) -> DatasetRef:
     if version is None:
         raise SnapshotError(
-            "the row addresses have lost the version that they were read at, as they do in mapInArrow, cast, union and full outer joins - "
-            f"writing to {ref.uri} - say it with option('version', N), where N is the version that was read; addresses of one version mean "
+            "the row addresses have lost the version that they were read at, as they do in mapInArrow, cast, union "
+            "and full outer joins - "
+            f"writing to {ref.uri} - say it with option('version', N), where N is the version that was read; addresses "
+            "of one version mean "
             "other rows in another"
         )
     known = {json.loads(text).get("version") for text in planned} - {None}
     if known and version not in known:
         raise SnapshotError(
-            f"option 'version' says {version}, but the query reads row addresses at version {known.pop()} - writing to {ref.uri} - name the "
+            f"option 'version' says {version}, but the query reads row addresses at version {known.pop()} - writing to "
+            f"{ref.uri} - name the "
             "version that was read"
         )
     return ref.pin(version)
 
 
 def _carried(text: object, uri: str) -> dict[str, Any]:
-    """Reads what the metadata of the row addresses says of their table; everybody can write column metadata."""
+    """Reads what the metadata of the row addresses says of their table.
+
+    Everybody can write column metadata.
+    """
     shape: dict[str, type | tuple[type, ...]] = {
         "uri": str,
         "version": (int, type(None)),
@@ -230,7 +251,8 @@ def _carried(text: object, uri: str) -> dict[str, Any]:
         carried = None
     if not isinstance(carried, dict) or not all(isinstance(carried.get(key), kind) for key, kind in shape.items()):
         raise SnapshotError(
-            f"the metadata of the row addresses is damaged: {_TABLE} is {str(text)[:200]!r} - writing to {uri} - select the column as it "
+            f"the metadata of the row addresses is damaged: {_TABLE} is {str(text)[:200]!r} - writing to {uri} - "
+            "select the column as it "
             "was read, or say the version with option('version', N)"
         )
     return carried
@@ -252,7 +274,8 @@ def _open(snapshot: DatasetRef) -> lance.LanceDataset:
         dataset = snapshot.open()
     except VersionNotFoundError as error:
         raise SnapshotError(
-            f"version {snapshot.version}, which the rows were read at, is not there any more: it was cleaned up, or the table was made anew "
+            f"version {snapshot.version}, which the rows were read at, is not there any more: it was cleaned up, or "
+            "the table was made anew "
             f"- at {snapshot.uri} - read the table again"
         ) from error
     if dataset.data_storage_version in ("0.1", "legacy"):
@@ -348,7 +371,10 @@ def _inputs(
     dataset: lance.LanceDataset,
     uri: str,
 ) -> tuple[tuple[FieldIdentity, ...], InputsFrom]:
-    """Returns the columns that the values depend on: as the option says, else as the plan reads them, else all but the targets."""
+    """Returns the columns that the values depend on.
+
+    As the option says, else as the plan reads them, else all but the targets.
+    """
     known = {column.name: column for column in field_identities(dataset.lance_schema)}
     how: InputsFrom = "option" if option is not None else "plan" if planned is not None else "all"
     names = list(known) if option is None and planned is None else list(option if option is not None else planned or ())

@@ -1,7 +1,10 @@
-"""A DataFrame write that fills columns of existing rows: plans on the driver, writes on executors, commits in Spark's commit process.
+"""A DataFrame write that fills columns of existing rows.
 
-Two ways lead to the same column files. Where the planner rule promised that every fragment's rows arrive in one task and in order, a task
-writes column files directly. Else tasks leave sorted runs, and the commit merges them. Neither trusts what it was promised.
+Plans on the driver, writes on executors, commits in Spark's commit process.
+
+Two ways lead to the same column files. Where the planner rule promised that every fragment's rows
+arrive in one task and in order, a task writes column files directly. Else tasks leave sorted runs,
+and the commit merges them. Neither trusts what it was promised.
 """
 
 from __future__ import annotations
@@ -95,7 +98,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         *,
         overwrite: bool = False,
     ) -> LanceBackfillWriter:
-        """Checks everything that can be checked without the rows. Runs on the driver; reads manifests only.
+        """Checks everything that can be checked without the rows.
+
+        Runs on the driver; reads manifests only.
 
         Raises:
             OptionError: An option does not fit a backfill.
@@ -112,7 +117,8 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
         return LanceBackfillWriter(backfill, policy)
 
-    # mypy compares with the row-wise base class, which pyspark's Arrow writer overrides in the same way.
+    # mypy compares with the row-wise base class, which pyspark's Arrow writer overrides in the same
+    # way.
     def write(self, iterator: Iterator[pa.RecordBatch]) -> ColumnsWritten:  # type: ignore[override]
         """Writes one task's rows. Runs on an executor; its memory does not grow with the data.
 
@@ -173,8 +179,10 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             return snapshot.open()
         except VersionNotFoundError as error:
             raise SnapshotError(
-                f"version {snapshot.version}, which the rows were read at, was cleaned up while tasks of the write ran: {error} - at {snapshot.uri} "
-                "- nothing was committed; read the table again and write again; to keep a version while a long write runs, tag it"
+                f"version {snapshot.version}, which the rows were read at, was cleaned up while tasks of the write "
+                f"ran: {error} - at {snapshot.uri} "
+                "- nothing was committed; read the table again and write again; to keep a version while a long write "
+                "runs, tag it"
             ) from error
 
     def _verified(
@@ -184,14 +192,19 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         values: pa.RecordBatch,
         rejected: Rejected,
     ) -> pa.RecordBatch:
-        """Compares rows that go straight into a file. Rows that differ stay in: the job fails at its end anyway."""
+        """Compares rows that go straight into a file.
+
+        Rows that differ stay in: the job fails at its end anyway.
+        """
         if self.backfill.verify_columns and len(addresses):
             once = np.concatenate([[True], addresses[1:] != addresses[:-1]])
             verifier.equal(addresses[once], pa.Table.from_batches([values.filter(pa.array(once))]), rejected)
         return values
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Commits what the tasks wrote, all or nothing. Runs in Spark's commit process, without a session.
+        """Commits what the tasks wrote, all or nothing.
+
+        Runs in Spark's commit process, without a session.
 
         Raises:
             RowAddressError: Rows are NULL, unknown, deleted, or given twice.
@@ -200,7 +213,10 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         self.commit_result([message for message in messages if isinstance(message, ColumnsWritten)])
 
     def commit_result(self, messages: Sequence[ColumnsWritten]) -> CommitResult:
-        """Does what :meth:`commit` does, and returns the result; the first one's, if the job has committed already."""
+        """Does what :meth:`commit` does, and returns the result.
+
+        The first one's, if the job has committed already.
+        """
         snapshot = self.backfill.snapshot
         earlier = find_commit(self.staging, snapshot)
         if earlier is not None:
@@ -212,7 +228,10 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         return outcome.result
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Deletes what the tasks wrote. Spark calls it after a failed task, and also after a failed commit."""
+        """Deletes what the tasks wrote.
+
+        Spark calls it after a failed task, and also after a failed commit.
+        """
         del messages
         abort(self.staging, self.backfill.snapshot)
 
@@ -261,8 +280,10 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         if len(set(ids)) != len(ids):
             twice = sorted({i for i in ids if ids.count(i) > 1})
             raise CommitError(
-                f"rows of one fragment arrived in several tasks, which the planner rule had promised not to happen - fragments "
-                f"{twice[:10]} of {self.staging.uri} - nothing was committed; call lance_spark.disable_pushdown(spark) and write again",
+                "rows of one fragment arrived in several tasks, which the planner rule had promised not to happen - "
+                "fragments "
+                f"{twice[:10]} of {self.staging.uri} - nothing was committed; call lance_spark.disable_pushdown(spark) "
+                "and write again",
                 uri=self.staging.uri,
             )
         if runs:
@@ -285,7 +306,8 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             return ()
         if len(runs) > 1:
             _logger.warning(
-                "backfill of %s merges %d rows of %d sorted runs in the commit process, because the rows of a fragment may have arrived in "
+                "backfill of %s merges %d rows of %d sorted runs in the commit process, because the rows of a "
+                "fragment may have arrived in "
                 "several tasks; to have the tasks do it, call lance_spark.enable_pushdown(spark), or write "
                 'df.repartitionByRange("_rowaddr").sortWithinPartitions("_rowaddr") in fewer, larger partitions',
                 plan.snapshot.uri, sum(run.rows for run in runs), len(runs),
@@ -302,7 +324,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             raise
 
     def _open_for_merge(self, seen: Mapping[int, FragmentMetadata]) -> lance.LanceDataset:
-        """Opens the snapshot; where it was cleaned up, the latest version, if the fragments are there as they were read.
+        """Opens the snapshot.
+
+        Where it was cleaned up, the latest version, if the fragments are there as they were read.
 
         Raises:
             CommitImpossibleError: Neither is possible.
@@ -328,7 +352,8 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         missing = missing_data_files(self.staging.uri, self.staging.storage_options, names)
         if missing:
             raise CommitConflictError(
-                f"{len(missing)} of {len(names)} written files are not there any more, as after a cleanup beside the write - "
+                f"{len(missing)} of {len(names)} written files are not there any more, as after a cleanup beside the "
+                "write - "
                 f"at {self.staging.uri}, {missing[0]} - nothing was committed; write again",
                 uri=self.staging.uri,
                 fragments=[part.fragment_id for part in fragments if part.staged.name in missing],

@@ -1,7 +1,11 @@
-"""Sorted runs: what tasks leave behind where the rows of one fragment arrive in any order and in any number of tasks.
+"""Sorted runs.
 
-A task sorts what fits into memory by row address and writes it as a private file, a *run*, with an index of how many rows of which
-fragment it holds. The committing process merges the runs fragment by fragment, reading a bounded number of rows of all runs at a time.
+What tasks leave behind where the rows of one fragment arrive in any order and in any number of
+tasks.
+
+A task sorts what fits into memory by row address and writes it as a private file, a *run*, with an
+index of how many rows of which fragment it holds. The committing process merges the runs fragment
+by fragment, reading a bounded number of rows of all runs at a time.
 """
 
 from __future__ import annotations
@@ -67,7 +71,10 @@ class Run:
 
 
 class RunWriter:
-    """Sorts rows into runs. Belongs to one task; holds at most :data:`RUN_BYTES` of rows and a sorted copy of them."""
+    """Sorts rows into runs.
+
+    Belongs to one task; holds at most :data:`RUN_BYTES` of rows and a sorted copy of them.
+    """
 
     def __init__(
         self,
@@ -92,7 +99,10 @@ class RunWriter:
         self._runs: list[Run] = []
 
     def append(self, addresses: Addresses, values: pa.RecordBatch) -> None:
-        """Adds rows in any order; whether they are in the snapshot is looked at when they are sorted."""
+        """Adds rows in any order.
+
+        Whether they are in the snapshot is looked at when they are sorted.
+        """
         self._addresses.append(addresses)
         self._values.append(values)
         self._bytes += values.nbytes + addresses.nbytes
@@ -143,7 +153,9 @@ class RunWriter:
 def merge_runs(
     staging: Staging, runs: Sequence[Run], rejected: Rejected, *, columns: Sequence[str]
 ) -> Iterator[tuple[Addresses, pa.RecordBatch]]:
-    """Yields the rows of all runs in ascending order of their addresses, with bounded memory. Runs in the committing process.
+    """Yields the rows of all runs in ascending order of their addresses, with bounded memory.
+
+    Runs in the committing process.
 
     Args:
         staging: The job's files.
@@ -188,7 +200,7 @@ def _read(reader: LanceFileReader, start: int, rows: int) -> pa.Table:
 
 
 def _groups(runs: Sequence[Run], most_rows: int) -> Iterator[tuple[int, int]]:
-    """Yields ranges of fragment ids, first and last, that have at most `most_rows` rows together, or are of one fragment."""
+    """Yields ranges of fragment ids, first and last, of at most `most_rows` rows or one fragment."""
     fragments, inverse = np.unique(np.concatenate([run.fragments for run in runs]), return_inverse=True)
     counts = np.zeros(len(fragments), dtype=np.int64)
     np.add.at(counts, inverse, np.concatenate([run.counts for run in runs]))
@@ -214,7 +226,8 @@ def _pieces(
 ) -> Iterator[list[tuple[Run, int, int]]]:
     """Cuts spans of many runs at common addresses, so that each piece has about `most_rows` rows.
 
-    Rows of one address are never parted, so duplicates meet. Only the addresses are read for that: eight bytes a row.
+    Rows of one address are never parted, so duplicates meet. Only the addresses are read for that:
+        eight bytes a row.
     """
     total = sum(rows for _, _, rows in spans)
     if total <= most_rows:

@@ -1,1 +1,1 @@
-"""What concurrent commits mean for results that were computed before: identities, history, row lineage, verdicts."""
+"""What concurrent commits mean for results: identities, history, row lineage, verdicts."""

@@ -30,12 +30,14 @@ def refuse_other_columns(
         change: What is to be committed.
         head: The version that it is to be committed on.
         changes: What happened since the snapshot.
-        token: What this commit has put into the columns that it added itself; None if it has not yet.
+        token: What this commit has put into the columns that it added itself; None if it has not
+            yet.
         uri: Location of the table.
 
     Raises:
         CommitImpossibleError: A column was dropped or changed, or may be another one.
-        CommitConflictError: A column was renamed, or a concurrent writer added one of the same name.
+        CommitConflictError: A column was renamed, or a concurrent writer added one of the same
+            name.
     """
     where = f"at {uri}, version {head.dataset.version}, read at version {change.read_version}"
     for column in change.targets:
@@ -66,7 +68,9 @@ def _impossible(
 
 
 def refuse_renamed(change: ColumnsToCommit, head: Head, uri: str) -> None:
-    """Refuses values of a column that has another name by now: Lance finds the columns of a file by name.
+    """Refuses values of a column that has another name by now.
+
+    Lance finds the columns of a file by name.
 
     Raises:
         CommitConflictError: It has.
@@ -76,7 +80,8 @@ def refuse_renamed(change: ColumnsToCommit, head: Head, uri: str) -> None:
         name = now.get(column.id, column.name)
         if name != column.name:
             raise CommitConflictError(
-                f"column {column.name!r} was renamed to {name!r} while its values were computed - at {uri}, version {head.dataset.version}, read "
+                f"column {column.name!r} was renamed to {name!r} while its values were computed - at {uri}, version "
+                f"{head.dataset.version}, read "
                 f"at version {change.read_version} - {change.advice}",
                 uri=uri,
             )
@@ -92,7 +97,8 @@ def refuse_overwritten(change: ColumnsToCommit, head: Head, changes: Sequence[Ch
     if overwritten:
         last = overwritten[-1]
         raise CommitImpossibleError(
-            f"the table was overwritten: {last.text}{moments_of(head.dataset, [last.version])} - at {uri}, read at version "
+            f"the table was overwritten: {last.text}{moments_of(head.dataset, [last.version])} - at {uri}, read at "
+            "version "
             f"{change.read_version} - {change.advice}",
             uri=uri,
         )
@@ -120,7 +126,8 @@ def conflict_error(
     if change.inputs_from == "all" and any("input columns" in reason for reason in blocked.values()):
         hint = ", and name the columns that the values depend on with option('input_columns', ...): all were assumed"
     return CommitConflictError(
-        f"{len(blocked)} of {len(change.fragments)} fragments changed since version {change.read_version}, so that the values do not fit: "
+        f"{len(blocked)} of {len(change.fragments)} fragments changed since version {change.read_version}, so that the "
+        "values do not fit: "
         f"{parts} - at {uri}, version {version} - {done}; {change.advice}{hint}",
         uri=uri,
         fragments=sorted(blocked),
@@ -134,7 +141,10 @@ def shown(ids: Sequence[int]) -> str:
 
 
 def lost_column(change: ColumnsToCommit, head: Head, changes: Sequence[Change]) -> str | None:
-    """Tells what became of a target column that is not there any more as it was committed; under another name it is."""
+    """Tells what became of a target column that is not there any more as it was committed.
+
+    Under another name it is.
+    """
     for column in change.targets:
         if column.id >= 0:
             judgement = judge_column(column, head.fields, changes)

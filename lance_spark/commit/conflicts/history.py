@@ -24,7 +24,8 @@ JOB_KEY = "lance-spark.job"
 SUMMARY_KEY = "lance-spark.summary"
 UNDONE_KEY = "lance-spark.undone"
 MESSAGE_KEY = "__lance_commit_message"
-"""Keys of transaction properties: the job, its summary as JSON, the job whose commit this one takes back, and Lance's own key."""
+"""Keys of transaction properties: the job, its summary as JSON, the job whose commit this one takes
+back, and Lance's own key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +60,10 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """How a fragment came out of a compaction; `parts` is None where the transaction's numbers contradict each other."""
+    """How a fragment came out of a compaction.
+
+    `parts` is None where the transaction's numbers contradict each other.
+    """
 
     version: int
     new: FragmentMetadata
@@ -68,18 +72,23 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Change:
-    """The part of one event that judgements and lineage need, and nothing else: a job of days keeps thousands.
+    """The part of one event that judgements and lineage need, and nothing else.
+
+    A job of days keeps thousands.
 
     Attributes:
         version: Version that the event made.
         operation: Name of its operation, or None where the version was cleaned up.
         compacted: Fragments whose live rows a compaction moved to new fragments.
         made: What it made of them, by id.
-        moved: Data files of the fragments that an append or an update made, which have no ids in its transaction.
+        moved: Data files of the fragments that an append or an update made, which have no ids in
+            its transaction.
         touched: Ids of the fragments that it took their rows from; without any, all rows are new.
         restored: The version that was restored.
-        undone: What the restore undid, oldest first; None for other operations, and where that is not known any more.
-        schema: Columns after a Project (drop, rename) or a Merge (add, cast); None for other operations.
+        undone: What the restore undid, oldest first; None for other operations, and where that is
+            not known any more.
+        schema: Columns after a Project (drop, rename) or a Merge (add, cast); None for other
+            operations.
     """
 
     version: int
@@ -128,7 +137,8 @@ def events_between(
 ) -> Iterator[Event]:
     """Yields the events of versions `after + 1` to `upto`, oldest first.
 
-    One read per version but the dataset's own: of its manifest, which of a huge table takes a tenth of a second (measured).
+    One read per version but the dataset's own: of its manifest, which of a huge table takes a tenth
+    of a second (measured).
 
     Args:
         dataset: The table.
@@ -169,7 +179,7 @@ def _transaction(dataset: lance.LanceDataset, version: int) -> Transaction | Non
 def find_job(
     dataset: lance.LanceDataset, job_id: str, *, after: int, known: dict[int, Event] | None = None
 ) -> CommitResult | None:
-    """Returns what a job committed after a version and did not take back, or None if there is nothing of it up to this version."""
+    """Returns what a job committed after a version and did not take back, or None."""
     found = None
     for event in events_between(dataset, after, dataset.version, known):
         if event.properties.get(JOB_KEY) == job_id and SUMMARY_KEY in event.properties:
@@ -180,7 +190,10 @@ def find_job(
 
 
 def named_files(dataset: lance.LanceDataset, names: Collection[str], *, after: int) -> frozenset[str]:
-    """Returns those of the data files that any kept version after `after` names; reads the manifests of these versions."""
+    """Returns those of the data files that any kept version after `after` names.
+
+    Reads the manifests of these versions.
+    """
     wanted, found = frozenset(names), set[str]()
     for version in sorted(
         (kept["version"] for kept in dataset.version_refs() if kept["version"] > after), reverse=True
@@ -196,9 +209,10 @@ def named_files(dataset: lance.LanceDataset, names: Collection[str], *, after: i
 
 
 def last_commit(path: str, storage_options: dict[str, str] | None = None) -> CommitResult | None:
-    """Returns what the newest commit of lance-spark did to a table, or None if no kept version is of lance-spark.
+    """Returns what the newest commit of lance-spark did to a table, or None without one.
 
-    Reads one small transaction per version, from the newest on, so it is fast where the commit is recent.
+    Reads one small transaction per version, from the newest on, so it is fast where the commit is
+    recent.
 
     Args:
         path: Location of the table.

@@ -1,7 +1,8 @@
 """What a staged result belongs to, which tells at any later version whether it still fits.
 
-Paths, not contents: Lance never changes a data file, so a column whose files and overlays in a fragment are the same holds the same
-values in the same physical rows. Field ids alone do not serve: Lance gives the id of a dropped column to the next column that is added.
+Paths, not contents: Lance never changes a data file, so a column whose files and overlays in a
+fragment are the same holds the same values in the same physical rows. Field ids alone do not serve:
+Lance gives the id of a dropped column to the next column that is added.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ if TYPE_CHECKING:
     from lance.schema import LanceSchema
 
 TOKEN_KEY = b"lance-spark:column"
-"""Field metadata of a column that a backfill added: a random token that no later column of the same field id has."""
+"""Field metadata of a column that a backfill added: a random token that no later column of the same
+field id has."""
 
 UNKNOWN_FIELD = -1
 """Field id of a column that the snapshot does not have yet."""
@@ -29,9 +31,11 @@ class FieldIdentity:
     Attributes:
         name: Its name.
         id: Its field id.
-        ids: Its own and its descendants' field ids, depth first: data files name parents (format 2.0) or only leaves (2.1, 2.2).
+        ids: Its own and its descendants' field ids, depth first: data files name parents (format
+            2.0) or only leaves (2.1, 2.2).
         type: Its Arrow type, as text; equal texts are equal types.
-        token: What a backfill put into the field metadata when it added the column; None for other people's columns.
+        token: What a backfill put into the field metadata when it added the column; None for other
+            people's columns.
         nullable: Whether it may hold NULL; no part of which column it is.
     """
 
@@ -51,7 +55,8 @@ class FragmentIdentity:
         fragment_id: Id of the fragment.
         physical_rows: Its physical rows, deleted ones included.
         deleted_rows: How many of them were deleted.
-        inputs: Paths of the data files and overlays that hold input fields, in manifest order, each with the fields it holds.
+        inputs: Paths of the data files and overlays that hold input fields, in manifest order, each
+            with the fields it holds.
         targets: The same for the target fields.
     """
 
@@ -100,7 +105,7 @@ def fragment_identity(
 
 
 def files_of(fragment: FragmentMetadata, field_ids: Sequence[int]) -> tuple[str, ...]:
-    """Returns the files and overlays that hold any of the fields, each as `path:field ids`, overlays after the files, in manifest order.
+    """Returns the files, then overlays, that hold any of the fields, each as `path:field ids`.
 
     The fields are part of it: a file that stays may lose one of its fields to a newer file.
     """

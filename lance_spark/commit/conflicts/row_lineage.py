@@ -1,10 +1,14 @@
-"""Where the rows of compacted fragments were before, and which fragments updates made: :class:`Lineage`.
+"""Where the rows of compacted fragments were before, and which fragments updates made.
 
-Compaction writes the live rows of some fragments, one after the other, into new ones, and changes no value. Its transaction names both
-sides, with the deletion files that were applied. So a value that belongs to an old physical row belongs to a known new one, over any number
-of compactions, and need not be computed again. This holds with stable row ids and without.
+:class:`Lineage`.
 
-An update that rewrites rows names the fragments that it took them from and the files that it put them into, but not which row went where.
+Compaction writes the live rows of some fragments, one after the other, into new ones, and changes
+no value. Its transaction names both sides, with the deletion files that were applied. So a value
+that belongs to an old physical row belongs to a known new one, over any number of compactions, and
+need not be computed again. This holds with stable row ids and without.
+
+An update that rewrites rows names the fragments that it took them from and the files that it put
+them into, but not which row went where.
 """
 
 from __future__ import annotations
@@ -34,16 +38,18 @@ class Leaf:
     """A fragment at the beginning of the way of rows to a compacted fragment.
 
     Attributes:
-        fragment: That fragment as it was when it was compacted: its files and overlays tell whether a result of it still fits.
-        way: The fragments that the rows went through since: what the first compaction made, how the second one found it, what that made, and
-            so on. Values may have been rewritten in place between one and the next.
+        fragment: That fragment as it was when it was compacted: its files and overlays tell whether
+            a result of it still fits.
+        way: The fragments that the rows went through since: what the first compaction made, how the
+            second one found it, what that made, and so on. Values may have been rewritten in place
+            between one and the next.
     """
 
     fragment: FragmentMetadata
     way: tuple[FragmentMetadata, ...] = ()
 
     def is_unchanged(self, now: FragmentMetadata, field_ids: Sequence[int]) -> bool:
-        """Tells whether fields hold in the fragment of the newer version what the rows had in the old one: nothing rewrote them since in place."""
+        """Tells whether nothing rewrote fields of these rows in place since."""
         steps = (*self.way, now)
         pairs = zip(steps[::2], steps[1::2], strict=True)
         return all(files_of(made, field_ids) == files_of(found, field_ids) for made, found in pairs)
@@ -69,10 +75,13 @@ class Piece(Leaf):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _State:
-    """What is known of the way to one version; later states refer to earlier ones, so that a restore can go back.
+    """What is known of the way to one version.
+
+    Later states refer to earlier ones, so that a restore can go back.
 
     Attributes:
-        earlier: The state before; None where the table was as it was at the start, or was made anew.
+        earlier: The state before; None where the table was as it was at the start, or was made
+            anew.
         step: What this step did; None where its transaction is gone, and at the start.
         lost: Whether the transaction of this step is gone.
     """
@@ -83,15 +92,19 @@ class _State:
 
 
 class Lineage:
-    """The compactions between two versions of a table. Holds metadata only; offsets are read and made when they are asked for.
+    """The compactions between two versions of a table.
+
+    Holds metadata only; offsets are read and made when they are asked for.
 
     Not for several threads at once.
 
     Attributes:
-        complete: Whether every transaction on the way is known. Where not, the origins of fragments that may have come out of a lost one
-            are None.
-        cleaned_up: Whether a transaction on the way was cleaned up. A restore to before the older version is incomplete too, and known.
-        replaced: Whether the table was overwritten or restored on the way, or may have been: an id may mean another fragment then.
+        complete: Whether every transaction on the way is known. Where not, the origins of fragments
+            that may have come out of a lost one are None.
+        cleaned_up: Whether a transaction on the way was cleaned up. A restore to before the older
+            version is incomplete too, and known.
+        replaced: Whether the table was overwritten or restored on the way, or may have been: an id
+            may mean another fragment then.
     """
 
     def __init__(self, dataset: lance.LanceDataset, after: int, state: _State, *, replaced: bool) -> None:
@@ -105,7 +118,8 @@ class Lineage:
         at: _State | None = state
         while at is not None:
             if at.step is not None:
-                # No id is on the way twice: compaction reserves new ones, and the way begins after an overwrite or at the restored version.
+                # No id is on the way twice: compaction reserves new ones, and the way begins after
+                # an overwrite or at the restored version.
                 self._made.update(at.step.made)
                 if at.step.touched is not None:
                     self._moved.update(dict.fromkeys(at.step.moved, at.step.touched))
@@ -117,7 +131,7 @@ class Lineage:
 
     @property
     def compacted(self) -> frozenset[int]:
-        """Ids of all fragments that came out of a known compaction, also of those that a later one took up."""
+        """Ids of all fragments that came out of a known compaction, also of later compacted ones."""
         return frozenset(self._made)
 
     @staticmethod
@@ -128,7 +142,8 @@ class Lineage:
             dataset: The table, at any version of the branch.
             after: The version that the older rows are of.
             upto: The version that the newer rows are of.
-            changes: What is known of these versions already, and maybe of others; by default their transactions are read, one small read each.
+            changes: What is known of these versions already, and maybe of others; by default their
+                transactions are read, one small read each.
         """
         states = {after: _State()}
         replaced = False
@@ -140,7 +155,8 @@ class Lineage:
             if step.operation is None:
                 state, replaced = _State(earlier=earlier, step=step, lost=True), True
             elif step.restored is not None:
-                # Back to before the beginning: what is there now may be what the older version had under other ids.
+                # Back to before the beginning: what is there now may be what the older version had
+                # under other ids.
                 state, replaced = states.get(step.restored, _State(lost=True)), True
             elif step.operation == "Overwrite":
                 state, replaced = _State(), True
@@ -148,12 +164,15 @@ class Lineage:
         return Lineage(dataset, after, states.get(upto, _State()), replaced=replaced)
 
     def moved_from(self, fragment: FragmentMetadata) -> frozenset[int] | None:
-        """Returns the ids of the fragments from which an update may have moved rows into a fragment; None where no known update made it."""
+        """Returns where an update may have taken a fragment's rows from; None where none made it."""
         found = [self._moved[file.path] for file in fragment.files if file.path in self._moved]
         return frozenset(np.concatenate(found).tolist()) if found else None
 
     def is_added(self, fragment: FragmentMetadata) -> bool:
-        """Tells whether all rows of a fragment are known to be new: an append made it, or a merge that took no rows from anywhere."""
+        """Tells whether all rows of a fragment are known to be new.
+
+        An append made it, or a merge that took no rows from anywhere.
+        """
         found = [self._moved[file.path] for file in fragment.files if file.path in self._moved]
         return bool(found) and not any(len(touched) for touched in found)
 
@@ -164,7 +183,8 @@ class Lineage:
             fragment_id: A fragment of the newer version.
 
         Returns:
-            As :meth:`origins`, but for the rows: none for a fragment that did not come out of a compaction, None where it is not known.
+            As :meth:`origins`, but for the rows: none for a fragment that did not come out of a
+            compaction, None where it is not known.
         """
         made = self._made.get(fragment_id)
         if made is None:
@@ -187,17 +207,21 @@ class Lineage:
         return None if leaves is None else frozenset(leaf.fragment.id for leaf in leaves)
 
     def origins(self, fragment_id: int) -> list[Piece] | None:
-        """Returns where the rows of a fragment were at the older version. Reads the deletion files that were applied.
+        """Returns where the rows of a fragment were at the older version.
 
-        A way back ends at a fragment that did not come out of a compaction: one of the older version, or one that was appended or made by an
-        update since. Which of these it is, and whether a result of it still fits, its id and its files tell.
+        Reads the deletion files that were applied.
+
+        A way back ends at a fragment that did not come out of a compaction: one of the older
+        version, or one that was appended or made by an update since. Which of these it is, and
+        whether a result of it still fits, its id and its files tell.
 
         Args:
             fragment_id: A fragment of the newer version.
 
         Returns:
-            Pieces that cover the fragment's rows from the first to the last. Without any, the fragment did not come out of a compaction: it is
-            its own origin. None where the origin is not known, because a transaction or a deletion file of the way is gone.
+            Pieces that cover the fragment's rows from the first to the last. Without any, the
+            fragment did not come out of a compaction: it is its own origin. None where the origin
+            is not known, because a transaction or a deletion file of the way is gone.
         """
         made = self._made.get(fragment_id)
         if made is None:
@@ -214,7 +238,7 @@ class Lineage:
         return pieces
 
     def _may_be_lost(self, fragment_id: int) -> bool:
-        """Tells whether a fragment that no known compaction made may have come out of one whose transaction is gone."""
+        """Tells whether a fragment may have come out of a compaction whose transaction is gone."""
         if self.complete:
             return False
         if self._there_before is None:
@@ -225,14 +249,15 @@ class Lineage:
         return fragment_id not in self._there_before
 
     def _live_offsets(self, old: FragmentMetadata, version: int) -> npt.NDArray[np.int64] | None:
-        """Returns the physical offsets of the rows that the compaction which made a version found in an old fragment, ascending."""
+        """Returns the rows of an old fragment that the compaction found live, ascending."""
         if old.num_deletions == 0:
             return np.arange(old.physical_rows, dtype=np.int64)
         before = self._at(version - 1)
         fragment = None if before is None else before.get_fragment(old.id)
         if fragment is None or _deletions(fragment.metadata) != _deletions(old):
             logger.warning(
-                "version %s of %s is gone, which knows the deleted rows of fragment %s: rows cannot be followed through it",
+                "version %s of %s is gone, which knows the deleted rows of fragment %s: rows cannot be followed "
+                "through it",
                 version - 1,
                 self._dataset.uri,
                 old.id,
@@ -255,7 +280,10 @@ class Lineage:
 
 
 def _through(older: list[Piece], part: Part, live: npt.NDArray[np.int64], new: FragmentMetadata) -> Iterator[Piece]:
-    """Yields where live rows of an old fragment were before; `older` is where all of its rows were, `new` what they are in now."""
+    """Yields where live rows of an old fragment were before.
+
+    `older` is where all of its rows were, `new` what they are in now.
+    """
     if not older:
         yield Piece(fragment=part.old, offsets=live, start=part.start, way=(new,))
     for piece in older:

@@ -1,4 +1,7 @@
-"""What a commit knows of a table: one version of it that was looked at, and what happened before."""
+"""What a commit knows of a table.
+
+One version of it that was looked at, and what happened before.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ if TYPE_CHECKING:
 
 
 class Fragments(Mapping[int, "FragmentMetadata"]):
-    """The fragments of one version by id, in its order. Each is read when it is asked for: those of a huge table take a second."""
+    """The fragments of one version by id, in its order.
+
+    Each is read when it is asked for: those of a huge table take a second.
+    """
 
     def __init__(self, dataset: lance.LanceDataset) -> None:
         self._dataset = dataset
@@ -67,7 +73,7 @@ class Head:
 
 @dataclass(slots=True)
 class SeenHistory:
-    """What the commits of one job have read of the table's history, so that nothing is read twice, and what is cleaned up later is known.
+    """What the commits of one job have read of the table's history: nothing is read twice.
 
     Attributes:
         upto: Version up to which; 0 before the first look.
@@ -78,7 +84,10 @@ class SeenHistory:
     changes: list[Change] = field(default_factory=list)
 
     def look(self, dataset: lance.LanceDataset, after: int, known: dict[int, Event] | None = None) -> None:
-        """Reads what happened up to a version, from `after` on if this is the first look; `known` as :func:`events_between` says."""
+        """Reads what happened up to a version, from `after` on if this is the first look.
+
+        `known` as :func:`events_between` says.
+        """
         self.upto = max(self.upto, after)
         for event in events_between(dataset, self.upto, dataset.version, known):
             change = Change.of(event)

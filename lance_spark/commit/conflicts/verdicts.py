@@ -1,7 +1,10 @@
-"""Whether results that were computed on a snapshot still fit the table as it is now: pure functions over manifests, no storage.
+"""Whether results that were computed on a snapshot still fit the table as it is now.
 
-The judgement goes by identity, not by the kind of the other operation: what an append, a delete, a new index or another column's
-backfill did leaves the files of the inputs and of the target alone, so nothing has to be known about them.
+Pure functions over manifests, no storage.
+
+The judgement goes by identity, not by the kind of the other operation: what an append, a delete, a
+new index or another column's backfill did leaves the files of the inputs and of the target alone,
+so nothing has to be known about them.
 """
 
 from __future__ import annotations
@@ -20,18 +23,21 @@ if TYPE_CHECKING:
     from lance_spark.commit.conflicts.table_state import Head
 
 _REPLACING = (None, "Overwrite", "Restore", "Clone")
-"""Operations after which a fragment's id may mean another fragment; None is one whose version was cleaned up."""
+"""Operations after which a fragment's id may mean another fragment; None is one whose version was
+cleaned up."""
 
 
 class Verdict(enum.Enum):
     """What becomes of one fragment's result."""
 
     VALID = "valid"
-    """Every value belongs where it was staged for; rows deleted since do no harm, since physical rows do not move."""
+    """Every value belongs where it was staged for; rows deleted since do no harm, since physical
+    rows do not move."""
     GONE = "gone"
     """The fragment was removed with all its rows; the values are not needed."""
     CONFLICT = "conflict"
-    """The values cannot be applied as they are: which of them are still right has to be found out row by row."""
+    """The values cannot be applied as they are: which of them are still right has to be found out
+    row by row."""
     IMPOSSIBLE = "impossible"
     """The column or the table is not what it was."""
 
@@ -49,11 +55,12 @@ VALID = Judgement(verdict=Verdict.VALID)
 
 
 def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change]) -> Judgement:
-    """Tells whether a column of the snapshot is still the same column, so that its field id may be written to.
+    """Tells whether a column is still the same one, so that its field id may be written to.
 
-    Lance gives field ids anew after a drop and after a restore, so an equal id and type prove it only together with the token that a backfill
-    put into the field's metadata; without one, every event since the snapshot must be known to have left the column in place. A column that
-    was renamed is the same column.
+    Lance gives field ids anew after a drop and after a restore, so an equal id and type prove it
+    only together with the token that a backfill put into the field's metadata; without one, every
+    event since the snapshot must be known to have left the column in place. A column that was
+    renamed is the same column.
 
     Args:
         then: The column in the snapshot.
@@ -84,10 +91,11 @@ def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: 
 
 
 def judge_input(then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change]) -> Judgement:
-    """Tells whether an input column of the snapshot is still there, so that its files tell whether its values changed.
+    """Tells whether an input is still there, so that its files tell whether its values changed.
 
-    A cast gives a column a new field id, and files of its own. Under the old name it is the same column with changed values; under another
-    one nothing tells it from a drop but the Merge that a cast is. A column that was dropped cannot have been rewritten.
+    A cast gives a column a new field id, and files of its own. Under the old name it is the same
+    column with changed values; under another one nothing tells it from a drop but the Merge that a
+    cast is. A column that was dropped cannot have been rewritten.
 
     Args:
         then: The column in the snapshot.
@@ -106,7 +114,10 @@ def judge_input(then: FieldIdentity, head: Collection[FieldIdentity], changes: I
 
 
 def drop_of(column: FieldIdentity, changes: Iterable[Change]) -> Change | None:
-    """Returns what dropped or cast a column, as far as that is known; another column may have its field id by now."""
+    """Returns what dropped or cast a column, as far as that is known.
+
+    Another column may have its field id by now.
+    """
     return next((c for c in changes if c.schema is not None and all(field.id != column.id for field in c.schema)), None)
 
 
@@ -117,7 +128,10 @@ def _lost_in(then: FieldIdentity, change: Change) -> bool:
 
 
 def _lost_by_restore(then: FieldIdentity, change: Change) -> bool:
-    """Tells whether a restore may have brought another column of the same id: one that was dropped on the way from there to here."""
+    """Tells whether a restore may have brought another column of the same id.
+
+    One that was dropped on the way from there to here.
+    """
     if change.operation != "Restore":
         return False
     undone = change.undone
@@ -155,7 +169,8 @@ def judge_new_column(
         is_filled: Tells whether any data file holds a column.
 
     Returns:
-        `VALID` if it is not there yet, or is this job's, or was added by another backfill that never filled it.
+        `VALID` if it is not there yet, or is this job's, or was added by another backfill that
+        never filled it.
     """
     now = next((field for field in head if field.name == name), None)
     if now is None:
@@ -218,14 +233,17 @@ def _rewrites(changes: Sequence[Change]) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentJudge:
-    """What all fragments of a version are judged by. Made once per version: there may be 100,000 of them, and thousands of changes.
+    """What all fragments of a version are judged by.
+
+    Made once per version: there may be 100,000 of them, and thousands of changes.
 
     Attributes:
         head: The version.
         changes: What happened since the version that the values belong to.
         inputs: The inputs that are still there.
         recast: Why all values are out of date, where an input was cast; else None.
-        targets: The target columns when the values were computed; as they are now where the commit adds them.
+        targets: The target columns when the values were computed; as they are now where the commit
+            adds them.
         targets_now: The target columns of the version.
         blanks: Names of files of NULLs that the commit itself has put there.
     """
@@ -255,7 +273,10 @@ class FragmentJudge:
         )
 
     def fragment(self, part: FragmentColumns, *, ours: str | None = None) -> Judgement:
-        """Judges the column file of one fragment; `ours` is its name where it was committed already."""
+        """Judges the column file of one fragment.
+
+        `ours` is its name where it was committed already.
+        """
         there = self.head.fragments.get(part.fragment_id)
         then = fragment_identity(part.fragment, self.inputs, self.targets)
         now = None if there is None else fragment_identity(there, self.inputs, self.targets_now)
