@@ -93,7 +93,7 @@ PAIRS = [(name, op) for name in TYPES for op in operations(name)]
 
 @pytest.mark.parametrize(("name", "op"), PAIRS)
 @given(data=st.data())
-@settings(_SOME, max_examples=6)
+@settings(_SOME, max_examples=3)
 def test_each_operation_on_each_type_selects_what_spark_would(name: str, op: str, data: st.DataObject) -> None:
     table = data.draw(typed_tables(name))
     present = [value for value in stored_values(table["c"].combine_chunks()) if value is not None]
