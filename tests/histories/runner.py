@@ -279,7 +279,7 @@ class Runner:
                 return
             if now > deadline:
                 raise WrongError(f"a backfill neither ended nor came to {running.at!r}: {running.held}")
-            time.sleep(0.005)
+            time.sleep(0.01)
 
     def _end(self, name: str) -> None:
         running, run = self._running.pop(name), self.story.runs[name]

@@ -262,7 +262,7 @@ def test_one_backfill_and_one_operation(template: Path):
 
 
 def test_one_backfill_and_two_operations(template: Path):
-    assert run_all(template, 1, 2, MOVING[:5], ["v"]) == 3 * 5**2
+    assert run_all(template, 1, 2, MOVING[:4], ["v"]) == 3 * 4**2
 
 
 def test_one_backfill_and_three_operations(template: Path):

@@ -1,7 +1,8 @@
-"""Attempts on a table without Spark, in a process of their own: `python -m tests.malformed.permissions KIND PATH`."""
+"""Attempts on tables without Spark, in a process of their own that reads them as lines of JSON: `python -m tests.malformed.permissions`."""
 
 from __future__ import annotations
 
+import json
 import sys
 
 import pyarrow as pa
@@ -46,4 +47,5 @@ def attempt(kind: str, path: str) -> str:
 
 
 if __name__ == "__main__":
-    print(attempt(*sys.argv[1:]))
+    for line in sys.stdin:
+        print(json.dumps(attempt(*json.loads(line))), flush=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lance
@@ -216,21 +217,31 @@ os.execv(sys.executable, [sys.executable, "-m", "tests.malformed.permissions", *
 """Even root is then bound by permission bits, which it otherwise is not."""
 
 
-def attempt(kind: str, path: str) -> str:
-    """Runs an attempt in a process that permission bits bind; returns name and message of our error that it ends with."""
-    done = subprocess.run(
-        [sys.executable, "-c", WITHOUT_PRIVILEGES, kind, path],
-        capture_output=True,
-        text=True,
-        cwd=Path(__file__).parents[2],
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return done.stdout.strip().splitlines()[-1]
+Attempt = Callable[[str, str], str]
+"""Makes an attempt of a kind on a table; returns name and message of our error that it ends with."""
+
+
+@pytest.fixture(scope="module")
+def attempt() -> Iterator[Attempt]:
+    """Attempts in a process that permission bits bind."""
+    command = [sys.executable, "-c", WITHOUT_PRIVILEGES]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+    ) as process:
+        assert process.stdin is not None and process.stdout is not None
+        orders, answers = process.stdin, process.stdout
+
+        def ask(kind: str, path: str) -> str:
+            print(json.dumps([kind, path]), file=orders, flush=True)
+            answer: str = json.loads(answers.readline())
+            return answer
+
+        yield ask
+        orders.close()
 
 
 @pytest.mark.parametrize("part", [".", "_versions", "data"])
-def test_a_table_that_may_not_be_read_is_unreadable_and_not_absent(part: str, table: str):
+def test_a_table_that_may_not_be_read_is_unreadable_and_not_absent(part: str, table: str, attempt: Attempt):
     before = fingerprint(table)
     place = Path(table, part)
     place.chmod(0)
@@ -244,7 +255,7 @@ def test_a_table_that_may_not_be_read_is_unreadable_and_not_absent(part: str, ta
 
 
 @pytest.mark.parametrize("kind", ["append", "overwrite", "backfill"])
-def test_a_table_that_may_not_be_written_stays_as_it_was(kind: str, table: str):
+def test_a_table_that_may_not_be_written_stays_as_it_was(kind: str, table: str, attempt: Attempt):
     before = fingerprint(table)
     places = [Path(table), *(entry for entry in Path(table).rglob("*") if entry.is_dir())]
     for place in places:
@@ -261,7 +272,7 @@ def test_a_table_that_may_not_be_written_stays_as_it_was(kind: str, table: str):
 
 
 @pytest.mark.parametrize("kind", ["append", "overwrite"])
-def test_a_new_table_where_none_may_be_made_leaves_nothing(kind: str, tmp_path: Path):
+def test_a_new_table_where_none_may_be_made_leaves_nothing(kind: str, tmp_path: Path, attempt: Attempt):
     place = tmp_path / "closed"
     place.mkdir()
     place.chmod(0o555)

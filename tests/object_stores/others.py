@@ -5,12 +5,13 @@ Ids are 0 to 29, ten in each of three fragments; `text` is `t<id>`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import lance
 import pyarrow as pa
+import pytest
 
 from tests.object_stores.stores import Place
 
@@ -110,8 +111,8 @@ COMMITTED = [
     Scenario(act=update_another_column, carried=len(UPDATED)),
     # The other rows of the fragment, whose column file is made anew.
     Scenario(act=rewrite_an_input_in_place, changed=REWRITTEN, carried=10 - len(REWRITTEN)),
-    Scenario(act=compact, carried=len(ALL)),
     Scenario(act=restore),
+    Scenario(act=compact, carried=len(ALL)),
 ]
 IMPOSSIBLE: list[tuple[Callable[[Place], None], str]] = [(drop_the_column, "drop"), (overwrite, "Overwrite")]
 
@@ -120,3 +121,18 @@ def work_of_others(place: Place) -> list[dict[str, Any]]:
     """Returns everything but the target, in order of the ids."""
     rows = [{k: v for k, v in row.items() if k != "c"} for row in place.contents()]
     return sorted(rows, key=lambda row: row["id"])
+
+
+def on_stores(names: str, cases: Sequence[tuple[Any, ...]]) -> pytest.MarkDecorator:
+    """Each case on each store; on the second one all but the last in `make test-long` alone: a store's part of a commit is the same."""
+    params = [
+        pytest.param(
+            store,
+            *case,
+            id=f"{store}-{getattr(case[0], 'act', case[0]).__name__}",
+            marks=pytest.mark.long if store == "az" and case is not cases[-1] else (),
+        )
+        for store in ("s3", "az")
+        for case in cases
+    ]
+    return pytest.mark.parametrize(f"store, {names}", params, indirect=["store"])

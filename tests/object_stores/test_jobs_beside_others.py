@@ -14,7 +14,7 @@ from lance_spark import BackfillJobResult, Job, Table
 from lance_spark.errors import CommitImpossibleError
 from tests.lance_spark.table.seen import Seen
 from tests.lance_spark.write.backfills import make_table
-from tests.object_stores.others import ALL, COMMITTED, IMPOSSIBLE, Scenario, work_of_others
+from tests.object_stores.others import ALL, COMMITTED, IMPOSSIBLE, Scenario, on_stores, work_of_others
 from tests.object_stores.stores import Place, Store
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
@@ -79,7 +79,7 @@ def computing(table: Table, seen: Seen) -> Job:
     return job
 
 
-@pytest.mark.parametrize("scenario", COMMITTED, ids=lambda scenario: scenario.act.__name__)
+@on_stores("scenario", [(scenario,) for scenario in COMMITTED])
 def test_values_are_committed_beside(scenario: Scenario, place: Place, table: Table, seen: Seen, gate: Path):
     job = computing(table, seen)
     scenario.act(place)
@@ -96,7 +96,7 @@ def test_values_are_committed_beside(scenario: Scenario, place: Place, table: Ta
     assert place.orphans() == set()
 
 
-@pytest.mark.parametrize(("act", "text"), IMPOSSIBLE, ids=["drop_the_column", "overwrite"])
+@on_stores("act, text", IMPOSSIBLE)
 def test_values_are_refused_after(
     act: Callable[[Place], None], text: str, place: Place, table: Table, seen: Seen, gate: Path
 ):

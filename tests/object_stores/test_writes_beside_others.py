@@ -11,7 +11,7 @@ from pyspark.sql.types import LongType
 from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.errors import CommitImpossibleError
 from tests.lance_spark.write.backfills import Backfill, computed, make_table, snapshot_rows
-from tests.object_stores.others import COMMITTED, IMPOSSIBLE, Scenario, work_of_others
+from tests.object_stores.others import COMMITTED, IMPOSSIBLE, Scenario, on_stores, work_of_others
 from tests.object_stores.stores import Place, Store
 
 pytestmark = pytest.mark.cluster
@@ -31,7 +31,7 @@ def staged(place: Place) -> tuple[Backfill, object]:
     return job, job.task([job.batch(*zip(*rows, strict=True))])
 
 
-@pytest.mark.parametrize("scenario", COMMITTED, ids=lambda scenario: scenario.act.__name__)
+@on_stores("scenario", [(scenario,) for scenario in COMMITTED])
 def test_values_are_committed_beside(scenario: Scenario, place: Place) -> None:
     job, message = staged(place)
     scenario.act(place)
@@ -46,7 +46,7 @@ def test_values_are_committed_beside(scenario: Scenario, place: Place) -> None:
     assert last_commit(place.uri, place.storage) == result
 
 
-@pytest.mark.parametrize(("act", "text"), IMPOSSIBLE, ids=["drop_the_column", "overwrite"])
+@on_stores("act, text", IMPOSSIBLE)
 def test_values_are_refused_after(act: Callable[[Place], None], text: str, place: Place) -> None:
     job, message = staged(place)
     act(place)

@@ -21,18 +21,18 @@ from tests.support.processes import JVM_OPTIONS
 
 def main(master: str, jobs: str) -> None:
     spark = session(master)
-    told = json.loads(jobs)
+    orders = json.loads(jobs)
     answers: dict[str, object] = {}
     try:
-        with hooked({job_id: home for job_id, (home, _) in told.items()}):
-            if len(told) == 1:
+        with hooked({job_id: home for job_id, (home, _) in orders.items()}):
+            if len(orders) == 1:
                 # A call that waits, as most people make it: Ctrl-C ends it.
-                ((job_id, (home, settings)),) = told.items()
+                ((job_id, (home, settings)),) = orders.items()
                 answers[job_id] = seen(partial(table_of(spark, home).backfill, "v", job_id=job_id, **settings))
             else:
                 started = [
                     table_of(spark, home).backfill_async("v", job_id=job_id, **settings)
-                    for job_id, (home, settings) in told.items()
+                    for job_id, (home, settings) in orders.items()
                 ]
                 answers = {job.job_id: seen(job.result) for job in started}
     except KeyboardInterrupt:

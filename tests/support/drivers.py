@@ -75,8 +75,8 @@ class Driver:
         """Waits for its end, and returns what it says."""
         out, err = self.process.communicate(timeout=WAIT_S)
         assert self.process.returncode == 0, err[-4000:]
-        told: dict[str, Any] = json.loads(out.splitlines()[-1])
-        return told
+        parsed: dict[str, Any] = json.loads(out.splitlines()[-1])
+        return parsed
 
 
 @contextlib.contextmanager

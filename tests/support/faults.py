@@ -94,7 +94,7 @@ class Lab:
     """Where one test works.
 
     Attributes:
-        home: Folder of tables, and of what the UDF is told and tells.
+        home: Folder of tables, and of files by which the UDF is steered and reports.
         spark: The session.
     """
 
@@ -161,7 +161,7 @@ class Lab:
         return len(self._lines())
 
     def waits_at(self, row: int) -> bool:
-        """Tells whether the UDF has got to a row at which it was told to wait."""
+        """Tells whether the UDF has got to a row at which it is to wait."""
         path = self.home / f"waiting-{row}"
         return path.exists() and bool(path.read_text())
 

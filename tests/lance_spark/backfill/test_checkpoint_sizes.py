@@ -1,4 +1,4 @@
-"""The guide's promises about triggering, checkpoints and their sizes."""
+"""Checkpoints of a backfill, how large they are, and how a job is resumed from them."""
 
 from __future__ import annotations
 

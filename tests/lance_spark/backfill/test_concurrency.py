@@ -1,4 +1,4 @@
-"""The guide's promises about concurrency and about when results become visible."""
+"""How many tasks and threads compute at once, and when results become visible."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The guide's promises about filtered backfills."""
+"""Backfills of the rows that a filter selects."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""What was measured to go wrong in another implementation of the specification, and what happens here instead.
-
-Finding 9 is about load_columns, which comes with a later release: it is in `promises.LATER`, and has no test yet.
-"""
+"""What went wrong in another implementation of the same specification: concurrent writers, other UDFs, error policies, costs."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_a_job_whose_checkpoints_another_one_found_may_commit_and_drop_them(lab:
     assert lab.calls() == sorted([*range(20), *range(15, 20)]), "but for what both computed at once"
 
 
-def test_whoever_assembles_a_fragment_finds_what_another_job_committed_meanwhile(lab: Lab):
+def test_the_assembly_of_a_fragment_finds_what_another_job_committed_meanwhile(lab: Lab):
     table = lab.make(pa.table({"id": range(20)}))
     table.add_columns({"v": lab.udf()})
     one, other = two_jobs(lab, table, 20, 15, **CUT)
@@ -225,5 +225,5 @@ def test_cleanup_leaves_finished_files_that_a_later_job_can_commit(lab: Lab):
     lab.calls()
     table.backfill("v")
     assert lab.calls() == []
-    assert lance_spark.cleanup(table.uri, older_than=timedelta(0)) == 4, "nobody needs them any more"
+    assert lance_spark.cleanup(table.uri, older_than=timedelta(0)) == 4, "they are of no use any more"
     assert values(table, "v") == {i: (i,) for i in range(ROWS)}

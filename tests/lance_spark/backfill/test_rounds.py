@@ -207,9 +207,7 @@ def test_a_job_beside_steady_updates_of_inputs_gives_up_in_the_end(lab: Lab) -> 
 
 
 @pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
-def test_rows_that_somebody_appended_with_values_keep_them_though_older_versions_are_gone(
-    stable: bool, lab: Lab
-) -> None:
+def test_rows_that_were_appended_with_values_keep_them_though_older_versions_are_gone(stable: bool, lab: Lab) -> None:
     table = make(lab, stable=stable)
 
     def act() -> None:
@@ -245,7 +243,7 @@ def test_checkpoints_are_listed_once_where_an_update_mixes_rows_of_many_fragment
     assert 0 < len(listed) < 100, "a few times per fragment, and not once per pair of fragments"
 
 
-def test_rows_that_were_named_by_address_and_moved_are_told(lab: Lab) -> None:
+def test_rows_that_were_named_by_address_and_moved_are_said(lab: Lab) -> None:
     table = make(lab)
     addresses = [0, 1, *(3 << 32 | row for row in range(4))]
     lab.at(0, lambda: (compact(lab.uri), clean_up(lab.uri)))
@@ -386,7 +384,7 @@ def test_the_history_is_read_once_however_many_commits_a_job_makes(lab: Lab, mon
     assert len(reads) <= 2 * ROWS // 2, "two per commit, and not two per pair of commits"
 
 
-def test_values_that_somebody_wrote_over_ours_in_place_count_as_out_of_date(lab: Lab):
+def test_values_that_were_written_over_ours_in_place_count_as_out_of_date(lab: Lab):
     table = lab.make(IDS, rows_per_file=20)
     table.add_columns({"v": lab.udf()})
     table.backfill("v")

@@ -1,4 +1,4 @@
-"""What was measured in another implementation between backfills, for scalar UDFs and for UDFs over record batches."""
+"""Backfills one after the other, with something between: which rows the UDF is called for, over scalars and over record batches."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_siblings_that_had_values_before_a_job_are_replaced_together(lab: Lab) -
     assert siblings(lab.uri) == {**expected, 3: (1003, 2006, 3009), 13: (1013, 2026, 3039)}
 
 
-def test_a_sibling_that_somebody_else_wrote_in_place_is_out_of_date(lab: Lab) -> None:
+def test_a_sibling_that_a_concurrent_writer_wrote_in_place_is_out_of_date(lab: Lab) -> None:
     table = make_siblings(lab)
     table.backfill("a", **CUT)
     rewrite(lab.uri, "b", {1: -1, 2: -2})

@@ -1,4 +1,4 @@
-"""The reference's promises about checkpoints, commits and blobs: how much at once, and how often."""
+"""How much a backfill reads, persists and commits at once, and how often."""
 
 from __future__ import annotations
 

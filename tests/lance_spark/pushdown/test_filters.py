@@ -37,7 +37,7 @@ from tests.strategies import arrays, facts
 
 _NEGATIVE_NAN = struct.unpack("<d", struct.pack("<Q", 0xFFF8_0000_0000_0001))[0]
 _SOME = settings(
-    max_examples=25,
+    max_examples=12,
     deadline=None,
     derandomize=True,
     suppress_health_check=[
@@ -93,7 +93,7 @@ PAIRS = [(name, op) for name in TYPES for op in operations(name)]
 
 @pytest.mark.parametrize(("name", "op"), PAIRS)
 @given(data=st.data())
-@settings(_SOME, max_examples=6)
+@settings(_SOME, max_examples=3)
 def test_each_operation_on_each_type_selects_what_spark_would(name: str, op: str, data: st.DataObject) -> None:
     table = data.draw(typed_tables(name))
     present = [value for value in stored_values(table["c"].combine_chunks()) if value is not None]
@@ -113,7 +113,7 @@ def _says_nothing(predicate: Predicate) -> bool:
 
 
 @given(data=st.data())
-@settings(_SOME, max_examples=150)
+@settings(_SOME, max_examples=75)
 def test_trees_of_and_or_not_never_lose_a_row(data: st.DataObject) -> None:
     names = data.draw(st.lists(st.sampled_from(sorted(TYPES)), min_size=1, max_size=3, unique=True))
     arrays_ = [data.draw(arrays(pa.field(f"c{i}", TYPES[name]), 12)) for i, name in enumerate(names)]

@@ -89,7 +89,7 @@ def test_legacy_files_are_read_with_and_without_a_filter(make_table: MakeTable, 
     assert ids(read(table_path, target_partition_bytes=5000, filter="id % 3 = 0")) == list(range(0, 1000, 3))
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_limit_gives_exactly_the_first_rows_of_the_table(dirty_table, table_path: str, data: st.DataObject):
     limit = data.draw(st.integers(0, 1100))

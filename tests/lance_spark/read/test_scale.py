@@ -48,7 +48,13 @@ def huge_table(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "options", [[], ["filter=id = 3"], ["limit=500000"], ["columns=id", "target_partition_bytes=64k"]]
+    "options",
+    [
+        pytest.param([], marks=pytest.mark.long),
+        ["filter=id = 3"],
+        pytest.param(["limit=500000"], marks=pytest.mark.long),
+        ["columns=id", "target_partition_bytes=64k"],
+    ],
 )
 def test_planning_is_quick_and_small(huge_table: str, options: list[str]):
     # A process of its own, so that its memory is only what planning took; processor time, so that other load does not count.

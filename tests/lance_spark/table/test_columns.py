@@ -1,4 +1,4 @@
-"""The reference's promises about adding and altering columns."""
+"""Columns that are added and altered: casts of NULL, unusual names, another UDF."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference's promises about handles, results, timeouts, plans and errors."""
+"""Handles of jobs, results, timeouts, plans and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference's promises about the parameters that backfill and backfill_async share: targets, filters, resources, sizes, windows."""
+"""Parameters that backfill and backfill_async share: targets, filters, resources, sizes, windows."""
 
 from __future__ import annotations
 

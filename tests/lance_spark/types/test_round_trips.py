@@ -61,7 +61,7 @@ def check(table: pa.Table, version: str = "2.2") -> None:
             assert [f for batch in rewritten for f in facts(batch.column(i))] == facts(table.column(i))
 
 
-@examples(100)
+@examples(50)
 @given(tables(calendar=False))
 def test_any_table_comes_back_as_it_was(table: pa.Table):
     event(f"columns: {table.num_columns}")
@@ -91,7 +91,7 @@ def test_every_type_comes_back_from_older_file_formats(version: str):
     run()
 
 
-@examples(100)
+@examples(50)
 @given(tables(calendar=False, most_rows=20), st.data())
 def test_a_slice_of_a_batch_converts_like_the_whole(table: pa.Table, data: st.DataObject):
     batch = table.combine_chunks().to_batches()[0] if table.num_rows else pa.RecordBatch.from_pylist([], table.schema)

@@ -81,8 +81,11 @@ def die_by_segfault(x: int) -> None:
 
 @pytest.mark.parametrize(
     ("kill", "how"),
-    [(die_by_exit, "exit code 0"), (die_by_kill, "signal 9"), (die_by_segfault, "signal 11")],
-    ids=["exit", "kill", "segfault"],
+    [
+        pytest.param(die_by_exit, "exit code 0", id="exit", marks=pytest.mark.long),
+        pytest.param(die_by_kill, "signal 9", id="kill", marks=pytest.mark.long),
+        pytest.param(die_by_segfault, "signal 11", id="segfault"),
+    ],
 )
 def test_a_row_that_kills_its_process_costs_that_row(tmp_path, kill, how):
     log = tmp_path / "log"

@@ -139,9 +139,8 @@ def test_cancel_right_after_the_start_is_not_lost(lab: Lab):
     assert wrong_rows(table) == []
 
 
-@pytest.mark.parametrize(
-    "moment_s", [pytest.param(0.05, marks=pytest.mark.long), 0.2, pytest.param(0.5, marks=pytest.mark.long)]
-)
+@pytest.mark.long
+@pytest.mark.parametrize("moment_s", [0.05, 0.2, 0.5])
 def test_cancel_at_any_moment_is_not_lost(lab: Lab, moment_s: float):
     table = lab.table()
     lab.order(dict.fromkeys(range(0, 120, 40), "wait"))

@@ -72,6 +72,10 @@ def test_rows_that_kill_their_process_are_found_and_recorded_and_all_others_are_
     assert table.get_failed_row_addresses(result.job_id, "v") == [address(x) for x in bad]
     assert table.get_job(result.job_id).status == "PARTIAL"
 
+    run_and_fail(table, task_size=40)
+    assert set(lab.new_calls()) == set(bad), (
+        "the next run calls the rows again that killed their process, and no others"
+    )
     lab.pardon()
     addresses = ", ".join(map(str, table.get_failed_row_addresses(result.job_id, "v")))
     again = run(table, where=f"_rowaddr IN ({addresses})")
@@ -79,6 +83,7 @@ def test_rows_that_kill_their_process_are_found_and_recorded_and_all_others_are_
     assert wrong_rows(table) == []
 
 
+@pytest.mark.long
 def test_rows_that_killed_their_process_are_called_again_by_the_next_run_and_no_others(lab: Lab):
     table = lab.table()
     lab.order({13: "exit", 14: "exit"})
@@ -143,6 +148,7 @@ def test_skip_on_any_error_skips_deaths_too(lab: Lab):
     assert types == {13: "UdfProcessDiedError", 15: "ValueError"}
 
 
+@pytest.mark.long
 def test_a_policy_that_fails_on_deaths_ends_the_range(lab: Lab):
     table = lab.table(on_error=[Fail(UdfProcessDiedError)])
     lab.order({77: "exit"})
@@ -170,6 +176,7 @@ def test_a_process_that_dies_once_costs_a_batch_per_task_and_nothing_else(lab: L
     assert sum(calls.values()) - ROWS <= 2 * SLOTS * BATCH
 
 
+@pytest.mark.long
 def test_a_retry_policy_calls_a_row_again_whose_process_died(lab: Lab):
     table = lab.table(on_error=[Retry(UdfProcessDiedError, max_attempts=2, backoff="fixed"), Skip()])
     lab.order({13: "exit"})

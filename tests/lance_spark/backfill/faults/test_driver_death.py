@@ -124,10 +124,8 @@ def test_a_driver_that_is_killed(point: str, killed: dict[str, Lab]):
     assert_resumes(lab, table, lost, task_size=task_size, **where_of(point))
 
 
-ROUNDS = [0, *(pytest.param(seed, marks=pytest.mark.long) for seed in range(1, 11))]
-
-
-@pytest.mark.parametrize("seed", ROUNDS)
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(11))
 def test_a_driver_with_three_jobs_that_is_killed_at_a_random_moment(tmp_path: Path, spark: SparkSession, seed: int):
     chance = random.Random(seed)
     labs, jobs = {}, {}
