@@ -205,12 +205,13 @@ def chained(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
 
 
 def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
-    """Merges streams of different rows into one in the order of the rows."""
+    """Merges streams into one in the order of the rows. A row of several streams comes once for each, in one chunk."""
     heads: list[_Head] = []
+    ends: list[int] = []
     for number, stream in enumerate(streams):
-        _advance(heads, number, stream)
+        _advance(heads, ends, number, stream)
     while len(heads) > 1:
-        limit = _limit(heads)
+        limit = _limit(heads, ends)
         parts: list[Chunk] = []
         while heads and heads[0][0] <= limit:
             _, number, (offsets, values), stream = heapq.heappop(heads)
@@ -219,7 +220,7 @@ def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
             if upto < len(offsets):
                 heapq.heappush(heads, (int(offsets[upto]), number, (offsets[upto:], values.slice(upto)), stream))
             else:
-                _advance(heads, number, stream)
+                _advance(heads, ends, number, stream)
         yield _in_order(parts)
     if heads:
         _, _, chunk, stream = heads.pop()
@@ -228,15 +229,15 @@ def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
         yield from (more for more in stream if len(more[0]))
 
 
-def _limit(heads: Sequence[_Head]) -> int:
+def _limit(heads: Sequence[_Head], ends: list[int]) -> int:
     """Returns the row up to which streams are merged next, so that rows that alternate between streams are not taken one by one.
 
-    That is the first end of a chunk: nothing more has to be held. Among very many streams there is an end every few rows, and looking at all
-    of them each time took longer than anything else.
+    That is the first end of a chunk: nothing more has to be held. Among very many streams there is an end every few rows.
     """
-    if len(heads) > _MANY_STREAMS:
-        return heads[0][0] + _FILE_ROWS - 1
-    return min(int(offsets[-1]) for _, _, (offsets, _), _ in heads)
+    first = heads[0][0]
+    while ends[0] < first:
+        heapq.heappop(ends)
+    return max(ends[0], first + _FILE_ROWS - 1) if len(heads) > _MANY_STREAMS else ends[0]
 
 
 def _in_order(parts: Sequence[Chunk]) -> Chunk:
@@ -248,8 +249,9 @@ def _in_order(parts: Sequence[Chunk]) -> Chunk:
     return offsets[order], pa.concat_arrays([part[1] for part in parts]).take(order)
 
 
-def _advance(heads: list[_Head], number: int, stream: Iterator[Chunk]) -> None:
+def _advance(heads: list[_Head], ends: list[int], number: int, stream: Iterator[Chunk]) -> None:
     for chunk in stream:
         if len(chunk[0]):
             heapq.heappush(heads, (int(chunk[0][0]), number, chunk, stream))
+            heapq.heappush(ends, int(chunk[0][-1]))
             return

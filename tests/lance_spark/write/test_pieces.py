@@ -40,6 +40,17 @@ def test_rows_of_all_streams_come_in_order_each_with_its_value(owners: list[int]
     assert [value for _, values in merged for value in values.to_pylist()] == [row * 10 for row in rows]
 
 
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sets(st.integers(0, 40), max_size=20), max_size=8), st.integers(1, 5), st.booleans())
+def test_a_row_of_several_streams_comes_once_for_each_in_one_chunk(rows: list[set[int]], size: int, many: bool) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pieces, "_MANY_STREAMS", 2 if many else 64)
+        patch.setattr(pieces, "_FILE_ROWS", 7)
+        merged = [offsets.tolist() for offsets, _ in merge([stream(sorted(part), size) for part in rows])]
+    assert list(itertools.chain.from_iterable(merged)) == sorted(itertools.chain.from_iterable(rows))
+    assert all(one[-1] < other[0] for one, other in itertools.pairwise(merged))
+
+
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 30)), max_size=40))
 def test_pieces_of_a_chain_come_one_after_the_other(spans: list[tuple[int, int]]) -> None:
     given_pieces = [
