@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from lance_spark.rows.row_set import RowSet
+
 Replace = Callable[[Any], Any]
 """Makes the wrong function of the right one."""
 
@@ -144,8 +146,8 @@ def found_nothing(following: bool) -> Replace:
 
     def wrong(real: Any) -> Any:
         def find(self: Any, fragment: Any, wanted: Any, without_value: Any) -> Any:
-            if (self._spec.follow is not None) == following:
-                return real(self, fragment, wanted[:0], without_value[:0])
+            if (self._spec.follow_up is not None) == following:
+                return real(self, fragment, RowSet.empty(), RowSet.empty())
             return real(self, fragment, wanted, without_value)
 
         return find
@@ -154,7 +156,11 @@ def found_nothing(following: bool) -> Replace:
 
 
 def theirs_stay(real: Any) -> Any:
-    return lambda spec, *more: real(dataclasses.replace(spec, where=None), *more)
+    return lambda self, follow_up, own, done: real(self, follow_up, own, done) & self.without_value()
+
+
+def all_lack_a_value(_real: Any) -> Any:
+    return lambda self: self.live
 
 
 def nothing_is_stale(_real: Any) -> Any:

@@ -186,7 +186,7 @@ MUTANTS: dict[str, Mutant] = {
     "ours always wins": Mutant(
         row="update in place of the target, NULL rows asked for",
         patches={
-            "lance_spark.backfill.followed:has_values": broken.constant(False),
+            "lance_spark.backfill.planning.selection:RangeRows.without_value": broken.all_lack_a_value,
             _FRAGMENT: broken.targets_look_the_same,
         },
         acts=_one(st.builds(RewriteTarget, _KEYS)),
@@ -194,7 +194,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "theirs always win": Mutant(
         row="update in place of the target, explicit filter",
-        patches={"lance_spark.backfill.task.range_task:select_followed": broken.theirs_stay},
+        patches={"lance_spark.backfill.planning.selection:RangeRows.selected_again": broken.theirs_stay},
         acts=_one(st.builds(RewriteTarget, _KEYS)),
         starts=_job(where="all"),
     ),
