@@ -66,17 +66,21 @@ class RangeRows:
             FilterError: The filter fails on a value, or names addresses that rows do not have any more.
             TableUnreadableError: A file is missing or damaged.
         """
-        unknown = own.unknown if follow_up.committed else RowSet.empty()
+        unknown = own.unknown & self.live if follow_up.committed else RowSet.empty()
         if self._spec.where is None and not self._spec.recomputes:
             empty = self.without_value() & own.covered
             settled = done.skip | (own.nulls & own.kept) | own.failed
-            return (empty - settled) | ((own.changed | unknown) & self.live)
+            return (empty - settled) | (own.changed & self.live) | unknown
         unfinished = own.unfinished & self.live
-        if self._spec.where is not None and unfinished:
-            if own.have_moved:
+        if self._spec.where is not None:
+            if unfinished and own.have_moved:
                 refuse_addresses(self._spec, self._dataset, self.fragment.fragment_id)
-            unfinished &= self.matching(self._spec.where)
-        return ((own.computed | unknown) & self.live) | (unfinished - done.skip - own.failed)
+            if unfinished:
+                unfinished &= self.matching(self._spec.where)
+            if unknown:
+                # What the job has given a value took it along.
+                unknown &= self.with_value()
+        return (own.computed & self.live) | unknown | (unfinished - done.skip - own.failed)
 
     def without_value(self) -> RowSet:
         """Returns the rows in which any of the target columns has no value."""
