@@ -18,9 +18,17 @@ import lance_spark
 def double(id: int) -> int:
     return 2 * id
 
+@lance_spark.udf(data_type=pa.int64())
+def wrong(id: int) -> int:
+    raise ValueError("wrong")
+
 table = lance_spark.connect(sys.argv[1]).create_table("t", pa.table({"id": [1, 2, 3]}))
-table.add_columns({"twice": double})
+table.add_columns({"twice": double, "nothing": wrong})
 table.backfill("twice")
+try:
+    table.backfill("nothing")
+except lance_spark.BackfillIncompleteError:
+    pass
 print(table.to_arrow(["twice"])["twice"].to_pylist())
 """
 

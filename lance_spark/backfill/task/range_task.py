@@ -74,7 +74,8 @@ def run_task(
                 run = _RangeRun(context_of(spec), udf, runner, work, clock)
                 yield run.run()
             except Exception as error:  # noqa: BLE001 - whatever a UDF or a store raises is this range's outcome
-                _LOG.warning(
+                # The answer says it, and the driver decides: a late attempt is nothing to show on a terminal.
+                _LOG.info(
                     "fragment %s rows %s to %s of %s failed: %s",
                     work.fragment_id,
                     work.start,
