@@ -7,11 +7,9 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
-import lance_spark
 from lance_spark import Connection, Table
-from tests.support.logs import Log, doubled, held, most_at_once, values, with_column
+from tests.support.logs import Log, held, most_at_once, values, with_column
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
@@ -129,40 +127,6 @@ def test_processes_and_threads_multiply(db: Connection, tmp_path: Path) -> None:
     assert sorted(processes.count(process) for process in set(processes)) == [2, 2]
 
 
-@pytest.mark.promise("B24")
-def test_other_readers_see_what_is_finished_while_the_job_runs(
-    db: Connection, spark: SparkSession, log: Log, flag: str
-) -> None:
-    table = with_column(db, log.waiting(35, flag))
-    with held(flag):
-        job = table.backfill_async("y", task_size=10, refresh_status_secs=0.2, commit_granularity=1)
-        reader = lance_spark.connect(db.uri, spark).open_table("t")
-        eventually(lambda: reader.count_rows("y is not null") >= 10, 60)
-        assert not job.done()
-        assert reader.count_rows("y is not null") < 40
-    assert job.result().rows_computed == 40
-    assert log.rows() == list(range(40))
-
-
-@pytest.mark.promise("B25")
-def test_num_frags_ends_the_job_after_so_many_fragments(db: Connection, log: Log) -> None:
-    table = with_column(db, log.doubling())
-    result = table.backfill("y", num_frags=1)
-    assert (result.status, result.fragments_done, result.rows_computed) == ("DONE", 1, 10)
-    assert log.rows() == list(range(10))
-    assert values(table) == {**doubled(range(10)), **dict.fromkeys(range(10, 40))}
-
-
-@pytest.mark.promise("B26")
-def test_a_larger_number_and_then_no_number_of_fragments_complete_the_column(db: Connection, log: Log) -> None:
-    table = with_column(db, log.doubling())
-    table.backfill("y", num_frags=1)
-    table.backfill("y", num_frags=3)
-    assert values(table) == {**doubled(range(30)), **dict.fromkeys(range(30, 40))}
-    table.backfill("y")
-    assert values(table) == doubled(range(40))
-
-
 @pytest.mark.promise("B27")
 def test_fragments_that_were_computed_are_not_computed_again(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling())
@@ -183,15 +147,3 @@ def test_a_commit_comes_as_soon_as_the_granularity_is_reached(db: Connection, lo
         assert table.count_rows("y is not null") == 30
         assert not job.done()
     assert len(job.result().versions) == 2
-
-
-@pytest.mark.promise("B28")
-def test_no_commit_comes_before_the_granularity_is_reached(db: Connection, log: Log, flag: str) -> None:
-    table = with_column(db, log.waiting(35, flag))
-    before = table.version
-    with held(flag):
-        job = table.backfill_async("y", task_size=10, refresh_status_secs=0.2, commit_granularity=4)
-        eventually(lambda: log.rows() == list(range(36)), 60)
-        eventually(lambda: job.progress().rows_computed == 30, 60)
-        assert table.version == before
-    assert len(job.result().versions) == 1

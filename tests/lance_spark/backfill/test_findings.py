@@ -8,7 +8,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
 from typing import Any
 
 import lance
@@ -350,42 +349,6 @@ def test_the_pattern_of_a_retry_is_honoured(db: Connection, log: Log, match: str
     assert (result.retries, result.rows_skipped) == (calls - 1, 2)
 
 
-@pytest.mark.promise("F08")
-def test_skipped_rows_are_tried_again_by_the_plain_call(db: Connection, log: Log, flag: str) -> None:
-    table = with_column(db, log.breaking(13, flag, on_error=[Skip(ValueError)]))
-    with held(flag):
-        assert table.backfill("y").rows_skipped == 1
-        log.take()
-        assert table.backfill("y").rows_skipped == 1
-        assert log.take() == [13]
-    table.backfill("y")
-    assert log.take() == [13]
-    assert values(table) == doubled(range(40))
-
-
-@pytest.mark.promise("F10")
-def test_a_result_has_real_numbers_names_and_times(db: Connection, log: Log, flag: str) -> None:
-    began = datetime.now(UTC)
-    table = with_column(db, log.breaking(13, flag, on_error=[Skip(ValueError)], name="double", version="7"))
-    table.backfill("y", num_frags=1)
-    with held(flag):
-        result = table.backfill("y", where="x < 25")
-    udf_result = result.columns["y"]
-    assert (udf_result.udf_name, udf_result.udf_version, udf_result.input_columns) == ("double", "7", ("x",))
-    assert (udf_result.rows_processed, udf_result.rows_skipped) == (24, 1)
-    assert (result.rows_selected, result.rows_computed + result.rows_from_checkpoint, result.rows_skipped) == (
-        25,
-        24,
-        1,
-    )
-    assert (result.fragments_total, result.fragments_done, result.fragments_left, result.rows_failed) == (3, 3, 0, 0)
-    assert (result.status, result.versions) == ("DONE", (table.version,))
-    assert result.completed_at is not None
-    assert began <= result.launched_at <= result.completed_at <= datetime.now(UTC)
-    assert {"read", "compute", "checkpoint", "write", "commit", "total"} <= set(result.seconds)
-    assert 0 < result.seconds["compute"] < result.seconds["total"]
-
-
 @pytest.mark.promise("F11")
 def test_small_backfills_have_a_small_fixed_cost(db: Connection) -> None:
     """The bounds are generous, because other work shares the machines of tests; the peer took 4.9 s on a quiet one."""
@@ -403,21 +366,6 @@ def test_small_backfills_have_a_small_fixed_cost(db: Connection) -> None:
         assert table.backfill(name).rows_computed == 100
         taken.append(time.monotonic() - began)
     assert min(taken) < 2.5
-
-
-@pytest.mark.promise("F11")
-def test_a_backfill_without_work_is_quick_and_makes_no_version(db: Connection, log: Log) -> None:
-    table = with_column(db, log.doubling(), rows=100, fragments=10)
-    table.backfill("y")
-    version, taken = table.version, []
-    for _ in range(3):
-        began = time.monotonic()
-        result = table.backfill("y")
-        taken.append(time.monotonic() - began)
-        assert (result.status, result.versions, result.rows_selected) == ("DONE", (), 0)
-    assert min(taken) < 1
-    assert table.version == version
-    assert len(table.list_jobs()) == 1
 
 
 @pytest.mark.promise("F12")

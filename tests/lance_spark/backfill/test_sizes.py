@@ -166,30 +166,11 @@ def test_the_environment_decides_about_the_buffer(db: Connection, log: Log, monk
         table.backfill("y")
 
 
-@pytest.mark.promise("T53")
-def test_without_a_granularity_nothing_is_visible_before_the_end(db: Connection, log: Log, flag: str) -> None:
-    table = with_column(db, log.waiting(35, flag))
-    before = table.version
-    with held(flag):
-        job = table.backfill_async("y", task_size=10, refresh_status_secs=0.2, commit_granularity=None)
-        eventually(lambda: job.progress().rows_computed == 30, 60)
-        assert table.version == before
-    assert len(job.result().versions) == 1
-    assert values(table) == doubled(range(40))
-
-
 @pytest.mark.promise("T57")
 def test_batch_size_is_the_deprecated_name(db: Connection, log: Log) -> None:
     with pytest.warns(DeprecationWarning, match="checkpoint_size"):
         sizes = batches(db, log, batch_size=20)
     assert sizes == [20] * 3
-
-
-@pytest.mark.promise("T57")
-def test_both_names_at_once_are_refused(db: Connection, log: Log) -> None:
-    table = with_column(db, log.sizes())
-    with pytest.raises(OptionError, match="batch_size"):
-        table.backfill("y", batch_size=20, checkpoint_size=20)
 
 
 @pytest.mark.promise("T58")

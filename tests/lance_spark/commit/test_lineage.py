@@ -280,7 +280,7 @@ actions = st.one_of(
 
 
 @given(stable=st.booleans(), happened=st.lists(actions, min_size=2, max_size=6), since=st.integers(1, 4))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_rows_are_followed_through_whatever_happens(tmp_path_factory, stable: bool, happened, since: int) -> None:
     table = Table(str(tmp_path_factory.mktemp("t") / "t.lance"), stable=stable, rows=60, rows_per_file=13)
     for action, first, second in [*happened, ("compact", 200, True)]:

@@ -26,6 +26,7 @@ from lance_spark import (
 )
 from lance_spark.errors import SchemaMismatchError, TableUnreadableError
 from tests.lance_spark.table.conftest import make_table
+from tests.support.processes import JVM_OPTIONS
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "text": ["a", "b", None]})
 
@@ -335,7 +336,7 @@ def test_without_any_session_a_local_one_on_all_cores_is_made_when_it_is_first_n
         capture_output=True,
         text=True,
         timeout=240,
-        env=environment | {"SPARK_LOCAL_IP": "127.0.0.1"},
+        env=environment | {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": JVM_OPTIONS},
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]

@@ -269,18 +269,6 @@ def test_sixty_four_fragments_make_a_commit_by_default(db: Connection, log: Log)
     assert keywords("backfill")["commit_granularity"] == 64
 
 
-@pytest.mark.promise("T54")
-def test_the_named_version_is_read(db: Connection, log: Log) -> None:
-    table = with_column(db, log.doubling(), rows=20, fragments=2)
-    version = table.version
-    make_more(table, 20, 30)
-    result = table.backfill("y", read_version=version)
-    assert result.read_version == version
-    assert log.take() == list(range(20))
-    assert values(table) == {**doubled(range(20)), **dict.fromkeys(range(20, 30))}
-    assert result.new_rows == 10
-
-
 @pytest.mark.promise("T55")
 def test_the_latest_version_is_read_by_default(db: Connection, log: Log) -> None:
     table = with_column(db, log.doubling(), rows=20, fragments=2)
@@ -326,16 +314,6 @@ def test_by_default_a_task_has_half_of_a_workers_share(db: Connection, log: Log)
     assert table.plan_backfill("y", concurrency=2).total_tasks == 4
     table.backfill("y", concurrency=2)
     assert log.take() == [20] * 4, "two workers, half of 40 rows each"
-
-
-@pytest.mark.promise("T63")
-def test_num_frags_is_the_number_of_fragments(db: Connection, log: Log) -> None:
-    table = with_column(db, log.doubling())
-    table.backfill("y", num_frags=2)
-    assert log.take() == list(range(20))
-    assert keywords("backfill")["num_frags"] is None
-    table.backfill("y", num_frags=100)
-    assert log.take() == list(range(20, 40))
 
 
 @pytest.mark.promise("T64")

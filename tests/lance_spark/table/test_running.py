@@ -63,6 +63,7 @@ def filled(table: Table) -> list[int]:
 # Windows
 
 
+@pytest.mark.promise("B25", "B26", "T63")
 def test_windows_are_positions_of_fragments_and_finished_ones_count(ready: Table, seen: Seen):
     assert ready.backfill("double", num_frags=1).rows_computed == 10 and seen.take() == ALL[:10]
     assert ready.backfill("double", num_frags=1).rows_computed == 0 and seen.take() == []
@@ -93,6 +94,7 @@ def test_positions_are_of_the_fragments_that_are_there(db: Connection, seen: See
 # Versions
 
 
+@pytest.mark.promise("T54")
 def test_an_older_version_is_read_as_it_was_and_rows_that_came_later_are_left(ready: Table, seen: Seen):
     version = ready.version
     ready.add([{"id": 30, "text": "x"}])
@@ -139,6 +141,7 @@ def test_every_size_and_interval_gives_the_same_column(ready: Table, seen: Seen)
 # What can be seen meanwhile
 
 
+@pytest.mark.promise("B28")
 @pytest.mark.parametrize(("granularity", "versions"), [(1, 3), (2, 2), (3, 1), (64, 1), (None, 1)])
 def test_a_commit_is_made_for_so_many_fragments(ready: Table, granularity: int | None, versions: int):
     before = ready.version
@@ -149,6 +152,7 @@ def test_a_commit_is_made_for_so_many_fragments(ready: Table, granularity: int |
     assert filled(ready) == ALL
 
 
+@pytest.mark.promise("B24")
 def test_finished_fragments_are_visible_to_others_while_the_job_runs(
     table: Table, seen: Seen, gate: Path, spark: SparkSession
 ):
@@ -168,6 +172,7 @@ def test_finished_fragments_are_visible_to_others_while_the_job_runs(
     assert job.progress() == result and job.status == "DONE"
 
 
+@pytest.mark.promise("T53")
 def test_nothing_is_visible_before_the_end_where_there_is_one_commit(table: Table, seen: Seen, gate: Path):
     table.add_columns({"double": gated(seen, gate, first=20)})
     job = table.backfill_async("double", commit_granularity=None, task_size=10, refresh_status_secs=0.05)
@@ -268,6 +273,7 @@ def test_a_cancelled_job_says_so_and_the_next_one_goes_on(table: Table, seen: Se
 # Numbers
 
 
+@pytest.mark.promise("F10")
 def test_the_result_has_real_numbers(ready: Table):
     result = ready.backfill("double", job_id="numbers", where="id < 25", task_size=10)
     assert (result.job_id, result.status, result.table_name, result.table_uri) == (

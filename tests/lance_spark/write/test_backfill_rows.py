@@ -55,7 +55,7 @@ def splits(draw: st.DrawFn, rows: list[Any]) -> list[list[list[Any]]]:
     return [[b for b, t in zip(batches, task_of, strict=True) if t == task] for task in range(3)]
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=30, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_every_value_is_in_its_row_and_no_other_changes(data: st.DataObject, tmp_path: Path) -> None:
     path = str(tmp_path / "model.lance")

@@ -217,7 +217,7 @@ def test_columns_that_a_dataframe_lacks_are_not_in_the_file_and_read_as_null(tmp
     assert appended.to_table().to_pylist()[1] == {"a": 4, "b": None, "c": 3.0}
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     sizes=st.lists(st.integers(0, 300), min_size=1, max_size=8),
     max_rows=st.integers(1, 200),
