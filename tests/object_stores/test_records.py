@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from lance_spark.backfill.reuse.computed_rows import RecordStore
-from tests.lance_spark.backfill.test_records import record
 from tests.object_stores.stores import Store
+from tests.support.records import record
 
 pytestmark = pytest.mark.cluster
 
