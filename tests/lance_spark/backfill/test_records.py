@@ -13,35 +13,17 @@ import sys
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
 
-from lance_spark.backfill.reuse.computed_rows import RECORDS, FragmentRecord, RecordStore
+from lance_spark.backfill.reuse.computed_rows import RECORDS, RecordStore
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError
 from lance_spark.rows.row_set import RowSet
-
-
-def record(fragment: int, version: int, **changes) -> FragmentRecord:
-    made = FragmentRecord(
-        column="token",
-        fragment_id=fragment,
-        physical_rows=100,
-        table_version=version,
-        job_id=f"job-{version}",
-        key="k" * 32,
-        udf_version="v1",
-        source=f"source of {fragment}",
-        target_file=f"{version}-{fragment}.lance",
-        computed=RowSet.all(100) - RowSet.of([7]),
-        nulls=RowSet.of([3, 4]),
-        failed=RowSet.of([7]),
-    )
-    return replace(made, **changes)
+from tests.support.records import record
 
 
 @pytest.fixture
@@ -96,7 +78,7 @@ APPENDING = """
 import sys
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.dataset import DatasetRef
-from tests.lance_spark.backfill.test_records import record
+from tests.support.records import record
 store = RecordStore(DatasetRef.at(sys.argv[1]))
 for version in range(1, 10_000):
     store.append([record(1, version)])
