@@ -23,6 +23,7 @@ from lance_spark.commit.column_plan import Job, Plan, Planner, may_have_moved
 from lance_spark.commit.commit_loop import Round, properties_of, run_rounds
 from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.errors import conflict_error, lost_column, refuse_renamed, shown
+from lance_spark.commit.conflicts.identity import fragment_identity
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.conflicts.verdicts import Verdict
 from lance_spark.commit.data_files import data_files
@@ -210,7 +211,10 @@ class _ColumnCommit:
     def _commit(self, plan: Plan, retries: int) -> CommitResult | Lost | Unknown:
         """Commits the round's column files."""
         fragments, input_ids = plan.head.fragments, self.planner.input_ids
-        covered = {number: Covered.of(fragments[number], input_ids, done=True) for number in plan.parts}
+        covered = {
+            number: Covered(identity=fragment_identity(fragments[number], input_ids), done=True)
+            for number in plan.parts
+        }
         others = frozenset(number for number in fragments if number not in covered)
         coverage = Coverage(version=plan.head.dataset.version, covered=covered, others=others)
         sent = _Sent(head=plan.head, parts=plan.parts, conflicts=plan.conflicts, coverage=coverage)

@@ -13,6 +13,7 @@ from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentCo
 from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.errors import refuse_other_columns, refuse_overwritten
 from lance_spark.commit.conflicts.history import Change, Event
+from lance_spark.commit.conflicts.identity import fragment_identity, ids_of
 from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.conflicts.verdicts import FragmentJudge, Verdict, decide, targets_in
@@ -103,7 +104,7 @@ class Planner:
     @property
     def input_ids(self) -> list[int]:
         """Field ids of the inputs and all that is below them."""
-        return [number for column in self.change.inputs for number in column.ids]
+        return ids_of(self.change.inputs)
 
     def look(self, dataset: lance.LanceDataset | None) -> Head:
         """Reads a version, and what happened up to it.
@@ -150,7 +151,10 @@ class Planner:
         self, rebaser: Rebaser, head: Head, judge: FragmentJudge, parts: dict[int, FragmentColumns]
     ) -> Plan:
         """Plans where rows may be in other fragments by now, or have other inputs."""
-        covered = {number: Covered.of(part.fragment, self.input_ids, done=False) for number, part in self.parts.items()}
+        covered = {
+            number: Covered(identity=fragment_identity(part.fragment, self.input_ids), done=False)
+            for number, part in self.parts.items()
+        }
         coverage = Coverage(
             version=self.change.read_version,
             covered=covered,

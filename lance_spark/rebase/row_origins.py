@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lance_spark.commit.conflicts.coverage import Covered
-from lance_spark.commit.conflicts.identity import files_of
+from lance_spark.commit.conflicts.identity import files_of, fragment_identity
 from lance_spark.read.masks import stable_ids
 from lance_spark.rows.merge import Moved, Offsets, no_rows
 from lance_spark.rows.row_addresses import (
@@ -114,10 +113,10 @@ class Origins:
         """Returns where the live rows of a fragment were."""
         live = self._live(fragment)
         before = self._before(fragment.id)
-        if before is not None and Covered.of(before, self._input_ids, done=False).is_same(
-            fragment, replaced=self._lineage.replaced
-        ):
-            same = files_of(before, self._input_ids) == files_of(fragment, self._input_ids)
+        now = fragment_identity(fragment, self._input_ids)
+        then = None if before is None else fragment_identity(before, self._input_ids)
+        if before is not None and then is not None and then.is_same(now, replaced=self._lineage.replaced):
+            same = then.inputs == now.inputs
             return Found(
                 origins=(Origin(fragment=before, moved=Moved(old=live, new=live), same=same),), unknown=no_rows()
             )

@@ -25,7 +25,7 @@ from lance_spark.commit.changes import (
     FragmentColumns,
 )
 from lance_spark.commit.column_commit import commit_columns
-from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, fragment_identity
+from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, fragment_identity, ids_of
 from lance_spark.commit.protocols import Outcome
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
@@ -332,18 +332,15 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             CommitImpossibleError: Neither is possible.
         """
         plan = self.backfill
-        columns = [column for column in (*plan.inputs, *plan.target_identities) if column.id != UNKNOWN_FIELD]
+        ids = ids_of(column for column in (*plan.inputs, *plan.target_identities) if column.id != UNKNOWN_FIELD)
         try:
             return open_snapshot(plan.snapshot)
         except CommitImpossibleError:
             latest = plan.snapshot.open_latest()
             for number, fragment in seen.items():
-                now = latest.get_fragment(number)
-                read = fragment_identity(fragment, columns, ())
-                if (
-                    now is None
-                    or replace(fragment_identity(now.metadata, columns, ()), deleted_rows=read.deleted_rows) != read
-                ):
+                handle, then = latest.get_fragment(number), fragment_identity(fragment, ids)
+                now = None if handle is None else fragment_identity(handle.metadata, ids)
+                if now is None or not then.is_same(now, replaced=True) or now.inputs != then.inputs:
                     raise
             return latest
 

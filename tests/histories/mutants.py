@@ -172,7 +172,7 @@ MUTANTS: dict[str, Mutant] = {
         row="update in place of an input",
         patches={
             _FRAGMENT: broken.inputs_look_the_same,
-            "lance_spark.commit.conflicts.coverage:files_of": broken.constant(()),
+            "lance_spark.commit.conflicts.coverage:Covered.is_right": broken.inputs_are_right,
         },
         acts=_one(_REWRITE),
         starts=_EITHER,

@@ -20,7 +20,7 @@ from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.messages import BackfillSpec, FollowUp, OnStale
 from lance_spark.commit.conflicts.coverage import Coverage, Covered
-from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
+from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, fragment_identity
 from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.commit.conflicts.verdicts import Verdict, drop_of, judge_column
 from lance_spark.dataset import DatasetRef, moments_of
@@ -71,10 +71,11 @@ class FollowUps:
         for handle in first.dataset.get_fragments():
             if handle.fragment_id in self._covered:
                 ids = first.spec.input_ids, first.spec.target_ids
-                covered[handle.fragment_id] = Covered.of(handle.metadata, *ids, done=False)
+                identity = fragment_identity(handle.metadata, *ids)
+                covered[handle.fragment_id] = Covered(identity=identity, done=False)
             else:
                 others.add(handle.fragment_id)
-        self._first_inputs = {number: one.inputs for number, one in covered.items()}
+        self._first_inputs = {number: one.identity.inputs for number, one in covered.items()}
         self._coverage = Coverage(version=self._versions[0], covered=covered, others=frozenset(others))
 
     def next_round(
@@ -128,7 +129,7 @@ class FollowUps:
             unchanged=frozenset(
                 number
                 for number, covered in look.coverage.covered.items()
-                if number in self._first_inputs and covered.inputs == self._first_inputs[number]
+                if number in self._first_inputs and covered.identity.inputs == self._first_inputs[number]
             ),
             on_stale=self._on_stale,
         )

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.conflicts.identity import files_of
+from lance_spark.commit.conflicts.identity import FragmentIdentity, fragment_identity
 
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
@@ -24,53 +24,23 @@ class Covered:
     """A fragment whose rows a job covers, at some version.
 
     Attributes:
-        physical_rows: Its physical rows.
-        files: Names of all of its data files: one of them in common tells that a fragment of the same id is the same one.
-        inputs: Files and overlays that hold its inputs.
-        targets: Files and overlays that hold the target columns.
+        identity: What it was then.
         done: Whether the table has the job's values of its rows, so that they move along with them.
-        committed: Name of the column file that the job has committed for it since, which is its target file then.
+        committed: Name of the column file that the job has committed for it since, which is its
+            target file then.
     """
 
-    physical_rows: int
-    files: frozenset[str]
-    inputs: tuple[str, ...]
-    targets: tuple[str, ...] = ()
+    identity: FragmentIdentity
     done: bool
     committed: str | None = None
 
-    @staticmethod
-    def of(
-        fragment: FragmentMetadata, input_ids: Sequence[int], target_ids: Sequence[int] = (), *, done: bool
-    ) -> Covered:
-        """Returns what is to be known of a fragment."""
-        return Covered(
-            physical_rows=fragment.physical_rows,
-            files=frozenset(file.path for file in fragment.files),
-            inputs=files_of(fragment, input_ids),
-            targets=files_of(fragment, target_ids),
-            done=done,
-        )
-
-    def is_right(self, now: FragmentMetadata, input_ids: Sequence[int], target_ids: Sequence[int]) -> bool:
-        """Tells whether the fragment has the job's values still, and the inputs that they were computed from."""
-        if not self.done or files_of(now, input_ids) != self.inputs:
+    def is_right(self, now: FragmentIdentity, *, compares_targets: bool) -> bool:
+        """Tells whether the fragment has the job's values still, and the same inputs."""
+        if not self.done or now.inputs != self.identity.inputs:
             return False
-        targets = files_of(now, target_ids)
-        if self.committed is None or not target_ids:
-            return targets == self.targets
-        return len(targets) == 1 and targets[0].startswith(f"{self.committed}:")
-
-    def is_same(self, now: FragmentMetadata, *, replaced: bool) -> bool:
-        """Tells whether a fragment of the same id at a later version is the same fragment, whatever was rewritten in place.
-
-        Args:
-            now: That fragment.
-            replaced: Whether the table was overwritten or restored meanwhile, so that ids may have been given anew.
-        """
-        if now.physical_rows != self.physical_rows:
-            return False
-        return not replaced or any(file.path in self.files for file in now.files)
+        if self.committed is None or not compares_targets:
+            return now.targets == self.identity.targets
+        return len(now.targets) == 1 and now.targets[0].startswith(f"{self.committed}:")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,14 +93,15 @@ class Coverage:
         covered, others = dict[int, Covered](), set[int]()
         open_ones, new = list[int](), list[int]()
         for fragment in fragments:
-            state = self._state(fragment, lineage, input_ids, target_ids)
+            identity = fragment_identity(fragment, input_ids, target_ids)
+            state = self._state(fragment, identity, lineage, input_ids, target_ids)
             if state is None:
                 others.add(fragment.id)
                 known = {fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())}
                 if known.isdisjoint(self.others):
                     new.append(fragment.id)
                 continue
-            covered[fragment.id] = Covered.of(fragment, input_ids, target_ids, done=state)
+            covered[fragment.id] = Covered(identity=identity, done=state)
             if not state:
                 open_ones.append(fragment.id)
         coverage = Coverage(version=version, covered=covered, others=frozenset(others))
@@ -144,17 +115,22 @@ class Coverage:
         return replace(self, covered=covered)
 
     def _state(
-        self, now: FragmentMetadata, lineage: Lineage, input_ids: Sequence[int], target_ids: Sequence[int]
+        self,
+        now: FragmentMetadata,
+        identity: FragmentIdentity,
+        lineage: Lineage,
+        input_ids: Sequence[int],
+        target_ids: Sequence[int],
     ) -> bool | None:
         """Tells whether all covered rows of a fragment are done; None where it has none."""
         leaves = lineage.leaves(now.id)
         before = self.covered.get(now.id)
-        if before is not None and before.is_same(now, replaced=lineage.replaced):
-            return before.is_right(now, input_ids, target_ids)
+        if before is not None and before.identity.is_same(identity, replaced=lineage.replaced):
+            return before.is_right(identity, compares_targets=bool(target_ids))
         if before is None and lineage.is_added(now):
             return None
         if before is not None or leaves is None:
-            return False  # nobody knows what it is made of
+            return False  # what it is made of is not known
         if not leaves:
             if now.id in self.others and not lineage.replaced:
                 return None
@@ -176,7 +152,8 @@ class Coverage:
             is_other = leaf.fragment.id in self.others
             return None if is_other or not self._may_have_come_to(leaf.fragment, lineage) else False
         unchanged = leaf.is_unchanged(now, [*input_ids, *target_ids])
-        return unchanged and before.is_right(leaf.fragment, input_ids, target_ids)
+        identity = fragment_identity(leaf.fragment, input_ids, target_ids)
+        return unchanged and before.is_right(identity, compares_targets=bool(target_ids))
 
     def _may_have_come_to(self, fragment: FragmentMetadata, lineage: Lineage) -> bool:
         """Tells whether an update may have moved covered rows to a fragment; not one that took rows of other fragments alone."""

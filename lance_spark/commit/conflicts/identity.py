@@ -55,6 +55,8 @@ class FragmentIdentity:
         fragment_id: Id of the fragment.
         physical_rows: Its physical rows, deleted ones included.
         deleted_rows: How many of them were deleted.
+        files: Names of all of its data files: one of them in common tells that a fragment of the
+            same id is the same one.
         inputs: Paths of the data files and overlays that hold input fields, in manifest order, each
             with the fields it holds.
         targets: The same for the target fields.
@@ -63,8 +65,23 @@ class FragmentIdentity:
     fragment_id: int
     physical_rows: int
     deleted_rows: int
+    files: frozenset[str]
     inputs: tuple[str, ...]
     targets: tuple[str, ...]
+
+    def is_same(self, now: FragmentIdentity, *, replaced: bool) -> bool:
+        """Tells whether a fragment of the same id at a later version is the same fragment.
+
+        It is, whatever was rewritten in place.
+
+        Args:
+            now: That fragment.
+            replaced: Whether the table was overwritten or restored meanwhile, so that ids may have
+                been given anew.
+        """
+        if now.physical_rows != self.physical_rows:
+            return False
+        return not replaced or not self.files.isdisjoint(now.files)
 
 
 def field_identities(schema: LanceSchema) -> tuple[FieldIdentity, ...]:
@@ -92,16 +109,28 @@ def _ids(column: LanceField) -> Iterator[int]:
 
 
 def fragment_identity(
-    fragment: FragmentMetadata, inputs: Iterable[FieldIdentity], targets: Iterable[FieldIdentity]
+    fragment: FragmentMetadata, input_ids: Sequence[int], target_ids: Sequence[int] = ()
 ) -> FragmentIdentity:
-    """Returns the identity of a result for this fragment. Touches no storage."""
+    """Returns the identity of a result for this fragment. Touches no storage.
+
+    Args:
+        fragment: The fragment.
+        input_ids: Field ids of the inputs and all that is below them.
+        target_ids: The same for the target columns.
+    """
     return FragmentIdentity(
         fragment_id=fragment.id,
         physical_rows=fragment.physical_rows,
         deleted_rows=fragment.num_deletions,
-        inputs=files_of(fragment, [i for column in inputs for i in column.ids]),
-        targets=files_of(fragment, [i for column in targets for i in column.ids]),
+        files=frozenset(file.path for file in fragment.files),
+        inputs=files_of(fragment, input_ids),
+        targets=files_of(fragment, target_ids),
     )
+
+
+def ids_of(columns: Iterable[FieldIdentity]) -> list[int]:
+    """Returns the field ids of columns and all that is below them."""
+    return [number for column in columns for number in column.ids]
 
 
 def files_of(fragment: FragmentMetadata, field_ids: Sequence[int]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from lance_spark.commit.changes import ColumnsToCommit, FragmentColumns
 from lance_spark.commit.conflicts.history import Change
-from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentity, fragment_identity
+from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentity, fragment_identity, ids_of
 
 if TYPE_CHECKING:
     from lance_spark.commit.conflicts.table_state import Head
@@ -205,13 +205,9 @@ def judge_fragment(
         if unclear:
             return Judgement(verdict=Verdict.CONFLICT, reason=f"it is not in the table any more: {unclear[0].text}")
         return Judgement(verdict=Verdict.GONE, reason="all of its rows were deleted or moved by an update")
-    if now.physical_rows != then.physical_rows or now.deleted_rows < then.deleted_rows:
+    replaced = any(change.operation in _REPLACING for change in changes)
+    if not then.is_same(now, replaced=replaced) or now.deleted_rows < then.deleted_rows:
         return Judgement(verdict=Verdict.CONFLICT, reason=f"it is another fragment of the same id{_rewrites(changes)}")
-    if not then.inputs and (unclear := [c for c in changes if c.operation in _REPLACING]):
-        # Nothing but the id says that it is the same fragment, and these give ids anew.
-        return Judgement(
-            verdict=Verdict.CONFLICT, reason=f"it may be another fragment of the same id: {unclear[0].text}"
-        )
     if now.inputs != then.inputs:
         return Judgement(verdict=Verdict.CONFLICT, reason=f"input columns were rewritten in place{_rewrites(changes)}")
     if now.targets != then.targets and not (ours is not None and _holds(now.targets, ours)):
@@ -240,20 +236,20 @@ class FragmentJudge:
     Attributes:
         head: The version.
         changes: What happened since the version that the values belong to.
-        inputs: The inputs that are still there.
+        input_ids: Field ids of the inputs that are still there.
         recast: Why all values are out of date, where an input was cast; else None.
-        targets: The target columns when the values were computed; as they are now where the commit
-            adds them.
-        targets_now: The target columns of the version.
+        target_ids: Those of the target columns when the values were computed; as they are now where
+            the commit adds them.
+        target_ids_now: Those of the target columns of the version.
         blanks: Names of files of NULLs that the commit itself has put there.
     """
 
     head: Head
     changes: Sequence[Change]
-    inputs: tuple[FieldIdentity, ...]
+    input_ids: Sequence[int]
     recast: str | None
-    targets: tuple[FieldIdentity, ...]
-    targets_now: tuple[FieldIdentity, ...]
+    target_ids: Sequence[int]
+    target_ids_now: Sequence[int]
     blanks: frozenset[str]
 
     @staticmethod
@@ -265,10 +261,10 @@ class FragmentJudge:
         return FragmentJudge(
             head=head,
             changes=changes,
-            inputs=tuple(column for column, one in inputs.items() if one.verdict is Verdict.VALID),
+            input_ids=ids_of(column for column, one in inputs.items() if one.verdict is Verdict.VALID),
             recast=recast[0] if recast else None,
-            targets=tuple(column for column in change.targets if column.id >= 0) or now,
-            targets_now=now,
+            target_ids=ids_of([column for column in change.targets if column.id >= 0] or now),
+            target_ids_now=ids_of(now),
             blanks=frozenset(blanks),
         )
 
@@ -278,8 +274,8 @@ class FragmentJudge:
         `ours` is its name where it was committed already.
         """
         there = self.head.fragments.get(part.fragment_id)
-        then = fragment_identity(part.fragment, self.inputs, self.targets)
-        now = None if there is None else fragment_identity(there, self.inputs, self.targets_now)
+        then = fragment_identity(part.fragment, self.input_ids, self.target_ids)
+        now = None if there is None else fragment_identity(there, self.input_ids, self.target_ids_now)
         if now is not None and self.recast is not None:
             return Judgement(verdict=Verdict.CONFLICT, reason=self.recast)
         if now is not None and self.blanks:

@@ -14,6 +14,7 @@ from lance.fragment import DataFile, DeletionFile, FragmentMetadata
 
 from lance_spark.commit.conflicts.coverage import Coverage, Covered, Look
 from lance_spark.commit.conflicts.history import Change, Event
+from lance_spark.commit.conflicts.identity import fragment_identity
 from lance_spark.commit.conflicts.row_lineage import Leaf, Lineage
 
 INPUT, TARGET, OTHER = 1, 2, 3
@@ -55,7 +56,9 @@ class FakeLineage:
 
 def coverage(done: Mapping[int, bool], others: Iterable[int] = ()) -> Coverage:
     """Returns a coverage of fragments, each done or not."""
-    covered = {n: Covered.of(fragment(n), [INPUT], done=is_done) for n, is_done in done.items()}
+    covered = {
+        n: Covered(identity=fragment_identity(fragment(n), [INPUT]), done=is_done) for n, is_done in done.items()
+    }
     return Coverage(version=1, covered=covered, others=frozenset(others))
 
 
@@ -123,7 +126,9 @@ def test_after_a_restore_another_fragment_of_the_same_id_is_open(done: bool) -> 
 
 def test_after_a_restore_another_fragment_is_open_also_where_there_is_no_input() -> None:
     told: Any = FakeLineage(replaced=True)
-    before = Coverage(version=1, covered={0: Covered.of(fragment(0), [], done=True)}, others=frozenset())
+    before = Coverage(
+        version=1, covered={0: Covered(identity=fragment_identity(fragment(0), []), done=True)}, others=frozenset()
+    )
     assert seen(before.look(2, [fragment(0, files={OTHER: "a", INPUT: "b"})], told, [])) == {0: "open"}
     assert seen(before.look(2, [fragment(0, version="-b")], told, [])) == {0: "done"}
 
@@ -276,7 +281,7 @@ def test_a_committed_fragment_is_open_again_where_its_target_has_another_file() 
 
 def test_a_fragment_with_nothing_to_do_is_open_again_where_its_target_has_another_file() -> None:
     filled = fragment(0, files={TARGET: "a"})
-    covered = {0: Covered.of(filled, [INPUT], [TARGET], done=False)}
+    covered = {0: Covered(identity=fragment_identity(filled, [INPUT], [TARGET]), done=False)}
     before = Coverage(version=1, covered=covered, others=frozenset()).settled({0: None})
     assert look_at_targets(before, filled) == ()
     assert look_at_targets(before, fragment(0, files={TARGET: "b"})) == (0,)
@@ -378,7 +383,7 @@ def test_no_row_that_needs_a_value_is_missed_and_nothing_is_looked_at_in_vain(da
     now = Coverage(
         version=1,
         covered={
-            n: Covered.of(model.fragments[n], [INPUT], done=bool(kind))
+            n: Covered(identity=fragment_identity(model.fragments[n], [INPUT]), done=bool(kind))
             for n, kind in enumerate(kinds)
             if kind is not None
         },

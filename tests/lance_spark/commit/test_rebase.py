@@ -22,7 +22,12 @@ COLUMN = FieldIdentity(name="c", id=4, ids=(4,), type="int64")
 OURS = replace(COLUMN, token="one")
 OTHER = FieldIdentity(name="d", id=5, ids=(5,), type="int64")
 FRAGMENT = FragmentIdentity(
-    fragment_id=7, physical_rows=100, deleted_rows=2, inputs=("a.lance:0",), targets=("b.lance:4",)
+    fragment_id=7,
+    physical_rows=100,
+    deleted_rows=2,
+    files=frozenset({"a.lance", "b.lance"}),
+    inputs=("a.lance:0",),
+    targets=("b.lance:4",),
 )
 
 
@@ -66,8 +71,10 @@ def test_a_fragment_is_judged_by_its_identity(
 @pytest.mark.parametrize("operation", ["Overwrite", "Restore", None])
 def test_without_inputs_an_equal_id_is_no_proof_after(operation: str | None) -> None:
     then = replace(FRAGMENT, inputs=(), targets=())
-    assert judge_fragment(then, then, [change("Append")]) == VALID
-    assert judge_fragment(then, then, [change(operation)]).verdict is Verdict.CONFLICT
+    other = replace(then, files=frozenset({"other.lance"}))
+    assert judge_fragment(then, other, [change("Append")]) == VALID
+    assert judge_fragment(then, other, [change(operation)]).verdict is Verdict.CONFLICT
+    assert judge_fragment(then, then, [change(operation)]) == VALID, "a file in common is"
 
 
 def test_the_own_file_counts_as_the_target_after_the_commit() -> None:
