@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -24,7 +24,8 @@ from lance_spark.commit.protocols import Outcome
 from lance_spark.errors import ColumnNotFoundError, CommitConflictError, CommitImpossibleError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.area import missing_data_files
+from lance_spark.staging.area import missing_data_files, staged_jobs
+from lance_spark.staging.job_end import finish
 from lance_spark.staging.placeholder_files import UntouchedFiles
 from udf_runtime.checkpoint import CheckpointEntry
 
@@ -113,13 +114,26 @@ class GroupCommits:
         self._note([one for one in group if one.fragment_id not in outcome.conflicts], outcome.result)
         self.refuse_other_udf()
 
-    def drop_own_checkpoints(self) -> None:
-        """Deletes what is left of this job when it is done: of fragments that were deleted, or moved as a whole."""
+    def drop_own_checkpoints(self, *kinds: str) -> None:
+        """Deletes checkpoints of this job that no run can use any more: of rows that were deleted or moved, or of a column that is gone."""
         store = store_of(self._spec)
         for entries in store.find_all(self._spec.key).values():
             for entry in entries:
-                if entry.job_id == self._spec.job_id:
+                if entry.job_id == self._spec.job_id and entry.kind in kinds:
                     store.delete(entry)
+
+    def sweep_ended_jobs(self) -> None:
+        """Deletes files that earlier jobs of the same values have left, where no checkpoint refers to any of them any more."""
+        spec, snapshot = self._spec, self._spec.snapshot
+        found = store_of(spec).find_all(spec.key).values()
+        referred = {entry.job_id for entries in found for entry in entries if entry.kind == "reference"}
+        staged = set(staged_jobs(snapshot.uri, snapshot.storage_options)) - {spec.staging.job_id}
+        for job in JobHistory(snapshot).jobs() if staged else ():
+            ended = job.status in ("PARTIAL", "FAILED", "CANCELLED", "DEAD") and job.key == spec.key.digest
+            if ended and job.staging_id in staged and job.job_id not in referred:
+                staging = replace(spec.staging, job_id=job.staging_id)
+                read = replace(snapshot, version=job.read_version, incarnation=None)
+                finish(staging, read, (), unless_named=staging.find_data_files())
 
     def leaves_files(self) -> bool:
         """Tells whether there are column files of this job that are finished and not committed."""

@@ -29,6 +29,7 @@ from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, Range
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.errors import (
     BackfillIncompleteError,
+    CommitImpossibleError,
     LanceSparkError,
     TableNotFoundError,
     TableUnreadableError,
@@ -41,6 +42,7 @@ from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process, this
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResult
 from lance_spark.jobs.progress import Progress
 from lance_spark.staging.job_end import finish
+from udf_runtime import UdfRuntimeError
 
 _LOG = logging.getLogger(__name__)
 
@@ -72,6 +74,7 @@ class BackfillJob:
         self._staged_here: list[str] = []
         self._follow_ups: FollowUps | None = None
         self._settled = False
+        self._files_can_serve = True
         self._fragments: tuple[int, ...] = ()
         self._stale = 0
         self._tag: str | None = None
@@ -104,6 +107,20 @@ class BackfillJob:
             SkipThresholdExceededError: More rows were skipped than the UDF's policy allows.
             LanceSparkError: The job could not go on: the column or the table changed, or the store failed.
         """
+        try:
+            return self._run()
+        except (LanceSparkError, UdfRuntimeError):
+            raise
+        except Exception as error:
+            spec = self.prepared.spec
+            raise BackfillIncompleteError(
+                f"the backfill ended by an error that is not expected: {type(error).__name__}: {error} - column "
+                f"{', '.join(self.prepared.columns)} of {spec.snapshot.uri}, version {spec.snapshot.version}, job {spec.job_id} - what was "
+                "computed is kept; run it again, and report the error if it comes again",
+                result=self._result("FAILED"),
+            ) from error
+
+    def _run(self) -> BackfillJobResult:
         work = self.prepared.work()
         self._stale = count_stale(self.prepared, but_selected=True)
         if not work:
@@ -132,6 +149,7 @@ class BackfillJob:
             message = None if status == "DONE" else self._what_failed()
         except BaseException as error:
             message = f"{type(error).__name__}: {error}"
+            self._files_can_serve = not isinstance(error, CommitImpossibleError)
             if self._states.of(FragmentStatus.COMMITTED):
                 status = "PARTIAL"
             raise
@@ -225,7 +243,8 @@ class BackfillJob:
             # A full disk is as full for every other range.
             message = str(answer.error).removeprefix(f"{answer.error_type}: ")
             raise rebuild(TableUnwritableError, (message,), {"uri": spec.snapshot.uri})
-        is_void = answer.error is not None and str(answer.error_type).endswith(_GONE_ERRORS) and _is_gone(spec)
+        kind = str(answer.error_type).rpartition(".")[2]
+        is_void = answer.error is not None and kind in _GONE_ERRORS and _is_gone(spec)
         following = self._states.add(answer, work[answer.fragment_id], is_void=is_void)
         if isinstance(following, FragmentWork):
             cluster.add(following)
@@ -298,13 +317,17 @@ class BackfillJob:
         if self._tag is not None:
             self._try(functools.partial(release, spec.snapshot, self._tag))
         try:
-            if status != "DONE" and self._commits.leaves_files():
-                # Files that were finished and not committed serve the next run; lance_spark.cleanup removes them one day.
+            if status == "DONE":
+                self._commits.drop_own_checkpoints("values", "reference")
+            elif not self._files_can_serve:
+                self._commits.drop_own_checkpoints("reference")
+            if self._commits.leaves_files():
+                # Files that were finished and not committed serve the next run, which removes them.
                 spec.staging.close_job()
             else:
-                if status == "DONE":
-                    self._commits.drop_own_checkpoints()
                 finish(spec.staging, spec.snapshot, sorted(done.files), unless_named=self._staged_here)
+            if status == "DONE":
+                self._commits.sweep_ended_jobs()
         except OSError as error:
             _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
         result = self._result(status)
