@@ -164,7 +164,7 @@ class NoStage:
     def blank(self, dataset: Any, fragment_id: int, columns: Any) -> Any:
         raise NotImplementedError(fragment_id)
 
-    def remove_remains(self, version: int, read_version: int) -> None:
+    def remove_remains(self, version: int) -> None:
         raise NotImplementedError
 
 

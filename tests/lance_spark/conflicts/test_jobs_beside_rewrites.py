@@ -13,6 +13,7 @@ from tests.lance_spark.conflicts.others import (
     STEP,
     Act,
     append,
+    cast_input,
     column,
     compact,
     one_after_another,
@@ -50,6 +51,15 @@ def test_rows_whose_input_was_written_in_place_are_null_where_that_is_asked_for(
     seen = lab.run_while(rewrite_input, when, on_stale="null")
     assert seen.counted("rows_recomputed", "rows_nulled") == {"rows_recomputed": 0, "rows_nulled": 2}
     lab.check(seen, values=dict.fromkeys(CHANGED), again=NEW_CALLS)
+
+
+@pytest.mark.parametrize("when", ["before", "between", "slipped"])
+def test_an_input_that_is_cast_leaves_no_value_of_old_inputs(when: When, lab: Lab):
+    lab.table()
+    seen = lab.run_while(one_after_another(rewrite_input, cast_input), when)
+    assert seen.result.status == "DONE"
+    rows = lance.dataset(lab.uri).to_table(columns=["x", "v"]).to_pylist()
+    assert [row for row in rows if row["v"] != value(row["x"])] == []
 
 
 @MOMENTS_IN_SHORT

@@ -16,6 +16,7 @@ from tests.lance_spark.conflicts.jobs import ALL, Lab, When, counting_udf, fille
 from tests.lance_spark.conflicts.others import (
     Act,
     assert_says_what_happened,
+    cast_input_and_rename,
     cast_target,
     clean_up,
     column,
@@ -38,6 +39,7 @@ REFUSED: list[tuple[Act, str]] = [
     (cast_target, r"type|cast"),
     (overwrite, r"Overwrite|overwritten"),
     (restore_past, r"Restore|restored"),
+    (cast_input_and_rename, r"input column 'x'.*another name.*run the backfill again"),
 ]
 
 
@@ -68,7 +70,9 @@ def test_what_cannot_be_applied_any_more_is_refused_with_what_happened_and_when(
     lab.table(stable=when == "staged")
     refused(lab, act, when, said)
     theirs = work_of_others(lab.uri)
-    assert {i: row["x"] for i, row in theirs.items()} == {i: i for i in range(40)}
+    assert {i: row["z" if act is cast_input_and_rename else "x"] for i, row in theirs.items()} == {
+        i: i for i in range(40)
+    }
     assert lab.calls() == ALL
 
 
