@@ -9,9 +9,11 @@ from pyspark.sql import SparkSession
 
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.planning.planner import Prepared
+from lance_spark.backfill.planning.selection import RangeRows
 from lance_spark.backfill.planning.staleness import count_stale
 from lance_spark.backfill.reuse.round_context import source_of, store_of
 from lance_spark.errors import counted
+from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 
 
@@ -166,14 +168,30 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
 
 
 def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
-    """Returns how many rows of the work are in checkpoints and finished column files."""
-    spec, store, rows = prepared.spec, store_of(prepared.spec), 0
+    """Returns how many rows of the work are in checkpoints and finished column files that may serve them.
+
+    With a filter, what other jobs have left serves only rows without a value.
+    """
+    spec, store = prepared.spec, store_of(prepared.spec)
+    filtered = spec.where is not None and not spec.stale
+    rows = 0
     for plan in work:
         fragment = prepared.dataset.get_fragment(plan.fragment_id)
         source = "" if fragment is None else source_of(spec, fragment.metadata)
-        for entry in prepared.entries.get(source, ()):
+        entries = prepared.entries.get(source, ())
+        if fragment is None or not entries:
+            continue
+        of_any_job = 0
+        for entry in entries:
             body = store.read_reference(entry, spec.key, source) if entry.kind == "reference" else None
-            rows += entry.rows if body is None else len(RowSet.from_text(str(body["rows"]["computed"])))
+            count = entry.rows if body is None else len(RowSet.from_text(str(body["rows"]["computed"])))
+            if filtered and entry.job_id not in spec.serving_jobs:
+                of_any_job += count
+            else:
+                rows += count
+        if of_any_job:
+            within = RangeRows(spec, SnapshotRows(prepared.dataset), fragment, 0, plan.physical_rows)
+            rows += min(of_any_job, len(within.selected(plan.done) & within.without_value() - plan.done.nulls))
     return rows
 
 
