@@ -94,6 +94,9 @@ def test_cancel_ends_tasks_commits_what_is_complete_and_keeps_checkpoints(lab: L
     assert time.monotonic() - began < 5, "it returns at once"
     assert ends(job) < STOPS_S
     assert status_of(job, table) == "CANCELLED"
+    with pytest.raises(lance_spark.BackfillIncompleteError, match="the job was cancelled; 2 of 3 fragments") as error:
+        job.result()
+    assert "concurrent" not in str(error.value)
     assert filled(table) == {0, 1}
     lab.wait_for_death_at(95)
     assert lab.new_calls() == Counter(range(96))

@@ -1,0 +1,230 @@
+"""Concurrent writers that restore, rewrite in place or delete what a job relies on: each of these went wrong once."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_spark
+from lance_spark import BackfillIncompleteError, Table
+from lance_spark.backfill.driver.group_commit import GroupCommits
+from tests.support.inline_jobs import CUT, WHOLE, Lab, values, without_spark
+from udf_runtime import udf
+
+ROWS = 40
+
+
+@pytest.fixture
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    with without_spark(tmp_path) as made:
+        yield made
+
+
+def make(lab: Lab, *, stable: bool = True) -> Table:
+    data = pa.table({"id": range(ROWS), "x": range(ROWS)})
+    lance.write_dataset(data, lab.uri, max_rows_per_file=10, enable_stable_row_ids=stable)
+    table = lab.table()
+    table.add_columns({"v": lab.times_ten()})
+    return table
+
+
+def wrong(uri: str) -> list[dict[str, Any]]:
+    rows = lance.dataset(uri).to_table(columns=["id", "x", "v"]).to_pylist()
+    return [row for row in rows if row["v"] != row["x"] * 10]
+
+
+def rewrite(uri: str, column: str, cells: dict[int, int | None]) -> None:
+    """Writes a column of some rows in place, as Lance does."""
+    source = pa.table({"id": pa.array(cells, pa.int64()), column: pa.array(cells.values(), pa.int64())})
+    lance.dataset(uri).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+
+
+def filled(uri: str) -> int:
+    return lance.dataset(uri).count_rows("v IS NOT NULL")
+
+
+# Filters
+
+
+@pytest.mark.parametrize("settings", [WHOLE, CUT], ids=["one range", "two ranges"])
+def test_with_a_filter_every_selected_row_is_called_also_one_that_was_computed_as_null(
+    settings: dict[str, Any], lab: Lab
+):
+    called = lab.called()
+
+    def odd(id: int) -> int | None:
+        called(id)
+        return id if id % 2 else None
+
+    table = lab.make(pa.table({"id": range(20)}))
+    table.add_columns({"v": udf(odd, data_type=pa.int64(), version="1")})
+    for _ in range(2):
+        plan = table.plan_backfill("v", where="1=1")
+        assert (plan.total_rows_pending, plan.rows_to_compute) == (20, 20)
+        assert table.backfill("v", where="1=1", **settings).rows_computed == 20
+        assert lab.calls() == [*range(20)]
+    assert table.plan_backfill("v", where="v IS NULL").rows_to_compute == 10
+    assert table.backfill("v", where="v IS NULL", **settings).rows_computed == 10
+    assert lab.calls() == [*range(0, 20, 2)]
+    assert table.backfill("v", **settings).rows_selected == 0, "without a filter they are done"
+
+
+def test_a_job_with_a_filter_that_was_interrupted_goes_on_where_it_was(lab: Lab):
+    table = lab.make(pa.table({"id": range(20)}))
+    table.add_columns({"v": lab.udf()})
+    table.backfill("v")
+    lab.calls()
+    with lab.dying_at_commit():
+        table.backfill("v", where="1=1", **WHOLE)
+    assert lab.calls() == [*range(20)]
+    assert table.backfill("v", where="1=1", **WHOLE).rows_computed == 0
+
+
+# Restores and values that are rewritten in place
+
+
+@pytest.mark.parametrize("stable", [True, False])
+def test_rows_that_a_restore_brought_back_are_computed_though_an_input_was_rewritten_since(stable: bool, lab: Lab):
+    table = make(lab, stable=stable)
+    before = lance.dataset(lab.uri).version
+    lance.dataset(lab.uri).update({"x": "x + 1000"}, where="id < 4")
+    assert table.backfill("v", **WHOLE).status == "DONE"
+    lance.dataset(lab.uri, version=before).restore()
+    lab.rewrite("x", pa.array([i * 7 for i in range(10)]))
+    assert table.backfill("v", **WHOLE).status == "DONE"
+    assert wrong(lab.uri) == []
+    assert table.backfill("v", stale=True, **WHOLE).status == "DONE"
+    assert wrong(lab.uri) == []
+
+
+def test_what_a_restore_took_from_fragments_that_the_job_has_committed_comes_back_without_a_call(lab: Lab):
+    table = make(lab)
+    before = lance.dataset(lab.uri).version
+    with lab.after_commits(lambda n: n == 2 and lance.dataset(lab.uri, version=before).restore()):
+        result = table.backfill("v", commit_granularity=1, **WHOLE)
+    assert (result.status, wrong(lab.uri), len(lab.calls())) == ("DONE", [], ROWS)
+
+
+def test_a_restore_right_after_the_last_commit_is_seen(lab: Lab):
+    table = make(lab)
+    before = lance.dataset(lab.uri).version
+    with lab.after_commits(lambda n: n == 1 and lance.dataset(lab.uri, version=before).restore()):
+        result = table.backfill("v", **WHOLE)
+    assert (result.status, wrong(lab.uri), len(lab.calls())) == ("DONE", [], ROWS)
+
+
+def test_nulls_that_are_written_over_what_the_job_has_committed_get_their_values_again(lab: Lab):
+    table = make(lab)
+    with lab.after_commits(lambda n: n == 1 and rewrite(lab.uri, "v", {3: None, 5: None})):
+        result = table.backfill("v", commit_granularity=1, **WHOLE)
+    assert (result.status, wrong(lab.uri), len(lab.calls())) == ("DONE", [], ROWS)
+
+
+@pytest.mark.parametrize("where", [None, "1=1"])
+def test_a_value_in_place_over_what_the_job_has_committed_stays_unless_a_filter_asked_for_its_row(
+    where: str | None, lab: Lab
+):
+    table = make(lab)
+    with lab.after_commits(lambda n: n == 1 and rewrite(lab.uri, "v", {3: -5})):
+        result = table.backfill("v", where=where, commit_granularity=1, **WHOLE)
+    assert (result.status, len(lab.calls())) == ("DONE", ROWS)
+    assert [row["id"] for row in wrong(lab.uri)] == ([3] if where is None else [])
+
+
+# What the job relies on is deleted
+
+
+def test_records_that_are_deleted_while_a_job_runs_hide_no_changed_input(lab: Lab):
+    table = make(lab)
+
+    def act(commit: int) -> None:
+        if commit == 2:
+            shutil.rmtree(f"{lab.uri}/_lance_spark/records.lance")
+            lance.dataset(lab.uri).update({"x": "x + 1000"}, where="id < 20")
+
+    with lab.after_commits(act):
+        result = table.backfill("v", commit_granularity=1, **WHOLE)
+    assert (result.status, wrong(lab.uri)) == ("DONE", [])
+
+
+# Counts of values that are out of date
+
+
+def test_a_job_that_compared_the_rows_leaves_none_that_count_as_out_of_date(lab: Lab):
+    table = make(lab)
+    with lab.after_commits(lambda n: n == 1 and lab.rewrite("x", pa.array([700, *range(1, 10)]))):
+        table.backfill("v", commit_granularity=1, **WHOLE)
+    assert (wrong(lab.uri), len(lab.calls())) == ([], ROWS + 1)
+    assert table.plan_backfill("v", stale=True).total_rows_pending == 0
+
+
+def test_inputs_rewritten_before_the_first_commit_leave_no_row_that_counts_as_out_of_date(lab: Lab):
+    table = make(lab)
+    lab.at(35, lambda: lab.rewrite("x", pa.array([700, *range(1, 10)])))
+    table.backfill("v", **WHOLE)
+    assert (wrong(lab.uri), len(lab.calls())) == ([], ROWS + 1)
+    assert table.plan_backfill("v", stale=True).total_rows_pending == 0
+
+
+def test_what_was_committed_before_its_driver_died_does_not_count_as_out_of_date(lab: Lab, monkeypatch: Any):
+    table = make(lab)
+
+    def die(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(GroupCommits, "_note", die)
+        with pytest.raises(KeyboardInterrupt):
+            table.backfill("v", **WHOLE)
+    assert filled(lab.uri) == ROWS
+    assert table.plan_backfill("v").rows_stale == 0
+    lab.calls()
+    assert table.backfill("v", stale=True, **WHOLE).rows_computed == 0
+
+
+# Files, errors, messages
+
+
+def test_files_of_a_job_that_ended_badly_go_with_the_next_that_ends_well(lab: Lab):
+    table = lab.make(pa.table({"id": range(ROWS)}), rows_per_file=10)
+    table.add_columns(
+        {"v": lab.udf(on_error=lance_spark.skip_on_error(max_skip_count=3), bad=frozenset(range(30, 40)))}
+    )
+    with pytest.raises(lance_spark.SkipThresholdExceededError):
+        table.backfill("v", commit_granularity=None, **WHOLE)
+    assert lab.calls()
+    unnamed = {path.name for path in Path(lab.uri, "data").iterdir()}
+    lab.switch.write_text("0")
+    result = table.backfill("v", **WHOLE)
+    assert (result.status, result.rows_from_checkpoint) == ("DONE", 30)
+    assert values(table, "v") == {i: (i,) for i in range(ROWS)}
+    named = {file.path for f in lance.dataset(lab.uri).get_fragments() for file in f.metadata.files}
+    left = {path.name for path in Path(lab.uri, "data").iterdir()} - named
+    assert unnamed and left == set()
+
+
+def test_files_that_can_never_serve_do_not_stay(lab: Lab):
+    table = make(lab)
+    lab.at(35, lambda: lance.dataset(lab.uri).drop_columns(["v"]))
+    with pytest.raises(lance_spark.CommitImpossibleError, match="dropped"):
+        table.backfill("v", **WHOLE)
+    named = {file.path for f in lance.dataset(lab.uri).get_fragments() for file in f.metadata.files}
+    assert {path.name for path in Path(lab.uri, "data").iterdir()} - named == set()
+
+
+def test_an_error_that_nothing_expects_ends_a_job_with_an_error_of_ours(lab: Lab, monkeypatch: Any):
+    table = make(lab)
+
+    def fail(*_: object) -> None:
+        raise StopIteration
+
+    monkeypatch.setattr(GroupCommits, "commit", fail)
+    with pytest.raises(BackfillIncompleteError, match="StopIteration") as error:
+        table.backfill("v", **WHOLE)
+    assert isinstance(error.value.__cause__, (StopIteration, RuntimeError))
