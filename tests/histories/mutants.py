@@ -225,7 +225,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "carried rows are computed again": Mutant(
         row="compaction, without a call",
-        patches={"lance_spark.backfill.reuse.value_finder:Finder.find": broken.found_nothing(True)},
+        patches={"lance_spark.backfill.reuse.value_finder:ValueFinder.find": broken.found_nothing(True)},
         acts=_one(_COMPACT),
         starts=_job(),
     ),
@@ -258,7 +258,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "nothing is taken from checkpoints": Mutant(
         row="between two runs: a killed run and its successor",
-        patches={"lance_spark.backfill.reuse.value_finder:Finder.find": broken.found_nothing(False)},
+        patches={"lance_spark.backfill.reuse.value_finder:ValueFinder.find": broken.found_nothing(False)},
         acts=_one(_COMPACT),
         starts=st.just(Start("one", "driver", "v", until="commit")),
         after=(Kill("one"),),

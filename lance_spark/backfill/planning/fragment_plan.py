@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from lance_spark.backfill.planning.selection import has_values, null_filter
 from lance_spark.backfill.reuse.computed_rows import Records
 from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, source_of
-from lance_spark.backfill.reuse.value_finder import Finder
+from lance_spark.backfill.reuse.value_finder import ValueFinder
 from lance_spark.backfill.task.messages import BackfillSpec, DoneRows, FragmentWork, Task
 from lance_spark.errors import panics_as_errors
 from lance_spark.read.filtering import explained
@@ -84,7 +84,7 @@ def plan_fragments(
     """
     plans = []
     recorded = records.fragment_ids
-    finder = Finder(RoundContext(spec), SnapshotRows(dataset)) if spec.bases else None
+    finder = ValueFinder(RoundContext(spec), SnapshotRows(dataset)) if spec.bases else None
     followed = 0
     handles = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)[window]
     # From the end, dropping each: pylance's objects of one fragment take kilobytes once they are looked at.

@@ -80,7 +80,8 @@ class RangeRows:
             if unknown:
                 # What the job has given a value took it along.
                 unknown &= self.with_value()
-        return (own.computed & self.live) | unknown | (unfinished - done.skip - own.failed)
+        # Where the table certainly has this UDF's values of these inputs, of whatever job, nothing is to be put back.
+        return ((own.computed & self.live) - done.computed) | unknown | (unfinished - done.skip - own.failed)
 
     def without_value(self) -> RowSet:
         """Returns the rows in which any of the target columns has no value."""

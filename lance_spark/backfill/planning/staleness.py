@@ -12,7 +12,7 @@ from lance_spark.backfill.planning.fragment_plan import FragmentPlan, countable
 from lance_spark.backfill.planning.planner import Prepared, bases_of_records
 from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.round_context import RoundContext, target_files
-from lance_spark.backfill.reuse.value_finder import Finder
+from lance_spark.backfill.reuse.value_finder import ValueFinder
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 
@@ -44,7 +44,7 @@ def count_stale(prepared: Prepared, *, but_selected: bool) -> int:
         return sum(max(0, plan.live_rows - len(plan.done.computed)) for plan in suspects)
     context = RoundContext(replace(spec, bases=bases_of_records(prepared.records, spec)))
     rows = SnapshotRows(prepared.dataset)
-    finder = Finder(context, rows)
+    finder = ValueFinder(context, rows)
     committed = prepared.records.files_of(spec.key.digest)
     return sum(len(_stale_rows(context, rows, finder, committed, plan, but_selected=but_selected)) for plan in suspects)
 
@@ -59,7 +59,7 @@ def _is_suspect(prepared: Prepared, plan: FragmentPlan) -> bool:
 def _stale_rows(
     context: RoundContext,
     rows: SnapshotRows,
-    finder: Finder,
+    finder: ValueFinder,
     committed: frozenset[str],
     plan: FragmentPlan,
     *,

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lance_spark.backfill.reuse.round_context import target_files
-from lance_spark.backfill.reuse.value_finder import Finder, OwnResults
+from lance_spark.backfill.reuse.value_finder import OwnResults, ValueFinder
 from lance_spark.backfill.task.messages import BackfillSpec, FollowUp
 from lance_spark.rows.merge import Moved
 from lance_spark.rows.row_set import RowSet
@@ -70,7 +70,7 @@ class OwnRows:
         self.failed |= failed - differing
 
 
-def own_rows(spec: BackfillSpec, follow_up: FollowUp, fragment: FragmentMetadata, finder: Finder) -> OwnRows:
+def own_rows(spec: BackfillSpec, follow_up: FollowUp, fragment: FragmentMetadata, finder: ValueFinder) -> OwnRows:
     """Returns what the job knows of the rows of a fragment of the version that the round reads."""
     first = finder.found(fragment, follow_up.snapshot_version)
     unknown = RowSet.of(first.unknown)
@@ -98,7 +98,7 @@ def own_rows(spec: BackfillSpec, follow_up: FollowUp, fragment: FragmentMetadata
     return known
 
 
-def _own(finder: Finder, origin: Origin, version: int, follow_up: FollowUp) -> OwnResults:
+def _own(finder: ValueFinder, origin: Origin, version: int, follow_up: FollowUp) -> OwnResults:
     """Returns the results of the job of a fragment; all of its rows where it was committed and the records of it are gone."""
     own = finder.own(origin.fragment)
     lost = not own.computed and not own.failed

@@ -104,7 +104,7 @@ class _Missing:
         self.same_job -= found
 
 
-class Finder:
+class ValueFinder:
     """Finds values for the rows of one fragment.
 
     Attributes:

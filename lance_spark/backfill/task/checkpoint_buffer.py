@@ -1,4 +1,4 @@
-"""Values that a task has computed and that are persisted from time to time: :class:`Keeper`. On executors."""
+"""Values that a task has computed and that are persisted from time to time: :class:`CheckpointBuffer`. On executors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ FLUSH_BYTES = 32 << 20
 while it is encoded: its batches, the values as one array, compressed buffers, the stream, and the payload."""
 
 
-class Keeper:
+class CheckpointBuffer:
     """Holds the computed values of one range until they are worth a checkpoint. Belongs to one task.
 
     Attributes:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lance_spark.backfill.reuse.round_context import store_of
-from lance_spark.backfill.task.checkpoint_buffer import Keeper
-from lance_spark.backfill.task.error_log import FailureLog
+from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
+from lance_spark.backfill.task.error_log import ErrorLog
 from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork
 from lance_spark.rows.input_reader import InputReader
 from lance_spark.rows.merge import Chunk, Offsets
@@ -58,8 +58,8 @@ class Computation:
         self._runner = runner
         self._fragment_id = work.fragment_id
         self._clock = clock
-        self._checkpoints = Keeper(spec, store_of(spec), self.seconds, clock)
-        self._errors = FailureLog(spec, work.fragment_id)
+        self._checkpoints = CheckpointBuffer(spec, store_of(spec), self.seconds, clock)
+        self._errors = ErrorLog(spec, work.fragment_id)
         self._taken: deque[Offsets] = deque()
 
     @property

@@ -29,7 +29,7 @@ _HELD_RECORDS = 10_000
 _TRACE_CHARS = 8192
 
 
-class FailureLog:
+class ErrorLog:
     """Collects the failures of one range, and appends them to the table of errors.
 
     Belongs to one task.

@@ -22,7 +22,7 @@ import pyarrow as pa
 from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.own_rows import OwnRows, own_rows
 from lance_spark.backfill.reuse.round_context import RoundContext, context_of, source_of
-from lance_spark.backfill.reuse.value_finder import Finder, Served
+from lance_spark.backfill.reuse.value_finder import Served, ValueFinder
 from lance_spark.backfill.task.computation import Computation
 from lance_spark.backfill.task.error_log import fail_ranges
 from lance_spark.backfill.task.messages import (
@@ -123,19 +123,17 @@ class _RangeRun:
         self, context: RoundContext, udf: UDF, runner: UdfRunner, work: FragmentWork, clock: Callable[[], float]
     ) -> None:
         spec = context.spec
-        if work.assembles:
-            # What its ranges have found may have been committed by another job since, which drops its checkpoints then.
-            context.refresh()
         self._context = context
         self._spec = spec
         self._udf = udf
         self._work = work
         self._rows = SnapshotRows(spec.snapshot.open())
-        self._finder = Finder(context, self._rows)
+        self._finder = ValueFinder(context, self._rows)
         self._computation = Computation(spec, udf, runner, work, clock)
         self._counts = _Counts()
         self._done = work.done
         self._inherited = False
+        self._has_refreshed = False
         self._source = ""
 
     def run(self) -> RangeOutcome:
@@ -168,8 +166,9 @@ class _RangeRun:
 
     def _search_again(self, missing: set[str]) -> None:
         """Prepares for another pass: the job that took a file or a checkpoint away may have recorded its values a moment before."""
+        self._has_refreshed = True
         self._context.refresh()
-        self._finder = Finder(self._context, self._rows)
+        self._finder = ValueFinder(self._context, self._rows)
         self._finder.missing_files |= missing
         self._work = replace(self._work, search=True)
 
@@ -220,6 +219,10 @@ class _RangeRun:
             failed = self._computation.failed & RowSet.span(start, stop)
             left = selected - failed
             served = self._find(rows, left)
+            if self._work.assembles and not self._has_refreshed and not left <= served.rows:
+                # Another job may have committed what a range found in its checkpoints, and dropped these.
+                self._search_again(self._finder.missing_files)
+                served = self._find(rows, left)
             todo = left - served.rows
             nulled = RowSet.empty()
             if follow_up is not None and own is not None and follow_up.on_stale == "null":

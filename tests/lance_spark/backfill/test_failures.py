@@ -9,7 +9,7 @@ import pytest
 
 import lance_spark
 from lance_spark.backfill.task import error_log
-from lance_spark.backfill.task.error_log import FailureLog
+from lance_spark.backfill.task.error_log import ErrorLog
 from udf_runtime import Skip, udf
 
 
@@ -45,7 +45,7 @@ def test_failures_of_many_rows_are_not_held_until_the_range_ends(monkeypatch: py
         key=SimpleNamespace(udf_name="f", udf_version="1"),
         input_names=("id",),
     )
-    log = FailureLog(spec, 0)
+    log = ErrorLog(spec, 0)
     for offset in range(25):
         log.add_error(ValueError("no"), offset)
     assert written == [10, 10]
