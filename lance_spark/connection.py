@@ -10,7 +10,6 @@ from typing import Literal
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lance_spark.checkpoints import checkpoint_place
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri, table_exists
 from lance_spark.errors import (
     OptionError,
@@ -19,7 +18,7 @@ from lance_spark.errors import (
     TableUnreadableError,
     UnsupportedOperationError,
 )
-from lance_spark.objects import open_session
+from lance_spark.objects import checkpoint_place, open_session
 from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.session import session_or_local
 from lance_spark.table import Table

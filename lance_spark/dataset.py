@@ -278,7 +278,7 @@ def _version_at(ref: DatasetRef, moment: datetime) -> int:
 
 
 def moments_of(dataset: lance.LanceDataset, versions: Collection[int]) -> str:
-    """Returns when versions were made, as text for a message; empty where nobody knows any more."""
+    """Returns when versions were made, as text for a message; empty where that is not known any more."""
     if not versions:
         return ""
     found = {v["version"]: _moment_of(v) for v in versions_of(dataset)}

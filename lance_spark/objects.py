@@ -2,21 +2,22 @@
 
     <table>/_lance_spark/...
 
-Lance ignores the folder, its `cleanup_old_versions` leaves it alone, and no reader takes what is in it for data.
+Checkpoints may be elsewhere. Lance ignores the folder, its `cleanup_old_versions` leaves it alone, and no reader takes what is in it for data.
 """
 
 from __future__ import annotations
 
 import functools
+import hashlib
 import os
 import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.dataset import FOLDER, DatasetRef, is_local
+from lance_spark.dataset import FOLDER, DatasetRef, is_local, normalize_uri
 from lance_spark.errors import refusals_as_errors
 from lance_spark.lance_compat import load_lance
-from udf_runtime.checkpoint import LocalObjects
+from udf_runtime.checkpoint import CheckpointStore, LocalObjects
 
 if TYPE_CHECKING:
     from lance.file import LanceFileSession
@@ -109,7 +110,7 @@ class LanceObjects:
         try:
             self._session.delete_file(path)
         except OSError:
-            # Somebody else may have deleted it meanwhile.
+            # A concurrent writer may have deleted it.
             if self._session.contains(path):
                 raise
 
@@ -124,3 +125,29 @@ class LanceObjects:
     @property
     def _session(self) -> LanceFileSession:
         return open_session(self.uri, self.storage_options)
+
+
+def checkpoint_place(folder: str, uri: str) -> str:
+    """Returns where a table's checkpoints are in a folder that many tables share; those of one name in two places do not share theirs.
+
+    Args:
+        folder: The shared folder, as `connect(checkpoint=...)` was given it.
+        uri: Normalised location of the table.
+    """
+    parent, _, name = uri.rpartition("/")
+    return f"{normalize_uri(folder)}/{hashlib.sha256(parent.encode()).hexdigest()[:16]}/{name.removesuffix('.lance')}"
+
+
+def checkpoint_store(
+    uri: str, storage_options: tuple[tuple[str, str], ...] = (), location: str | None = None
+) -> CheckpointStore:
+    """Returns where the checkpoints of a table are. Touches no storage.
+
+    Args:
+        uri: Normalised location of the table.
+        storage_options: Options of the object store, as pairs sorted by key; they serve for both places.
+        location: A folder for the checkpoints, on any store that Lance can reach; several tables may share one. None is the table's own.
+    """
+    beside = objects_beside(DatasetRef(uri=uri, storage_options=storage_options))
+    objects = beside if location is None else LanceObjects(normalize_uri(location), storage_options)
+    return CheckpointStore(objects, "checkpoints")

@@ -25,7 +25,7 @@ LAYERS = [
     {"staging"},
     {"rebase"},
     {"write"},
-    {"checkpoints", "session", "tabular"},
+    {"session", "tabular"},
     {"jobs", "catalog"},
     {"backfill"},
     {"table"},

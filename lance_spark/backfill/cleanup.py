@@ -8,11 +8,11 @@ from datetime import UTC, datetime, timedelta
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.round_context import source_of_ids
 from lance_spark.catalog.binding import BINDING_KEY, Binding
-from lance_spark.checkpoints import checkpoint_place, checkpoint_store
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import StoredUdfError
 from lance_spark.jobs.history import JobHistory
+from lance_spark.objects import checkpoint_place, checkpoint_store
 from lance_spark.staging.orphans import cleanup as cleanup_staging
 
 

@@ -1,4 +1,4 @@
-"""One attempt at a commit, and its three outcomes kept apart: it landed, it lost, or nobody knows.
+"""One attempt at a commit, and its three outcomes kept apart: it landed, it lost, or it is not known.
 
 The only place that calls pylance's commit.
 """

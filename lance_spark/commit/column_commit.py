@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
-_MOVING = ("Rewrite", "Update", "Restore", "Overwrite", None)
-"""Operations that may put rows into other fragments; None is one whose version was cleaned up."""
-
 
 def commit_columns(
     snapshot: DatasetRef,

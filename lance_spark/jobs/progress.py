@@ -1,4 +1,4 @@
-"""What a person sees of a running job: bars on a terminal or in a notebook, and nothing where nobody looks."""
+"""What a person sees of a running job: bars on a terminal or in a notebook, and nothing where there is neither."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class Progress:
 
     Attributes:
         title: What is being done.
-        enabled: Whether to show anything; None decides by whether somebody looks.
+        enabled: Whether to show anything; None shows it on a terminal and in a notebook.
     """
 
     title: str

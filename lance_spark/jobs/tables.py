@@ -202,7 +202,7 @@ def delete_rows(ref: DatasetRef, table: SystemTable, filter: str) -> None:
         # Where a concurrent commit came first pylance applies the filter to the latest version.
         dataset.delete(filter)
     except OSError as error:
-        logger.warning("rows that nobody needs any more stay in %s: %s", dataset.uri, error)
+        logger.warning("rows that are not needed any more stay in %s: %s", dataset.uri, error)
     else:
         _compact(dataset)
 

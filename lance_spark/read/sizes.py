@@ -207,7 +207,7 @@ def _file_widths(
         return {number: width + (outside / len(blobs) if number in blobs else 0) for number, width in widths.items()}
     declared = {number: leaves[number].width if number in leaves else 0.0 for number in fields if number >= 0}
     fixed = sum(width for width in declared.values() if width is not None)
-    # Columns that a newer file replaced (-2) are still in this one, nobody knows of what type.
+    # Columns that a newer file replaced (-2) are still in this one, of an unknown type.
     variable = sum(1 for width in declared.values() if width is None) + sum(1 for number in fields if number < 0)
     share = max(_LEAST_WIDTH, (row_bytes - fixed) / max(1, variable)) if row_bytes else _UNKNOWN_WIDTH
     return {number: share if width is None else width for number, width in declared.items()}

@@ -63,7 +63,7 @@ class Found:
 
     Attributes:
         origins: The rows that were in the older version. No row is in two of them.
-        unknown: Rows of which nobody knows whether they were there, ascending.
+        unknown: Rows whose origin is unknown, ascending.
     """
 
     origins: tuple[Origin, ...]

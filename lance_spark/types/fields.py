@@ -1,6 +1,6 @@
 """Arrow fields as Lance has them: extension types, blobs, and the field that travels in Spark's column metadata.
 
-Whether PyArrow shows an extension type as such or as its storage type with two metadata keys depends on whether somebody imported the
+Whether PyArrow shows an extension type as such or as its storage type with two metadata keys depends on whether the process has imported the
 package that registers it; everything here treats both forms alike.
 """
 

@@ -77,7 +77,7 @@ def nulls(length: int, kind: Kind) -> Array:
 
 
 def assemble(kind: Kind, length: int, buffers: list[pa.Buffer | None], children: list[Array] | None = None) -> Array:
-    """Builds an array from buffers. NULLs are counted when somebody asks."""
+    """Builds an array from buffers. NULLs are counted when they are asked for."""
     return pa.Array.from_buffers(kind, length, buffers, children=children)
 
 

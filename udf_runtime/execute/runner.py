@@ -16,7 +16,7 @@ from udf_runtime.definition import UDF, Kind
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.inputs import OpenBlobs, check_inputs, open_in_memory
-from udf_runtime.execute.isolate import IsolatedCalls
+from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
 from udf_runtime.execute.result import BatchResult
 from udf_runtime.execute.scalar import ScalarCalls
 from udf_runtime.execute.setting import Setting

@@ -190,7 +190,7 @@ class GroupCommits:
         self._drop_checkpoints(landed)
 
     def inherit(self, outcomes: Sequence[RangeOutcome]) -> None:
-        """Records of fragments that a compaction made what the records of the old ones say, so that nobody has to follow it again."""
+        """Records of fragments that a compaction made what the records of the old ones say, so that it need not be followed again."""
         found = []
         for outcome in outcomes:
             fragment = self._prepared.dataset.get_fragment(outcome.fragment_id)

@@ -1,4 +1,4 @@
-"""Tags that keep a job's snapshot while the job runs, so that nobody's cleanup deletes it. Runs on the driver.
+"""Tags that keep a job's snapshot while the job runs, so that no cleanup deletes it. Runs on the driver.
 
 The name of such a tag says when it expires: a job whose driver dies cannot take its tag away, and the next job does.
 """

@@ -47,7 +47,7 @@ class FragmentPlan:
         physical_rows: Its rows, deleted ones included.
         live_rows: Its rows that are not deleted.
         done: What is known of rows that were computed before.
-        pending: Rows to compute or to take from checkpoints; None where nobody has counted.
+        pending: Rows to compute or to take from checkpoints; None where they were not counted.
         search: Whether there may be checkpoints.
         input_bytes: Estimated bytes of its inputs on storage.
     """
@@ -168,7 +168,7 @@ def countable(plans: Sequence[FragmentPlan]) -> bool:
 
 
 def default_task_rows(rows: int, slots: int) -> int:
-    """Returns the rows of a task where nobody says: each slot gets two."""
+    """Returns the rows of a task where none are asked for: each slot gets two."""
     return max(1, rows // slots // 2)
 
 

@@ -13,7 +13,7 @@ from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointSto
 
 
 class MissingCheckpointError(MissingFileError):
-    """A checkpoint that was there is not any more: the job that left it has committed its values, or somebody deleted it."""
+    """A checkpoint that was there is not any more: the job that left it has committed its values, or it was deleted."""
 
     def __init__(self, path: str) -> None:
         OSError.__init__(self, f"the checkpoint {path} is not there any more")

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
 from lance_spark.backfill.task.messages import BackfillSpec, DoneRows
-from lance_spark.checkpoints import checkpoint_store
 from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.conflicts.identity import files_of
 from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.errors import SnapshotError, VersionNotFoundError
+from lance_spark.objects import checkpoint_store
 from lance_spark.rows.row_set import RowSet
 from udf_runtime.checkpoint import CheckpointStore, source_digest
 

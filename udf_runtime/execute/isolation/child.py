@@ -1,4 +1,4 @@
-"""The process that runs a UDF for a runner: `python -m udf_runtime.execute.child PARENT_PID`.
+"""The process that runs a UDF for a runner: `python -m udf_runtime.execute.isolation.child PARENT_PID`.
 
 Batches come on standard input and results go to standard output, as frames. Both are moved to other
 descriptors before any of the user's code runs, so what a UDF prints goes to standard error and what
@@ -24,7 +24,8 @@ import cloudpickle
 import pyarrow as pa
 
 from udf_runtime.definition import UDF
-from udf_runtime.execute.frames import (
+from udf_runtime.execute.inputs import OpenBlobs
+from udf_runtime.execute.isolation.frames import (
     Answer,
     Failure,
     Start,
@@ -35,7 +36,6 @@ from udf_runtime.execute.frames import (
     wait_readable,
     write_frame,
 )
-from udf_runtime.execute.inputs import OpenBlobs
 from udf_runtime.execute.result import shortened, trace_of, type_name
 from udf_runtime.execute.runner import UdfRunner
 from udf_runtime.policies.matchers import message_of

@@ -14,7 +14,8 @@ import pyarrow as pa
 from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfFailedError, UdfOutputError, UdfRuntimeError
 from udf_runtime.execute.casts import cast
-from udf_runtime.execute.frames import (
+from udf_runtime.execute.inputs import OpenBlobs, open_in_memory
+from udf_runtime.execute.isolation.frames import (
     Answer,
     Failure,
     Start,
@@ -25,7 +26,6 @@ from udf_runtime.execute.frames import (
     wait_readable,
     write_frame,
 )
-from udf_runtime.execute.inputs import OpenBlobs, open_in_memory
 from udf_runtime.execute.result import BatchResult
 
 QUIT_WAIT_S = 5.0
@@ -59,7 +59,7 @@ class UdfProcess:
         self.loaded = False
         # `bufsize=0`: frames are written and read through the descriptors themselves.
         self._process = subprocess.Popen(  # noqa: S603 - this interpreter, and a module of this package
-            [sys.executable, "-P", "-m", "udf_runtime.execute.child", str(os.getpid())],
+            [sys.executable, "-P", "-m", "udf_runtime.execute.isolation.child", str(os.getpid())],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             bufsize=0,

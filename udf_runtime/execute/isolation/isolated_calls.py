@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError
 from udf_runtime.execute.casts import nulls
-from udf_runtime.execute.process import ProcessEndedError, UdfProcess
+from udf_runtime.execute.isolation.process import ProcessEndedError, UdfProcess
 from udf_runtime.execute.result import BatchResult, RowFailure, moved_error, row_failure
 from udf_runtime.execute.setting import Setting
 from udf_runtime.policies import Fail
