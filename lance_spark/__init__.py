@@ -1,8 +1,9 @@
 """Feature engineering on Lance tables with Spark.
 
-After `pip install lance-spark`, `spark.read.format("lance")` and `df.write.format("lance")` work; `enable_pushdown(spark)` lets Spark's
-planner hand columns, filters, limits and simple aggregates down to Lance. `connect(uri)` opens a folder of tables, whose computed columns
-are defined once with `udf_runtime.udf` and filled by resumable jobs.
+After `pip install lance-spark`, `spark.read.format("lance")` and `df.write.format("lance")` work;
+`enable_pushdown(spark)` lets Spark's planner hand columns, filters, limits and simple aggregates
+down to Lance. `connect(uri)` opens a folder of tables, whose computed columns are defined once with
+`udf_runtime.udf` and filled by resumable jobs.
 """
 
 from importlib import import_module
@@ -90,8 +91,8 @@ _LATER = {
     "cleanup": "backfill.cleanup",
     "connect": "connection",
 }
-"""The table API and UDFs are imported when they are first asked for: Spark's worker processes import
-this package to read and write, and need none of them."""
+"""The table API and UDFs are imported when they are first asked for: Spark's worker processes
+import this package to read and write, and need none of them."""
 
 
 def __getattr__(name: str) -> object:

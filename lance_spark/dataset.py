@@ -1,9 +1,10 @@
 """Which table, at which version: :class:`DatasetRef`, the only place that opens a Lance dataset.
 
-A reference is a plain picklable value, so that the driver pins a version once and every executor opens exactly that one. Open
-datasets are kept per process, with one Lance session (caches of metadata and indexes) for all of
-them, because a Python worker of Spark serves many tasks one after the other. Each caller gets a
-clone: pylance refuses an object that two threads use at once ("Already borrowed").
+A reference is a plain picklable value, so that the driver pins a version once and every executor
+opens exactly that one. Open datasets are kept per process, with one Lance session (caches of
+metadata and indexes) for all of them, because a Python worker of Spark serves many tasks one after
+the other. Each caller gets a clone: pylance refuses an object that two threads use at once
+("Already borrowed").
 """
 
 from __future__ import annotations
@@ -35,7 +36,8 @@ from lance_spark.options import ReadOptions
 if TYPE_CHECKING:
     import lance
 
-# Importing Lance starts its threads, which do not survive the fork of Spark's Python daemon: it is imported where it is first used.
+# Importing Lance starts its threads, which do not survive the fork of Spark's Python daemon: it is
+# imported where it is first used.
 
 FOLDER = "_lance_spark"
 """Folder of a table that is ours."""
@@ -52,9 +54,10 @@ class DatasetRef:
         uri: Location, as Lance takes it: a plain absolute path for local files, else a URI.
         version: Number of the pinned version; None means whatever is the latest when it is opened.
         branch: Branch that the version belongs to; None for the main one.
-        incarnation: Identifies the pinned version's history: a table that was deleted and made anew has other incarnations under the
-            same version numbers. None where no version is pinned.
-        storage_options: Options of the object store, as pairs sorted by key. Not part of the textual form: they may be secrets.
+        incarnation: Identifies the pinned version's history: a table that was deleted and made anew
+            has other incarnations under the same version numbers. None where no version is pinned.
+        storage_options: Options of the object store, as pairs sorted by key. Not part of the
+            textual form: they may be secrets.
     """
 
     uri: str
@@ -105,9 +108,10 @@ class DatasetRef:
         return replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
 
     def open(self) -> lance.LanceDataset:
-        """Opens the version, for one thread; one that was pinned comes from this process's cache. Runs anywhere.
+        """Opens the version, for one thread; one that was pinned comes from this process's cache.
 
-        A number alone may mean another version by now: then it is opened anew, since the table may have been made anew.
+        Runs anywhere. A number alone may mean another version by now: then it is opened anew, since
+        the table may have been made anew.
 
         Raises:
             SnapshotError: The table was made anew since the version was pinned.
@@ -149,8 +153,8 @@ class DatasetRef:
 def incarnation_of(dataset: lance.LanceDataset) -> str:
     """Returns what tells this version from one of the same number in a table made anew at the same place.
 
-    It is the time of the version's commit, to the microsecond, and its row and file counts: all in the manifest, so it costs no I/O,
-    and it works for tables that others made.
+    It is the time of the version's commit, to the microsecond, and its row and file counts: all in
+    the manifest, so it costs no I/O, and it works for tables that others made.
     """
     version = version_of(dataset)
     counts = version["metadata"]
@@ -201,8 +205,9 @@ def _session() -> Any:  # noqa: ANN401 - pylance's stubs do not have the class
 
     started = getattr(sys.modules.get("__main__"), "__spec__", None)
     if started is not None and started.name == "pyspark.daemon":
-        # Spark's worker processes collect garbage after every task and every planning step, before they look for the next one. All that
-        # was imported is looked at each time, which takes longer than to plan a scan; it lives as long as the process anyway.
+        # Spark's worker processes collect garbage after every task and every planning step, before
+        # they look for the next one. All that was imported is looked at each time, which takes
+        # longer than to plan a scan; it lives as long as the process anyway.
         gc.freeze()
     return lance.Session()  # type: ignore[attr-defined]
 
@@ -212,7 +217,8 @@ def _open_pinned(ref: DatasetRef) -> lance.LanceDataset:
     dataset = _open(ref.uri, ref.branch, ref.version, ref.storage_options)
     if incarnation_of(dataset) != ref.incarnation:
         raise SnapshotError(
-            f"the table was deleted and made anew since version {ref.version} of it was read - at {ref.uri} - read it again"
+            f"the table was deleted and made anew since version {ref.version} of it was read - at {ref.uri} - read it "
+            "again"
         )
     return dataset
 
@@ -232,7 +238,8 @@ def _open(
     except (ValueError, OSError, RuntimeError) as error:
         raise _explain(error, uri, branch, version, storage_options) from error
     if dataset.version == 0:
-        # Measured: a manifest of zero bytes reads as a table without columns at version 0, which no commit makes.
+        # Measured: a manifest of zero bytes reads as a table without columns at version 0, which no
+        # commit makes.
         raise TableUnreadableError(uri, "its manifest is empty", hint="restore the file, or the table from a copy")
     return dataset
 

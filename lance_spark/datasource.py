@@ -1,7 +1,8 @@
 """`format("lance")`: takes what Spark hands over, and gives it to the reader or the writer that it is meant for.
 
-Spark makes an instance in a planning process of its own, calls `schema()`, pickles the instance, and calls `reader()` on the copy: what
-`schema()` pins is still pinned in `reader()`. Reader and writers are plain picklable values.
+Spark makes an instance in a planning process of its own, calls `schema()`, pickles the instance,
+and calls `reader()` on the copy: what `schema()` pins is still pinned in `reader()`. Reader and
+writers are plain picklable values.
 """
 
 from __future__ import annotations
@@ -44,7 +45,8 @@ _WRITE_SPEC: dict[str, type | UnionType] = {
 class LanceDataSource(DataSource):
     """Reads and writes Lance tables.
 
-    Options are described by :class:`~lance_spark.options.ReadOptions` and :class:`~lance_spark.options.WriteOptions`.
+    Options are described by :class:`~lance_spark.options.ReadOptions` and
+    :class:`~lance_spark.options.WriteOptions`.
 
     Attributes:
         pinned: The version that `schema()` has pinned; None before.
@@ -71,7 +73,8 @@ class LanceDataSource(DataSource):
 
         Raises:
             OptionError, ColumnNotFoundError, FilterError: The options do not fit.
-            TableNotFoundError, VersionNotFoundError, TableUnreadableError: There is nothing to read.
+            TableNotFoundError, VersionNotFoundError, TableUnreadableError: There is nothing to
+                read.
             UnsupportedTypeError: Spark cannot hold a column.
         """
         if SCAN_OPTION in self.options:
@@ -97,7 +100,8 @@ class LanceDataSource(DataSource):
 
         Raises:
             NoLocationError: Spark did not say where to write.
-            OptionError, SchemaMismatchError, UnsupportedTypeError, SnapshotError: The DataFrame or an option does not fit the table.
+            OptionError, SchemaMismatchError, UnsupportedTypeError, SnapshotError: The DataFrame or
+                an option does not fit the table.
         """
         options = WriteOptions.parse(self.options)
         plan = _write_spec(self.options.get(WRITE_OPTION))
@@ -105,7 +109,8 @@ class LanceDataSource(DataSource):
         path = options.path or (plan or {}).get("path")
         if not path:
             raise NoLocationError(
-                "Spark did not say where to write, as it does not for catalog tables and writeTo - nothing was written - call "
+                "Spark did not say where to write, as it does not for catalog tables and writeTo - nothing was written "
+                "- call "
                 "lance_spark.enable_pushdown(spark) first, or write df.write.format('lance').mode('append').save(path)"
             )
         ref = DatasetRef.at(path, options.storage)

@@ -57,7 +57,8 @@ def versions_of(dataset: lance.LanceDataset) -> Sequence[Mapping[str, Any]]:
 def take_known_rows(dataset: lance.LanceDataset, row_ids: list[int], columns: list[str]) -> pa.Table:
     """Returns columns of the rows with stable row ids; ids that are not there are left out.
 
-    It goes through the row id index, and can return addresses; the public `take_rows` fails on an id that is missing.
+    It goes through the row id index, and can return addresses; the public `take_rows` fails on an
+    id that is missing.
     """
     return dataset._take_rows(row_ids, columns=columns)  # noqa: SLF001
 
@@ -156,7 +157,8 @@ def unsupported_reason(error: BaseException) -> str:
 def answering_indexes(plan: str, names: Iterable[str]) -> tuple[list[str], bool] | None:
     """Returns which scalar indexes answer the filter of a scan, and whether they alone know its rows.
 
-    How a plan is printed is the only place where Lance tells it; not understanding it costs only time.
+    How a plan is printed is the only place where Lance tells it; not understanding it costs only
+    time.
 
     Args:
         plan: The verbose plan of a scan.

@@ -2,7 +2,8 @@
 
     <table>/_lance_spark/...
 
-Checkpoints may be elsewhere. Lance ignores the folder, its `cleanup_old_versions` leaves it alone, and no reader takes what is in it for data.
+Checkpoints may be elsewhere. Lance ignores the folder, its `cleanup_old_versions` leaves it alone,
+and no reader takes what is in it for data.
 """
 
 from __future__ import annotations
@@ -39,10 +40,11 @@ def open_session(uri: str, storage_options: tuple[tuple[str, str], ...]) -> Lanc
 
 @dataclass(frozen=True, slots=True)
 class LanceObjects:
-    """Objects below a location that Lance can reach. A picklable value; works on the driver and in tasks.
+    """Objects below a location that Lance can reach.
 
-    On a mounted file system objects are files that are written and renamed here, which is quicker than through Lance, and Lance is not
-    even imported. On an object store an upload shows when it is complete, so it is atomic by itself.
+    A picklable value; works on the driver and in tasks. On a mounted file system objects are files
+    that are written and renamed here, which is quicker than through Lance, and Lance is not even
+    imported. On an object store an upload shows when it is complete, so it is atomic by itself.
 
     Attributes:
         uri: The location, as Lance takes it: an absolute path, or a URI.
@@ -145,8 +147,10 @@ def checkpoint_store(
 
     Args:
         uri: Normalised location of the table.
-        storage_options: Options of the object store, as pairs sorted by key; they serve for both places.
-        location: A folder for the checkpoints, on any store that Lance can reach; several tables may share one. None is the table's own.
+        storage_options: Options of the object store, as pairs sorted by key; they serve for both
+            places.
+        location: A folder for the checkpoints, on any store that Lance can reach; several tables
+            may share one. None is the table's own.
     """
     beside = objects_beside(DatasetRef(uri=uri, storage_options=storage_options))
     objects = beside if location is None else LanceObjects(normalize_uri(location), storage_options)

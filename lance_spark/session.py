@@ -38,11 +38,13 @@ def make_session(master: str = "local[*,4]") -> SparkSession:
     if master.startswith("sc://"):
         return SparkSession.builder.appName("lance-spark").remote(master).getOrCreate()
     if master.startswith("local"):
-        # Workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a virtual environment.
+        # Workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a
+        # virtual environment.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
         os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     with warnings.catch_warnings():
-        # Starting the JVM forks this process, and execs at once: nothing of Lance's runs in between.
+        # Starting the JVM forks this process, and execs at once: nothing of Lance's runs in
+        # between.
         warnings.filterwarnings("ignore", message="lance is not fork-safe")
         session: SparkSession = (
             SparkSession.builder.master(master)
@@ -76,8 +78,9 @@ def is_classic(spark: SparkSession) -> bool:
 def known_slots(spark: SparkSession) -> int | None:
     """Returns how many tasks the cluster runs at once at most, or None where that is not known or changes.
 
-    A local master tells it. A cluster tells it where the session fixes its size: by `spark.cores.max`, or by the number of executors and their
-    cores. What is running now is no bound: executors may still be on their way.
+    A local master tells it. A cluster tells it where the session fixes its size: by
+    `spark.cores.max`, or by the number of executors and their cores. What is running now is no
+    bound: executors may still be on their way.
     """
     conf = {key: spark.conf.get(key, None) for key in _SIZES}
     local = _LOCAL.fullmatch(conf["spark.master"] or "")
@@ -103,7 +106,8 @@ def tagged(spark: SparkSession, tag: str, description: str) -> Iterator[None]:
         finally:
             spark.removeTag(tag)
         return
-    # Measured: a classic session's own tags do not reach the jobs that PySpark starts; the context's do.
+    # Measured: a classic session's own tags do not reach the jobs that PySpark starts; the
+    # context's do.
     context = spark.sparkContext
     context.addJobTag(tag)
     context.setJobDescription(description)

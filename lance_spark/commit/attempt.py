@@ -97,7 +97,8 @@ def attempt_commit(
         if is_created_meanwhile(error):
             return Lost(race=True, error=error)
         if is_fragment_gone(error):
-            # The fragment went between our look and the commit, and the transaction that says so was cleaned up already.
+            # The fragment went between our look and the commit, and the transaction that says so
+            # was cleaned up already.
             return Lost(race=False, error=error)
         if is_bad_request(error):
             raise CommitError(

@@ -30,7 +30,8 @@ allowed."""
 ALLOW_OPTION = "allow_unsafe_commits"
 
 PROBES = f"{FOLDER}/probe"
-"""Folder of a table in which probes are made; each has a folder of its own there, and takes it away."""
+"""Folder of a table in which probes are made; each has a folder of its own there, and takes it
+away."""
 
 _SAFE_SCHEMES = frozenset({"file", "file-object-store", "memory", "shared-memory", "s3+ddb"})
 """Schemes that need no probe. Lance itself makes files of the first two under a name only where

@@ -1,7 +1,7 @@
 """Lance tables that lie inside a table's directory: the history of its jobs, and the errors of their rows.
 
-`spark.read.format("lance").load(f"{uri}/_lance_spark/jobs.lance")` reads them like any other. Rows are only appended, so any number of
-drivers and executors write at once.
+`spark.read.format("lance").load(f"{uri}/_lance_spark/jobs.lance")` reads them like any other. Rows
+are only appended, so any number of drivers and executors write at once.
 """
 
 from __future__ import annotations
@@ -33,13 +33,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _KEPT_VERSIONS = 64
-"""Versions after which small fragments are put together and old versions removed: each append makes one of each."""
+"""Versions after which small fragments are put together and old versions removed: each append makes
+one of each."""
 
 _READERS_TAKE = timedelta(minutes=10)
 """Age from which versions are removed: a reader that has opened one has read it by then."""
 
 _FRAGMENT_ROWS = 1 << 17
-"""Rows of a fragment that compaction leaves alone from then on, so that each row is written again only a few times."""
+"""Rows of a fragment that compaction leaves alone from then on, so that each row is written again
+only a few times."""
 
 _PATIENCE_S = 60.0
 """How long an append waits for concurrent writers."""
@@ -135,7 +137,8 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
         rows: The rows.
 
     Raises:
-        TableUnwritableError: The store refused, or concurrent writers left no version for a minute. The rows may be there.
+        TableUnwritableError: The store refused, or concurrent writers left no version for a minute.
+            The rows may be there.
         TableUnreadableError: What is there is damaged, or another table.
     """
     import lance
@@ -192,7 +195,9 @@ def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None) ->
 
 
 def delete_rows(ref: DatasetRef, table: SystemTable, filter: str) -> None:
-    """Deletes the rows that match a filter from a table that is there, and compacts it. A damaged table stays as it is.
+    """Deletes the rows that match a filter from a table that is there, and compacts it.
+
+    A damaged table stays as it is.
 
     Raises:
         TableUnreadableError: It cannot be opened.
@@ -210,8 +215,9 @@ def delete_rows(ref: DatasetRef, table: SystemTable, filter: str) -> None:
 def _open_or_make(at: DatasetRef, table: SystemTable) -> lance.LanceDataset:
     """Opens the latest version, of an empty table where there was none.
 
-    It is not made by the first append, nor by `mode="create"`: of two that come at once pylance makes one an overwrite, which drops
-    the rows that the other has appended since (measured). A creation at read version 0 is refused then.
+    It is not made by the first append, nor by `mode="create"`: of two that come at once pylance
+    makes one an overwrite, which drops the rows that the other has appended since (measured). A
+    creation at read version 0 is refused then.
     """
     import lance
 

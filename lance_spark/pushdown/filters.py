@@ -1,8 +1,8 @@
 """Spark predicates in Lance SQL.
 
-The planner rule describes Spark's filter condition as JSON; :func:`translate` turns it into Lance SQL that selects **at least** the
-rows that Spark keeps. Spark filters again, so too many rows cost time and too few are lost: where a faithful SQL is not known, a
-condition is left out.
+The planner rule describes Spark's filter condition as JSON; :func:`translate` turns it into Lance
+SQL that selects **at least** the rows that Spark keeps. Spark filters again, so too many rows cost
+time and too few are lost: where a faithful SQL is not known, a condition is left out.
 
 The JSON that `LancePredicates.java` makes:
 
@@ -13,14 +13,16 @@ The JSON that `LancePredicates.java` makes:
 - `{"op": "starts_with" | "ends_with" | "contains", "args": [value, literal]}`
 - `{"op": "like", "args": [value, literal], "escape": "<one character>"}`
 - `{"op": "unknown"}`: anything else: casts, functions, UDFs, subqueries, runtime filters.
-- a value is `{"op": "col", "name": ["a", "b"], "type": "<Spark catalog string>"}`, the path of a field in structs, or
-  `{"op": "lit", "type": "<Spark catalog string>", "value": v}`. `v` is null for NULL, true or false, a string for text, base64 for
-  binary, and else a number as text: integers and decimals in plain digits, floats as Java prints them (with `NaN` and `Infinity`),
-  days since the epoch for dates, microseconds since the epoch for timestamps.
+- a value is `{"op": "col", "name": ["a", "b"], "type": "<Spark catalog string>"}`, the path of a
+  field in structs, or `{"op": "lit", "type": "<Spark catalog string>", "value": v}`. `v` is null
+  for NULL, true or false, a string for text, base64 for binary, and else a number as text: integers
+  and decimals in plain digits, floats as Java prints them (with `NaN` and `Infinity`), days since
+  the epoch for dates, microseconds since the epoch for timestamps.
 - a boolean column or literal is a predicate too.
 
-Negation is carried down to the leaves (De Morgan holds in three-valued logic), so that each leaf, negated or not, needs only its own
-superset: a leaf that cannot be translated simply restricts nothing, under AND, OR and NOT alike.
+Negation is carried down to the leaves (De Morgan holds in three-valued logic), so that each leaf,
+negated or not, needs only its own superset: a leaf that cannot be translated simply restricts
+nothing, under AND, OR and NOT alike.
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from lance_spark.pushdown.literals import NEVER, Comparison, Domain, Untranslata
 Predicate = Mapping[str, Any]
 
 MAX_IN_VALUES = 1_000
-"""Longest IN list that is sent to every task: 1,000 values parse in 5 to 25 ms, 10,000 in 40 ms. Longer ones become a range."""
+"""Longest IN list that is sent to every task: 1,000 values parse in 5 to 25 ms, 10,000 in 40 ms.
+Longer ones become a range."""
 
 MAX_SQL_CHARS = 256 << 10
 """Longest filter. It is parsed once per task, at about 4 ms for 10,000 characters."""
@@ -56,7 +59,8 @@ def translate(predicate: Predicate, schema: pa.Schema) -> str | None:
         schema: Arrow schema of the table as Lance stores it.
 
     Returns:
-        The SQL, or None where nothing that restricts rows can be said. `FALSE` where no row can match.
+        The SQL, or None where nothing that restricts rows can be said. `FALSE` where no row can
+            match.
     """
     sql = _translate(predicate, negated=False, schema=schema, depth=0)
     return None if sql is None or len(sql) > MAX_SQL_CHARS else sql
@@ -122,7 +126,8 @@ def _any_of(parts: Sequence[str | None]) -> str | None:
 
 
 def _wrap(sql: str) -> str:
-    # A leaf without AND or OR would not need it, but a string literal may hold those words: look only at what cannot be one.
+    # A leaf without AND or OR would not need it, but a string literal may hold those words: look
+    # only at what cannot be one.
     return f"({sql})" if " AND " in sql or " OR " in sql else sql
 
 
@@ -138,12 +143,14 @@ def _column(value: Predicate, schema: pa.Schema) -> _Column:
     """Finds the stored column of a Spark column.
 
     Raises:
-        UntranslatableError: It is no column, not stored as such, inside a list, or has a name that Lance SQL cannot write.
+        UntranslatableError: It is no column, not stored as such, inside a list, or has a name that
+            Lance SQL cannot write.
     """
     if value.get("op") != "col":
         raise UntranslatableError
     path: list[str] = list(value["name"])
-    # There is no way to write a backtick inside a quoted name (measured: doubling it is taken literally).
+    # There is no way to write a backtick inside a quoted name (measured: doubling it is taken
+    # literally).
     if not all(path) or any("`" in part for part in path):
         raise UntranslatableError
     sql = ".".join(f"`{part}`" for part in path)

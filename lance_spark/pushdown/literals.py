@@ -1,8 +1,9 @@
 """Comparisons of one stored column with one literal, in Lance SQL that means what Spark means.
 
-Spark and Lance disagree about the edges of their types: Lance refuses a literal that does not fit the stored type (`u8 > -1` is an
-error), has other NaNs, stores other units of time, and parses `1.23` as a float. So each stored type has a :class:`Domain` that
-writes comparisons so that they hold for **at least** the rows for which Spark's comparison is TRUE; Spark filters again anyway.
+Spark and Lance disagree about the edges of their types: Lance refuses a literal that does not fit
+the stored type (`u8 > -1` is an error), has other NaNs, stores other units of time, and parses
+`1.23` as a float. So each stored type has a :class:`Domain` that writes comparisons so that they
+hold for **at least** the rows for which Spark's comparison is TRUE; Spark filters again anyway.
 """
 
 from __future__ import annotations
@@ -61,14 +62,16 @@ class Domain(ABC):
 class Discrete(Domain):
     """Types whose values are whole numbers of some unit: integers, decimals, dates, timestamps.
 
-    A literal is brought to the stored unit exactly. Where it falls between two stored values or outside of all, the comparison becomes
-    one with the neighbouring value, `FALSE`, or `IS NOT NULL`.
+    A literal is brought to the stored unit exactly. Where it falls between two stored values or
+    outside of all, the comparison becomes one with the neighbouring value, `FALSE`, or
+    `IS NOT NULL`.
 
     Attributes:
         spark_types: As in :class:`Domain`.
         low: Smallest stored value, in stored units.
         high: Largest stored value.
-        units: Stored units per unit of Spark's literal: 100 for a decimal of scale 2, 1/1000 for milliseconds.
+        units: Stored units per unit of Spark's literal: 100 for a decimal of scale 2, 1/1000 for
+            milliseconds.
         literal: Lance SQL for a stored value, with `{}` for its number.
         scale: Digits after the point, where a stored value is written with one.
     """
@@ -112,8 +115,9 @@ class Discrete(Domain):
 class Floating(Domain):
     """Floats of 16, 32 and 64 bits.
 
-    To Spark all NaNs are equal and greater than everything, and -0.0 equals 0.0. Lance treats the zeros so too, but compares NaNs by
-    their bits, and those with the sign bit set are smaller than everything: every "greater" adds `isnan`.
+    To Spark all NaNs are equal and greater than everything, and -0.0 equals 0.0. Lance treats the
+    zeros so too, but compares NaNs by their bits, and those with the sign bit set are smaller than
+    everything: every "greater" adds `isnan`.
 
     Attributes:
         spark_types: As in :class:`Domain`.
@@ -158,7 +162,10 @@ class Floating(Domain):
 
 @dataclass(frozen=True, slots=True)
 class Text(Domain):
-    """Strings, also large and dictionary-encoded ones. Lance orders them by their bytes, as Spark's UTF8_BINARY does (measured)."""
+    """Strings, also large and dictionary-encoded ones.
+
+    Lance orders them by their bytes, as Spark's UTF8_BINARY does (measured).
+    """
 
     spark_types: frozenset[str] = frozenset({"string"})
 
@@ -262,7 +269,8 @@ def _timestamp(type_: pa.TimestampType[Any, Any]) -> Domain | None:
     tz = cast("str | None", type_.tz)
     if tz is not None and not _ZONE.fullmatch(tz):
         return None
-    # The values are instants since the epoch in both systems: the zone only has to be the stored one.
+    # The values are instants since the epoch in both systems: the zone only has to be the stored
+    # one.
     zone = "None" if tz is None else f'Some("{tz}")'
     spark = "timestamp_ntz" if tz is None else "timestamp"
     literal = f"arrow_cast({{}}, 'Timestamp({unit}, {zone})')"

@@ -1,6 +1,7 @@
 """Installs the planner rule, which is Java that Spark's own compiler (Janino) compiles in the driver's JVM at run time.
 
-There is no jar: the sources in `java/` are package data. Compiling takes under a second, once per JVM.
+There is no jar: the sources in `java/` are package data. Compiling takes under a second, once per
+JVM.
 """
 
 from __future__ import annotations
@@ -20,14 +21,15 @@ _RULE = "lancespark.LancePushdown"
 
 
 def enable_pushdown(spark: SparkSession) -> bool:
-    """Makes a session push columns, filters, limits and simple aggregates down to Lance. Runs on the driver.
+    """Makes a session push columns, filters, limits and simple aggregates down to Lance.
 
-    It belongs to one session: `spark.newSession()` needs it again. Calling it twice does nothing the second time. Other rules in the
-    session's `experimental.extraOptimizations` stay.
+    Runs on the driver. It belongs to one session: `spark.newSession()` needs it again. Calling it
+    twice does nothing the second time. Other rules in the session's
+    `experimental.extraOptimizations` stay.
 
     Args:
-        spark: A session. On Spark Connect, which has no JVM to install a rule in, everything works without it, only slower; the
-            options `columns` and `filter` serve by hand.
+        spark: A session. On Spark Connect, which has no JVM to install a rule in, everything works
+            without it, only slower; the options `columns` and `filter` serve by hand.
 
     Returns:
         Whether the rule is active. If not, the reason is logged at level INFO.

@@ -15,7 +15,8 @@ from lance_spark.types.fields import Array
 class PartialAggregates:
     """Counts rows and values, and keeps the least and greatest value, over batches of Spark's own Arrow types.
 
-    NULL is skipped by all but `count_star`; no value gives NULL. As in Spark, NaN is equal to itself and greater than any other number.
+    NULL is skipped by all but `count_star`; no value gives NULL. As in Spark, NaN is equal to
+    itself and greater than any other number.
     """
 
     def __init__(self, calls: Sequence[AggregateCall]) -> None:

@@ -1,7 +1,7 @@
 """Which columns a scan fetches, by what names, and how what Lance yields becomes the columns that Spark asked for.
 
-Lance fetches a nested field alone only under a flattened name (`s.a`, not `s`), so a pruned struct is put together again here. Row ids,
-addresses and versions become signed.
+Lance fetches a nested field alone only under a flattened name (`s.a`, not `s`), so a pruned struct
+is put together again here. Row ids, addresses and versions become signed.
 """
 
 from __future__ import annotations
@@ -45,8 +45,10 @@ def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOpti
     """Returns the columns of a plain load: those of the option `columns`, else all, then the `with_*` columns.
 
     Raises:
-        ColumnNotFoundError: `columns` names a column that is not there, or one that two columns could be.
-        OptionError: `columns` names one column twice, or `with_row_versions` is set on a table without stable row ids.
+        ColumnNotFoundError: `columns` names a column that is not there, or one that two columns
+            could be.
+        OptionError: `columns` names one column twice, or `with_row_versions` is set on a table
+            without stable row ids.
         UnsupportedTypeError: Spark cannot hold a column, or Lance cannot read it.
     """
     wanted = [resolve_name(n, dataset, ref.uri) for n in options.columns or dataset.schema.names]
@@ -139,12 +141,13 @@ class _Struct:
 class Projection:
     """The columns of one scan: what Lance is asked for, and how its batches become what was wanted.
 
-    A struct of which only some fields are wanted arrives as a struct that is never NULL, with NULL fields where it was: Lance tells whether a
-    struct is NULL only with all of its fields.
+    A struct of which only some fields are wanted arrives as a struct that is never NULL, with NULL
+    fields where it was: Lance tells whether a struct is NULL only with all of its fields.
 
     Attributes:
         paths: What to ask Lance for, in this order; flattened names for fields of pruned structs.
-        source: Arrow schema of :meth:`assemble`'s batches; row ids, addresses and versions are int64 there.
+        source: Arrow schema of :meth:`assemble`'s batches; row ids, addresses and versions are
+            int64 there.
     """
 
     def __init__(
@@ -154,10 +157,12 @@ class Projection:
 
         Args:
             dataset: The table at its pinned version.
-            target: The columns that Spark wants, perhaps with fewer nested fields than the table has.
+            target: The columns that Spark wants, perhaps with fewer nested fields than the table
+                has.
             handling: What blob columns are read as.
             uri: Location, for errors.
-            prune: Whether to fetch only the wanted fields of a struct. Without it, structs are fetched whole.
+            prune: Whether to fetch only the wanted fields of a struct. Without it, structs are
+                fetched whole.
 
         Raises:
             ColumnNotFoundError: The table does not have one of them (any more).
@@ -186,7 +191,9 @@ class Projection:
         self.paths = [_dotted(leaf) for tree in self._trees for leaf in _leaves(tree)]
 
     def assemble(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns Lance's batch with the structs put together and the made-up columns signed. Copies no values.
+        """Returns Lance's batch with the structs put together and the made-up columns signed.
+
+        Copies no values.
 
         Raises:
             ValueConversionError: A row id, address or version is 2^63 or more.

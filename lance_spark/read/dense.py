@@ -1,10 +1,11 @@
 """Vectors in two columns: one of those without a NULL element, and one of the others.
 
-Where Spark makes rows of an Arrow batch, it asks every element of an array whether it is NULL; for vectors of 768 floats that takes 85 %
-of the JVM's time. It does not ask where the type says that no element can be NULL. No table says so (Lance keeps no such fact about a
-vector's elements), but every batch does. So the planner rule lets the scan give such a column twice: the first holds the vectors without
-NULL elements and has the type that is quick, the second the vectors with some, which are rare. Above the scan, Spark puts the two
-together again.
+Where Spark makes rows of an Arrow batch, it asks every element of an array whether it is NULL; for
+vectors of 768 floats that takes 85 % of the JVM's time. It does not ask where the type says that no
+element can be NULL. No table says so (Lance keeps no such fact about a vector's elements), but
+every batch does. So the planner rule lets the scan give such a column twice: the first holds the
+vectors without NULL elements and has the type that is quick, the second the vectors with some,
+which are rare. Above the scan, Spark puts the two together again.
 """
 
 from __future__ import annotations

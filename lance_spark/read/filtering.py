@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger(__name__)
 
 MAX_INDEX_MATCHES = 1 << 20
-"""Rows that an index look-up on the driver may find; with more, the executors scan. Their addresses take 8 MiB."""
+"""Rows that an index look-up on the driver may find; with more, the executors scan. Their addresses
+take 8 MiB."""
 
 
 _EMPTY_LIST = "the list after IN is empty"
@@ -36,8 +37,9 @@ def both(*filters: str | None) -> str | None:
 def check_filter(dataset: lance.LanceDataset, text: str, uri: str, blobs: BlobHandling) -> None:
     """Checks a user's filter in Lance SQL by planning it; nothing is read.
 
-    Lance parses a filter as the end of a statement and ignores what follows it: `id = 1 LIMIT 3` and even `id = 1) nonsense` select `id = 1`.
-    In parentheses the first is an error, and unbalanced ones are looked for.
+    Lance parses a filter as the end of a statement and ignores what follows it: `id = 1 LIMIT 3`
+    and even `id = 1) nonsense` select `id = 1`. In parentheses the first is an error, and
+    unbalanced ones are looked for.
 
     Raises:
         FilterError: It does not parse, names what is not there, or is no condition.
@@ -116,7 +118,8 @@ class IndexAnswer:
 
     Attributes:
         exact: Whether they know the rows. If not, they only narrow the search.
-        matches: Matching rows of each fragment that they cover and that has any; None where there are too many to list.
+        matches: Matching rows of each fragment that they cover and that has any; None where there
+            are too many to list.
         covered: Ids of the fragments that they cover; the others have to be searched.
     """
 
@@ -127,10 +130,11 @@ class IndexAnswer:
 
 @functools.lru_cache(maxsize=64)
 def ask_index(ref: DatasetRef, filter: str) -> IndexAnswer | None:
-    """Asks the table's scalar indexes which fragments hold matches. Runs on the driver; bounded by MAX_INDEX_MATCHES.
+    """Asks the table's scalar indexes which fragments hold matches.
 
-    A point look-up in a table of many fragments then reads the one that holds the row, and the executors do not search the index again.
-    Cached, because a scan is described and planned one after the other in one process.
+    Runs on the driver; bounded by MAX_INDEX_MATCHES. A point look-up in a table of many fragments
+    then reads the one that holds the row, and the executors do not search the index again. Cached,
+    because a scan is described and planned one after the other in one process.
 
     Returns:
         None where no index takes part in the filter.

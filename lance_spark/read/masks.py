@@ -1,8 +1,10 @@
 """Row masks: which rows of one fragment a scan with a filter may look at.
 
-A scanner's `offset` and `limit` count rows *after* the filter, and a condition on `_rowaddr` makes every range decode the filter's columns
-for the whole fragment. Lance's mask restricts what is decoded: of a fragment of 4 M rows, a quarter took a quarter of the time (25 ms
-instead of 96 ms for an equality on a string column). The mask names row *ids*, which are not addresses where they are stable.
+A scanner's `offset` and `limit` count rows *after* the filter, and a condition on `_rowaddr` makes
+every range decode the filter's columns for the whole fragment. Lance's mask restricts what is
+decoded: of a fragment of 4 M rows, a quarter took a quarter of the time (25 ms instead of 96 ms for
+an equality on a string column). The mask names row *ids*, which are not addresses where they are
+stable.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ if TYPE_CHECKING:
 def range_mask(dataset: lance.LanceDataset, fragment: LanceFragment, start: int, stop: int) -> bytes | None:
     """Returns the mask of a fragment's rows at positions `start` to `stop`, deleted ones counted; None where it cannot be told.
 
-    Runs on an executor. Where row ids are stable, 8 bytes a row of the fragment are held for a moment.
+    Runs on an executor. Where row ids are stable, 8 bytes a row of the fragment are held for a
+    moment.
     """
     if not dataset.has_stable_row_ids:
         return serialize_range(fragment.fragment_id, start, stop)

@@ -1,7 +1,8 @@
 """Cuts a scan into partitions: :func:`plan_tasks`, a pure function of the fragments' sizes.
 
-Fragments are taken in the order of the table. A fragment bigger than a partition is cut into ranges of equal length, small ones are packed
-together until a partition is full: a partition is either one range of one fragment, or a run of whole fragments.
+Fragments are taken in the order of the table. A fragment bigger than a partition is cut into ranges
+of equal length, small ones are packed together until a partition is full: a partition is either one
+range of one fragment, or a run of whole fragments.
 """
 
 from __future__ import annotations
@@ -15,13 +16,15 @@ from pyspark.sql.datasource import InputPartition
 from lance_spark.read.sizes import FragmentSize
 
 MIN_PARTITION_BYTES = 4 << 20
-"""A table that is smaller than one partition per core is cut finer, but not finer than this. A task costs 40 to 100 ms."""
+"""A table that is smaller than one partition per core is cut finer, but not finer than this. A task
+costs 40 to 100 ms."""
 
 MAX_PARTITION_ROWS = 1 << 23
 """Rows of a partition, however narrow: Spark takes about a second for a million of them."""
 
 FRAGMENT_COST_BYTES = 128 << 10
-"""What a fragment weighs at least. Opening one takes 0.1 ms on a local disk and 10 to 30 ms on an object store."""
+"""What a fragment weighs at least. Opening one takes 0.1 ms on a local disk and 10 to 30 ms on an
+object store."""
 
 RANGE_ALIGNMENT = 4096
 """Ranges begin at a multiple of this many rows, which keeps most pages of a file in one range."""
@@ -36,12 +39,13 @@ class ScanTask(InputPartition):
         start: First row of the range in the only fragment, or None for whole fragments.
         stop: Row after the last of the range, or None for whole fragments.
         rows: Rows of the partition before any filter: exact without a filter, else an upper bound.
-        filter: What Lance selects the rows by, in Lance SQL, or None. It travels with the task: Spark has sent the reader off before it asks
-            for the partitions.
+        filter: What Lance selects the rows by, in Lance SQL, or None. It travels with the task:
+            Spark has sent the reader off before it asks for the partitions.
         limit: Most rows to return after the filter, or None.
         use_index: Whether scalar indexes may answer the filter.
         batch_rows: Most rows of one batch.
-        late: Columns fetched only for the rows that pass the filter; None leaves the choice to Lance.
+        late: Columns fetched only for the rows that pass the filter; None leaves the choice to
+            Lance.
     """
 
     fragments: tuple[int, ...]
@@ -64,7 +68,8 @@ class CutRule:
         parallelism: Tasks that can run at once; smaller tables are cut into as many partitions.
         splittable: Whether a fragment may be cut into ranges.
         physical: Whether ranges count row positions, deleted ones included; else live rows.
-        prefix: Only so many first live rows are read, or None for all. Needs `physical` to be false.
+        prefix: Only so many first live rows are read, or None for all. Needs `physical` to be
+            false.
     """
 
     target_bytes: int

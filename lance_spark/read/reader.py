@@ -1,7 +1,7 @@
 """The reader that Spark calls: :class:`LanceReader`, and the schemas that it is called with.
 
-A reader is a plain value. It is made on the driver, plans there, and is sent to every executor, which opens the pinned version by itself
-(once per Python worker) and gives Spark Arrow batches.
+A reader is a plain value. It is made on the driver, plans there, and is sent to every executor,
+which opens the pinned version by itself (once per Python worker) and gives Spark Arrow batches.
 """
 
 from __future__ import annotations
@@ -43,11 +43,14 @@ SCAN_COLUMN = "__lance_scan"
 SCAN_METADATA = "lance.scan"
 
 _EMPTY_BATCH_ROWS = 1 << 16
-"""Rows of a batch without columns. With one huge batch `count(*)` was 7 times slower than Parquet; from 8192 up it makes no difference."""
+"""Rows of a batch without columns. With one huge batch `count(*)` was 7 times slower than Parquet;
+from 8192 up it makes no difference."""
 
 
 def read_schema(ref: DatasetRef, options: ReadOptions) -> StructType:
-    """Returns the columns of a plain load, and checks the options against the table. Runs on the driver; no data is read.
+    """Returns the columns of a plain load, and checks the options against the table.
+
+    Runs on the driver; no data is read.
 
     Raises:
         ColumnNotFoundError: `columns` names a column that is not there.
@@ -66,8 +69,9 @@ def read_schema(ref: DatasetRef, options: ReadOptions) -> StructType:
 def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> StructType:
     """Returns the columns of a scan that the planner rule asks for, and one pseudo column that tells the rule about it.
 
-    The metadata `lance.scan` of the column `__lance_scan` is a JSON object: `description` (for `explain()`), `rows` and `bytes` (estimates),
-    `splits` (whether a fragment is cut into several partitions), `dense` (names of columns that are given in two). Runs on the driver.
+    The metadata `lance.scan` of the column `__lance_scan` is a JSON object: `description` (for
+    `explain()`), `rows` and `bytes` (estimates), `splits` (whether a fragment is cut into several
+    partitions), `dense` (names of columns that are given in two). Runs on the driver.
 
     Raises:
         As :func:`read_schema`.
@@ -109,8 +113,8 @@ def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanP
 class LanceReader(DataSourceReader):
     """Reads one version of a table, in partitions.
 
-    `pushFilters` is left alone on purpose: Spark keeps what it is told in an object that all queries over a DataFrame share, and then returns
-    wrong rows (see docs/reading.md).
+    `pushFilters` is left alone on purpose: Spark keeps what it is told in an object that all
+    queries over a DataFrame share, and then returns wrong rows (see docs/reading.md).
 
     Attributes:
         ref: The table and its pinned version.

@@ -29,8 +29,9 @@ BATCH_BYTES = 1 << 20
 LATE_BYTES_LOCAL, LATE_BYTES_REMOTE = 128, 1024
 """Width of a value from which a column is fetched only for the rows that pass the filter.
 
-Lance takes a filter to keep one row in a thousand and fetches nearly everything late, which costs about 0.5 us for each row kept: for a
-filter that keeps half of 4 M rows, 1.2 s against 0.15 s. Vectors of 3 KiB gain from it unless nearly all rows pass.
+Lance takes a filter to keep one row in a thousand and fetches nearly everything late, which costs
+about 0.5 us for each row kept: for a filter that keeps half of 4 M rows, 1.2 s against 0.15 s.
+Vectors of 3 KiB gain from it unless nearly all rows pass.
 """
 
 
@@ -56,11 +57,13 @@ class ScanPlan:
 
 
 def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: StructType) -> ScanPlan:
-    """Plans a scan of the given columns. Runs on the driver; reads the manifest, and a scalar index where one answers the filter.
+    """Plans a scan of the given columns.
 
-    How the parts combine: the option `limit` comes first, then what Spark pushes. With it, a pushed filter is therefore left to Spark.
-    Without a filter the limit is planned from the counts of live rows, as the first rows in the order of the table; with one, a single
-    partition reads the matching rows in that order until it has enough.
+    Runs on the driver; reads the manifest, and a scalar index where one answers the filter. How the
+    parts combine: the option `limit` comes first, then what Spark pushes. With it, a pushed filter
+    is therefore left to Spark. Without a filter the limit is planned from the counts of live rows,
+    as the first rows in the order of the table; with one, a single partition reads the matching
+    rows in that order until it has enough.
 
     Raises:
         OptionError: `fragments` names a fragment that is not there.
@@ -181,7 +184,8 @@ def _rule(
 ) -> CutRule:
     return CutRule(
         target_bytes=options.target_partition_bytes,
-        # The planning process knows nothing of the cluster; on one machine this is the number of its cores.
+        # The planning process knows nothing of the cluster; on one machine this is the number of
+        # its cores.
         parallelism=os.cpu_count() or 1,
         splittable=splittable and not spec.whole_fragments,
         physical=physical,
@@ -194,7 +198,8 @@ def _filtered(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanS
     answer = ask_index(ref, filter)
     can_mask = ref.open().data_storage_version not in ("legacy", "0.1")
     if answer is None or (answer.exact and answer.matches is None):
-        # Many matches: an index would be searched again by every task. Reading the column is cheaper.
+        # Many matches: an index would be searched again by every task. Reading the column is
+        # cheaper.
         tasks = plan_tasks(size.fragments, _rule(options, spec, splittable=can_mask, physical=True))
         return [replace(t, use_index=False) for t in tasks]
     if answer.matches is None:

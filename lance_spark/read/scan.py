@@ -25,13 +25,15 @@ if TYPE_CHECKING:
     from lance_spark.read.plan import ScanTask
 
 BATCH_BYTES_LIMIT = 32 << 20
-"""Bytes at which a batch ends before it has its rows: values of very different sizes, such as blobs, defeat an estimate by width."""
+"""Bytes at which a batch ends before it has its rows: values of very different sizes, such as
+blobs, defeat an estimate by width."""
 
 MERGED_BYTES = 4 << 20
 """Bytes up to which small batches are put together."""
 
 MERGE_S = 0.1
-"""Seconds for which rows are held back for others to join them. A LIMIT above a filter that few rows pass must not wait."""
+"""Seconds for which rows are held back for others to join them. A LIMIT above a filter that few
+rows pass must not wait."""
 
 
 def read_batches(
@@ -39,8 +41,9 @@ def read_batches(
 ) -> Iterator[pa.RecordBatch]:
     """Yields the rows of a partition in the order of the table. Runs on an executor.
 
-    Memory: beside the batch that is taken Lance decodes ahead, at most one batch per core of the machine, each of at most `task.batch_rows`
-    rows and about BATCH_BYTES_LIMIT bytes (one row may be more), and holds the file pages that these are in.
+    Memory: beside the batch that is taken Lance decodes ahead, at most one batch per core of the
+    machine, each of at most `task.batch_rows` rows and about BATCH_BYTES_LIMIT bytes (one row may
+    be more), and holds the file pages that these are in.
 
     Raises:
         TableUnreadableError: A file of the table is missing or damaged.

@@ -1,9 +1,10 @@
 """How big each fragment is for one scan: live rows, and stored bytes of the columns that are read.
 
-The manifest tells the size of each data file, but not how it divides into columns. One file of each kind (each set of columns) is looked
-at for that, of at most MAX_SAMPLES kinds: its footer, 3 ms on a local disk. Where that fails, a fixed-width column takes its width, and what
-is then left is divided evenly among the columns of variable width. Measured for 100,000 fragments: 2 s and 180 MiB, nearly all of it
-pylance's objects, which are dropped as they are read.
+The manifest tells the size of each data file, but not how it divides into columns. One file of each
+kind (each set of columns) is looked at for that, of at most MAX_SAMPLES kinds: its footer, 3 ms on
+a local disk. Where that fails, a fixed-width column takes its width, and what is then left is
+divided evenly among the columns of variable width. Measured for 100,000 fragments: 2 s and 180 MiB,
+nearly all of it pylance's objects, which are dropped as they are read.
 """
 
 from __future__ import annotations
@@ -105,14 +106,18 @@ def measure(
     blob_bytes: bool = False,
     storage: tuple[tuple[str, str], ...] = (),
 ) -> ScanSize:
-    """Measures the fragments of a dataset for a scan of the given columns. Runs on the driver; reads a few footers.
+    """Measures the fragments of a dataset for a scan of the given columns.
+
+    Runs on the driver; reads a few footers.
 
     Args:
         dataset: The table at its pinned version.
-        paths: Top-level columns, or quoted paths of nested fields as :class:`~lance_spark.read.columns.Projection` gives them.
+        paths: Top-level columns, or quoted paths of nested fields as
+            :class:`~lance_spark.read.columns.Projection` gives them.
         only: Ids of the fragments that are read, or None for all.
-        blob_bytes: Whether blobs are read as bytes. Those of file format 2.2 may lie in files of their own, whose sizes no manifest tells: the
-            first descriptors are read for the average.
+        blob_bytes: Whether blobs are read as bytes. Those of file format 2.2 may lie in files of
+            their own, whose sizes no manifest tells: the first descriptors are read for the
+            average.
         storage: Options of the object store.
     """
     leaves = _leaves(dataset, paths, blob_bytes)

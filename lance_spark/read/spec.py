@@ -1,7 +1,8 @@
 """What the planner rule asks of one scan: :class:`ScanSpec`, parsed from the internal option `lancespark.scan`.
 
-The rule runs in the JVM and only moves structure; this is the form in which its wishes reach Python. A spec never changes the result of
-a query: Spark keeps its own filter and limit above the scan, so everything here may only leave out rows that Spark would drop anyway.
+The rule runs in the JVM and only moves structure; this is the form in which its wishes reach
+Python. A spec never changes the result of a query: Spark keeps its own filter and limit above the
+scan, so everything here may only leave out rows that Spark would drop anyway.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class AggregateCall:
     """One aggregate that the scan answers instead of returning rows.
 
     Attributes:
-        fn: `count_star` counts rows, `count` values that are not NULL; `min` and `max` skip NULL, as in SQL.
+        fn: `count_star` counts rows, `count` values that are not NULL; `min` and `max` skip NULL,
+            as in SQL.
         column: Top-level column, as Spark writes it; None for `count_star`.
         name: Name of the result column.
     """
@@ -52,16 +54,22 @@ class ScanSpec:
     """What one scan is asked for, beside the user's options.
 
     Attributes:
-        pin: Table and version that the user's DataFrame was made with, as :meth:`DatasetRef.snapshot_json` has it, or None.
-        columns: Columns that the query needs, nested pruning included, in the order of the result; None means all of them.
+        pin: Table and version that the user's DataFrame was made with, as
+            :meth:`DatasetRef.snapshot_json` has it, or None.
+        columns: Columns that the query needs, nested pruning included, in the order of the result;
+            None means all of them.
         predicate: Spark's predicate as an expression tree, or None where there is none (any more).
-        filtered: Whether Spark filters the rows above this scan, translated or not. It outlives `predicate`, because a limit may only
-            be applied below when nothing is filtered above.
-        filter_sql: The predicate in Lance SQL, which keeps every row that Spark would keep; set by the data source.
-        limit: Rows of one partition after which Spark needs no more, or None. An upper bound per partition, not an exact limit.
-        aggregate: Aggregates to be answered instead of rows: each partition gives one row of partial results. Empty means rows.
+        filtered: Whether Spark filters the rows above this scan, translated or not. It outlives
+            `predicate`, because a limit may only be applied below when nothing is filtered above.
+        filter_sql: The predicate in Lance SQL, which keeps every row that Spark would keep; set by
+            the data source.
+        limit: Rows of one partition after which Spark needs no more, or None. An upper bound per
+            partition, not an exact limit.
+        aggregate: Aggregates to be answered instead of rows: each partition gives one row of
+            partial results. Empty means rows.
         whole_fragments: Whether all rows of a fragment must arrive in one partition.
-        dense: Columns that the scan gives in two, see :mod:`lance_spark.read.dense`; set by the data source.
+        dense: Columns that the scan gives in two, see :mod:`lance_spark.read.dense`; set by the
+            data source.
     """
 
     pin: str | None = None

@@ -1,4 +1,7 @@
-"""Which rows hold other values than they did in an older version. Streams; memory is a few batches of the compared columns."""
+"""Which rows hold other values than they did in an older version.
+
+Streams; memory is a few batches of the compared columns.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +33,21 @@ _BLOB_BYTES = 128 << 20
 def changed_rows(
     base: SnapshotRows, base_id: int, head: SnapshotRows, head_id: int, moved: Moved, columns: Sequence[int]
 ) -> NDArray[np.bool_]:
-    """Tells which rows hold another value in any of some columns than they did. NULL equals NULL, and NaN equals NaN.
+    """Tells which rows hold another value in any of some columns than they did.
+
+    NULL equals NULL, and NaN equals NaN.
 
     Args:
         base: The older version.
         base_id: The fragment that the rows were in.
         head: The newer version.
         head_id: The fragment that they are in.
-        moved: Which rows: live ones of the newer version, ascending where they were. One that is deleted in the older version, and that
-            a restore has brought back since, counts as changed.
-        columns: Field ids of top-level columns. One that the newer version does not have any more cannot have changed; one that was cast
-            or made anew since has, as one that the older version did not have yet.
+        moved: Which rows: live ones of the newer version, ascending where they were. One that is
+            deleted in the older version, and that a restore has brought back since, counts as
+            changed.
+        columns: Field ids of top-level columns. One that the newer version does not have any more
+            cannot have changed; one that was cast or made anew since has, as one that the older
+            version did not have yet.
 
     Returns:
         One flag per row of `moved`.
@@ -75,7 +82,8 @@ def _changed_live(
     changed = np.zeros(count, dtype=np.bool_)
     blobs = any(is_blob(head.dataset.schema.field(name)) for _, name in pairs)
     rows = _BLOB_ROWS if blobs else _ROWS
-    # Both sides are read in the order of their own rows, so what moved out of order is read in chunks of its new order.
+    # Both sides are read in the order of their own rows, so what moved out of order is read in
+    # chunks of its new order.
     order = np.argsort(moved.new, kind="stable")
     ordered = bool((order[1:] > order[:-1]).all())
     after = _Reader(head, head_id, tuple(name for _, name in pairs), moved.new[order], rows)

@@ -1,9 +1,11 @@
 """Where the rows of a fragment were in an older version: :class:`Origins`.
 
-Three ways tell it. A fragment that is still there has its rows where they were. The lineage of compactions tells where those of a compacted
-fragment were. And where row ids are stable they tell the rest: rows that an update moved, and rows whose history was cleaned up.
+Three ways tell it. A fragment that is still there has its rows where they were. The lineage of
+compactions tells where those of a compacted fragment were. And where row ids are stable they tell
+the rest: rows that an update moved, and rows whose history was cleaned up.
 
-Runs on executors, and in the process that commits a DataFrame write. Memory: 24 bytes a row of one fragment.
+Runs on executors, and in the process that commits a DataFrame write. Memory: 24 bytes a row of one
+fragment.
 """
 
 from __future__ import annotations
@@ -47,9 +49,11 @@ class Origin:
     """Rows that were in one fragment of the older version.
 
     Attributes:
-        fragment: That fragment, as the older version has it; where that version cannot be opened any more, as a compaction found it.
+        fragment: That fragment, as the older version has it; where that version cannot be opened
+            any more, as a compaction found it.
         moved: Which of its rows are which rows now.
-        same: Whether the inputs of these rows are certainly the same; else they have to be compared.
+        same: Whether the inputs of these rows are certainly the same; else they have to be
+            compared.
     """
 
     fragment: FragmentMetadata
@@ -101,7 +105,8 @@ class Origins:
             head: The newer one.
             lineage: What happened between them.
             input_ids: Field ids of the inputs and all that is below them.
-            unchanged: Fragments of which it is known without the older version that they were there, with the same inputs.
+            unchanged: Fragments of which it is known without the older version that they were
+                there, with the same inputs.
         """
         self._unchanged = frozenset(unchanged)
         self._base = base

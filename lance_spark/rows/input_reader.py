@@ -1,6 +1,7 @@
 """Reads the input columns of chosen rows of one fragment in batches: for a UDF, or to compare them. Runs wherever it is called.
 
-Only the input columns and only the chosen rows are read. Blobs are fetched batch by batch, so that a column of blobs is never held.
+Only the input columns and only the chosen rows are read. Blobs are fetched batch by batch, so that
+a column of blobs is never held.
 """
 
 from __future__ import annotations
@@ -27,11 +28,13 @@ if TYPE_CHECKING:
 BlobReadStrategy = Literal["auto", "legacy", "range"]
 
 _SCAN_ROWS = 1 << 15
-"""Several batches of the UDF's default size: joining smaller ones into one costs as much as reading narrow columns."""
+"""Several batches of the UDF's default size: joining smaller ones into one costs as much as reading
+narrow columns."""
 _TAKE_ROWS = 8192
 _SCAN_BYTES = 32 << 20
 _BATCH_BYTES = 128 << 20
-"""Bytes at which a batch for the UDF ends before it has its rows: rows may be much wider than expected."""
+"""Bytes at which a batch for the UDF ends before it has its rows: rows may be much wider than
+expected."""
 
 
 class InputReader:
@@ -94,7 +97,8 @@ class InputReader:
     def _scan(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
         """Yields the rows with their addresses; blobs as descriptors."""
         file = self._fragment.metadata
-        # All live rows need no mask: making one costs more than the scan of a narrow column, and 60 bytes a row.
+        # All live rows need no mask: making one costs more than the scan of a narrow column, and 60
+        # bytes a row.
         everything = len(offsets) == file.physical_rows - file.num_deletions
         mask = None if everything else rows_mask(self._dataset, self._fragment, offsets)
         try:

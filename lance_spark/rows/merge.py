@@ -1,7 +1,7 @@
 """Values of a fragment's rows from wherever they are, in column files for example, merged in the order of the rows.
 
-Every stream yields pairs of offsets (physical rows, ascending, never twice) and values of as many rows, in chunks of bounded size; a merge
-holds one chunk per stream.
+Every stream yields pairs of offsets (physical rows, ascending, never twice) and values of as many
+rows, in chunks of bounded size; a merge holds one chunk per stream.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ _Piece = TypeVar("_Piece", bound=Piece)
 def distinct(*parts: NDArray[_Numbers]) -> NDArray[_Numbers]:
     """Returns the numbers of one or several arrays, each once, ascending.
 
-    Not `np.unique`, nor what is made of it: for integers its hash table takes sixty times as long as sorting (numpy 2.4).
+    Not `np.unique`, nor what is made of it: for integers its hash table takes sixty times as long
+    as sorting (numpy 2.4).
     """
     # A stable sort merges what is sorted already.
     rows = np.sort(np.concatenate(parts), kind="stable")
@@ -161,9 +162,10 @@ def value_of(table: pa.Table, outputs: Sequence[tuple[str, str]]) -> pa.Array[An
 
 
 def columns_of(values: pa.Array[Any], outputs: Sequence[tuple[str, str]], schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the columns that hold a UDF's values: one, or one per field. A NULL value is NULL in all of them.
+    """Returns the columns that hold a UDF's values: one, or one per field.
 
-    Buffers are where Lance can take them: those of a decoded checkpoint need not be.
+    A NULL value is NULL in all of them. Buffers are where Lance can take them: those of a decoded
+    checkpoint need not be.
     """
     if not outputs[0][0]:
         return pa.RecordBatch.from_arrays([aligned(values)], schema=schema)
@@ -205,7 +207,10 @@ def chained(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
 
 
 def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
-    """Merges streams into one in the order of the rows. A row of several streams comes once for each, in one chunk."""
+    """Merges streams into one in the order of the rows.
+
+    A row of several streams comes once for each, in one chunk.
+    """
     heads: list[_Head] = []
     ends: list[int] = []
     for number, stream in enumerate(streams):
@@ -232,7 +237,8 @@ def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
 def _limit(heads: Sequence[_Head], ends: list[int]) -> int:
     """Returns the row up to which streams are merged next, so that rows that alternate between streams are not taken one by one.
 
-    That is the first end of a chunk: nothing more has to be held. Among very many streams there is an end every few rows.
+    That is the first end of a chunk: nothing more has to be held. Among very many streams there is
+    an end every few rows.
     """
     first = heads[0][0]
     while ends[0] < first:

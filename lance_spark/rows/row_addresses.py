@@ -1,7 +1,8 @@
 """Row addresses of a backfill: which of them are usable, and an account of those that are not.
 
-Unusable rows do not raise where they are found: a task sees only its own, and one error with the totals of all tasks is worth more than
-the first task's first row. They are counted, and the commit raises.
+Unusable rows do not raise where they are found: a task sees only its own, and one error with the
+totals of all tasks is worth more than the first task's first row. They are counted, and the commit
+raises.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ Mask = NDArray[np.bool_]
 
 @dataclass(slots=True)
 class Rejected:
-    """Counts of unusable rows by kind, with the first few addresses of each. Picklable; travels in commit messages.
+    """Counts of unusable rows by kind, with the first few addresses of each.
+
+    Picklable; travels in commit messages.
 
     Attributes:
         counts: Rows by kind.
@@ -135,7 +138,10 @@ class SnapshotRows:
         return 0 if fragment is None else fragment.metadata.physical_rows
 
     def deleted(self, fragment_id: int) -> Mask | None:
-        """Returns which physical rows of a fragment are deleted; None if none is. Remembers only the last fragment: one byte a row."""
+        """Returns which physical rows of a fragment are deleted; None if none is.
+
+        Remembers only the last fragment: one byte a row.
+        """
         if self._deleted[0] != fragment_id:
             self._deleted = (fragment_id, self._read_deleted(fragment_id))
         return self._deleted[1]
@@ -187,7 +193,9 @@ class Verifier:
         self._columns = columns
 
     def equal(self, addresses: Addresses, values: pa.Table, rejected: Rejected) -> Mask:
-        """Tells which rows hold the same values as the table, and counts the others. NULL equals NULL, and NaN equals NaN.
+        """Tells which rows hold the same values as the table, and counts the others.
+
+        NULL equals NULL, and NaN equals NaN.
 
         Args:
             addresses: Usable ones, ascending within each fragment.
@@ -218,7 +226,10 @@ class Verifier:
 
 
 def equal_values(given: pa.Array[Any], stored: pa.Array[Any]) -> Mask:
-    """Tells which values are equal. NULL equals NULL, and NaN equals NaN; as many values on both sides, of one type."""
+    """Tells which values are equal.
+
+    NULL equals NULL, and NaN equals NaN; as many values on both sides, of one type.
+    """
     one: Any = given.storage if isinstance(given, pa.ExtensionArray) else given
     other: Any = stored.storage if isinstance(stored, pa.ExtensionArray) else stored
     if one.type != other.type:
@@ -253,7 +264,8 @@ def addresses_in(
     Args:
         column: int64, NULL and negative values included.
         rejected: The account of what is NULL, negative, or an unknown id.
-        ids_of: The snapshot, if the column holds stable row ids, which are looked up in its row id index.
+        ids_of: The snapshot, if the column holds stable row ids, which are looked up in its row id
+            index.
 
     Returns:
         The addresses of the usable rows, and which rows those are.

@@ -1,8 +1,9 @@
 """Sets of rows of one fragment, compressed: :class:`RowSet`.
 
-A backfill keeps several per fragment: rows to compute, rows computed, rows computed as NULL, rows that failed. Most of them are
-all rows, no rows, or all rows but a few, and there may be 100,000 fragments. A roaring bitmap takes some bytes for each 65,536
-rows of a run, and at most about two bytes a row and one bit of each row.
+A backfill keeps several per fragment: rows to compute, rows computed, rows computed as NULL, rows
+that failed. Most of them are all rows, no rows, or all rows but a few, and there may be 100,000
+fragments. A roaring bitmap takes some bytes for each 65,536 rows of a run, and at most about two
+bytes a row and one bit of each row.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ _ROWS = 1 << 32
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowSet:
-    """A set of physical row offsets of one fragment, each below 2^32. Immutable, hashable and picklable; works anywhere.
+    """A set of physical row offsets of one fragment, each below 2^32.
+
+    Immutable, hashable and picklable; works anywhere.
 
     Attributes:
         bitmap: The offsets; make sets with :meth:`of`, :meth:`all`, :meth:`span` and :meth:`empty`.
@@ -62,7 +65,9 @@ class RowSet:
 
     @staticmethod
     def of(offsets: Iterable[int] | npt.NDArray[np.integer]) -> RowSet:
-        """Returns the set of the given offsets, in any order, repeated ones once. Quick for NumPy arrays.
+        """Returns the set of the given offsets, in any order, repeated ones once.
+
+        Quick for NumPy arrays.
 
         Raises:
             ValueError: An offset is negative or not below 2^32.
@@ -77,7 +82,8 @@ class RowSet:
             raise ValueError(f"rows {low}..{high} are no rows of a fragment - offsets are at least 0 and below 2^32")
         if high - low + 1 == values.size and bool(np.all(values[1:] > values[:-1])):
             return RowSet.span(low, high + 1)
-        # By far the quickest way in, 5 ns a row: the bitmap reads a NumPy array or a memory view item by item.
+        # By far the quickest way in, 5 ns a row: the bitmap reads a NumPy array or a memory view
+        # item by item.
         return RowSet(FrozenBitMap(array.array("I", values.astype(np.uint32).tobytes())))
 
     def __or__(self, other: RowSet) -> RowSet:
@@ -129,9 +135,10 @@ class RowSet:
         return found
 
     def dumps(self) -> bytes:
-        """Returns the portable serialisation of roaring bitmaps, in runs where those are shorter. Equal sets have equal forms.
+        """Returns the portable serialisation of roaring bitmaps, in runs where those are shorter.
 
-        All of a million rows are 230 bytes, 5,000 scattered ones 10 kB; compression of many makes little of the former.
+        Equal sets have equal forms. All of a million rows are 230 bytes, 5,000 scattered ones 10
+        kB; compression of many makes little of the former.
         """
         packed = BitMap(self.bitmap)
         # In the same containers whatever operations led to the set.
@@ -143,7 +150,8 @@ class RowSet:
         """Returns the set of which :meth:`dumps` made `payload`.
 
         Raises:
-            ValueError: It is no stored row set, or was cut short. What was changed inside has to be noticed by a checksum.
+            ValueError: It is no stored row set, or was cut short. What was changed inside has to be
+                noticed by a checksum.
         """
         try:
             bitmap = FrozenBitMap.deserialize(payload)

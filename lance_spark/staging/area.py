@@ -62,7 +62,8 @@ _COMMITTING = "committing"
 _ID_LENGTH = 40
 _PARALLEL_REQUESTS = 16
 _PROBED_ATTEMPTS = 1000
-"""From this many attempts on, all of `data/` is listed instead of asking for the files of each: a listing brings 1,000 names a request."""
+"""From this many attempts on, all of `data/` is listed instead of asking for the files of each: a
+listing brings 1,000 names a request."""
 
 _CACHE_BYTES_PER_COLUMN = 8 << 20
 _CACHE_BYTES = 256 << 20
@@ -192,7 +193,8 @@ class Staging:
         """
         with refusals_as_errors(self.uri):
             self._mark(f"{self.folder}/{_COMMITTING}")
-            # In this order: an abort closes the job before it looks for the marker, so one of the two sees the other.
+            # In this order: an abort closes the job before it looks for the marker, so one of the
+            # two sees the other.
             self.check_open()
 
     def check_open(self) -> None:

@@ -1,4 +1,7 @@
-"""Batches of Arrow data from Lance to Spark, and from Spark to Lance. They run on executors, one converter per task and stream."""
+"""Batches of Arrow data from Lance to Spark, and from Spark to Lance.
+
+They run on executors, one converter per task and stream.
+"""
 
 from __future__ import annotations
 
@@ -74,18 +77,21 @@ def _plan(source: pa.Schema, target: pa.Schema, planner: Planner) -> _Plan:
 class ReadConverter:
     """Makes batches of a Lance scan into what Spark expects of a reader.
 
-    Columns that are laid out alike are passed on without copying or looking at them. Runs on executors; picklable; not for several threads.
+    Columns that are laid out alike are passed on without copying or looking at them. Runs on
+    executors; picklable; not for several threads.
     """
 
     def __init__(self, source: pa.Schema, target: StructType) -> None:
         """Plans the conversion.
 
         Args:
-            source: What the scan yields; it may hold more than `target`, and its columns in another order.
+            source: What the scan yields; it may hold more than `target`, and its columns in another
+                order.
             target: What Spark was told, perhaps with fewer nested fields than the table has.
 
         Raises:
-            SchemaMismatchError: The table does not have the columns that Spark was told, or they changed their types since.
+            SchemaMismatchError: The table does not have the columns that Spark was told, or they
+                changed their types since.
         """
         self.schema: pa.Schema = spark_arrow_schema(target)
         self._plan = self._planned(source)
@@ -106,8 +112,8 @@ class ReadConverter:
         """Returns the batch with exactly the schema `to_arrow_schema(target, timezone="UTC")`; `num_rows` stays without columns too.
 
         Raises:
-            ValueConversionError: A value does not fit Spark's type, or the batch has more than 2 GiB of text in one column (see
-                :meth:`convert_split`).
+            ValueConversionError: A value does not fit Spark's type, or the batch has more than 2
+                GiB of text in one column (see :meth:`convert_split`).
         """
         try:
             return self._convert(batch)
@@ -123,7 +129,8 @@ class ReadConverter:
         """Yields the batch converted, in halves of halves where one column has more than 2 GiB of text or 2^31 elements.
 
         Raises:
-            ValueConversionError: As in :meth:`convert`; of the size only where a single row is too large.
+            ValueConversionError: As in :meth:`convert`; of the size only where a single row is too
+                large.
         """
         try:
             converted = self._convert(batch)
@@ -149,8 +156,9 @@ class ReadConverter:
 class WriteConverter:
     """Makes batches of a DataFrame into the exact types of a Lance table.
 
-    Every value is checked; columns that are laid out alike are not copied, except for single buffers that lie at addresses at which Lance
-    would panic. Runs on executors; picklable; not for several threads.
+    Every value is checked; columns that are laid out alike are not copied, except for single
+    buffers that lie at addresses at which Lance would panic. Runs on executors; picklable; not for
+    several threads.
     """
 
     def __init__(self, source: StructType, target: pa.Schema) -> None:
@@ -173,7 +181,8 @@ class WriteConverter:
         """Returns the batch with exactly the target's schema and order; missing columns are all NULL.
 
         Raises:
-            ValueConversionError: A value does not fit, or is NULL where that is not allowed; names column and row.
+            ValueConversionError: A value does not fit, or is NULL where that is not allowed; names
+                column and row.
         """
         if not batch.schema.equals(self._plan.source, check_metadata=True):
             # Time zones are those of the session, and large types depend on its settings.
@@ -184,13 +193,15 @@ class WriteConverter:
 
 
 def check_writable(schema: StructType, target: pa.Schema) -> None:
-    """Checks that a DataFrame can be written into a table, before anything is. Runs on the driver; pure.
+    """Checks that a DataFrame can be written into a table, before anything is.
 
-    Columns are found by name; those that the table has and the DataFrame does not must be nullable. A NULL for a column that is not
-    nullable, and a value that does not fit, are found when the values are there, before they are committed.
+    Runs on the driver; pure. Columns are found by name; those that the table has and the DataFrame
+    does not must be nullable. A NULL for a column that is not nullable, and a value that does not
+    fit, are found when the values are there, before they are committed.
 
     Raises:
-        SchemaMismatchError: A column is unknown, missing, or of a type that is not converted. Shows both schemas side by side.
+        SchemaMismatchError: A column is unknown, missing, or of a type that is not converted. Shows
+            both schemas side by side.
         UnsupportedTypeError: Lance cannot store a column.
     """
     if not schema.fields:

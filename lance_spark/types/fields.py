@@ -1,7 +1,8 @@
 """Arrow fields as Lance has them: extension types, blobs, and the field that travels in Spark's column metadata.
 
-Whether PyArrow shows an extension type as such or as its storage type with two metadata keys depends on whether the process has imported the
-package that registers it; everything here treats both forms alike.
+Whether PyArrow shows an extension type as such or as its storage type with two metadata keys
+depends on whether the process has imported the package that registers it; everything here treats
+both forms alike.
 """
 
 from __future__ import annotations
@@ -23,7 +24,8 @@ Array: TypeAlias = Any
 BlobHandling: TypeAlias = Literal["descriptor", "bytes"]
 
 LANCE_FIELD = "lance.field"
-"""Key of Spark column metadata: base64 of the serialised Arrow schema that holds just the column's field in the Lance table."""
+"""Key of Spark column metadata: base64 of the serialised Arrow schema that holds just the column's
+field in the Lance table."""
 
 BLOB_ENCODING = b"lance-encoding:blob"
 BLOB_V2 = "lance.blob.v2"
@@ -34,7 +36,8 @@ _EXTENSION_NAME = b"ARROW:extension:name"
 _EXTENSION_KEYS = (_EXTENSION_NAME, b"ARROW:extension:metadata")
 
 _PRIVATE_PREFIXES = (b"SPARK::", b"lance-spark:")
-"""Field metadata that belongs to one table or one session: Spark's own, and ours that says which column of which table this is."""
+"""Field metadata that belongs to one table or one session: Spark's own, and ours that says which
+column of which table this is."""
 
 DESCRIPTOR_V1 = pa.struct([pa.field("position", pa.uint64()), pa.field("size", pa.uint64())])
 DESCRIPTOR_V2 = pa.struct(
@@ -46,7 +49,8 @@ DESCRIPTOR_V2 = pa.struct(
         pa.field("blob_uri", pa.string(), nullable=False),
     ]
 )
-"""What a scan yields for a blob column where the bytes are not asked for; v1 is of file formats 2.0 and 2.1, v2 of later ones."""
+"""What a scan yields for a blob column where the bytes are not asked for; v1 is of file formats 2.0
+and 2.1, v2 of later ones."""
 
 
 def storage_type(field: pa.Field[Any]) -> Kind:

@@ -11,7 +11,8 @@ import pyarrow as pa
 from lance_spark.types.fields import Array, Kind, children_of, plain_type
 
 _DECIMAL_ALIGNMENT = 16
-"""Rust's 128-bit integers are aligned to 16 bytes, and those of 256 bits as well; buffers in Spark's Arrow stream only to 8."""
+"""Rust's 128-bit integers are aligned to 16 bytes, and those of 256 bits as well; buffers in
+Spark's Arrow stream only to 8."""
 
 
 class _Relabelled:
@@ -26,7 +27,10 @@ class _Relabelled:
 
 
 def relabel_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Returns the same buffers under another schema, which must have the same layout. Measured at 18 us for 7 columns."""
+    """Returns the same buffers under another schema, which must have the same layout.
+
+    Measured at 18 us for 7 columns.
+    """
     return pa.record_batch(_Relabelled(batch, schema))
 
 
@@ -39,7 +43,8 @@ def relabel_array(array: Array, kind: Kind) -> Array:
 def same_layout(one: Kind, other: Kind) -> bool:
     """Tells whether two types have the same buffers with the same meaning.
 
-    Names, nullability and metadata of nested fields, extension types, and the names of time zones make no difference.
+    Names, nullability and metadata of nested fields, extension types, and the names of time zones
+    make no difference.
     """
     one, other = plain_type(one), plain_type(other)
     if one.id != other.id:
@@ -137,7 +142,8 @@ def _alignments(kind: Kind) -> tuple[int, ...]:
 def aligned(array: Array) -> Array:
     """Returns the array with every buffer where Lance can take it, copying only those that are not.
 
-    Lance panics on a buffer whose address is not a multiple of its values' width (16 for decimals); this was measured type by type.
+    Lance panics on a buffer whose address is not a multiple of its values' width (16 for decimals);
+    this was measured type by type.
     """
     demands = _alignments(array.type)
     if all(b is None or b.address % demand == 0 for b, demand in zip(array.buffers(), demands, strict=False)):

@@ -1,9 +1,10 @@
 """Values of one type as values of another, exactly: casts of columns that are not nested.
 
-A step is a function from array to array, or None where the array can stay as it is. Each step either keeps every value or raises
-:class:`BadValue`. The one exception is the width of floating-point numbers: into a narrower float column a value is rounded to the nearest,
-since Spark has no type for such a column, and since vectors are mostly made as wider floats than they are stored; a finite value that
-would become infinite is an error.
+A step is a function from array to array, or None where the array can stay as it is. Each step
+either keeps every value or raises :class:`BadValue`. The one exception is the width of
+floating-point numbers: into a narrower float column a value is rounded to the nearest, since Spark
+has no type for such a column, and since vectors are mostly made as wider floats than they are
+stored; a finite value that would become infinite is an error.
 """
 
 from __future__ import annotations
@@ -89,7 +90,8 @@ def _plan_number(have: Kind, want: Kind) -> Step | None:
     if whole(have) and (whole(want) or pa.types.is_float32(want) or pa.types.is_float64(want)):
         return _cast(want)
     if whole(have) and decimal(want):
-        # A direct cast to few digits is refused by type; by way of all the digits of a 64-bit integer it is checked by value.
+        # A direct cast to few digits is refused by type; by way of all the digits of a 64-bit
+        # integer it is checked by value.
         return chain(_cast(pa.decimal256(20, 0)), _cast(want))
     if decimal(have) and (decimal(want) or whole(want)):
         return _cast(want)
@@ -273,8 +275,9 @@ def _encode(want: Kind) -> Step:
 def _check_json(array: Array) -> Array:
     """Refuses text that Lance would refuse without saying where, or would store as something else.
 
-    Lance keeps JSON in a binary form; with pylance 14, empty text and a number beyond the range of a double came back as `null`, and an
-    integer of more than 64 bits as a rounded float. Python looks at each value, which only such columns pay for.
+    Lance keeps JSON in a binary form; with pylance 14, empty text and a number beyond the range of
+    a double came back as `null`, and an integer of more than 64 bits as a rounded float. Python
+    looks at each value, which only such columns pay for.
     """
     for index, text in enumerate(array.to_pylist()):
         if text is None:

@@ -1,4 +1,7 @@
-"""Which Spark type stands for which Arrow type, and the other way round. Types only; values are the converters' business."""
+"""Which Spark type stands for which Arrow type, and the other way round.
+
+Types only; values are the converters' business.
+"""
 
 from __future__ import annotations
 
@@ -105,7 +108,8 @@ def _nested(field: pa.Field[Any], path: str) -> spark.DataType:
         tagged = any(tag in (child.metadata or {}) for child in kind for tag in _TAGS)
         if tagged and not isinstance(known := from_arrow_type(kind), spark.StructType):
             return known
-        # A position in a file always fits a bigint, which is easier to work with than decimal(20,0); each value is checked.
+        # A position in a file always fits a bigint, which is easier to work with than
+        # decimal(20,0); each value is checked.
         as_long = is_descriptor(field)
         fields = [
             spark.StructField(
@@ -137,12 +141,16 @@ def _nested(field: pa.Field[Any], path: str) -> spark.DataType:
 
 
 def nullable(field: pa.Field[Any]) -> bool:
-    """Returns whether Spark has to expect NULLs. A void holds nothing else, and PySpark cannot build one that is not nullable."""
+    """Returns whether Spark has to expect NULLs.
+
+    A void holds nothing else, and PySpark cannot build one that is not nullable.
+    """
     return bool(field.nullable or pa.types.is_null(field.type))
 
 
 def _decimal(kind: Kind, path: str) -> spark.DecimalType:
-    # Spark knows neither a scale below 0 nor one above the precision; a few more digits hold the same values.
+    # Spark knows neither a scale below 0 nor one above the precision; a few more digits hold the
+    # same values.
     precision = kind.precision - kind.scale if kind.scale < 0 else max(kind.precision, kind.scale)
     if precision > MOST_DIGITS:
         raise UnsupportedTypeError(

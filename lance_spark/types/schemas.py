@@ -29,14 +29,16 @@ from lance_spark.types.storable import check_storable
 
 LIST_SIZE = "arrow.fixed-size-list.size"
 ENCODING = "lance.encoding"
-"""What may be said of a column by option (`<column>.<name>`) or as its Spark metadata: length of its vectors; `blob`."""
+"""What may be said of a column by option (`<column>.<name>`) or as its Spark metadata: length of
+its vectors; `blob`."""
 
 
 def to_spark_schema(schema: pa.Schema, *, blob_handling: BlobHandling = "descriptor") -> spark.StructType:
     """Returns the columns of a Lance table as Spark has them.
 
-    A column whose Arrow field is not what its Spark type would make again (`uint32`, a vector, an extension type, field metadata, NOT
-    NULL, ...) carries that field as metadata `lance.field`, so that an overwrite or a copy of the table keeps it.
+    A column whose Arrow field is not what its Spark type would make again (`uint32`, a vector, an
+    extension type, field metadata, NOT NULL, ...) carries that field as metadata `lance.field`, so
+    that an overwrite or a copy of the table keeps it.
 
     Args:
         schema: Schema of the table, or of a projection of it.
@@ -62,14 +64,17 @@ def _spark_field(field: pa.Field[Any], blob_handling: BlobHandling) -> spark.Str
 def to_lance_schema(schema: spark.StructType, column_options: Mapping[str, Mapping[str, str]]) -> pa.Schema:
     """Returns the Arrow schema of the table that a DataFrame makes. Runs on the driver.
 
-    Columns are nullable at every depth, as in Spark's own file sources, whatever the DataFrame's nullability says; only a column that came
-    from a NOT NULL column of a Lance table, and that Spark still says has no NULLs, is NOT NULL again. Metadata `lance.field` is followed
-    where it fits the column's Spark type, and ignored where the type has become another one since. Other Spark metadata is not stored.
+    Columns are nullable at every depth, as in Spark's own file sources, whatever the DataFrame's
+    nullability says; only a column that came from a NOT NULL column of a Lance table, and that
+    Spark still says has no NULLs, is NOT NULL again. Metadata `lance.field` is followed where it
+    fits the column's Spark type, and ignored where the type has become another one since. Other
+    Spark metadata is not stored.
 
     Args:
         schema: Schema of the DataFrame.
-        column_options: Per column (dotted path for a nested one; upper and lower case do not matter) the options
-            `arrow.fixed-size-list.size` and `lance.encoding`; they go before the column's own metadata of the same names.
+        column_options: Per column (dotted path for a nested one; upper and lower case do not
+            matter) the options `arrow.fixed-size-list.size` and `lance.encoding`; they go before
+            the column's own metadata of the same names.
 
     Raises:
         UnsupportedTypeError: Lance cannot store a column.

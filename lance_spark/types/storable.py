@@ -20,7 +20,8 @@ def check_storable(schema: pa.Schema, data_storage_version: str | None = None) -
 
     Args:
         schema: Schema of a new table.
-        data_storage_version: Its file format; None, `stable` and `next` check only what holds for every format.
+        data_storage_version: Its file format; None, `stable` and `next` check only what holds for
+            every format.
 
     Raises:
         SchemaMismatchError: A name cannot be the name of a column.

@@ -1,7 +1,7 @@
 """Conversion of columns at any depth: a tree of nodes, one per field, planned once and run per batch.
 
-Children that a NULL parent hides may hold anything in Arrow. They are never reported as bad values: a conversion that fails is tried
-again on an array in which what is hidden is NULL as well.
+Children that a NULL parent hides may hold anything in Arrow. They are never reported as bad values:
+a conversion that fails is tried again on an array in which what is hidden is NULL as well.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class Node:
 
         Args:
             array: Values of the source.
-            parent: The struct that holds the array, where that can have NULLs: a NULL below a NULL is none.
+            parent: The struct that holds the array, where that can have NULLs: a NULL below a NULL
+                is none.
 
         Raises:
             BadValue: A value does not fit.
@@ -88,7 +89,8 @@ class Planner:
     """Plans nodes, and collects what does not go instead of stopping at the first.
 
     Attributes:
-        writing: Whether NULLs are errors wherever the target says so, or only where the source may have some.
+        writing: Whether NULLs are errors wherever the target says so, or only where the source may
+            have some.
         problems: Dotted path and text of each field that does not go.
     """
 
@@ -264,7 +266,10 @@ def _lists(array: Array, item: Node, want: Kind) -> Array:
 
 
 def _from_vectors(array: Array, item: Node, want: Kind) -> Array:
-    """Vectors to lists, or to vectors of other elements. The elements of NULL vectors stay where they are, hidden."""
+    """Vectors to lists, or to vectors of other elements.
+
+    The elements of NULL vectors stay where they are, hidden.
+    """
     size = array.type.list_size
     child = array.values.slice(array.offset * size, len(array) * size)
     offsets = np.arange(len(array) + 1, dtype=np.int64) * size
@@ -292,7 +297,10 @@ def _run_item(item: Node, child: Array, offsets: np.ndarray[Any, Any]) -> Array:
 
 
 def _to_vectors(array: Array, item: Node, want: Kind) -> Array:
-    """Lists of any length to vectors, whose length every list must have. A NULL list becomes a NULL vector."""
+    """Lists of any length to vectors, whose length every list must have.
+
+    A NULL list becomes a NULL vector.
+    """
     size = want.list_size
     offsets = offsets_of(array).astype(np.int64)
     valid = array.is_valid().to_numpy(zero_copy_only=False) if array.null_count else None
@@ -315,7 +323,8 @@ def _to_vectors(array: Array, item: Node, want: Kind) -> Array:
 def _with_gaps(child: Array, offsets: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], want: Kind) -> Array:
     """Returns the elements with `size` more in the place of each NULL vector: NULLs, or zeros where elements must not be NULL.
 
-    Lance refuses a NULL element below a NULL vector where its field is not nullable (pylance 14, file formats 2.1 and 2.2).
+    Lance refuses a NULL element below a NULL vector where its field is not nullable (pylance 14,
+    file formats 2.1 and 2.2).
     """
     size = want.list_size
     places = (offsets[:-1, None] + np.arange(size)).ravel()
@@ -335,7 +344,8 @@ def filler_like(array: Array) -> Array:
 def _nulls_of_format_2_0(array: Array) -> Array:
     """Returns blob descriptors (version 1) with NULL where the blob is NULL.
 
-    File format 2.0 has no NULL structs: a scan yields position 1 and size 0 there. No blob that is empty has that position.
+    File format 2.0 has no NULL structs: a scan yields position 1 and size 0 there. No blob that is
+    empty has that position.
     """
     position, size = (array.field(i).to_numpy(zero_copy_only=False) for i in range(2))
     missing = (position == 1) & (size == 0)

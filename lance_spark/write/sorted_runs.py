@@ -1,7 +1,7 @@
 """Sorted runs: what tasks leave behind where the rows of one fragment arrive in any order and in any number of tasks.
 
-A task sorts what fits into memory by row address and writes it as a private file, a *run*. The committing process merges the runs,
-reading a bounded number of rows of all of them at a time.
+A task sorts what fits into memory by row address and writes it as a private file, a *run*. The
+committing process merges the runs, reading a bounded number of rows of all of them at a time.
 """
 
 from __future__ import annotations
@@ -57,7 +57,10 @@ class Run:
 
 
 class RunWriter:
-    """Sorts rows into runs. Belongs to one task; holds at most :data:`RUN_BYTES` of rows and a sorted copy of them."""
+    """Sorts rows into runs.
+
+    Belongs to one task; holds at most :data:`RUN_BYTES` of rows and a sorted copy of them.
+    """
 
     def __init__(
         self,
@@ -133,7 +136,9 @@ class RunWriter:
 def merge_runs(
     staging: Staging, runs: Sequence[Run], rejected: Rejected, *, columns: Sequence[str]
 ) -> Iterator[tuple[Addresses, pa.RecordBatch]]:
-    """Yields the rows of all runs in ascending order of their addresses, with bounded memory. Runs in the committing process.
+    """Yields the rows of all runs in ascending order of their addresses, with bounded memory.
+
+    Runs in the committing process.
 
     Args:
         staging: The job's files.

@@ -99,7 +99,9 @@ class FragmentState:
 
 
 class FragmentStates:
-    """The states of a job's fragments over its rounds, and its sums. Written by the job's thread; sums may be read by any.
+    """The states of a job's fragments over its rounds, and its sums.
+
+    Written by the job's thread; sums may be read by any.
 
     Attributes:
         counts: Sums of rows.
@@ -107,7 +109,8 @@ class FragmentStates:
         retries: Calls that were tried again.
         seconds: Seconds of the tasks, by stage.
         sources: Identities of the inputs that were read.
-        inherited: Fragments of this round without anything to do, of which more is known than their records say.
+        inherited: Fragments of this round without anything to do, of which more is known than their
+            records say.
     """
 
     def __init__(self, fragments: Collection[int] = ()) -> None:
@@ -131,10 +134,12 @@ class FragmentStates:
         Args:
             outcome: What became of it.
             work: The range.
-            is_void: Whether it failed because the version that it reads was cleaned up; then its rows come again in another round.
+            is_void: Whether it failed because the version that it reads was cleaned up; then its
+                rows come again in another round.
 
         Returns:
-            What is to be done next: the outcome if its column file is to be committed, or work that assembles the fragment.
+            What is to be done next: the outcome if its column file is to be committed, or work that
+                assembles the fragment.
         """
         self.sources.add(outcome.source)
         self.calls += outcome.computed

@@ -1,4 +1,7 @@
-"""Commits what a backfill's tasks have finished, group by group, and records what was computed. Runs on the driver, in the job's thread."""
+"""Commits what a backfill's tasks have finished, group by group, and records what was computed.
+
+Runs on the driver, in the job's thread.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +89,8 @@ class GroupCommits:
         """Commits the column files of finished fragments as one version; one that does not fit any more is left out, and reported.
 
         Raises:
-            CommitImpossibleError: The column is gone, has become another one, or has got another UDF. Nothing of the group is in the table.
+            CommitImpossibleError: The column is gone, has become another one, or has got another
+                UDF. Nothing of the group is in the table.
             CommitOutcomeUnknownError: Whether the commit happened cannot be told.
             CommitError: It did not happen, for another reason.
         """
@@ -102,7 +106,8 @@ class GroupCommits:
             self.done.states.conflicts(dict.fromkeys((one.fragment_id for one in group), str(error)))
             return
         self.done.states.conflicts(outcome.conflicts)
-        # None: the commit was found in the history. Then a file that no version names may stay, rather than one go that a version names.
+        # None: the commit was found in the history. Then a file that no version names may stay,
+        # rather than one go that a version names.
         files = frozenset(one.file or "" for one in group) if outcome.files is None else outcome.files
         self.done.landed.update(one.fragment_id for one in group if one.file in files)
         self.done.files.update(files)
@@ -227,7 +232,8 @@ class GroupCommits:
     def _by_job(self, outcome: RangeOutcome) -> dict[str, RowSet]:
         """Returns the rows of a fragment that have a value, by the job that computed them: those of this job and what others left.
 
-        A later run of a job with a filter leaves out what that job has done, and nothing else. No job is the empty text.
+        A later run of a job with a filter leaves out what that job has done, and nothing else. No
+        job is the empty text.
         """
         jobs, left = {self._spec.job_id: outcome.rows.own}, outcome.rows.computed - outcome.rows.own
         for record in self._prepared.records.of(outcome.fragment_id) if left else ():
@@ -242,8 +248,8 @@ class GroupCommits:
         store = store_of(self._spec)
 
         def is_covered(entry: CheckpointEntry, outcome: RangeOutcome) -> bool:
-            # Others may have left rows that this job did not select; of this job's own, some may have moved to a fragment that comes later.
-            # Names tell most of it; files are large.
+            # Others may have left rows that this job did not select; of this job's own, some may
+            # have moved to a fragment that comes later. Names tell most of it; files are large.
             mine = entry.job_id == self._spec.job_id
             rows = outcome.rows.own if mine else outcome.rows.computed
             if entry.kind == "values":
@@ -257,7 +263,8 @@ class GroupCommits:
 
         def drop(outcome: RangeOutcome) -> None:
             for entry in store.find(self._spec.key, outcome.source):
-                # What another job leaves meanwhile is that job's, which may be about to look for it.
+                # What another job leaves meanwhile is that job's, which may be about to look for
+                # it.
                 if (entry.job_id == self._spec.job_id or entry.path in self._left_over) and is_covered(entry, outcome):
                     store.delete(entry)
 
@@ -291,7 +298,8 @@ class GroupCommits:
                 f"got another UDF {when}: {new} instead of {old}" if new != old else f"got its UDF anew {when}: {new}"
             )
             raise CommitImpossibleError(
-                f"the column has {change} - column {column!r} of {prepared.spec.snapshot.uri} - nothing more is committed; run the "
+                f"the column has {change} - column {column!r} of {prepared.spec.snapshot.uri} - nothing more is "
+                "committed; run the "
                 "backfill again: it computes all rows with the UDF of the latest version",
                 uri=prepared.spec.snapshot.uri,
             )

@@ -1,6 +1,7 @@
 """The driver of one backfill: plans, runs the tasks, commits what they finish, and says what became of it.
 
-One thread runs a job from its start to its end. :class:`~lance_spark.jobs.handle.Job` is what others hold of it.
+One thread runs a job from its start to its end. :class:`~lance_spark.jobs.handle.Job` is what
+others hold of it.
 """
 
 from __future__ import annotations
@@ -90,7 +91,10 @@ class BackfillJob:
         self._last_beat = time.monotonic()
 
     def cancel(self) -> None:
-        """Stops the tasks; what is complete is committed, and checkpoints stay. Returns at once; works from any thread."""
+        """Stops the tasks; what is complete is committed, and checkpoints stay.
+
+        Returns at once; works from any thread.
+        """
         self._cancelled.set()
         if self._cluster is not None:
             self._cluster.stop()
@@ -105,7 +109,8 @@ class BackfillJob:
         Raises:
             BackfillIncompleteError: Selected rows have neither a value nor were skipped.
             SkipThresholdExceededError: More rows were skipped than the UDF's policy allows.
-            LanceSparkError: The job could not go on: the column or the table changed, or the store failed.
+            LanceSparkError: The job could not go on: the column or the table changed, or the store
+                failed.
         """
         try:
             return self._run()
@@ -115,7 +120,8 @@ class BackfillJob:
             spec = self.prepared.spec
             raise BackfillIncompleteError(
                 f"the backfill ended by an error that is not expected: {type(error).__name__}: {error} - column "
-                f"{', '.join(self.prepared.columns)} of {spec.snapshot.uri}, version {spec.snapshot.version}, job {spec.job_id} - what was "
+                f"{', '.join(self.prepared.columns)} of {spec.snapshot.uri}, version {spec.snapshot.version}, job "
+                f"{spec.job_id} - what was "
                 "computed is kept; run it again, and report the error if it comes again",
                 result=self._result("FAILED"),
             ) from error
@@ -163,8 +169,9 @@ class BackfillJob:
     def _follow(self, follow_ups: FollowUps) -> None:
         """Runs follow-up rounds, until a version has been right as it was.
 
-        A round that settles nothing is fruitless; as many are tried as commits are. Where concurrent writers change rows faster than they
-        can be computed, there is no end to it: then it is over after as many rounds, and after the time that a commit has.
+        A round that settles nothing is fruitless; as many are tried as commits are. Where
+        concurrent writers change rows faster than they can be computed, there is no end to it: then
+        it is over after as many rounds, and after the time that a commit has.
         """
         states = self._states
         fruitless, rounds, began = 0, 0, time.monotonic()
@@ -188,7 +195,8 @@ class BackfillJob:
             self._commits = GroupCommits(prepared, self._done, self._policy)
             self._run_tasks(prepared, plan_tasks(next_round.plans, prepared.task_rows(self._spark)))
             if states.of(FragmentStatus.NOTHING_TO_DO).issuperset(fragments):
-                # What concurrent writers did since that version came after the job as much as what they do after its end.
+                # What concurrent writers did since that version came after the job as much as what
+                # they do after its end.
                 follow_ups.settle(states.done())
                 self._settled = True
                 return
@@ -275,7 +283,8 @@ class BackfillJob:
     def _failed(self) -> dict[int, str]:
         """Returns why fragments are not done."""
         if self._settled:
-            # What was in conflict or has moved is right, wherever it is; what failed for good is not.
+            # What was in conflict or has moved is right, wherever it is; what failed for good is
+            # not.
             return self._states.reasons(FragmentStatus.FAILED)
         reasons = self._states.reasons(FragmentStatus.FAILED, FragmentStatus.CONFLICT)
         if self._follow_ups is None or self._cancelled.is_set():
@@ -305,8 +314,10 @@ class BackfillJob:
             parts.append(f"and {counted(more, 'more fragment')}")
         spec = self.prepared.spec
         return (
-            f"the backfill is incomplete: {'; '.join(parts)} - column {', '.join(self.prepared.columns)} of {spec.snapshot.uri}, version "
-            f"{spec.snapshot.version}, job {spec.job_id} - get_errors({spec.job_id!r}) has every error; what was computed is kept, so run it "
+            f"the backfill is incomplete: {'; '.join(parts)} - column {', '.join(self.prepared.columns)} of "
+            f"{spec.snapshot.uri}, version "
+            f"{spec.snapshot.version}, job {spec.job_id} - get_errors({spec.job_id!r}) has every error; what was "
+            "computed is kept, so run it "
             "again when the cause is gone"
         )
 
@@ -332,7 +343,8 @@ class BackfillJob:
             _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
         result = self._result(status)
         _LOG.info(
-            "backfill of %s in %s ended %s: %d rows selected, %d computed, %d from checkpoints, %d skipped, %d of %d fragments, versions %s, "
+            "backfill of %s in %s ended %s: %d rows selected, %d computed, %d from checkpoints, %d skipped, %d of %d "
+            "fragments, versions %s, "
             "%.1f s (job %s)%s",
             ", ".join(self.prepared.columns), spec.snapshot.uri, status, result.rows_selected, result.rows_computed,
             result.rows_from_checkpoint, result.rows_skipped, result.fragments_done, result.fragments_total, list(result.versions),

@@ -1,9 +1,11 @@
 """Follow-up rounds of a job: what concurrent commits did to the rows that it covers, and what is to be done about it. Runs on the driver.
 
-A job reads one version. When its tasks have ended, the latest version is looked at: rows that the job covers may be in other fragments,
-and inputs or values may have been rewritten. Then an ordinary round follows at the latest version: it selects, in the fragments that
-changed, the rows without a value and the job's own rows whose inputs differ, finds the values that are still right, and computes the
-others. The job ends when a version has nothing of that kind; so it does in the first place where no concurrent commit interfered.
+A job reads one version. When its tasks have ended, the latest version is looked at: rows that the
+job covers may be in other fragments, and inputs or values may have been rewritten. Then an ordinary
+round follows at the latest version: it selects, in the fragments that changed, the rows without a
+value and the job's own rows whose inputs differ, finds the values that are still right, and
+computes the others. The job ends when a version has nothing of that kind; so it does in the first
+place where no concurrent commit interfered.
 """
 
 from __future__ import annotations
@@ -50,8 +52,8 @@ class FollowUps:
 
     Attributes:
         open: Fragments that were not right at the last look.
-        new_rows: Rows that were added since the job's snapshot, as far as the last look knows: appended ones, and those by which the table
-            has grown.
+        new_rows: Rows that were added since the job's snapshot, as far as the last look knows:
+            appended ones, and those by which the table has grown.
         rows_gone: Rows by which the table has shrunk since, added ones apart.
     """
 
@@ -84,7 +86,8 @@ class FollowUps:
         """Looks at the latest version.
 
         Args:
-            done: Fragments, as they were numbered at the last look, of which the table has all values, with the files committed.
+            done: Fragments, as they were numbered at the last look, of which the table has all
+                values, with the files committed.
             landed: Fragments of which the job has committed values, in whatever round.
             failed: Fragments that failed for a reason that another version does not change.
 
@@ -192,7 +195,10 @@ class FollowUps:
         )
 
     def _inputs_at(self, latest: DatasetRef) -> tuple[FieldIdentity, ...]:
-        """Returns the input columns at a later version. A cast gives a column another field id: then its rows count as changed."""
+        """Returns the input columns at a later version.
+
+        A cast gives a column another field id: then its rows count as changed.
+        """
         fields = field_identities(latest.open().lance_schema)
         by_id, by_name = {column.id: column for column in fields}, {column.name: column for column in fields}
         inputs = self._first.spec.inputs
@@ -208,8 +214,10 @@ class FollowUps:
             dropped = drop_of(column, self._history.changes) if column.id in now else None
             if dropped is not None:
                 raise CommitImpossibleError(
-                    f"input column {column.name!r} was dropped ({dropped.text}), and rows that need it changed{moments_of(latest.open(), [dropped.version])} "
-                    f"- at {latest.uri}, version {latest.version}, read at version {self._versions[-1]} - nothing more is committed; what was computed is "
+                    f"input column {column.name!r} was dropped ({dropped.text}), and rows that need it "
+                    f"changed{moments_of(latest.open(), [dropped.version])} "
+                    f"- at {latest.uri}, version {latest.version}, read at version {self._versions[-1]} - nothing more "
+                    "is committed; what was computed is "
                     "kept; give the column another UDF, or drop it",
                     uri=latest.uri,
                 )
@@ -228,8 +236,10 @@ class FollowUps:
             judgement = judge_column(by_name[name], now, self._history.changes)
             if judgement.verdict is not Verdict.VALID:
                 raise CommitImpossibleError(
-                    f"the values cannot be applied: {judgement.reason}{moments_of(latest.open(), judgement.versions)} - at {latest.uri}, version "
-                    f"{latest.version}, read at version {self._versions[-1]} - nothing more is committed; what was computed is kept, and serves a "
+                    f"the values cannot be applied: {judgement.reason}{moments_of(latest.open(), judgement.versions)} "
+                    f"- at {latest.uri}, version "
+                    f"{latest.version}, read at version {self._versions[-1]} - nothing more is committed; what was "
+                    "computed is kept, and serves a "
                     "column that is the same",
                     uri=latest.uri,
                 )

@@ -1,6 +1,7 @@
-"""Tags that keep a job's snapshot while the job runs, so that no cleanup deletes it. Runs on the driver.
+"""Tags that keep a job's snapshot while the job runs, so that no cleanup deletes it.
 
-The name of such a tag says when it expires: a job whose driver dies cannot take its tag away, and the next job does.
+Runs on the driver. The name of such a tag says when it expires: a job whose driver dies cannot take
+its tag away, and the next job does.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Decides what a backfill has to do: which fragments, which ranges of them, which rows are known to be done. Runs on the driver.
 
-Reads manifests, records and one listing of checkpoints. Rows are counted by scanning only where that is quick or was asked for.
+Reads manifests, records and one listing of checkpoints. Rows are counted by scanning only where
+that is quick or was asked for.
 """
 
 from __future__ import annotations
@@ -32,7 +33,8 @@ MAX_RANGE_ROWS = 8_000_000
 
 COUNTED_FRAGMENTS = 1000
 COUNTED_ROWS = 20_000_000
-"""Up to so many fragments and rows, rows are counted before a job is started; beyond that the tasks find out."""
+"""Up to so many fragments and rows, rows are counted before a job is started; beyond that the tasks
+find out."""
 
 _TASK_FRAGMENTS = 1000
 _ALIGNMENT = 1024
@@ -87,7 +89,8 @@ def plan_fragments(
     finder = ValueFinder(RoundContext(spec), SnapshotRows(dataset)) if spec.bases else None
     followed = 0
     handles = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)[window]
-    # From the end, dropping each: pylance's objects of one fragment take kilobytes once they are looked at.
+    # From the end, dropping each: pylance's objects of one fragment take kilobytes once they are
+    # looked at.
     handles.reverse()
     while handles:
         handle = handles.pop()
@@ -175,8 +178,9 @@ def default_task_rows(rows: int, slots: int) -> int:
 def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
     """Cuts fragments into ranges, and packs small ones together. Pure.
 
-    A range is at most `task_rows` rows and about MAX_TASK_BYTES of input, and never more than one fragment. Ranges of a fragment run in
-    parallel; several whole fragments make one task while they fit.
+    A range is at most `task_rows` rows and about MAX_TASK_BYTES of input, and never more than one
+    fragment. Ranges of a fragment run in parallel; several whole fragments make one task while they
+    fit.
     """
     tasks: list[Task] = []
     packed: list[FragmentWork] = []

@@ -133,7 +133,8 @@ def prepare(ref: DatasetRef, request: BackfillRequest, *, checkpoints: str | Non
         checkpoints: Where checkpoints are kept; None is beside the table.
 
     Raises:
-        ColumnNotFoundError, RegistrationError, UnsupportedOperationError: A column cannot be filled.
+        ColumnNotFoundError, RegistrationError, UnsupportedOperationError: A column cannot be
+            filled.
         StoredUdfError: The stored UDF cannot be used.
         FilterError: `where` is not valid.
         VersionNotFoundError: There is no such version.
@@ -176,7 +177,8 @@ def _binding(dataset: lance.LanceDataset, request: BackfillRequest) -> Binding |
     first = request.columns[0]
     if "." in first and first not in dataset.schema.names:
         raise UnsupportedOperationError(
-            f"a field inside a struct cannot be filled by itself - {first!r} of {dataset.uri} - compute the whole struct, or a column of its own"
+            f"a field inside a struct cannot be filled by itself - {first!r} of {dataset.uri} - compute the whole "
+            "struct, or a column of its own"
         )
     for column in request.columns:
         if column not in dataset.schema.names:
@@ -189,12 +191,14 @@ def _binding(dataset: lance.LanceDataset, request: BackfillRequest) -> Binding |
     group = {first} if binding is None else {column for _, column in binding.columns}
     if len(request.columns) > 1 and set(request.columns) != group:
         raise UnsupportedOperationError(
-            f"columns {', '.join(map(repr, request.columns))} are not the columns of one UDF - in {dataset.uri} - call backfill for each, or "
+            f"columns {', '.join(map(repr, request.columns))} are not the columns of one UDF - in {dataset.uri} - call "
+            "backfill for each, or "
             f"name one of the siblings {', '.join(map(repr, sorted(group)))}: all of them are filled together"
         )
     if binding is None and request.udf is None:
         raise RegistrationError(
-            f"no UDF is registered for column {first!r} - in {dataset.uri} - pass one with udf=, or register it with alter_columns"
+            f"no UDF is registered for column {first!r} - in {dataset.uri} - pass one with udf=, or register it with "
+            "alter_columns"
         )
     return binding
 
@@ -219,14 +223,16 @@ def _udf(
     kinds: Any = given.data_type
     if given.is_columns != bool(fields[0]) or (given.is_columns and {f.name for f in kinds} != set(fields)):
         raise RegistrationError(
-            f"UDF {given.name!r} returns {given.data_type}, which are not the columns {', '.join(repr(c) for _, c in outputs)} - in {ref.uri} - "
+            f"UDF {given.name!r} returns {given.data_type}, which are not the columns "
+            f"{', '.join(repr(c) for _, c in outputs)} - in {ref.uri} - "
             "pass a UDF of the same output"
         )
     for field, name in outputs:
         kind = kinds.field(field).type if field else kinds
         if kind != value_type(dataset.schema.field(name)):
             raise RegistrationError(
-                f"UDF {given.name!r} returns {kind}, column {name!r} is {dataset.schema.field(name).type} - in {ref.uri} - give it "
+                f"UDF {given.name!r} returns {kind}, column {name!r} is {dataset.schema.field(name).type} - in "
+                f"{ref.uri} - give it "
                 "data_type= of the column"
             )
     return given, check_udf(dataset, given, outputs), outputs
@@ -316,7 +322,8 @@ def _with_history(
     if unknown and len(records):
         bases.add(max(record.table_version for record in records))
     if spec.stale:
-        # Rows that an update has moved have their old values with them: which of them are still right, an older version tells.
+        # Rows that an update has moved have their old values with them: which of them are still
+        # right, an older version tells.
         bases.update(bases_of_records(records, spec))
     jobs = [] if spec.where is None else JobHistory(ref).jobs()
     alike = [job for job in jobs if (job.where, job.key) == (spec.where, spec.key.digest)]

@@ -58,12 +58,14 @@ class RangeRows:
     def selected_again(self, follow_up: FollowUp, own: OwnRows, done: DoneRows) -> RowSet:
         """Returns the rows that a follow-up round selects.
 
-        Without a filter: covered rows without a value, and those that the job has computed from other inputs than they have now. A value of
-        a concurrent writer stays. With a filter, or where all rows are computed anew: all rows that the job has computed, wherever they are,
-        and the selected ones of fragments that it has not finished.
+        Without a filter: covered rows without a value, and those that the job has computed from
+        other inputs than they have now. A value of a concurrent writer stays. With a filter, or
+        where all rows are computed anew: all rows that the job has computed, wherever they are, and
+        the selected ones of fragments that it has not finished.
 
         Raises:
-            FilterError: The filter fails on a value, or names addresses that rows do not have any more.
+            FilterError: The filter fails on a value, or names addresses that rows do not have any
+                more.
             TableUnreadableError: A file is missing or damaged.
         """
         unknown = own.unknown & self.live if follow_up.committed else RowSet.empty()
@@ -80,7 +82,8 @@ class RangeRows:
             if unknown:
                 # What the job has given a value took it along.
                 unknown &= self.with_value()
-        # Where the table certainly has this UDF's values of these inputs, of whatever job, nothing is to be put back.
+        # Where the table certainly has this UDF's values of these inputs, of whatever job, nothing
+        # is to be put back.
         return ((own.computed & self.live) - done.computed) | unknown | (unfinished - done.skip - own.failed)
 
     def without_value(self) -> RowSet:

@@ -1,7 +1,8 @@
 """How many rows of a computed column are out of date. Runs on the driver, without Spark.
 
-A value is up to date where a record says that this version of the UDF computed it from the inputs that the row has. Records are of fragments;
-where rows were moved by an update, or inputs were rewritten in place, the rows' inputs are compared with those of an older version.
+A value is up to date where a record says that this version of the UDF computed it from the inputs
+that the row has. Records are of fragments; where rows were moved by an update, or inputs were
+rewritten in place, the rows' inputs are compared with those of an older version.
 """
 
 from __future__ import annotations
@@ -17,14 +18,15 @@ from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 
 MAX_COMPARED_BYTES = 1 << 30
-"""Bytes of input up to which inputs are compared on the driver; beyond that rows of a fragment that changed all count."""
+"""Bytes of input up to which inputs are compared on the driver; beyond that rows of a fragment that
+changed all count."""
 
 
 def count_stale(prepared: Prepared, *, but_selected: bool) -> int:
     """Returns how many rows of the window have a value that is out of date.
 
-    Exact where the fragments concerned are few enough to be looked at (1,000 fragments, 20 M rows, 1 GiB of inputs); beyond that, rows that
-    may be out of date count.
+    Exact where the fragments concerned are few enough to be looked at (1,000 fragments, 20 M rows,
+    1 GiB of inputs); beyond that, rows that may be out of date count.
 
     Args:
         prepared: The backfill.
@@ -74,14 +76,16 @@ def _stale_rows(
     known = (plan.done | finder.inherited(fragment.metadata)).computed
     suspects = within.with_value()
     if not but_selected or spec.where is not None:
-        # Rows that were computed as NULL; without a filter they are selected anyway where that is out of date.
+        # Rows that were computed as NULL; without a filter they are selected anyway where that is
+        # out of date.
         suspects |= finder.computed_once(fragment.metadata) & within.live
     suspects -= known
     if suspects and but_selected and spec.where is not None:
         suspects -= within.matching(spec.where)
     if not suspects:
         return suspects
-    # That a value can be had from somewhere does not mean that the table has it: its file must be in place, or the rows have moved with it.
+    # That a value can be had from somewhere does not mean that the table has it: its file must be
+    # in place, or the rows have moved with it.
     recorded = {record.target_file for record in context.records.of(plan.fragment_id)}
     present = (committed - recorded) | target_files(spec, fragment.metadata)
     for piece in finder.find(fragment.metadata, suspects, suspects).files:

@@ -2,8 +2,9 @@
 
     <table>/_lance_spark/records.lance
 
-A Lance table to which every commit of a job appends a row per fragment and column. The same record again counts once. Rows that
-are damaged, or that something else put there, are left out with a warning: what they told counts as never computed.
+A Lance table to which every commit of a job appends a row per fragment and column. The same record
+again counts once. Rows that are damaged, or that something else put there, are left out with a
+warning: what they told counts as never computed.
 """
 
 from __future__ import annotations
@@ -90,13 +91,17 @@ class FragmentRecord:
     def __post_init__(self) -> None:
         if not self.nulls <= self.computed or not self.failed.isdisjoint(self.computed):
             raise ValueError(
-                f"rows computed as NULL are computed, and failed ones are not - in a record of fragment {self.fragment_id} - "
+                f"rows computed as NULL are computed, and failed ones are not - in a record of fragment "
+                f"{self.fragment_id} - "
                 "correct the sets"
             )
 
 
 class Records:
-    """The records of one column, at the time of reading. Row sets are decoded when they are asked for."""
+    """The records of one column, at the time of reading.
+
+    Row sets are decoded when they are asked for.
+    """
 
     def __init__(self, rows: pa.Table) -> None:
         """Takes rows of :data:`RECORDS` in any order, some of them perhaps twice."""
@@ -172,7 +177,9 @@ class RecordStore:
         return Records(read_rows(self.ref, RECORDS, f"column = {quoted(column)}"))
 
     def compact(self, column: str, *, keep: Callable[[FragmentRecord], bool]) -> int:
-        """Drops records that no job needs any more, and returns how many. Runs on the driver, safe beside others.
+        """Drops records that no job needs any more, and returns how many.
+
+        Runs on the driver, safe beside others.
 
         Args:
             column: Identity of the column.

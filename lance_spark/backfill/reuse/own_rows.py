@@ -1,7 +1,7 @@
 """What a job knows, in a follow-up round, of the rows of a fragment: which it covers, and what it has computed of them before.
 
-Rows are followed from the versions that the job has read. A row whose origin is unknown counts as covered, and as computed from other
-inputs where the job has committed anything. Runs on executors.
+Rows are followed from the versions that the job has read. A row whose origin is unknown counts as
+covered, and as computed from other inputs where the job has committed anything. Runs on executors.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class OwnRows:
 
     Attributes:
         covered: Rows that the job is to give a value, if they are selected.
-        unfinished: Those of them that were in fragments of which the job has not computed everything.
+        unfinished: Those of them that were in fragments of which the job has not computed
+            everything.
         valid: Rows that it has computed, from the inputs that they have now.
         nulls: Those of them whose result is NULL.
         kept: Those of them whose value the table certainly has, because its file is in place.

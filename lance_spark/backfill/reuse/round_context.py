@@ -113,7 +113,8 @@ def source_of(spec: BackfillSpec, fragment: FragmentMetadata) -> str:
 def source_of_ids(fragment: FragmentMetadata, input_ids: Sequence[int]) -> str:
     """Returns the identity of a fragment's inputs: its files and overlays that hold these fields.
 
-    Where no file holds an input, because all of it is NULL, only the fragment's id and size identify it.
+    Where no file holds an input, because all of it is NULL, only the fragment's id and size
+    identify it.
     """
     files = files_of(fragment, input_ids)
     return source_digest(files or (f"fragment {fragment.id} of {fragment.physical_rows} rows",))
@@ -127,8 +128,9 @@ def target_files(spec: BackfillSpec, fragment: FragmentMetadata) -> frozenset[st
 def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> DoneRows:
     """Returns what records say of a fragment's rows: those whose column file the fragment has.
 
-    Without a filter, rows that were computed as NULL are skipped, and where the column had another UDF before, all that this one has
-    computed. With a filter, rows are skipped that this job has computed before it was interrupted.
+    Without a filter, rows that were computed as NULL are skipped, and where the column had another
+    UDF before, all that this one has computed. With a filter, rows are skipped that this job has
+    computed before it was interrupted.
     """
     source = source_of(spec, fragment)
     holds = target_files(spec, fragment)
@@ -137,7 +139,8 @@ def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) 
         fits = (record.key, record.source, record.physical_rows) == (spec.key.digest, source, fragment.physical_rows)
         if not fits or record.target_file not in holds:
             continue
-        # Where a concurrent writer rewrote one of several siblings in place, nothing tells of which rows.
+        # Where a concurrent writer rewrote one of several siblings in place, nothing tells of which
+        # rows.
         computed = record.computed if len(holds) == 1 else RowSet.empty()
         skip = RowSet.empty()
         if spec.stale:

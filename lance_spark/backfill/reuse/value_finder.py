@@ -1,9 +1,11 @@
 """Values that need no call of the UDF, because an earlier run left them: in checkpoints, or in column files. Runs on executors.
 
-Three kinds of sources are asked in this order: records of committed values, column files that were finished and not committed, and
-checkpoints of single batches. All are found by what the values depend on (the key, and the identity of the fragment's input files), so
-another filter, another range or a renamed table uses them too. Where a compaction moved the rows, its lineage says from where to where;
-where an update moved them or inputs were rewritten in place, an older version says it, and its inputs are compared with the present ones.
+Three kinds of sources are asked in this order: records of committed values, column files that were
+finished and not committed, and checkpoints of single batches. All are found by what the values
+depend on (the key, and the identity of the fragment's input files), so another filter, another
+range or a renamed table uses them too. Where a compaction moved the rows, its lineage says from
+where to where; where an update moved them or inputs were rewritten in place, an older version says
+it, and its inputs are compared with the present ones.
 """
 
 from __future__ import annotations
@@ -56,7 +58,10 @@ class Served:
     files: list[FilePiece] = field(default_factory=list)
 
     def streams(self, spec: BackfillSpec, store: CheckpointStore) -> list[Iterator[Chunk]]:
-        """Returns streams of values. Pieces that come one after the other make one stream, so that one of them is held at a time."""
+        """Returns streams of values.
+
+        Pieces that come one after the other make one stream, so that one of them is held at a time.
+        """
         session = open_session(spec.snapshot.uri, spec.snapshot.storage_options)
         pieces: list[EntryPiece | FilePiece] = [*self.entries, *self.files]
         chains = chained(pieces)
@@ -126,7 +131,8 @@ class ValueFinder:
     def inherited(self, fragment: FragmentMetadata) -> DoneRows:
         """Returns what records say of the fragments from which a compaction made this one, for its own rows.
 
-        Only where nothing rewrote inputs or values since in place: what the records say would not be of these.
+        Only where nothing rewrote inputs or values since in place: what the records say would not
+        be of these.
         """
         done = DoneRows()
         for origin, moved in self._compacted(fragment, (*self._spec.input_ids, *self._spec.target_ids)):
@@ -140,8 +146,8 @@ class ValueFinder:
         Args:
             fragment: The fragment.
             wanted: The rows.
-            without_value: Those of them that have no value in the table; any checkpoint serves these. The others are served only by
-                checkpoints of the jobs that the spec names.
+            without_value: Those of them that have no value in the table; any checkpoint serves
+                these. The others are served only by checkpoints of the jobs that the spec names.
         """
         served = Served()
         missing = _Missing(any_job=without_value, same_job=wanted - without_value)
@@ -192,7 +198,8 @@ class ValueFinder:
     def own(self, fragment: FragmentMetadata) -> OwnResults:
         """Returns what this job has computed of a fragment, of this or an older version.
 
-        As far as whole fragments go: what is known of a range that has not ended is in checkpoints alone.
+        As far as whole fragments go: what is known of a range that has not ended is in checkpoints
+        alone.
         """
         spec, source = self._spec, source_of(self._spec, fragment)
         if (fragment.id, source) in self._own:
@@ -328,7 +335,8 @@ class ValueFinder:
         missing: _Missing,
     ) -> None:
         usable = self._usable(job_id, missing)
-        # The bytes of blobs cannot be read from a file that no version names; their values are in checkpoints.
+        # The bytes of blobs cannot be read from a file that no version names; their values are in
+        # checkpoints.
         if not usable or not rows or self._spec.targets.blobs:
             return
         if not self._takes_nulls(job_id):
@@ -357,8 +365,9 @@ class ValueFinder:
     def _outputs_in(self, file: str) -> tuple[tuple[str, str], ...] | None:
         """Returns the pairs of output field and column that a column file has, under the names that the columns had then.
 
-        None where it cannot be used: Lance's cleanup deletes files that no version names, a store may damage one, and it may be of another
-        column. Names alone do not serve: siblings may have swapped theirs since.
+        None where it cannot be used: Lance's cleanup deletes files that no version names, a store
+        may damage one, and it may be of another column. Names alone do not serve: siblings may have
+        swapped theirs since.
         """
         spec = self._spec
         session = open_session(spec.snapshot.uri, spec.snapshot.storage_options)

@@ -13,12 +13,15 @@ from lance_spark.rows.merge import Offsets
 from udf_runtime.checkpoint import CheckpointStore
 
 FLUSH_BYTES = 32 << 20
-"""Bytes of computed values after which they are persisted before the interval is over. A checkpoint takes about six times its size in memory
-while it is encoded: its batches, the values as one array, compressed buffers, the stream, and the payload."""
+"""Bytes of computed values after which they are persisted before the interval is over. A checkpoint
+takes about six times its size in memory while it is encoded: its batches, the values as one array,
+compressed buffers, the stream, and the payload."""
 
 
 class CheckpointBuffer:
-    """Holds the computed values of one range until they are worth a checkpoint. Belongs to one task.
+    """Holds the computed values of one range until they are worth a checkpoint.
+
+    Belongs to one task.
 
     Attributes:
         source: Identity of the fragment's inputs.

@@ -143,7 +143,8 @@ class Computation:
         row = getattr(error, "row", None)
         offset = None
         if row is not None and self._taken and row < len(self._taken[0]):
-            # Results come in the order of the batches, so the first one without a result is the one that failed.
+            # Results come in the order of the batches, so the first one without a result is the one
+            # that failed.
             offset = int(self._taken[0][row])
         self._errors.add_error(error, offset)
         self._errors.write()

@@ -1,6 +1,7 @@
 """Messages between the driver and the tasks of a backfill: plain values.
 
-Answers have a JSON form, because a task also leaves them in the table's store while it runs, and nothing that lies in a store is unpickled.
+Answers have a JSON form, because a task also leaves them in the table's store while it runs, and
+nothing that lies in a store is unpickled.
 """
 
 from __future__ import annotations
@@ -62,10 +63,13 @@ class BackfillSpec:
         target_ids: Field ids of the target columns and all that is below them.
         column: Identity of the target column in records.
         where: The user's filter in Lance SQL; None selects rows without a value.
-        redefined: Whether the column has had another UDF before: then rows with a value are selected too, unless `skip` says otherwise.
-        serving_jobs: Jobs whose checkpoints may serve rows that have a value. Rows without one are served by any.
+        redefined: Whether the column has had another UDF before: then rows with a value are
+            selected too, unless `skip` says otherwise.
+        serving_jobs: Jobs whose checkpoints may serve rows that have a value. Rows without one are
+            served by any.
         checkpoints: Where checkpoints are kept; None is beside the table.
-        bases: Versions at which rows may have been computed before they moved or changed, the newest first.
+        bases: Versions at which rows may have been computed before they moved or changed, the
+            newest first.
         follow_up: What the job covers, where this is not its first round.
         stale: Whether rows with a value are selected too that is not known to be up to date.
         sizes: Least, most and first rows of a batch.
@@ -201,7 +205,8 @@ class FragmentRows:
         computed: Rows with a value of this UDF version, NULL results included.
         nulls: Those of them whose value is NULL.
         failed: Rows that were skipped by a policy, or that killed their process.
-        own: Those of `computed` that this job computed or took over; the others had their value before.
+        own: Those of `computed` that this job computed or took over; the others had their value
+            before.
     """
 
     computed: RowSet = field(default_factory=RowSet.empty)
@@ -218,13 +223,16 @@ class RangeOutcome:
         fragment_id: Id of the fragment.
         start: First row of the range.
         stop: Row after the last.
-        assembled: Whether it is the whole fragment, after all of its ranges; then `computed` counts only calls made anew.
-        selected: Rows of the range that were selected, but for those that an earlier round has computed.
+        assembled: Whether it is the whole fragment, after all of its ranges; then `computed` counts
+            only calls made anew.
+        selected: Rows of the range that were selected, but for those that an earlier round has
+            computed.
         computed: Rows for which the UDF was called and returned.
         reused: Of the selected rows those that checkpoints served.
         skipped: Rows that a policy skipped.
         crashed: Rows that killed their process.
-        carried: Rows that an earlier round has computed, and whose value was put into a new column file.
+        carried: Rows that an earlier round has computed, and whose value was put into a new column
+            file.
         recomputed: Those of `computed` that an earlier round has computed from other inputs.
         nulled: Rows that are NULL because their inputs changed after an earlier round.
         retries: Calls that were tried again.
@@ -234,7 +242,8 @@ class RangeOutcome:
         source: Identity of the fragment's inputs.
         rows: The fragment's rows, where it is complete; of one of several ranges, its failed rows.
         complete: Whether the whole fragment is done; without a file there was nothing to write.
-        inherited: Whether `rows` says more than the records of the fragment do, because rows were followed from older versions.
+        inherited: Whether `rows` says more than the records of the fragment do, because rows were
+            followed from older versions.
         checkpoints: Whether checkpoints were left that a commit makes superfluous.
         error: Why the range failed, or None.
         error_type: Qualified name of the exception.

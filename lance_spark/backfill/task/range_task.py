@@ -1,10 +1,12 @@
 """One task of a backfill: reads ranges of rows, computes, checkpoints, and writes the column file of a whole fragment.
 
-Runs in one Python process on an executor; only counts and names go back. Memory: a few batches, the values of one flush interval (at most
-FLUSH_BYTES), a window of the column file, and some bytes per row of a range; it does not grow with the fragment.
+Runs in one Python process on an executor; only counts and names go back. Memory: a few batches, the
+values of one flush interval (at most FLUSH_BYTES), a window of the column file, and some bytes per
+row of a range; it does not grow with the fragment.
 
-A fragment that is one range is streamed into its column file while it is computed. The ranges of a larger one leave checkpoints, and when
-all of them have answered, the driver submits the whole fragment once more: that task takes the values from the checkpoints.
+A fragment that is one range is streamed into its column file while it is computed. The ranges of a
+larger one leave checkpoints, and when all of them have answered, the driver submits the whole
+fragment once more: that task takes the values from the checkpoints.
 """
 
 from __future__ import annotations
@@ -56,7 +58,9 @@ _MOST_MISSING = 10
 def run_task(
     spec: BackfillSpec, task: Task, *, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[RangeOutcome]:
-    """Works on a task's ranges, one after the other; a range that fails does so alone. Runs on an executor.
+    """Works on a task's ranges, one after the other; a range that fails does so alone.
+
+    Runs on an executor.
 
     Yields:
         What became of each range.
@@ -64,7 +68,8 @@ def run_task(
     try:
         udf = UDF.loads(spec.udf)
     except UdfRuntimeError as error:
-        # Said once per range, and not tried again: another attempt in this environment ends the same way.
+        # Said once per range, and not tried again: another attempt in this environment ends the
+        # same way.
         yield from fail_ranges(spec, task.work, error, "the UDF cannot be loaded on an executor: ")
         return
     with UdfRunner(udf, threads=spec.threads, isolate=task.isolate) as runner:
@@ -74,7 +79,8 @@ def run_task(
                 run = _RangeRun(context_of(spec), udf, runner, work, clock)
                 yield run.run()
             except Exception as error:  # noqa: BLE001 - whatever a UDF or a store raises is this range's outcome
-                # The answer says it, and the driver decides: a late attempt is nothing to show on a terminal.
+                # The answer says it, and the driver decides: a late attempt is nothing to show on a
+                # terminal.
                 _LOG.info(
                     "fragment %s rows %s to %s of %s failed: %s",
                     work.fragment_id,
@@ -97,7 +103,8 @@ class _Selected:
     Attributes:
         served: Values that need no call.
         todo: Rows to compute.
-        empty: Rows that are to be NULL: they failed, or their inputs changed after an earlier round.
+        empty: Rows that are to be NULL: they failed, or their inputs changed after an earlier
+            round.
         nulled: How many of these became NULL because their inputs changed.
         fresh: The selected rows that no earlier round has computed.
         own: Rows that an earlier round has computed.
@@ -140,7 +147,8 @@ class _RangeRun:
         """Does the work.
 
         Raises:
-            UdfRuntimeError: The UDF failed, and no policy of its skips the row. What was computed before is in checkpoints.
+            UdfRuntimeError: The UDF failed, and no policy of its skips the row. What was computed
+                before is in checkpoints.
             TableUnreadableError, FilterError: Rows cannot be read.
             CommitError: The job has ended meanwhile.
         """
@@ -148,7 +156,8 @@ class _RangeRun:
             try:
                 return self._run()
             except MissingFileError as error:
-                # Of another job, which ended meanwhile. What was computed so far is found in checkpoints.
+                # Of another job, which ended meanwhile. What was computed so far is found in
+                # checkpoints.
                 missing = self._finder.missing_files
                 if error.file in missing or len(missing) >= _MOST_MISSING:
                     hint = "something deletes checkpoints or column files beside the job; run the backfill again"
@@ -220,7 +229,8 @@ class _RangeRun:
             left = selected - failed
             served = self._find(rows, left)
             if self._work.assembles and not self._has_refreshed and not left <= served.rows:
-                # Another job may have committed what a range found in its checkpoints, and dropped these.
+                # Another job may have committed what a range found in its checkpoints, and dropped
+                # these.
                 self._search_again(self._finder.missing_files)
                 served = self._find(rows, left)
             todo = left - served.rows
@@ -237,7 +247,8 @@ class _RangeRun:
             return Served()
         any_job = wanted
         if self._spec.where is not None and not self._spec.stale and rows.is_filled:
-            # A row with a value, or that was computed as NULL, is called again; a checkpoint of this job's own serves all the same.
+            # A row with a value, or that was computed as NULL, is called again; a checkpoint of
+            # this job's own serves all the same.
             any_job = (wanted & rows.without_value()) - self._done.nulls
         return self._finder.find(rows.fragment.metadata, wanted, any_job)
 
@@ -327,7 +338,8 @@ class _RangeRun:
             computed=(before.computed - failed) | computed,
             nulls=(before.nulls - touched) | (nulls - failed),
             failed=failed,
-            # Rows that a filter selects and that are done are those of the jobs that this one goes on with.
+            # Rows that a filter selects and that are done are those of the jobs that this one goes
+            # on with.
             own=computed if self._spec.where is None else computed | before.skip,
         )
 

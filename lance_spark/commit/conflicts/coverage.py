@@ -1,8 +1,9 @@
 """Which fragments of the head have rows of a job whose values are not right there: a pure function over manifests, no storage.
 
-A job covers fragments of its snapshot. Meanwhile rows of these move: a compaction puts them into new fragments, and so does an update that
-rewrites rows. Or they stay, and their inputs are rewritten in place. What stayed as it was needs nothing, or can be committed as it is; the
-rest has to be looked at row by row.
+A job covers fragments of its snapshot. Meanwhile rows of these move: a compaction puts them into
+new fragments, and so does an update that rewrites rows. Or they stay, and their inputs are
+rewritten in place. What stayed as it was needs nothing, or can be committed as it is; the rest has
+to be looked at row by row.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class Look:
 
     Attributes:
         coverage: What the job covers at the later version.
-        open: Fragments in which covered rows may lack their value, or have one that is out of date: the covered ones that are not done are
-            among them.
+        open: Fragments in which covered rows may lack their value, or have one that is out of date:
+            the covered ones that are not done are among them.
         new: Fragments of rows that were added; they are not covered.
     """
 
@@ -88,7 +89,8 @@ class Coverage:
             fragments: Its fragments.
             lineage: What happened between this version and that one.
             input_ids: Field ids of the inputs and all that is below them.
-            target_ids: The same for the target columns; none where the job replaces whatever they have.
+            target_ids: The same for the target columns; none where the job replaces whatever they
+                have.
         """
         covered, others = dict[int, Covered](), set[int]()
         open_ones, new = list[int](), list[int]()
