@@ -2,7 +2,7 @@
 
     python -m benchmarks.conflicts
 
-8 fragments of 2,000 rows; a UDF of record batches, `s = 2 * id + v`, on one slot; somebody else, with pylance in a process of its own, acts when
+8 fragments of 2,000 rows; a UDF of record batches, `s = 2 * id + v`, on one slot; a concurrent writer, with pylance in a process of its own, acts when
 5,600 of the 16,000 rows were computed. Each operation runs with one commit at the end of 64 fragments, and with a commit after each fragment. Then the
 same backfill is called again. Results: benchmarks/results/conflicts.json.
 """

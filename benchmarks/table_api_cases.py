@@ -72,7 +72,7 @@ class Contestant(ABC):
         lance.dataset(self.path).add_columns(pa.schema([pa.field(column, self.work.data_type)]))
 
     def drop(self, column: str) -> None:
-        """Drops a column, and deletes its files as far as nobody sees them any more."""
+        """Drops a column, and deletes its files as far as no version names them."""
         lance.dataset(self.path).drop_columns([column])
 
     @abstractmethod
