@@ -128,7 +128,10 @@ class DatasetRef:
         return _open(self.uri, self.branch, None, self.storage_options)
 
     def snapshot_json(self) -> str:
-        """Returns table, version, incarnation and branch as the JSON that column metadata carries; never storage options."""
+        """Returns table, version, incarnation and branch as the JSON that column metadata carries.
+
+        Never storage options.
+        """
         return json.dumps(
             {"uri": self.uri, "version": self.version, "incarnation": self.incarnation, "branch": self.branch},
             sort_keys=True,
@@ -285,7 +288,10 @@ def _version_at(ref: DatasetRef, moment: datetime) -> int:
 
 
 def moments_of(dataset: lance.LanceDataset, versions: Collection[int]) -> str:
-    """Returns when versions were made, as text for a message; empty where that is not known any more."""
+    """Returns when versions were made, as text for a message.
+
+    Empty where that is not known any more.
+    """
     if not versions:
         return ""
     found = {v["version"]: _moment_of(v) for v in versions_of(dataset)}

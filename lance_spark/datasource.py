@@ -53,7 +53,10 @@ class LanceDataSource(DataSource):
     """
 
     def __init__(self, options: Mapping[str, str]) -> None:
-        """Keeps the options; nothing is parsed or opened before Spark says whether it reads or writes."""
+        """Keeps the options.
+
+        Nothing is parsed or opened before Spark says whether it reads or writes.
+        """
         self.options = {key.lower(): value for key, value in options.items()}
         self.pinned: DatasetRef | None = None
         self._spec: ScanSpec | None = None
@@ -87,7 +90,10 @@ class LanceDataSource(DataSource):
         return _for_catalog(schema, self.pinned, self.options) if "provider" in self.options else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Returns the reader of these columns at the pinned version; for a catalog table, at the latest. Runs on the driver."""
+        """Returns the reader of these columns at the pinned version.
+
+        For a catalog table, at the latest. Runs on the driver.
+        """
         from lance_spark.read.reader import LanceReader
 
         given = self.options if self.options.get("path") else {**_catalog_options(schema), **self.options}

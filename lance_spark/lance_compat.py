@@ -109,7 +109,10 @@ def is_taken_slot(error: BaseException) -> bool:
 
 
 def is_created_meanwhile(error: BaseException) -> bool:
-    """Tells whether the creation of a table was refused because another one came first; nothing was overwritten."""
+    """Tells whether the creation of a table was refused because another one came first.
+
+    Nothing was overwritten.
+    """
     return _says("Dataset already exists", "_versions/0.manifest", error=error)
 
 

@@ -31,7 +31,10 @@ def objects_beside(ref: DatasetRef) -> LanceObjects:
 
 @functools.lru_cache(maxsize=16)
 def open_session(uri: str, storage_options: tuple[tuple[str, str], ...]) -> LanceFileSession:
-    """Returns this process's file session for a table's directory; its paths are relative to that directory."""
+    """Returns this process's file session for a table's directory.
+
+    Its paths are relative to that directory.
+    """
     load_lance()
     from lance.file import LanceFileSession
 
@@ -117,7 +120,10 @@ class LanceObjects:
                 raise
 
     def remove_leftovers(self, prefix: str, *, older_than_s: float) -> int:
-        """Deletes what killed writers left on a mounted file system, and returns how many; object stores show no such things."""
+        """Deletes what killed writers left on a mounted file system, and returns how many.
+
+        Object stores show no such things.
+        """
         return 0 if self._local is None else self._local.remove_leftovers(prefix, older_than_s=older_than_s)
 
     @property

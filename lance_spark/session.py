@@ -58,7 +58,10 @@ def make_session(master: str = "local[*,4]") -> SparkSession:
 
 
 def _quiet_start() -> dict[str, bool | float | int | str | None]:
-    """Returns settings under which the JVM starts without log4j's own lines; none where the user has configured its logging."""
+    """Returns settings under which the JVM starts without log4j's own lines.
+
+    None where the user has configured its logging.
+    """
     import os
 
     import pyspark

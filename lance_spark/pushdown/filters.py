@@ -218,7 +218,10 @@ def _compare(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | No
 
 
 def _same_type(column: _Column, other: Predicate, schema: pa.Schema) -> _Column:
-    """Returns the other column where two columns may be compared; not floats, whose NaNs Lance compares by their bits."""
+    """Returns the other column where two columns may be compared.
+
+    Not floats, whose NaNs Lance compares by their bits.
+    """
     second, _ = _comparable(other, schema)
     if second.stored != column.stored or pa.types.is_floating(column.stored) or pa.types.is_dictionary(column.stored):
         raise UntranslatableError
@@ -261,7 +264,10 @@ def _in(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
 
 
 def _range(column: _Column, domain: Domain, values: Sequence[Any]) -> str | None:
-    """Returns the range from the smallest to the largest of many integers; other types are left to Spark."""
+    """Returns the range from the smallest to the largest of many integers.
+
+    Other types are left to Spark.
+    """
     if not pa.types.is_integer(column.stored):
         return None
     numbers = [int(value) for value in values]

@@ -57,7 +57,10 @@ class PartialAggregates:
 
 
 def _extreme(array: Array, fn: Literal["min", "max"], before: Array | None) -> Array | None:
-    """Returns the least or greatest of an array and what was found before, as an array of one; None where there is no value."""
+    """Returns the least or greatest of an array and what was found before, as an array of one.
+
+    None where there is no value.
+    """
     values = array.drop_null()
     if before is not None:
         values = pa.concat_arrays([before, values])

@@ -240,7 +240,10 @@ def _leaves(tree: _Whole | _Struct) -> Iterator[tuple[str, ...]]:
 
 
 def _dotted(path: tuple[str, ...]) -> str:
-    """A top-level name is taken literally by Lance, whatever is in it; parts of a path are quoted."""
+    """A top-level name is taken literally by Lance, whatever is in it.
+
+    Parts of a path are quoted.
+    """
     return path[0] if len(path) == 1 else ".".join(f"`{part}`" for part in path)
 
 

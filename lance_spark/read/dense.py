@@ -65,7 +65,10 @@ def undoubled(columns: StructType, dense: Sequence[str]) -> StructType:
 
 
 def split(batch: pa.RecordBatch, dense: Sequence[str]) -> pa.RecordBatch:
-    """Returns a batch with its dense columns in two, as :func:`doubled` says; values are not copied where no element is NULL."""
+    """Returns a batch with its dense columns in two, as :func:`doubled` says.
+
+    Values are not copied where no element is NULL.
+    """
     fields, arrays, others = list(batch.schema), list(batch.columns), []
     for name in dense:
         at = batch.schema.get_field_index(name)

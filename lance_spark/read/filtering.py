@@ -75,7 +75,10 @@ def usable(dataset: lance.LanceDataset, pushed: str | None, blobs: BlobHandling)
 
 
 def _malformed(text: str) -> str | None:
-    """Returns what is wrong with a filter that Lance would misunderstand, or say too little about; None otherwise."""
+    """Returns what is wrong with a filter that Lance would misunderstand, or say too little about.
+
+    None otherwise.
+    """
     bare = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|--[^\n]*", "", text)
     if re.search(r"\bIN\s*\(\s*\)", bare, re.IGNORECASE):
         return _EMPTY_LIST

@@ -185,7 +185,10 @@ def _statistics(uri: str, path: str, storage: tuple[tuple[str, str], ...]) -> tu
 
 
 def _column_bytes(uri: str, file: DataFile, storage: tuple[tuple[str, str], ...]) -> dict[int, int]:
-    """Returns the stored bytes of each field of a data file; nothing where the file cannot be asked."""
+    """Returns the stored bytes of each field of a data file.
+
+    Nothing where the file cannot be asked.
+    """
     try:
         with panics_as_errors():
             sizes = _statistics(uri, f"data/{file.path}", storage)

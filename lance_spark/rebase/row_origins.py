@@ -184,7 +184,10 @@ class Origins:
         return None if handle is None else handle.metadata
 
     def _addresses(self, handle: LanceFragment, rows: Offsets) -> tuple[Addresses, Mask] | None:
-        """Returns where rows of a fragment were in the older version, and which of them were there; None where row ids do not tell."""
+        """Returns where rows of a fragment were in the older version, and which of them were there.
+
+        None where row ids do not tell.
+        """
         if self._base is None or not self._base.has_stable_row_ids:
             return None
         ids = _ids(handle, rows)

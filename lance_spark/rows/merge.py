@@ -93,7 +93,10 @@ class Moved:
         return self if chosen.all() else Moved(old=self.old[chosen], new=self.new[chosen])
 
     def chunk(self, old: Offsets, values: pa.Array[Any]) -> Chunk:
-        """Returns values of old rows as values of the rows that they are now, ascending; without those that are not there any more."""
+        """Returns values of old rows as values of the rows that they are now, ascending.
+
+        Without those that are not there any more.
+        """
         now, inside = self.find(old)
         values = values if inside.all() else values.filter(pa.array(inside))
         if (now[1:] > now[:-1]).all():

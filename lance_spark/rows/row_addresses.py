@@ -288,7 +288,10 @@ def addresses_in(
 
 
 def look_up(dataset: lance.LanceDataset, ids: Addresses) -> tuple[Addresses, Mask]:
-    """Maps stable row ids to addresses; ids that the snapshot does not have are left out by pylance."""
+    """Maps stable row ids to addresses.
+
+    Ids that the snapshot does not have are left out by pylance.
+    """
     unique = distinct(ids)
     table = take_known_rows(dataset, unique.tolist(), [ROW_ID, ROW_ADDRESS])
     known = table.column(ROW_ID).to_numpy()

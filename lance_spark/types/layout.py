@@ -60,7 +60,10 @@ def same_layout(one: Kind, other: Kind) -> bool:
 
 
 def validity(array: Array) -> pa.Buffer | None:
-    """Returns an array's validity bitmap, starting at its first value; None where it has no NULLs."""
+    """Returns an array's validity bitmap, starting at its first value.
+
+    None where it has no NULLs.
+    """
     if array.null_count == 0 or pa.types.is_null(array.type):
         return None
     if array.offset % 8 == 0:
@@ -97,7 +100,10 @@ def offsets_of(array: Array) -> np.ndarray[Any, Any]:
 
 
 def filler(kind: Kind, length: int) -> Array:
-    """Returns an array of zeros, for values that a NULL hides; takes the types that a vector's elements may have."""
+    """Returns an array of zeros, for values that a NULL hides.
+
+    Takes the types that a vector's elements may have.
+    """
     kind = plain_type(kind)
     if pa.types.is_fixed_size_list(kind):
         return assemble(kind, length, [None], [filler(kind.value_type, length * kind.list_size)])
@@ -110,7 +116,10 @@ def filler(kind: Kind, length: int) -> Array:
 
 @functools.lru_cache(maxsize=1024)
 def _alignments(kind: Kind) -> tuple[int, ...]:
-    """Returns what Lance demands of the address of each buffer, in the order of `Array.buffers()`; 1 is no demand."""
+    """Returns what Lance demands of the address of each buffer, in the order of `Array.buffers()`.
+
+    1 is no demand.
+    """
     kind = plain_type(kind)
     own: tuple[int, ...]
     if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind):

@@ -88,7 +88,10 @@ def plain_item(kind: Kind) -> Kind:
 
 
 def fixed_width(kind: Kind) -> bool:
-    """Tells whether all values of a type have one width, as Lance's vectors need it; measured with formats 2.0 to 2.2."""
+    """Tells whether all values of a type have one width, as Lance's vectors need it.
+
+    Measured with formats 2.0 to 2.2.
+    """
     return bool(
         pa.types.is_primitive(kind)
         or pa.types.is_decimal(kind)

@@ -85,7 +85,10 @@ class RunWriter:
         self._runs: list[Run] = []
 
     def append(self, addresses: Addresses, values: pa.RecordBatch) -> None:
-        """Adds rows in any order; whether they are in the snapshot is looked at when they are sorted."""
+        """Adds rows in any order.
+
+        Whether they are in the snapshot is looked at when they are sorted.
+        """
         self._addresses.append(addresses)
         self._values.append(values)
         self._bytes += values.nbytes + addresses.nbytes

@@ -54,7 +54,10 @@ class RowCounts:
 
     @staticmethod
     def of(outcome: RangeOutcome) -> RowCounts:
-        """Returns what one range adds; the ranges of an assembled fragment have answered for its rows."""
+        """Returns what one range adds.
+
+        The ranges of an assembled fragment have answered for its rows.
+        """
         if outcome.assembled:
             return RowCounts(skipped=outcome.skipped, crashed=outcome.crashed)
         return RowCounts(
@@ -171,7 +174,10 @@ class FragmentStates:
         return None
 
     def _add_range(self, state: FragmentState, outcome: RangeOutcome, work: FragmentWork) -> FragmentWork | None:
-        """Adds one of several ranges; returns the work that assembles the fragment, once all of them have answered."""
+        """Adds one of several ranges.
+
+        Returns the work that assembles the fragment, once all of them have answered.
+        """
         state.answered.add(outcome.start)
         state.has_effect |= outcome.has_effect
         state.failed |= outcome.rows.failed

@@ -244,7 +244,10 @@ class GroupCommits:
         return {**jobs, "": left} if left else jobs
 
     def _drop_checkpoints(self, group: Sequence[RangeOutcome]) -> None:
-        """Deletes checkpoints of committed rows; the record and the column file have their values now."""
+        """Deletes checkpoints of committed rows.
+
+        The record and the column file have their values now.
+        """
         store = store_of(self._spec)
 
         def is_covered(entry: CheckpointEntry, outcome: RangeOutcome) -> bool:
@@ -306,7 +309,10 @@ class GroupCommits:
 
 
 def _left_over(prepared: Prepared) -> frozenset[str]:
-    """Returns the paths of checkpoints that earlier jobs have left; those of jobs that run are not among them."""
+    """Returns the paths of checkpoints that earlier jobs have left.
+
+    Those of jobs that run are not among them.
+    """
     others = [e for found in prepared.entries.values() for e in found if e.job_id != prepared.spec.job_id]
     if not others:
         return frozenset()

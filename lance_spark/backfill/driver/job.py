@@ -242,7 +242,10 @@ class BackfillJob:
     def _take(
         self, answer: RangeOutcome | Lost, spec: BackfillSpec, work: Mapping[int, FragmentWork], cluster: Cluster
     ) -> list[RangeOutcome]:
-        """Notes an answer, and returns it if it is a fragment that can be committed; submits what assembles one of several ranges."""
+        """Notes an answer, and returns it if it is a fragment that can be committed.
+
+        Submits what assembles one of several ranges.
+        """
         if isinstance(answer, Lost):
             for one in answer.task.work:
                 self._states.fails(one.fragment_id, answer.error)
@@ -294,7 +297,10 @@ class BackfillJob:
         return {**dict.fromkeys(unsettled, changing), **reasons}
 
     def _fragments_done(self) -> int:
-        """Returns how many of the fragments that the job was to fill are done; their rows may be in other fragments by now."""
+        """Returns how many of the fragments that the job was to fill are done.
+
+        Their rows may be in other fragments by now.
+        """
         if self._settled and not self._failed():
             return len(self._fragments)
         return sum(self._states.is_done(number) for number in self._fragments)
@@ -421,7 +427,10 @@ class BackfillJob:
         self._next_look = time.monotonic() + max(_LOOK_S, 20 * (time.monotonic() - began))
 
     def _underway(self) -> int:
-        """Returns the rows in checkpoints of fragments of which no range has ended; the others are counted by their outcomes."""
+        """Returns the rows in checkpoints of fragments of which no range has ended.
+
+        The others are counted by their outcomes.
+        """
         return sum(rows for source, rows in self._checkpointed.items() if source not in self._states.sources)
 
     def _show(self) -> None:

@@ -143,7 +143,10 @@ class FollowUps:
         return self._prepare(latest, inputs, follow_up)
 
     def settle(self, done: Mapping[int, str | None]) -> None:
-        """Notes what the last round has done, where no other follows; as :meth:`next_round` does first of all."""
+        """Notes what the last round has done, where no other follows.
+
+        As :meth:`next_round` does first of all.
+        """
         self._coverage = self._coverage.settled(done)
 
     def _prepare(self, latest: DatasetRef, inputs: tuple[FieldIdentity, ...], follow_up: FollowUp) -> NextRound:

@@ -58,7 +58,10 @@ def release(ref: DatasetRef, name: str) -> None:
 
 
 def remove_expired(dataset: lance.LanceDataset, *, now: float | None = None) -> None:
-    """Removes the tags that jobs have left behind and that have expired; one that cannot be removed now is left to the next job."""
+    """Removes the tags that jobs have left behind and that have expired.
+
+    One that cannot be removed now is left to the next job.
+    """
     at = time.time() if now is None else now
     try:
         for name in _names(dataset):

@@ -129,7 +129,10 @@ def null_filter(columns: Sequence[str]) -> str:
 
 
 def has_values(fragment: FragmentMetadata, target_ids: Sequence[int]) -> bool:
-    """Tells whether any data file of a fragment holds a target column; where none does, all of its rows are NULL."""
+    """Tells whether any data file of a fragment holds a target column.
+
+    Where none does, all of its rows are NULL.
+    """
     return bool(files_of(fragment, target_ids))
 
 

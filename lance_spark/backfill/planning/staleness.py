@@ -67,7 +67,10 @@ def _stale_rows(
     *,
     but_selected: bool,
 ) -> RowSet:
-    """Returns the rows of a fragment whose value is out of date; `committed` are the column files that records of this UDF version name."""
+    """Returns the rows of a fragment whose value is out of date.
+
+    `committed` are the column files that records of this UDF version name.
+    """
     spec = context.spec
     fragment = rows.fragment(plan.fragment_id)
     if fragment is None:

@@ -100,7 +100,10 @@ def own_rows(spec: BackfillSpec, follow_up: FollowUp, fragment: FragmentMetadata
 
 
 def _own(finder: ValueFinder, origin: Origin, version: int, follow_up: FollowUp) -> OwnResults:
-    """Returns the results of the job of a fragment; all of its rows where it was committed and the records of it are gone."""
+    """Returns the results of the job of a fragment.
+
+    All of its rows where it was committed and the records of it are gone.
+    """
     own = finder.own(origin.fragment)
     lost = not own.computed and not own.failed
     if lost and version == follow_up.snapshot_version and origin.fragment.id in follow_up.committed:

@@ -246,7 +246,10 @@ class ValueFinder:
         return RowSet.of(moved.new)
 
     def _entries(self, source: str) -> Sequence[CheckpointEntry]:
-        """Returns the checkpoints of a fragment, listed once; all of the key at once where an update mixed rows of many fragments."""
+        """Returns the checkpoints of a fragment, listed once.
+
+        All of the key at once where an update mixed rows of many fragments.
+        """
         if source not in self._listed and not self._knows_all:
             if len(self._listed) < _LISTED_ONE_BY_ONE:
                 self._listed[source] = self._store.find(self._spec.key, source)

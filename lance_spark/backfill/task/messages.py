@@ -108,7 +108,10 @@ class BackfillSpec:
 
     @property
     def lineage_after(self) -> int | None:
-        """Version from which on compactions are followed to find what was computed before; None where there is nothing."""
+        """Version from which on compactions are followed to find what was computed before.
+
+        None where there is nothing.
+        """
         return min(self.bases, default=None)
 
     @property

@@ -196,7 +196,10 @@ class _RangeRun:
         return self._whole(fragment, own) if self._work.is_whole else self._part(fragment, own)
 
     def _known(self, fragment: FragmentMetadata) -> OwnRows | None:
-        """Adds what is known of rows that were in other fragments, or had other input files; returns what this job has computed."""
+        """Adds what is known of rows that were in other fragments, or had other input files.
+
+        Returns what this job has computed.
+        """
         spec, follow_up = self._spec, self._spec.follow_up
         self._done = self._work.done
         with self._computation.timed("read"):

@@ -158,6 +158,9 @@ class Coverage:
         return unchanged and before.is_right(identity, compares_targets=bool(target_ids))
 
     def _may_have_come_to(self, fragment: FragmentMetadata, lineage: Lineage) -> bool:
-        """Tells whether an update may have moved covered rows to a fragment; not one that took rows of other fragments alone."""
+        """Tells whether an update may have moved covered rows to a fragment.
+
+        Not one that took rows of other fragments alone.
+        """
         touched = lineage.moved_from(fragment) or frozenset()
         return bool(touched) and (lineage.replaced or not touched <= self.others)

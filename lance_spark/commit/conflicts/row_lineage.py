@@ -164,7 +164,10 @@ class Lineage:
         return Lineage(dataset, after, states.get(upto, _State()), replaced=replaced)
 
     def moved_from(self, fragment: FragmentMetadata) -> frozenset[int] | None:
-        """Returns where an update may have taken a fragment's rows from; None where none made it."""
+        """Returns where an update may have taken a fragment's rows from.
+
+        None where none made it.
+        """
         found = [self._moved[file.path] for file in fragment.files if file.path in self._moved]
         return frozenset(np.concatenate(found).tolist()) if found else None
 
