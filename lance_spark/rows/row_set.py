@@ -137,11 +137,10 @@ class RowSet:
     def dumps(self) -> bytes:
         """Returns the portable serialisation of roaring bitmaps, in runs where those are shorter.
 
-        Equal sets have equal forms. All of a million rows are 230 bytes, 5,000 scattered ones 10
-        kB; compression of many makes little of the former.
+        All of a million rows are 230 bytes, 5,000 scattered ones 10 kB; compression of many makes
+        little of the former. Equal sets may have different forms.
         """
         packed = BitMap(self.bitmap)
-        # In the same containers whatever operations led to the set.
         packed.run_optimize()
         return packed.serialize()
 

@@ -84,19 +84,6 @@ def after_column_file(folder: str) -> Any:
     return _before(task._RangeRun, "_finish", lambda: hold(folder))
 
 
-def until_all_ranges_are_done(folder: str) -> Any:
-    """In tasks: each range that ends waits for the other one."""
-    real = task.Notes.leave
-
-    def leave(self: Any, *arguments: Any, **more: Any) -> None:
-        real(self, *arguments, **more)
-        deadline = time.monotonic() + 20
-        while self.all() is None and time.monotonic() < deadline:
-            time.sleep(0.02)
-
-    return patch.object(task.Notes, "leave", leave)
-
-
 IN_DRIVER: dict[str, tuple[type, str]] = {
     "before_commit": (GroupCommits, "_commit"),
     "before_record": (RecordStore, "append"),
@@ -115,10 +102,7 @@ def _is_thread_of(job_id: str) -> bool:
     return threading.current_thread().name == f"lance-spark-{job_id}"
 
 
-IN_TASKS = {
-    hook.__name__: hook
-    for hook in (in_read, in_checkpoint, in_column_file, after_column_file, until_all_ranges_are_done)
-}
+IN_TASKS = {hook.__name__: hook for hook in (in_read, in_checkpoint, in_column_file, after_column_file)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

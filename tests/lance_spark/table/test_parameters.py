@@ -287,7 +287,7 @@ def make_more(table: Table, first: int, last: int) -> None:
 @both
 def test_shuffling_of_tasks_is_refused_by_name(db: Connection, log: Log, method: str) -> None:
     table = with_column(db, log.doubling())
-    with pytest.raises(OptionError, match=r"task_shuffle_diversity.*Spark gives the next range"):
+    with pytest.raises(OptionError, match=r"task_shuffle_diversity.*any free slot takes the next range"):
         run(table, method, "y", task_shuffle_diversity=8)
     assert log.rows() == []
 

@@ -170,7 +170,7 @@ def finished_and_not_committed(lab: Lab, *, checkpoints: bool) -> lance_spark.Ta
     flush_s = 0 if checkpoints else 1000
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("lance_spark.backfill.driver.group_commit.GroupCommits._commit", refuse)
-        with pytest.raises(OSError, match="the store is down"):
+        with pytest.raises(lance_spark.BackfillIncompleteError, match="the store is down"):
             run(table, task_size=1000, batch_checkpoint_flush_interval_seconds=flush_s)
     assert lab.new_calls() == Counter(range(ROWS))
     assert len(values_files(table)) == (ROWS // BATCH if checkpoints else 0)

@@ -21,14 +21,12 @@ from tests.support.drivers import driver
 from tests.support.faults import (
     BATCH,
     Lab,
-    checkpoint_files,
     run,
     unused_files,
     value,
     values_of,
     wrong_rows,
 )
-from tests.support.hooks import hooked
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
@@ -153,14 +151,3 @@ def test_a_driver_with_three_jobs_that_is_killed_at_a_random_moment(tmp_path: Pa
             run(table)
             assert lab.new_calls() == Counter(range(ROWS))
             assert wrong_rows(table) == []
-
-
-def test_two_tasks_that_both_complete_a_fragment_leave_one_file(lab: Lab):
-    table = lab.table(80, 80)
-    with hooked({"until_all_ranges_are_done": str(lab.home)}):
-        result = run(table, task_size=40, job_id="until_all_ranges_are_done")
-    assert (result.status, result.fragments_done, result.rows_computed) == ("DONE", 1, 80)
-    assert len(result.versions) == 1
-    assert wrong_rows(table) == []
-    assert unused_files(table.uri) == set()
-    assert checkpoint_files(table) == []
