@@ -110,6 +110,7 @@ def test_a_killed_driver_of_a_cluster_is_resumed(cluster: Cluster, lab: Lab):
     assert unused_files(table.uri) == set()
 
 
+@pytest.mark.long
 def test_rows_that_kill_their_worker_are_found_on_a_cluster(cluster: Cluster, lab: Lab):
     table = lab.table(ROWS, FRAGMENT_ROWS)
     lab.order({200: "segfault"})
@@ -186,6 +187,7 @@ def test_a_backfill_over_connect_computes_resumes_and_finds_killers(
     assert wrong_rows(tables["killing"]) == [13]
 
 
+@pytest.mark.long
 def test_ctrl_c_over_connect_ends_the_tasks_on_the_server(connect_url: str, lab: Lab):
     table = lab.table()
     lab.order({95: "wait"})

@@ -60,7 +60,7 @@ def test_a_job_in_a_session_of_ours_leaves_the_terminal_clean(tmp_path: Path):
     assert done.stderr.replace("WARNING: Using incubator modules: jdk.incubator.vector\n", "") == ""
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_who_has_configured_logging_sees_all_of_it(tmp_path: Path):
     (tmp_path / "log4j2.properties").write_text("rootLogger.level = warn\n")
     done = run(SCRIPT, tmp_path, SPARK_CONF_DIR=str(tmp_path), LANCE_LOG="warn")

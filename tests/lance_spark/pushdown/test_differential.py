@@ -215,7 +215,7 @@ def test_the_reference_conversion_gives_the_types_that_the_package_gives() -> No
 def test_rows_are_the_same_with_pushdown_without_it_and_from_parquet(
     spark: SparkSession, plain_spark: SparkSession, tmp_path: Path
 ) -> None:
-    tally = differ(spark, plain_spark, tmp_path, groups(4), first_seed=1)
+    tally = differ(spark, plain_spark, tmp_path, groups(6), first_seed=1)
     # Spark answers some of the drawn filters without a scan: what was never pushed has more turns.
     for extra in range(MOST_EXTRA_TURNS):
         types = sorted({name for name, _ in rare_pairs(tally, 1)})
