@@ -113,7 +113,7 @@ class ValueFinder:
     """Finds values for the rows of one fragment.
 
     Attributes:
-        missing_files: Column files that turned out not to be there.
+        missing_files: Column files and checkpoints that turned out not to be usable.
     """
 
     def __init__(self, context: RoundContext, rows: SnapshotRows) -> None:
@@ -314,13 +314,18 @@ class ValueFinder:
             usable &= RowSet.span(entry.start, entry.stop)
         else:
             usable &= RowSet.of(moved.new[slice(*np.searchsorted(moved.old, [entry.start, entry.stop]))])
-        chunk = read_entry(self._store, entry, key, source, moved) if usable else None
-        if chunk is None:
+        if not usable or entry.path in self.missing_files:
             return
-        offsets, values = chunk
-        if not self._takes_nulls(entry.job_id):
-            offsets = offsets[np.asarray(values.is_valid())]
-        chosen = usable & RowSet.of(offsets)
+        if moved is None and entry.rows == entry.stop - entry.start and self._takes_nulls(entry.job_id):
+            chosen = usable  # its name says it all, and it is read once, when its values are
+        else:
+            chunk = read_entry(self._store, entry, key, source, moved)
+            if chunk is None:
+                return
+            offsets, values = chunk
+            if not self._takes_nulls(entry.job_id):
+                offsets = offsets[np.asarray(values.is_valid())]
+            chosen = usable & RowSet.of(offsets)
         if chosen:
             served.entries.append(
                 EntryPiece(offsets=chosen.to_numpy(), entry=entry, key=key, source=source, moved=moved)
