@@ -11,6 +11,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from lance_spark.pushdown.rule import is_classic
+
 _SIZES = (
     "spark.master",
     "spark.dynamicAllocation.enabled",
@@ -71,11 +73,6 @@ def _quiet_start() -> dict[str, bool | float | int | str | None]:
         return {}
     configuration = Path(__file__).with_name("log4j2.properties").as_uri()
     return {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={configuration}"}
-
-
-def is_classic(spark: SparkSession) -> bool:
-    """Tells whether a session has its JVM in this process's reach; over Connect it has not."""
-    return type(spark).__module__ == "pyspark.sql.session"
 
 
 def known_slots(spark: SparkSession) -> int | None:

@@ -37,8 +37,8 @@ from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
 from lance_spark.jobs.progress import Progress
+from lance_spark.pushdown.rule import is_classic
 from lance_spark.read.filtering import check_filter
-from lance_spark.session import is_classic
 from lance_spark.table_view import describe, render_html
 from lance_spark.tabular import Data, write_rows
 from lance_spark.types.storable import RESERVED

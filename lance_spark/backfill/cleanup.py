@@ -13,7 +13,7 @@ from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import StoredUdfError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.objects import checkpoint_place, checkpoint_store
-from lance_spark.staging.orphans import cleanup as cleanup_staging
+from lance_spark.staging.orphans import remove_orphans
 
 
 def cleanup(
@@ -52,7 +52,7 @@ def cleanup(
         # Checkpoints first: those that stay may point to finished column files that no one has
         # committed yet.
         needed = _clean_checkpoints(ref, older_than, checkpoint)
-    return cleanup_staging(uri, storage_options, older_than=older_than, needed=needed)
+    return remove_orphans(uri, storage_options, older_than=older_than, needed=needed)
 
 
 def _clean_checkpoints(ref: DatasetRef, older_than: timedelta, location: str | None) -> set[str]:

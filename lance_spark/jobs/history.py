@@ -17,6 +17,7 @@ from lance_spark.errors import JobNotFoundError
 from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quoted, read_rows
 from lance_spark.objects import objects_beside
+from lance_spark.staging.area import is_running
 
 HEARTBEAT_S = 10.0
 _DEAD_AFTER_S = 90.0
@@ -127,7 +128,7 @@ class JobHistory:
     def _is_alive(self, record: JobRecord) -> bool:
         process = json.loads(record.process)
         if process["host"] == socket.gethostname():
-            return _is_running(process["pid"]) and _started(process["pid"]) == process["started"]
+            return is_running(process["pid"]) and _started(process["pid"]) == process["started"]
         payload = self._objects.get(f"jobs/{record.staging_id}/heartbeat")
         last = record.updated_at.timestamp() if payload is None else float(json.loads(payload)["at"])
         return time.time() - last < _DEAD_AFTER_S
@@ -135,16 +136,6 @@ class JobHistory:
 
 def _order(record: JobRecord) -> tuple[Any, ...]:
     return (record.launched_at, record.status in ENDED, record.updated_at)
-
-
-def _is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _started(pid: int) -> str | None:

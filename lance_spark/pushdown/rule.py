@@ -34,7 +34,7 @@ def enable_pushdown(spark: SparkSession) -> bool:
     Returns:
         Whether the rule is active. If not, the reason is logged at level INFO.
     """
-    jvm = getattr(spark, "_jvm", None) if _is_classic(spark) else None
+    jvm = getattr(spark, "_jvm", None) if is_classic(spark) else None
     if jvm is None:
         _LOG.info("pushdown is not available over Spark Connect; use the options `columns` and `filter`")
         return False
@@ -50,12 +50,13 @@ def enable_pushdown(spark: SparkSession) -> bool:
 
 def disable_pushdown(spark: SparkSession) -> None:
     """Takes the rule out of a session again. Queries that are planned already keep what it did."""
-    jvm = getattr(spark, "_jvm", None) if _is_classic(spark) else None
+    jvm = getattr(spark, "_jvm", None) if is_classic(spark) else None
     if jvm is not None:
         _set_rules(spark, jvm, [rule for rule in _rules(spark) if not _is_ours(rule)])
 
 
-def _is_classic(spark: SparkSession) -> bool:
+def is_classic(spark: SparkSession) -> bool:
+    """Tells whether a session has its JVM in this process's reach; over Connect it has not."""
     # A Connect session raises on `_jvm`, with an error that says to use the classic one.
     return type(spark).__module__ == "pyspark.sql.session"
 

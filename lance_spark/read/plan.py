@@ -1,4 +1,4 @@
-"""Cuts a scan into partitions: :func:`plan_tasks`, a pure function of the fragments' sizes.
+"""Cuts a scan into partitions: :func:`plan_scan_tasks`, a pure function of the fragments' sizes.
 
 Fragments are taken in the order of the table. A fragment bigger than a partition is cut into ranges
 of equal length, small ones are packed together until a partition is full: a partition is either one
@@ -79,7 +79,7 @@ class CutRule:
     prefix: int | None = None
 
 
-def plan_tasks(fragments: Sequence[FragmentSize], rule: CutRule) -> list[ScanTask]:
+def plan_scan_tasks(fragments: Sequence[FragmentSize], rule: CutRule) -> list[ScanTask]:
     """Cuts fragments into partitions that together hold every live row exactly once, in the order of the table.
 
     With `rule.prefix`, together they hold exactly the first so many live rows.

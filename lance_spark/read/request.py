@@ -13,7 +13,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from lance_spark.errors import OptionError
 from lance_spark.read.columns import Projection, table_schema
 from lance_spark.read.filtering import IndexAnswer, ask_index, both, check_filter, usable
-from lance_spark.read.plan import CutRule, ScanTask, plan_tasks
+from lance_spark.read.plan import CutRule, ScanTask, plan_scan_tasks
 from lance_spark.read.sizes import FragmentSize, ScanSize, measure
 from lance_spark.read.spec import AggregateCall, ScanSpec
 
@@ -90,7 +90,7 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
         storage=ref.storage_options,
     )
     if selection is None:
-        tasks = plan_tasks(size.fragments, _rule(options, spec, prefix=limit))
+        tasks = plan_scan_tasks(size.fragments, _rule(options, spec, prefix=limit))
     else:
         tasks = _filtered(ref, options, spec, size, selection)
         if options.limit is not None:
@@ -200,14 +200,14 @@ def _filtered(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanS
     if answer is None or (answer.exact and answer.matches is None):
         # Many matches: an index would be searched again by every task. Reading the column is
         # cheaper.
-        tasks = plan_tasks(size.fragments, _rule(options, spec, splittable=can_mask, physical=True))
+        tasks = plan_scan_tasks(size.fragments, _rule(options, spec, splittable=can_mask, physical=True))
         return [replace(t, use_index=False) for t in tasks]
     if answer.matches is None:
-        return plan_tasks(size.fragments, _rule(options, spec, splittable=False))
+        return plan_scan_tasks(size.fragments, _rule(options, spec, splittable=False))
     found = [_matching(f, answer, size.row_bytes) for f in size.fragments if f.fragment_id in answer.matches]
     unknown = [f for f in size.fragments if f.fragment_id not in answer.covered]
-    rest = plan_tasks(unknown, _rule(options, spec, splittable=can_mask, physical=True))
-    return plan_tasks(found, _rule(options, spec, splittable=False)) + [replace(t, use_index=False) for t in rest]
+    rest = plan_scan_tasks(unknown, _rule(options, spec, splittable=can_mask, physical=True))
+    return plan_scan_tasks(found, _rule(options, spec, splittable=False)) + [replace(t, use_index=False) for t in rest]
 
 
 def _matching(fragment: FragmentSize, answer: IndexAnswer, row_bytes: float) -> FragmentSize:

@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
     from lance_spark.commit.conflicts.row_lineage import Lineage
 
-OnStale = Literal["null", "error"]
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CarryPlan:
@@ -59,7 +57,7 @@ class CarryPlan:
     snapshot: DatasetRef
     targets: Targets
     inputs: tuple[FieldIdentity, ...]
-    on_stale: OnStale
+    on_stale: Literal["null", "error"]
     max_bytes: int | None
 
 

@@ -234,7 +234,7 @@ class Staging:
         if not is_local(self.uri):
             return True
         by = json.loads(marker)
-        return by["host"] != socket.gethostname() or _is_alive(by["pid"])
+        return by["host"] != socket.gethostname() or is_running(by["pid"])
 
     def find_data_files(self) -> list[str]:
         """Returns the names in `data/` of all data files of the job, also where only sidecars are."""
@@ -491,7 +491,8 @@ def _delete(session: LanceFileSession, path: str) -> None:
             raise
 
 
-def _is_alive(pid: int) -> bool:
+def is_running(pid: int) -> bool:
+    """Tells whether a process of this machine runs."""
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

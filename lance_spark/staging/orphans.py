@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     import lance
 
 
-def cleanup(
+def remove_orphans(
     uri: str,
     storage_options: Mapping[str, str] | None = None,
     *,

@@ -40,7 +40,7 @@ _SYSTEM_COLUMNS = ("_row_created_at_version", "_row_last_updated_at_version", "_
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillPlan:
+class ColumnWritePlan:
     """What one backfill writes. Picklable: tasks and the commit get it.
 
     Attributes:
@@ -80,9 +80,9 @@ class BackfillPlan:
     carry_over_max_bytes: int | None
 
 
-def plan_backfill(
+def plan_column_write(
     ref: DatasetRef, schema: StructType, options: WriteOptions, write_spec: Mapping[str, Any] | None, *, overwrite: bool
-) -> BackfillPlan:
+) -> ColumnWritePlan:
     """Plans a backfill; see :meth:`lance_spark.write.column_writer.LanceBackfillWriter.plan`.
 
     Args:
@@ -116,7 +116,7 @@ def plan_backfill(
     _refuse_unsupported(fields, dataset)
     inputs, inputs_from = _inputs(options.input_columns, spec.get("input_columns"), named, dataset, ref.uri)
     by_row_id = address == ROW_ID and dataset.has_stable_row_ids
-    return BackfillPlan(
+    return ColumnWritePlan(
         snapshot=snapshot,
         source=schema,
         columns=pa.schema([pa.field(address, pa.int64()), *fields, *(dataset.schema.field(n) for n in verify)]),

@@ -45,7 +45,7 @@ from lance_spark.staging.column_file import ColumnFiles
 from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
 from lance_spark.staging.placeholder_files import UntouchedFiles
 from lance_spark.types import WriteConverter
-from lance_spark.write.column_write_plan import BackfillPlan, plan_backfill
+from lance_spark.write.column_write_plan import ColumnWritePlan, plan_column_write
 from lance_spark.write.sorted_runs import Run, RunWriter, merge_runs
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         staging: The job's files.
     """
 
-    def __init__(self, backfill: BackfillPlan, policy: CommitPolicy) -> None:
+    def __init__(self, backfill: ColumnWritePlan, policy: CommitPolicy) -> None:
         self.backfill = backfill
         self.staging = Staging(
             uri=backfill.snapshot.uri, storage_options=backfill.snapshot.storage_options, job_id=new_id()
@@ -113,7 +113,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         policy = CommitPolicy.of(
             options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
         )
-        backfill = plan_backfill(ref, schema, options, write_spec, overwrite=overwrite)
+        backfill = plan_column_write(ref, schema, options, write_spec, overwrite=overwrite)
         refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
         return LanceBackfillWriter(backfill, policy)
 

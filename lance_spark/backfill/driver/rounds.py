@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_fragments
-from lance_spark.backfill.planning.planner import MOST_BASES, Prepared
+from lance_spark.backfill.planning.planner import MOST_BASES, Prepared, few_versions
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.messages import BackfillSpec, FollowUp, OnStale
@@ -153,7 +153,7 @@ class FollowUps:
         dataset = latest.open()
         self._rounds += 1
         spec = self._spec_at(latest, inputs, follow_up)
-        self._versions = _some([dataset.version, *self._versions])
+        self._versions = [*few_versions([dataset.version, *self._versions])]
         records = RecordStore(latest).load(spec.column)
         names = [name for name in spec.input_names if name in dataset.schema.names]
         sizes = measure(dataset, names, None, blob_bytes=False, storage=latest.storage_options)
@@ -248,8 +248,3 @@ class FollowUps:
                 )
             targets.append(by_id[by_name[name].id])
         return targets
-
-
-def _some(versions: list[int]) -> list[int]:
-    """Returns the newest versions and the oldest one: each that is opened takes up to 160 MB for a table of 100,000 fragments."""
-    return versions if len(versions) <= MOST_BASES else [*versions[: MOST_BASES - 1], versions[-1]]

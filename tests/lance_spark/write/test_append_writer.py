@@ -35,7 +35,7 @@ from lance_spark.errors import (
     SchemaMismatchError,
 )
 from lance_spark.staging import area as staging_module
-from lance_spark.staging.orphans import cleanup
+from lance_spark.staging.orphans import remove_orphans as cleanup
 from lance_spark.write import append_writer as writer_module
 from lance_spark.write.append_writer import LanceAppendWriter
 from lance_spark.write.messages import RowsWritten

@@ -28,7 +28,7 @@ from lance_spark.errors import (
 from lance_spark.objects import LanceObjects
 from lance_spark.staging import area as staging
 from lance_spark.staging import column_file
-from lance_spark.staging.orphans import cleanup
+from lance_spark.staging.orphans import remove_orphans as cleanup
 from lance_spark.write.append_writer import LanceAppendWriter
 from tests.lance_spark.write.appends import batches, ids_in, plan, unused_files, write
 from tests.lance_spark.write.backfills import (
@@ -133,7 +133,7 @@ def test_an_abort_after_the_committed_version_was_cleaned_up_keeps_the_files(
     rows = lance.dataset(str(path)).count_rows()
     lance.dataset(str(path)).delete("id = 0")
     lance.dataset(str(path)).cleanup_old_versions(older_than=timedelta(0))
-    monkeypatch.setattr(staging, "_is_alive", lambda _: False)
+    monkeypatch.setattr(staging, "is_running", lambda _: False)
     job.abort([message])
     assert len(lance.dataset(str(path)).to_table()) == rows - 1
     assert_readable_and_clean(path)

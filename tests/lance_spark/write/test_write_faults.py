@@ -16,7 +16,7 @@ import psutil
 import pyarrow as pa
 import pytest
 
-from lance_spark.staging.orphans import cleanup
+from lance_spark.staging.orphans import remove_orphans as cleanup
 from tests.lance_spark.write.appends import unused_files
 from tests.lance_spark.write.fault_jobs import PARTITIONS, ROWS
 from tests.support.processes import daemons, free_port
