@@ -96,9 +96,11 @@ def test_rows_that_a_restore_brought_back_are_computed_though_an_input_was_rewri
     lance.dataset(lab.uri).update({"x": "x + 1000"}, where="id < 4")
     assert table.backfill("v", **WHOLE).status == "DONE"
     lance.dataset(lab.uri, version=before).restore()
-    lab.rewrite("x", pa.array([i * 7 for i in range(10)]))
+    lab.rewrite("x", pa.array([*range(9), 900]))
+    lab.calls()
     assert table.backfill("v", **WHOLE).status == "DONE"
     assert wrong(lab.uri) == []
+    assert lab.calls() == [0, 1, 2, 3, 900], "the rows that were deleted in between, and the one that changed"
     assert table.backfill("v", stale=True, **WHOLE).status == "DONE"
     assert wrong(lab.uri) == []
 
