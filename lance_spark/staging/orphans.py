@@ -53,14 +53,14 @@ def remove_orphans(
         # commit now.
         staging.close_job()
         candidates = set(staging.find_data_files())
-        keep = _referenced(ref, candidates)
+        keep = referenced_files(ref, candidates)
         if not (candidates - keep).isdisjoint(needed):
             continue  # its markers tell a later cleanup which files it wrote
         deleted += staging.sweep(keep=keep)
     return deleted
 
 
-def _referenced(ref: DatasetRef, candidates: set[str]) -> set[str]:
+def referenced_files(ref: DatasetRef, candidates: set[str]) -> set[str]:
     """Returns the candidates that some version references.
 
     Newest first, where the leftovers of a commit are found soonest.

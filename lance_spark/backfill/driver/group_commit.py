@@ -28,7 +28,7 @@ from lance_spark.errors import ColumnNotFoundError, CommitConflictError, CommitI
 from lance_spark.jobs.history import JobHistory
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import missing_data_files, staged_jobs
-from lance_spark.staging.job_end import finish
+from lance_spark.staging.orphans import referenced_files
 from lance_spark.staging.placeholder_files import UntouchedFiles
 from udf_runtime.checkpoint import CheckpointEntry
 
@@ -128,17 +128,21 @@ class GroupCommits:
                     store.delete(entry)
 
     def sweep_ended_jobs(self) -> None:
-        """Deletes files that earlier jobs of the same values have left, where no checkpoint refers to any of them any more."""
+        """Deletes files of earlier jobs of the same values that no checkpoint refers to any more.
+
+        Only of jobs whose driver has ended them: one that seems dead may be about to commit. A file
+        that any version of any branch names stays.
+        """
         spec, snapshot = self._spec, self._spec.snapshot
         found = store_of(spec).find_all(spec.key).values()
         referred = {entry.job_id for entries in found for entry in entries if entry.kind == "reference"}
         staged = set(staged_jobs(snapshot.uri, snapshot.storage_options)) - {spec.staging.job_id}
         for job in JobHistory(snapshot).jobs() if staged else ():
-            ended = job.status in ("PARTIAL", "FAILED", "CANCELLED", "DEAD") and job.key == spec.key.digest
+            ended = job.status in ("PARTIAL", "FAILED", "CANCELLED") and job.key == spec.key.digest
             if ended and job.staging_id in staged and job.job_id not in referred:
                 staging = replace(spec.staging, job_id=job.staging_id)
-                read = replace(snapshot, version=job.read_version, incarnation=None)
-                finish(staging, read, (), unless_named=staging.find_data_files())
+                staging.close_job()
+                staging.sweep(keep=referenced_files(snapshot, set(staging.find_data_files())))
 
     def leaves_files(self) -> bool:
         """Tells whether there are column files of this job that are finished and not committed."""

@@ -345,7 +345,7 @@ class BackfillJob:
                 finish(spec.staging, spec.snapshot, sorted(done.files), unless_named=self._staged_here)
             if status == "DONE":
                 self._commits.sweep_ended_jobs()
-        except OSError as error:
+        except (OSError, LanceSparkError) as error:
             _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
         result = self._result(status)
         _LOG.info(

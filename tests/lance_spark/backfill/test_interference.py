@@ -230,3 +230,16 @@ def test_an_error_that_nothing_expects_ends_a_job_with_an_error_of_ours(lab: Lab
     with pytest.raises(BackfillIncompleteError, match="StopIteration") as error:
         table.backfill("v", **WHOLE)
     assert isinstance(error.value.__cause__, (StopIteration, RuntimeError))
+
+
+def test_a_branch_keeps_the_files_of_a_job_that_ended_badly(lab: Lab):
+    table = lab.make(pa.table({"id": range(ROWS)}), rows_per_file=10)
+    table.add_columns({"v": lab.udf(bad=frozenset({35}))})
+    with pytest.raises(BackfillIncompleteError):
+        table.backfill("v", **WHOLE)
+    lance.dataset(lab.uri).create_branch("kept")
+    lab.rewrite("v", pa.array(range(100, 110)))
+    lab.switch.write_text("0")
+    assert table.backfill("v", **WHOLE).status == "DONE"
+    branch = lance.dataset(lab.uri).checkout_version(("kept", None))
+    assert branch.to_table(columns=["v"], filter="id < 30")["v"].to_pylist() == [*range(30)]
