@@ -356,8 +356,7 @@ def _counts(job: JobRecord | BackfillJobResult) -> dict[str, str | None]:
     return {
         "rows": (
             f"{job.rows_selected:,} selected: {job.rows_computed:,} computed, {job.rows_from_checkpoint:,} from "
-            "checkpoints, "
-            f"{job.rows_skipped:,} skipped, {job.rows_failed:,} failed"
+            f"checkpoints, {job.rows_skipped:,} skipped, {job.rows_failed:,} failed"
         ),
         "fragments": f"{job.fragments_done:,} of {job.fragments_total:,}",
         "versions": ", ".join(map(str, job.versions)) or "none",

@@ -253,8 +253,7 @@ class WriteOptions:
     on_stale: Literal["null", "error"] = _option(
         _one_of("null", "error"),
         "null or error",
-        "Backfill: what becomes of a row whose input columns a concurrent writer changed: it gets "
-        "no value, or nothing "
+        "Backfill: what becomes of a row whose input columns a concurrent writer changed: it gets no value, or nothing "
         "is committed.",
         default="null",
     )
@@ -268,8 +267,7 @@ class WriteOptions:
         _boolean,
         "true or false",
         "Commit to an object store that ignores conditional puts, where writers at once lose each other's rows. "
-        "Default: the environment "
-        "variable LANCE_SPARK_ALLOW_UNSAFE_COMMITS, else false.",
+        "Default: the environment variable LANCE_SPARK_ALLOW_UNSAFE_COMMITS, else false.",
     )
     column_options: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = dataclasses.field(default=(), metadata={})
     storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})

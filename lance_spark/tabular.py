@@ -165,6 +165,5 @@ def _refuse_others(names: Sequence[str], schema: pa.Schema) -> None:
     if others:
         raise SchemaMismatchError(
             f"the data has columns that are not there: {', '.join(map(repr, others))} - nothing was written - its "
-            "columns may be "
-            f"{', '.join(map(repr, schema.names))}"
+            f"columns may be {', '.join(map(repr, schema.names))}"
         )

@@ -90,9 +90,8 @@ def parse_transforms(transforms: object) -> tuple[dict[str, str], list[Computed]
             )
         if not udf.is_columns:
             raise RegistrationError(
-                f"UDF {udf.name!r} makes one column, and there is no name for it - in add_columns - give "
-                f"{{'name': {udf.name}}}; "
-                "without a name only a UDF is taken that returns Columns[T]"
+                f"UDF {udf.name!r} makes one column, and there is no name for it - in add_columns - give {{'name': "
+                f"{udf.name}}}; without a name only a UDF is taken that returns Columns[T]"
             )
         return {}, [Computed(udf=udf, columns=tuple(UnpackedUDF(udf).output_columns))]
     if not transforms:
@@ -120,8 +119,7 @@ def _single(name: str, value: object) -> UDF:
     if udf.is_columns:
         raise RegistrationError(
             f"UDF {udf.name!r} makes several columns, so it cannot be the value of one - column {name!r} - pass it by "
-            "itself: "
-            f"add_columns({udf.name}), or add_columns(UnpackedUDF({udf.name}, prefix='...'))"
+            f"itself: add_columns({udf.name}), or add_columns(UnpackedUDF({udf.name}, prefix='...'))"
         )
     if not bound:
         return udf
@@ -145,8 +143,7 @@ def _check(dataset: lance.LanceDataset, sql: Mapping[str, str], computed: Sequen
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
             raise RegistrationError(
                 f"the expression {expression!r} is not valid: {error} - column {name!r} of {dataset.uri} - expressions "
-                "are Lance SQL over the "
-                "table's columns; nothing was added"
+                "are Lance SQL over the table's columns; nothing was added"
             ) from error
 
 

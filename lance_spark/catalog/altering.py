@@ -109,8 +109,7 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF
     if unknown:
         raise RegistrationError(
             f"{', '.join(map(repr, unknown))} cannot be altered here - column {path!r} - give path with udf (and "
-            "input_columns, recreate), or "
-            "path with name, nullable, data_type"
+            "input_columns, recreate), or path with name, nullable, data_type"
         )
     if "udf" not in alteration:
         _check_plain(dataset, path, alteration)
@@ -134,8 +133,7 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF
     if has != udf.data_type and not alteration.get("recreate"):
         raise RegistrationError(
             f"UDF {udf.name!r} returns {udf.data_type}, column {path!r} is {has} - in {dataset.uri} - give it "
-            f"data_type={has}, or say "
-            "'recreate': True to drop the column with all its values and add it anew"
+            f"data_type={has}, or say 'recreate': True to drop the column with all its values and add it anew"
         )
     check_udf(dataset, udf, (("", path),))
     if alteration.get("recreate"):

@@ -169,8 +169,7 @@ def _columns_now(dataset: lance.LanceDataset, column: str, binding: Binding) -> 
     if missing:
         raise RegistrationError(
             f"sibling columns are gone: {', '.join(map(repr, missing))} - computed together with {column!r} in "
-            f"{dataset.uri} - drop the "
-            "remaining ones, and add all of them again"
+            f"{dataset.uri} - drop the remaining ones, and add all of them again"
         )
     return tuple((field, siblings[field]) for field, _ in binding.columns)
 
@@ -203,8 +202,7 @@ def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tu
     if gone:
         raise RegistrationError(
             f"input columns are gone: {', '.join(map(repr, gone))} - of UDF {binding.udf_name!r}, which computes "
-            f"{column!r} in {dataset.uri} - "
-            "give the column a UDF of other inputs with alter_columns"
+            f"{column!r} in {dataset.uri} - give the column a UDF of other inputs with alter_columns"
         )
     return tuple(known[number] for number in binding.input_ids)
 

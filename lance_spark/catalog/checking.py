@@ -97,8 +97,7 @@ def _mismatch(
 ) -> RegistrationError:
     return RegistrationError(
         f"type mismatch: parameter {parameter!r} of UDF {udf.name!r} takes {wants}, column {field.name!r} is "
-        f"{field.type} - in {dataset.uri} - "
-        "correct the annotation, or bind another column with (udf, ['column', ...])"
+        f"{field.type} - in {dataset.uri} - correct the annotation, or bind another column with (udf, ['column', ...])"
     )
 
 
@@ -180,6 +179,5 @@ def check_new_names(dataset: lance.LanceDataset, names: Sequence[str]) -> None:
     if nested:
         raise RegistrationError(
             f"column {nested[0]!r} would be a field inside a struct, which cannot be computed by itself - in "
-            f"{dataset.uri} - "
-            "compute the whole struct, or a column of its own"
+            f"{dataset.uri} - compute the whole struct, or a column of its own"
         )

@@ -39,8 +39,7 @@ def to_udf(given: object) -> UDF | None:
     if kind not in known:
         raise RegistrationError(
             f"PySpark UDF {func.__name__!r} computes no value per row (evalType {kind}) - a column needs one value per "
-            "row - give a scalar "
-            "udf, pandas_udf or arrow_udf"
+            "row - give a scalar udf, pandas_udf or arrow_udf"
         )
     return UDF.define(func, kind=known[kind], data_type=_plain(to_arrow_type(returns)))
 

@@ -136,8 +136,7 @@ def refuse_changed_fields(
     )
     raise CommitConflictError(
         f"columns {', '.join(map(repr, changed))} were dropped or changed, or do not take NULL any more, while rows "
-        f"for them were written ({events}) - "
-        f"at {uri}, version {head.version} - nothing was committed; write again",
+        f"for them were written ({events}) - at {uri}, version {head.version} - nothing was committed; write again",
         uri=uri,
     )
 

@@ -103,9 +103,8 @@ def commit_columns(
     landing = commit.landing
     _logger.info(
         "backfill of %s committed to %s as version %d: %d rows in %d fragments, read at version %d, inputs %s (from "
-        "%s), %d rows carried "
-        "over, %d NULL because their inputs changed, %d fragments and %d rows gone meanwhile, %d new rows without a "
-        "value, %d retries (job %s)",
+        "%s), %d rows carried over, %d NULL because their inputs changed, %d fragments and %d rows gone meanwhile, %d "
+        "new rows without a value, %d retries (job %s)",
         ", ".join(result.columns), result.uri, result.version, result.rows, result.fragments, change.read_version,
         ", ".join(result.input_columns) or "none", result.inputs_from, result.rows_carried, result.rows_nulled,
         len(result.fragments_gone), result.rows_gone, result.new_rows, result.retries, job_id,

@@ -103,8 +103,7 @@ def run_rounds(
         return _resolve_unknown(ref, job_id, since, unanswered)
     raise CommitConflictError(
         f"other writers kept committing first: gave up after {rounds.retries} retries, the last time because of: "
-        f"{outcome.error} - "
-        f"at {ref.uri} - nothing was committed; try again, or raise commit_max_retries",
+        f"{outcome.error} - at {ref.uri} - nothing was committed; try again, or raise commit_max_retries",
         uri=ref.uri,
     ) from outcome.error
 
@@ -138,9 +137,8 @@ def _resolve_unknown(ref: DatasetRef, job_id: str, since: int, error: Exception)
         ) from error
     raise CommitOutcomeUnknownError(
         f"the store failed before it said whether the commit happened: {error} - at {ref.uri}, job {job_id} - written "
-        "files are kept; "
-        "call lance_spark.last_commit(path) when the store answers again: it shows the job if it was committed, else "
-        "write again",
+        "files are kept; call lance_spark.last_commit(path) when the store answers again: it shows the job if it was "
+        "committed, else write again",
         uri=ref.uri,
     ) from error
 

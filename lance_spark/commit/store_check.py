@@ -76,12 +76,10 @@ def refuse_unsafe_store(uri: str, storage: Mapping[str, str], *, allow: bool) ->
     if not safe:
         parts = urlsplit(uri)
         raise UnsafeStoreError(
-            "the object store ignores conditional puts: it took two versions under one name, so of writers that "
-            "commit at the same time all "
-            f"but one would lose what they wrote, and none would notice - at {parts.scheme}://{parts.netloc}, asked "
-            f"for {uri} - nothing was "
-            "committed; use a store with conditional puts (If-None-Match), or, where never more than one writer "
-            "commits, allow it with "
+            "the object store ignores conditional puts: it took two versions under one name, so of writers that commit "
+            "at the same time all but one would lose what they wrote, and none would notice - at "
+            f"{parts.scheme}://{parts.netloc}, asked for {uri} - nothing was committed; use a store with conditional "
+            "puts (If-None-Match), or, where never more than one writer commits, allow it with "
             f"option('{ALLOW_OPTION}', 'true') or {ALLOW_VARIABLE}=true",
             uri=uri,
         )
@@ -136,10 +134,8 @@ def keeps_conditions(probe: str, storage: Mapping[str, str]) -> bool:
 def _unknown(probe: str, error: Exception) -> CommitError:
     return CommitError(
         f"whether the store keeps conditional puts could not be found out: {error} - at {probe} - nothing was "
-        "committed; check that the "
-        "store answers, and that objects can be written there, or commit without asking, with "
-        f"option('{ALLOW_OPTION}', 'true') or "
-        f"{ALLOW_VARIABLE}=true",
+        "committed; check that the store answers, and that objects can be written there, or commit without asking, "
+        f"with option('{ALLOW_OPTION}', 'true') or {ALLOW_VARIABLE}=true",
         uri=probe,
     )
 

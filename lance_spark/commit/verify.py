@@ -78,12 +78,10 @@ def refuse_lost_files(snapshot: DatasetRef, version: int, parts: Mapping[int, Fr
         raise _deleted(snapshot)
     raise CommitOutcomeUnknownError(
         "column files were deleted while they were committed, as by a cleanup of files that no version names, so that "
-        "the columns cannot be "
-        f"read in {len(lost)} fragments ({', '.join(map(str, lost[:_SOME]))}{', ...' if len(lost) > _SOME else ''}) - "
-        f"at {snapshot.uri}, "
-        f"version {version} - restore version {version - 1}: lance.dataset(path, version={version - 1}).restore(), "
-        "then write again, or run "
-        "the backfill again",
+        f"the columns cannot be read in {len(lost)} fragments "
+        f"({', '.join(map(str, lost[:_SOME]))}{', ...' if len(lost) > _SOME else ''}) - at {snapshot.uri}, version "
+        f"{version} - restore version {version - 1}: lance.dataset(path, version={version - 1}).restore(), then write "
+        "again, or run the backfill again",
         uri=snapshot.uri,
     )
 
@@ -156,7 +154,6 @@ def take_back(
     except (LanceSparkError, OSError, ValueError) as error:
         raise CommitOutcomeUnknownError(
             f"the table changed while the values were committed, and the values could not be taken back: {error} - at "
-            f"{snapshot.uri}, "
-            f"fragments {', '.join(map(str, list(parts)[:10]))} - backfill these fragments again",
+            f"{snapshot.uri}, fragments {', '.join(map(str, list(parts)[:10]))} - backfill these fragments again",
             uri=snapshot.uri,
         ) from error

@@ -103,8 +103,7 @@ class CarryOver:
         except MissingFileError as error:
             raise CommitConflictError(
                 f"{error}: a cleanup of files that no version names came between writing and committing - at "
-                f"{head.uri} - nothing was "
-                "committed; read the table again and write again",
+                f"{head.uri} - nothing was committed; read the table again and write again",
                 uri=head.uri,
                 fragments=list(fragments),
             ) from error
@@ -194,9 +193,8 @@ class CarryOver:
         uri, version = versions.head.dataset.uri, versions.head.dataset.version
         return CommitConflictError(
             f"input columns of {count} rows changed since version {self._plan.snapshot.version}, so their values are "
-            f"not right any more{more} - at "
-            f"{uri}, version {version}, fragment {number} - nothing was committed; read the table again and write "
-            f"again, or {advice}",
+            f"not right any more{more} - at {uri}, version {version}, fragment {number} - nothing was committed; read "
+            f"the table again and write again, or {advice}",
             uri=uri,
             fragments=[number],
         )
@@ -208,10 +206,9 @@ class CarryOver:
         if limit is not None and self._carried_bytes > limit:
             raise CommitConflictError(
                 f"rows moved while the values were written, and {self._carried_bytes} bytes of values or more are to "
-                "be carried over to where "
-                f"they are now; option carry_over_max_bytes allows {limit} - at {self._staging.uri} - nothing was "
-                "committed; read the table "
-                "again and write again, or raise the limit",
+                f"be carried over to where they are now; option carry_over_max_bytes allows {limit} - at "
+                f"{self._staging.uri} - nothing was committed; read the table again and write again, or raise the "
+                "limit",
                 uri=self._staging.uri,
                 fragments=[number],
             )

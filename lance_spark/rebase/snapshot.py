@@ -31,10 +31,8 @@ def cleaned_up(snapshot: DatasetRef, why: object) -> CommitImpossibleError:
     """Returns the error for rows that may have moved or changed where nothing tells it."""
     return CommitImpossibleError(
         f"rows may have moved or changed since version {snapshot.version}, which the values were computed on, and what "
-        "tells of it was cleaned "
-        f"up: {why} - at {snapshot.uri} - nothing was committed; read the table again and write again; to keep a "
-        "version while a long write "
-        "runs, tag it (Table.backfill: protect_snapshot=True)",
+        f"tells of it was cleaned up: {why} - at {snapshot.uri} - nothing was committed; read the table again and "
+        "write again; to keep a version while a long write runs, tag it (Table.backfill: protect_snapshot=True)",
         uri=snapshot.uri,
     )
 

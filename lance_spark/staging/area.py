@@ -206,9 +206,8 @@ class Staging:
         if not self.is_open():
             raise CommitError(
                 "the job has ended before its commit: it was aborted, or what it wrote is not there any more because "
-                "the table was deleted or "
-                f"made anew, or cleaned up - at {self.uri}, job {self.job_id} - nothing was committed; read the table "
-                "and write again",
+                f"the table was deleted or made anew, or cleaned up - at {self.uri}, job {self.job_id} - nothing was "
+                "committed; read the table and write again",
                 uri=self.uri,
             )
 
@@ -513,9 +512,8 @@ def _in_parallel(act: Callable[[_S], _T], items: Iterable[_S]) -> list[_T]:
 def _job_is_over(staging: Staging) -> CommitError:
     return CommitError(
         f"this task attempt came too late: its job has ended - job {staging.job_id}, table {staging.uri} - nothing to "
-        "do if another "
-        "attempt of the task succeeded, as Spark arranges for speculative tasks; if every task says so, the table was "
-        "deleted meanwhile, or "
-        "executors do not see the driver's files: write to a location that all machines share",
+        "do if another attempt of the task succeeded, as Spark arranges for speculative tasks; if every task says so, "
+        "the table was deleted meanwhile, or executors do not see the driver's files: write to a location that all "
+        "machines share",
         uri=staging.uri,
     )

@@ -242,8 +242,7 @@ class ColumnFile:
         if table.num_rows != rows:
             raise CommitError(
                 f"the snapshot returned {table.num_rows} of {rows} old values - fragment {self._fragment.fragment_id}, "
-                f"rows {start} to "
-                f"{start + rows - 1} - nothing was committed; check that the table's files are there",
+                f"rows {start} to {start + rows - 1} - nothing was committed; check that the table's files are there",
                 uri=self._file.name,
             )
         return table
@@ -320,9 +319,8 @@ class ColumnFiles:
     def _disorder(self, fragment_id: int) -> CommitError:
         return CommitError(
             "the rows of a fragment did not arrive together and in order, as the planner rule promised - fragment "
-            f"{fragment_id} of "
-            f"{self._rows.dataset.uri} - nothing was committed; call lance_spark.disable_pushdown(spark) and write "
-            "again",
+            f"{fragment_id} of {self._rows.dataset.uri} - nothing was committed; call "
+            "lance_spark.disable_pushdown(spark) and write again",
             uri=self._rows.dataset.uri,
         )
 

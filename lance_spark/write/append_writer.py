@@ -240,9 +240,8 @@ class LanceAppendWriter(DataSourceArrowWriter):
             shown = ", ".join(missing[:_SHOWN_FILES])
             raise CommitError(
                 f"{len(missing)} of {len(names)} data files that this job wrote were deleted before it could commit "
-                f"them ({shown}) - "
-                f"at {self.ref.uri} - nothing was committed; write again, and clean up only what is older than the "
-                "longest job",
+                f"them ({shown}) - at {self.ref.uri} - nothing was committed; write again, and clean up only what is "
+                "older than the longest job",
                 uri=self.ref.uri,
             )
 

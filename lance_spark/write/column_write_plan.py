@@ -142,14 +142,12 @@ def _address_column(schema: StructType, uri: str) -> str:
         what = "both _rowaddr and _rowid" if found else "neither _rowaddr nor _rowid"
         raise SchemaMismatchError(
             f"a backfill needs one column that says which row each value is for, and there is {what} - writing to "
-            f"{uri} - read the table "
-            "with option('with_row_address', True) and write the column _rowaddr along"
+            f"{uri} - read the table with option('with_row_address', True) and write the column _rowaddr along"
         )
     if not isinstance(schema[found[0]].dataType, LongType):
         raise SchemaMismatchError(
             f"column {found[0]!r} must be a bigint, as it was read, but is {schema[found[0]].dataType.simpleString()} "
-            f"- writing to {uri} - "
-            "write it unchanged"
+            f"- writing to {uri} - write it unchanged"
         )
     return found[0]
 
@@ -197,20 +195,17 @@ def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None,
     if not _same_place(uri, ref.uri):
         raise SnapshotError(
             f"the row addresses are of another table, {uri} - writing to {ref.uri} - they mean other rows here; write "
-            f"to {uri}, or join on "
-            "a key with a read of this table"
+            f"to {uri}, or join on a key with a read of this table"
         )
     if branch is not None:
         raise SnapshotError(
             f"the row addresses are of branch {branch!r}, and a DataFrame write goes to the main branch - writing to "
-            f"{ref.uri} - "
-            "read the main branch"
+            f"{ref.uri} - read the main branch"
         )
     if version is not None and version != carried["version"]:
         raise SnapshotError(
             f"the row addresses were read at version {carried['version']}, but option 'version' says {version} - "
-            f"writing to {ref.uri} - "
-            "leave the option out: the DataFrame knows its version"
+            f"writing to {ref.uri} - leave the option out: the DataFrame knows its version"
         )
     return replace(ref, version=int(carried["version"]), branch=None, incarnation=carried.get("incarnation"))
 
@@ -218,18 +213,15 @@ def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None,
 def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]) -> DatasetRef:
     if version is None:
         raise SnapshotError(
-            "the row addresses have lost the version that they were read at, as they do in mapInArrow, cast, union "
-            "and full outer joins - "
-            f"writing to {ref.uri} - say it with option('version', N), where N is the version that was read; addresses "
-            "of one version mean "
-            "other rows in another"
+            "the row addresses have lost the version that they were read at, as they do in mapInArrow, cast, union and "
+            f"full outer joins - writing to {ref.uri} - say it with option('version', N), where N is the version that "
+            "was read; addresses of one version mean other rows in another"
         )
     known = {json.loads(text).get("version") for text in planned} - {None}
     if known and version not in known:
         raise SnapshotError(
             f"option 'version' says {version}, but the query reads row addresses at version {known.pop()} - writing to "
-            f"{ref.uri} - name the "
-            "version that was read"
+            f"{ref.uri} - name the version that was read"
         )
     return ref.pin(version)
 
@@ -252,8 +244,7 @@ def _carried(text: object, uri: str) -> dict[str, Any]:
     if not isinstance(carried, dict) or not all(isinstance(carried.get(key), kind) for key, kind in shape.items()):
         raise SnapshotError(
             f"the metadata of the row addresses is damaged: {_TABLE} is {str(text)[:200]!r} - writing to {uri} - "
-            "select the column as it "
-            "was read, or say the version with option('version', N)"
+            "select the column as it was read, or say the version with option('version', N)"
         )
     return carried
 
@@ -275,8 +266,7 @@ def _open(snapshot: DatasetRef) -> lance.LanceDataset:
     except VersionNotFoundError as error:
         raise SnapshotError(
             f"version {snapshot.version}, which the rows were read at, is not there any more: it was cleaned up, or "
-            "the table was made anew "
-            f"- at {snapshot.uri} - read the table again"
+            f"the table was made anew - at {snapshot.uri} - read the table again"
         ) from error
     if dataset.data_storage_version in ("0.1", "legacy"):
         raise UnsupportedTypeError(

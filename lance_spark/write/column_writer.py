@@ -180,9 +180,8 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         except VersionNotFoundError as error:
             raise SnapshotError(
                 f"version {snapshot.version}, which the rows were read at, was cleaned up while tasks of the write "
-                f"ran: {error} - at {snapshot.uri} "
-                "- nothing was committed; read the table again and write again; to keep a version while a long write "
-                "runs, tag it"
+                f"ran: {error} - at {snapshot.uri} - nothing was committed; read the table again and write again; to "
+                "keep a version while a long write runs, tag it"
             ) from error
 
     def _verified(
@@ -281,9 +280,8 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             twice = sorted({i for i in ids if ids.count(i) > 1})
             raise CommitError(
                 "rows of one fragment arrived in several tasks, which the planner rule had promised not to happen - "
-                "fragments "
-                f"{twice[:10]} of {self.staging.uri} - nothing was committed; call lance_spark.disable_pushdown(spark) "
-                "and write again",
+                f"fragments {twice[:10]} of {self.staging.uri} - nothing was committed; call "
+                "lance_spark.disable_pushdown(spark) and write again",
                 uri=self.staging.uri,
             )
         if runs:
@@ -350,8 +348,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         if missing:
             raise CommitConflictError(
                 f"{len(missing)} of {len(names)} written files are not there any more, as after a cleanup beside the "
-                "write - "
-                f"at {self.staging.uri}, {missing[0]} - nothing was committed; write again",
+                f"write - at {self.staging.uri}, {missing[0]} - nothing was committed; write again",
                 uri=self.staging.uri,
                 fragments=[part.fragment_id for part in fragments if part.staged.name in missing],
             )

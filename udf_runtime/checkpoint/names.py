@@ -22,8 +22,7 @@ def quote(text: str) -> str:
     if not 0 < len(quoted) <= _MOST_BYTES:
         raise ValueError(
             f"{text[:40]!r} has {len(quoted)} bytes as part of a file name - at most {_MOST_BYTES}, and at least one, "
-            "are possible - "
-            "give a shorter name, of ASCII letters and digits"
+            "are possible - give a shorter name, of ASCII letters and digits"
         )
     return quoted
 

@@ -35,8 +35,7 @@ def open_in_memory(parameter: str, column: pa.Array[Any]) -> list[BinaryIO | Non
     ):
         raise UdfDefinitionError(
             f"parameter {parameter!r} takes a blob, and its column holds {column.type} - where rows are given to the "
-            "UDF - "
-            "give a binary column, or open_blobs= to the runner"
+            "UDF - give a binary column, or open_blobs= to the runner"
         )
     return [None if value is None else io.BytesIO(value) for value in column.to_pylist()]
 

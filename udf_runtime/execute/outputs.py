@@ -85,15 +85,13 @@ class Output:
         except CONVERSION_ERRORS as error:
             raise UdfOutputError(
                 f"UDF {self.udf!r} returned {type(result).__name__} that is no {self.data_type}: "
-                f"{shortened(message_of(error))} - "
-                "in the batch - return one value per row, of the UDF's data_type",
+                f"{shortened(message_of(error))} - in the batch - return one value per row, of the UDF's data_type",
                 udf=self.udf,
             ) from error
         if len(array) != rows:
             raise UdfOutputError(
                 f"UDF {self.udf!r} returned {len(array)} row{'' if len(array) == 1 else 's'} for a batch of {rows} - "
-                "in the batch - "
-                "return one value per input row",
+                "in the batch - return one value per input row",
                 udf=self.udf,
             )
         return self._fit(array)
@@ -104,8 +102,7 @@ class Output:
         if not can_become(array.type, self.data_type):
             raise UdfOutputError(
                 f"UDF {self.udf!r} returned values of the wrong type: expected {self.data_type}, got {array.type} - in "
-                "the batch - "
-                "convert the result, or declare another data_type",
+                "the batch - convert the result, or declare another data_type",
                 udf=self.udf,
             )
         try:
@@ -200,8 +197,7 @@ class Output:
         where = "in the batch" if row is None else f"row {row} of the batch"
         return UdfOutputError(
             f"UDF {self.udf!r} returned a value that does not fit: expected {self.data_type}, got "
-            f"{shortened(message_of(error))} - "
-            f"{where} - convert the result, or declare another data_type",
+            f"{shortened(message_of(error))} - {where} - convert the result, or declare another data_type",
             udf=self.udf,
             row=row,
         )

@@ -99,8 +99,7 @@ class StreamCalls:
         if not isinstance(results, Iterable):
             raise UdfOutputError(
                 f"UDF {self.setting.udf.name!r} returned {type(results).__name__} instead of an iterator of results - "
-                "in the batch - "
-                "yield one result per batch",
+                "in the batch - yield one result per batch",
                 udf=self.setting.udf.name,
             )
         return results

@@ -75,8 +75,7 @@ def checkpoint_bounds(
     if minimum > maximum:
         raise UdfDefinitionError(
             f"min_checkpoint_size={minimum} is above the largest checkpoint of {maximum} rows - among the checkpoint "
-            "sizes - "
-            "lower it, or raise checkpoint_size and max_checkpoint_size"
+            "sizes - lower it, or raise checkpoint_size and max_checkpoint_size"
         )
     return minimum, maximum, min(max(checkpoint, minimum), maximum) if given else minimum
 

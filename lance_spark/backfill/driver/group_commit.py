@@ -306,8 +306,7 @@ class GroupCommits:
             )
             raise CommitImpossibleError(
                 f"the column has {change} - column {column!r} of {prepared.spec.snapshot.uri} - nothing more is "
-                "committed; run the "
-                "backfill again: it computes all rows with the UDF of the latest version",
+                "committed; run the backfill again: it computes all rows with the UDF of the latest version",
                 uri=prepared.spec.snapshot.uri,
             )
 

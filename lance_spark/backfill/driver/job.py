@@ -121,8 +121,7 @@ class BackfillJob:
             raise BackfillIncompleteError(
                 f"the backfill ended by an error that is not expected: {type(error).__name__}: {error} - column "
                 f"{', '.join(self.prepared.columns)} of {spec.snapshot.uri}, version {spec.snapshot.version}, job "
-                f"{spec.job_id} - what was "
-                "computed is kept; run it again, and report the error if it comes again",
+                f"{spec.job_id} - what was computed is kept; run it again, and report the error if it comes again",
                 result=self._result("FAILED"),
             ) from error
 
@@ -321,10 +320,8 @@ class BackfillJob:
         spec = self.prepared.spec
         return (
             f"the backfill is incomplete: {'; '.join(parts)} - column {', '.join(self.prepared.columns)} of "
-            f"{spec.snapshot.uri}, version "
-            f"{spec.snapshot.version}, job {spec.job_id} - get_errors({spec.job_id!r}) has every error; what was "
-            "computed is kept, so run it "
-            "again when the cause is gone"
+            f"{spec.snapshot.uri}, version {spec.snapshot.version}, job {spec.job_id} - get_errors({spec.job_id!r}) "
+            "has every error; what was computed is kept, so run it again when the cause is gone"
         )
 
     def _close(self, status: Status, message: str | None) -> None:
@@ -350,8 +347,7 @@ class BackfillJob:
         result = self._result(status)
         _LOG.info(
             "backfill of %s in %s ended %s: %d rows selected, %d computed, %d from checkpoints, %d skipped, %d of %d "
-            "fragments, versions %s, "
-            "%.1f s (job %s)%s",
+            "fragments, versions %s, %.1f s (job %s)%s",
             ", ".join(self.prepared.columns), spec.snapshot.uri, status, result.rows_selected, result.rows_computed,
             result.rows_from_checkpoint, result.rows_skipped, result.fragments_done, result.fragments_total, list(result.versions),
             time.monotonic() - self._began, spec.job_id, "" if message is None else f": {message}",

@@ -218,10 +218,9 @@ class FollowUps:
             if dropped is not None:
                 raise CommitImpossibleError(
                     f"input column {column.name!r} was dropped ({dropped.text}), and rows that need it "
-                    f"changed{moments_of(latest.open(), [dropped.version])} "
-                    f"- at {latest.uri}, version {latest.version}, read at version {self._versions[-1]} - nothing more "
-                    "is committed; what was computed is "
-                    "kept; give the column another UDF, or drop it",
+                    f"changed{moments_of(latest.open(), [dropped.version])} - at {latest.uri}, version "
+                    f"{latest.version}, read at version {self._versions[-1]} - nothing more is committed; what was "
+                    "computed is kept; give the column another UDF, or drop it",
                     uri=latest.uri,
                 )
 
@@ -240,10 +239,8 @@ class FollowUps:
             if judgement.verdict is not Verdict.VALID:
                 raise CommitImpossibleError(
                     f"the values cannot be applied: {judgement.reason}{moments_of(latest.open(), judgement.versions)} "
-                    f"- at {latest.uri}, version "
-                    f"{latest.version}, read at version {self._versions[-1]} - nothing more is committed; what was "
-                    "computed is kept, and serves a "
-                    "column that is the same",
+                    f"- at {latest.uri}, version {latest.version}, read at version {self._versions[-1]} - nothing more "
+                    "is committed; what was computed is kept, and serves a column that is the same",
                     uri=latest.uri,
                 )
             targets.append(by_id[by_name[name].id])

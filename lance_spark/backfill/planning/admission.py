@@ -27,8 +27,7 @@ def check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
         if gpus < udf.num_gpus:
             problems.append(
                 f"{counted(udf.num_gpus, 'GPU')}, and an executor has {gpus:g} (spark.executor.resource.gpu.amount): "
-                "drop the "
-                "requirement, or start executors with GPUs"
+                "drop the requirement, or start executors with GPUs"
             )
     local = (spark.conf.get("spark.master", None) or "").startswith("local")
     cores = known_slots(spark) if local else float(spark.conf.get("spark.executor.cores", None) or 0) or None

@@ -118,8 +118,7 @@ class BackfillPlan:
         if not self.stable_row_ids:
             lines.append(
                 "  note         the table has no stable row ids: where the history of a compaction was cleaned up, "
-                "moved rows are "
-                "computed again"
+                "moved rows are computed again"
             )
         if not self.has_work:
             lines.append("  nothing to do")

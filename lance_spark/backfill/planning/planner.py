@@ -224,16 +224,14 @@ def _udf(
     if given.is_columns != bool(fields[0]) or (given.is_columns and {f.name for f in kinds} != set(fields)):
         raise RegistrationError(
             f"UDF {given.name!r} returns {given.data_type}, which are not the columns "
-            f"{', '.join(repr(c) for _, c in outputs)} - in {ref.uri} - "
-            "pass a UDF of the same output"
+            f"{', '.join(repr(c) for _, c in outputs)} - in {ref.uri} - pass a UDF of the same output"
         )
     for field, name in outputs:
         kind = kinds.field(field).type if field else kinds
         if kind != value_type(dataset.schema.field(name)):
             raise RegistrationError(
                 f"UDF {given.name!r} returns {kind}, column {name!r} is {dataset.schema.field(name).type} - in "
-                f"{ref.uri} - give it "
-                "data_type= of the column"
+                f"{ref.uri} - give it data_type= of the column"
             )
     return given, check_udf(dataset, given, outputs), outputs
 

@@ -91,9 +91,8 @@ class FragmentRecord:
     def __post_init__(self) -> None:
         if not self.nulls <= self.computed or not self.failed.isdisjoint(self.computed):
             raise ValueError(
-                f"rows computed as NULL are computed, and failed ones are not - in a record of fragment "
-                f"{self.fragment_id} - "
-                "correct the sets"
+                "rows computed as NULL are computed, and failed ones are not - in a record of fragment "
+                f"{self.fragment_id} - correct the sets"
             )
 
 

@@ -81,8 +81,7 @@ def refuse_renamed(change: ColumnsToCommit, head: Head, uri: str) -> None:
         if name != column.name:
             raise CommitConflictError(
                 f"column {column.name!r} was renamed to {name!r} while its values were computed - at {uri}, version "
-                f"{head.dataset.version}, read "
-                f"at version {change.read_version} - {change.advice}",
+                f"{head.dataset.version}, read at version {change.read_version} - {change.advice}",
                 uri=uri,
             )
 
@@ -98,8 +97,7 @@ def refuse_overwritten(change: ColumnsToCommit, head: Head, changes: Sequence[Ch
         last = overwritten[-1]
         raise CommitImpossibleError(
             f"the table was overwritten: {last.text}{moments_of(head.dataset, [last.version])} - at {uri}, read at "
-            "version "
-            f"{change.read_version} - {change.advice}",
+            f"version {change.read_version} - {change.advice}",
             uri=uri,
         )
 
@@ -127,8 +125,7 @@ def conflict_error(
         hint = ", and name the columns that the values depend on with option('input_columns', ...): all were assumed"
     return CommitConflictError(
         f"{len(blocked)} of {len(change.fragments)} fragments changed since version {change.read_version}, so that the "
-        "values do not fit: "
-        f"{parts} - at {uri}, version {version} - {done}; {change.advice}{hint}",
+        f"values do not fit: {parts} - at {uri}, version {version} - {done}; {change.advice}{hint}",
         uri=uri,
         fragments=sorted(blocked),
     )
