@@ -164,9 +164,6 @@ class NoStage:
     def blank(self, dataset: Any, fragment_id: int, columns: Any) -> Any:
         raise NotImplementedError(fragment_id)
 
-    def remove_remains(self, version: int) -> None:
-        raise NotImplementedError
-
 
 def column_change(dataset: lance.LanceDataset, fragment: int, file: str, size: int) -> Any:
     """Returns the change that fills column `v`, computed from `id`, of a fragment of a version."""

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import properties_of, run_rounds
-from lance_spark.commit.conflicts.history import UNDONE_KEY, events_between
-from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
+from lance_spark.commit.conflicts.history import events_between
+from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.verify import take_back
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError
+from lance_spark.errors import CommitConflictError
 
 if TYPE_CHECKING:
     import lance
-    from lance.fragment import FragmentMetadata
+    from lance import LanceOperation
 
 _logger = logging.getLogger(__name__)
 
@@ -28,17 +28,9 @@ def commit_rows(
 ) -> CommitResult:
     """Commits new fragments as one version, on top of whatever came first.
 
-    Runs in Spark's commit process, without a session.
-
-    Args:
-        ref: The table; its version is not looked at.
-        change: The fragments and what they are for.
-        job_id: Identifies the job over attempts; a second commit with the same id returns the
-            result of the first.
-        policy: Bounds of the retries; by default as the environment says.
-
-    Returns:
-        What was committed.
+    Runs in Spark's commit process, without a session. The version of `ref` is not looked at. A
+    second commit with the same `job_id` returns the result of the first. By default the environment
+    bounds the retries.
 
     Raises:
         CommitConflictError: A concurrent writer dropped or changed columns of the table meanwhile,
@@ -47,11 +39,12 @@ def commit_rows(
             known. The files must be kept.
         CommitError: The commit did not happen, for another reason.
     """
+    policy = policy or CommitPolicy.of(None)
 
     def one_round(head: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
-        return _commit_rows_once(ref, head, change, job_id, retries)
+        return _commit_rows_once(ref, head, change, job_id, retries, policy)
 
-    result = run_rounds(ref, job_id, change.read_version or 0, one_round, policy or CommitPolicy.of(None))
+    result = run_rounds(ref, job_id, change.read_version or 0, one_round, policy)
     _logger.info(
         "%s of %d rows in %d fragments committed to %s as version %d after %d retries (job %s)",
         result.operation, result.rows, result.fragments, result.uri, result.version, result.retries, job_id,
@@ -60,7 +53,12 @@ def commit_rows(
 
 
 def _commit_rows_once(
-    ref: DatasetRef, head: lance.LanceDataset | None, change: RowsToCommit, job_id: str, retries: int
+    ref: DatasetRef,
+    head: lance.LanceDataset | None,
+    change: RowsToCommit,
+    job_id: str,
+    retries: int,
+    policy: CommitPolicy,
 ) -> CommitResult | Lost | Unknown:
     from lance import LanceOperation
 
@@ -80,7 +78,7 @@ def _commit_rows_once(
     if head is None or change.mode == "overwrite":
         operation = LanceOperation.Overwrite(change.schema, fragments)
     else:
-        refuse_changed_fields(head, change.fields, _used_fields(fragments), ref.uri, change.read_version)
+        _refuse_changed_fields(head, change, ref.uri)
         operation = LanceOperation.Append(fragments)
     outcome = attempt_commit(
         # Read version 0 creates: pylance refuses it where a table came first, so that a creation
@@ -96,21 +94,11 @@ def _commit_rows_once(
         return outcome
     landed = outcome.dataset
     if head is not None and change.mode == "append" and landed.version != head.version + 1:
-        _check_slipped_append(landed, change, ref, job_id)
+        _refuse_slipped(landed, change, ref, job_id, policy)
     return dataclasses.replace(result, version=landed.version)
 
 
-def _used_fields(fragments: Collection[FragmentMetadata]) -> frozenset[int]:
-    return frozenset(field for fragment in fragments for file in fragment.files for field in file.fields)
-
-
-def refuse_changed_fields(
-    head: lance.LanceDataset,
-    fields: Collection[FieldIdentity],
-    used: frozenset[int],
-    uri: str,
-    read_version: int | None,
-) -> None:
+def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: str) -> None:
     """Refuses new rows whose columns are not the table's columns any more.
 
     Measured: pylance accepts an append whose column was dropped, renamed or cast meanwhile, and the
@@ -120,6 +108,8 @@ def refuse_changed_fields(
         CommitConflictError: A column was dropped, renamed, cast, or made anew, or may not hold NULL
             any more; or the table was created with other columns meanwhile.
     """
+    fields = change.fields
+    used = {field for fragment in change.fragments for file in fragment.files for field in file.fields}
     now = {(field.id, field.name, field.type): field for field in field_identities(head.lance_schema)}
     changed = [f.name for f in fields if not used.isdisjoint(f.ids) and (f.id, f.name, f.type) not in now]
     nullable = {f.id for f in fields if f.nullable or used.isdisjoint(f.ids)}
@@ -128,10 +118,9 @@ def refuse_changed_fields(
     changed += [f.name for f in now.values() if not f.nullable and (f.id in nullable or used.isdisjoint(f.ids))]
     if not changed:
         return
-    since = 0 if read_version is None else read_version
     events = ", ".join(
         f"{e.name} at version {e.version}"
-        for e in events_between(head, since, head.version)
+        for e in events_between(head, change.read_version or 0, head.version)
         if e.name in ("Project", "Merge", "Overwrite", "Restore", "unknown")
     )
     raise CommitConflictError(
@@ -141,26 +130,26 @@ def refuse_changed_fields(
     )
 
 
-def _check_slipped_append(landed: lance.LanceDataset, change: RowsToCommit, ref: DatasetRef, job_id: str) -> None:
+def _refuse_slipped(
+    landed: lance.LanceDataset, change: RowsToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
+) -> None:
     """Takes rows out again that landed where columns had changed between look and commit."""
     from lance import LanceOperation
 
+    ours = {file.path for fragment in change.fragments for file in fragment.files}
+
+    def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
+        ids = [f.fragment_id for f in head.get_fragments() if any(d.path in ours for d in f.metadata.files)]
+        return (
+            LanceOperation.Delete(
+                updated_fragments=[], deleted_fragment_ids=ids, predicate="rows of a commit that is undone"
+            )
+            if ids
+            else None
+        )
+
     try:
-        refuse_changed_fields(landed, change.fields, _used_fields(change.fragments), ref.uri, change.read_version)
+        _refuse_changed_fields(landed, change, ref.uri)
     except CommitConflictError:
-        ours = {file.path for fragment in change.fragments for file in fragment.files}
-        ids = [f.fragment_id for f in landed.get_fragments() if any(d.path in ours for d in f.metadata.files)]
-        operation = LanceOperation.Delete(
-            updated_fragments=[], deleted_fragment_ids=ids, predicate="rows of a commit that is undone"
-        )
-        undone = attempt_commit(
-            landed, operation, read_version=landed.version, properties={UNDONE_KEY: job_id}, storage_options=ref.storage
-        )
-        if not isinstance(undone, Landed):
-            raise CommitOutcomeUnknownError(
-                f"columns changed while rows were committed, and the rows could not be taken out again: {undone.error} "
-                f"- at {ref.uri}, "
-                f"version {landed.version}, fragments {ids} - delete these rows, or restore the version before",
-                uri=ref.uri,
-            ) from undone.error
+        take_back(ref, undo, job_id=job_id, since=landed.version, policy=policy)
         raise

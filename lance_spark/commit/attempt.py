@@ -1,4 +1,4 @@
-"""One attempt at a commit, and its three outcomes kept apart: it landed, it lost, or it is not known.
+"""One attempt at a commit, and its three outcomes: it landed, it lost, or it is not known.
 
 The only place that calls pylance's commit.
 """
@@ -49,10 +49,8 @@ class Unknown:
 
     @property
     def lasts(self) -> bool:
-        """Whether the same would happen again: a full disk, a limit, or a missing permission.
-
-        Pylance tells them by text alone.
-        """
+        """Whether the same would happen again: a full disk, a limit, or a missing permission."""
+        # Pylance tells them by text alone.
         return any(f"(os error {number})" in str(self.error) for number in _LASTING)
 
 

@@ -1,8 +1,6 @@
-"""When to try a commit again.
+"""When to try a commit again: slot backoff and its bounds.
 
-Slot backoff and its bounds, with clock, sleep and random numbers injected.
-
-Slot backoff: a commit that lost a race waits for a random number of slots, each as long as its
+A commit that lost a race waits for a random number of slots, each as long as its
 first attempt took, out of a number of slots that doubles with every loss. So writers that collided
 spread out, on a fast store as on a slow one.
 """
@@ -47,9 +45,7 @@ class CommitPolicy:
     def of(
         max_retries: int | None, timeout_s: float | None = None, *, allow_unsafe: bool | None = None
     ) -> CommitPolicy:
-        """Returns the policy for the options' values.
-
-        None takes the environment variable, else the default.
+        """Returns the policy for the options' values; by default as the environment says.
 
         Raises:
             OptionError: The environment variable is not a number.
@@ -92,17 +88,13 @@ class Rounds:
             self._began = self._attempt_began
 
     def progress(self) -> None:
-        """Notes that an attempt did something of lasting value.
-
-        Earlier fruitless rounds are forgiven.
-        """
+        """Notes that an attempt did something of lasting value: fruitless rounds are forgiven."""
         self._fruitless = 0
 
     def again(self, *, race: bool) -> bool:
         """Waits for the next round, or returns False if there is to be none.
 
-        Args:
-            race: Whether the attempt only lost the race for a version slot.
+        In a `race` the attempt only lost a version slot.
         """
         now = self.clock()
         if self._slot_s is None:

@@ -1,7 +1,6 @@
-"""What a job wrote and what became of it: plain picklable values that the commit takes and returns.
+"""What a job wrote and what became of it: picklable values that the commit takes and returns.
 
-Nothing here touches storage. Values with Lance objects in them (fragments, data files) are pickled
-by pylance itself.
+Nothing here touches storage. Lance objects in them (fragments, data files) pylance pickles itself.
 """
 
 from __future__ import annotations
@@ -58,12 +57,7 @@ class RowsToCommit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StagedColumns:
-    """A column file that no version names yet.
-
-    Attributes:
-        name: Its name in the table's `data` folder.
-        size_bytes: Its size, or None where it is not known.
-    """
+    """A column file in the table's `data` folder that no version names yet."""
 
     name: str
     size_bytes: int | None
@@ -190,10 +184,7 @@ class CommitResult:
     new_rows: int = 0
 
     def to_json(self) -> str:
-        """Returns the summary that is stamped into the transaction.
-
-        The version is not in it, since it is known only afterwards.
-        """
+        """Returns what is stamped into the transaction: all but the version, not known yet."""
         values = dataclasses.asdict(self)
         del values["version"], values["uri"]
         values["fragments_gone"] = list(self.fragments_gone[:_LISTED_FRAGMENTS])

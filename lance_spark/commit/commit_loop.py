@@ -1,6 +1,4 @@
-"""The retry loop that every commit goes through.
-
-Look at the head, build the operation for it, commit once, look again.
+"""The retry loop of every commit: look at the head, build the operation, commit once, look again.
 
 An operation is never sent again as it is: each round builds it anew against the head that it looked
 at. Each round first looks for the job's own transaction, so a reply that was lost, or a commit that
@@ -12,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Lost, Unknown
 from lance_spark.commit.backoff import CommitPolicy, Rounds
@@ -28,20 +26,9 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-class Round(Protocol):
-    """One round of a commit: builds the operation for a head and commits it once."""
-
-    def __call__(self, head: lance.LanceDataset | None, retries: int, /) -> CommitResult | Lost | Unknown:
-        """Returns the result, or why there is none yet.
-
-        Args:
-            head: The latest version; None where there is no table.
-            retries: Rounds before this one.
-
-        Raises:
-            CommitError: What is to be committed does not fit the head, so no further round can
-                help.
-        """
+Round = Callable[["lance.LanceDataset | None", int], CommitResult | Lost | Unknown]
+"""Builds the operation for the latest version (None: no table) and commits it once; the number is
+that of the rounds before. A `CommitError` says that no further round can help."""
 
 
 def run_rounds(
@@ -58,8 +45,8 @@ def run_rounds(
 
     Args:
         ref: The table.
-        job_id: Whose transaction is looked for before each round.
-        since: The version after which it can be.
+        job_id: Whose transaction is looked for before each round, in versions after `since`.
+        since: A version before which there is none.
         one_round: Does a round.
         policy: Bounds of the retries.
         known: What is read of the history, for rounds that ask for it too.

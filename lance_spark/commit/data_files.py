@@ -1,7 +1,4 @@
-"""Entries of manifests for column files that no version names yet, and the room that they need.
-
-Columns, and files of all of them.
-"""
+"""Entries of manifests for column files that no version names yet, and the room that they need."""
 
 from __future__ import annotations
 
@@ -38,8 +35,7 @@ def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> 
     except (ValueError, OSError) as error:
         raise CommitConflictError(
             f"a written column file is not there any more, as after a cleanup of files that no version names: {error} "
-            f"- {staged[0].name} in "
-            f"{dataset.uri} - nothing of it was committed; write again, or run the backfill again",
+            f"- {staged[0].name} in {dataset.uri} - nothing of it was committed; write again, or run the backfill again",
             uri=dataset.uri,
         ) from error
     return [same_columns(first, file) for file in staged]
@@ -105,8 +101,7 @@ def fill_gaps(
 ) -> lance.LanceDataset | Lost | Unknown | None:
     """Gives fragments that have files of some target columns files of NULLs of the others too.
 
-    Measured: a DataReplacement replaces a file of a fragment, or adds one, but does not do both in
-        one.
+    Measured: a DataReplacement replaces a file of a fragment, or adds one, but does not do both.
 
     Returns:
         The dataset with them, None where there was nothing to do.

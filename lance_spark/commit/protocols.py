@@ -17,28 +17,13 @@ class Stage(Protocol):
     """Stages column files in which no row gets a new value."""
 
     def restore(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
-        """Stages the values that the target columns of a version's fragment have.
-
-        Called only if a commit has to be taken back.
-        """
+        """Stages the values that columns of a version's fragment have, for a commit taken back."""
 
     def blank(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
-        """Stages NULLs for columns of a fragment of a version.
-
-        Called where it has files of some of the target columns and not of others.
-        """
+        """Stages NULLs for those target columns of a version's fragment that have no file."""
 
     def missing(self, names: Sequence[str]) -> Collection[str]:
-        """Returns those data files that are not there.
-
-        Lance commits without an error what was deleted a moment before.
-        """
-
-    def remove_remains(self, version: int) -> None:
-        """Removes the version that a commit made where a table was deleted a moment before.
-
-        Nothing, if others have committed after it.
-        """
+        """Returns those data files that are not there."""
 
 
 class Rebaser(Protocol):
@@ -47,12 +32,7 @@ class Rebaser(Protocol):
     def __call__(
         self, head: lance.LanceDataset, lineage: Lineage, fragments: Sequence[int], /
     ) -> Sequence[RebasedColumns]:
-        """Looks at fragments of the latest version row by row.
-
-        Args:
-            head: The version that they are of.
-            lineage: What happened between the snapshot and that version.
-            fragments: Ids of the fragments.
+        """Looks at fragments of a version row by row; `lineage` begins at the snapshot.
 
         Raises:
             CommitConflictError: Inputs changed, and the user wants to hear of it; or more has moved
@@ -67,8 +47,7 @@ class Outcome:
 
     Attributes:
         result: What was committed.
-        conflicts: Why fragments were not committed, or are committed and not right any more; only
-            without a :class:`Rebaser`.
+        conflicts: Why fragments were not committed; only without a :class:`Rebaser`.
         files: Names of the files that the version has of this commit; None where an earlier attempt
             had committed already.
     """

@@ -1,7 +1,4 @@
-"""Changes of a table's columns that write no data.
-
-Tried again on the latest version until they land.
-"""
+"""Changes of a table's columns that write no data: :func:`change_schema`."""
 
 from __future__ import annotations
 
@@ -22,14 +19,8 @@ def change_schema(
 ) -> lance.LanceDataset:
     """Applies a change to the latest version, again where another writer came first.
 
-    Runs on the driver.
-
-    Args:
-        ref: The table.
-        change: Checks its preconditions on the dataset that it is given and makes one commit
-            through that handle. It is called again on a newer version after a lost race, so it must
-            look at what it is given.
-        policy: Bounds of the retries; by default as the environment says.
+    Runs on the driver. `change` checks its preconditions on the dataset that it is given, anew each
+    time, and makes one commit through that handle.
 
     Returns:
         The table as it is afterwards.

@@ -1,4 +1,4 @@
-"""Finds out, before the first commit to an object store, whether the store keeps writers apart.
+"""Finds out, before the first commit to an object store, whether it keeps writers apart.
 
 Each version of a table is one object, and two writers are kept apart by a conditional put: it makes
 the object only where there is none. A store that ignores the condition takes both puts, and tells
@@ -50,15 +50,9 @@ _lock = threading.Lock()
 def refuse_unsafe_store(uri: str, storage: Mapping[str, str], *, allow: bool) -> None:
     """Refuses a location whose store ignores conditional puts.
 
-    Runs where commits are made; asks each location once per process.
-
-    It costs some 16 small requests, and 12 on a store that is refused. Local paths and stores that
-    are known to be safe cost none.
-
-    Args:
-        uri: Location of the table, which need not exist yet.
-        storage: Options of the object store.
-        allow: Whether the user takes the risk; then nothing is asked.
+    Runs where commits are made; asks each location once per process. It costs some 16 small
+    requests, and 12 on a store that is refused. Local paths and stores that are known to be safe
+    cost none. Where the user takes the risk (`allow`), nothing is asked.
 
     Raises:
         UnsafeStoreError: The store ignores conditional puts.
@@ -86,9 +80,7 @@ def refuse_unsafe_store(uri: str, storage: Mapping[str, str], *, allow: bool) ->
 
 
 def allowed_by_environment() -> bool:
-    """Tells whether the environment variable allows commits to such a store; by default not.
-
-    Read on the driver.
+    """Tells whether the driver's environment allows commits to such a store; by default not.
 
     Raises:
         OptionError: The variable is no flag.
@@ -100,11 +92,7 @@ def allowed_by_environment() -> bool:
 
 
 def keeps_conditions(probe: str, storage: Mapping[str, str]) -> bool:
-    """Tells whether a store keeps the condition of a conditional put, with a table of no rows.
-
-    Args:
-        probe: A location at which nothing is.
-        storage: Options of the object store.
+    """Tells whether a store keeps conditional puts, with a table of no rows at an unused location.
 
     Raises:
         CommitError: The store failed.
@@ -151,9 +139,9 @@ def _remove(probe: str, storage: Mapping[str, str]) -> None:
 
 
 def _location(uri: str, storage: Mapping[str, str]) -> tuple[object, ...]:
-    """Returns what tells one store from another.
+    """Returns what tells one store from another: all options but those of identity.
 
-    All options but those of identity, since one more question costs less than a wrong answer.
+    One more question costs less than a wrong answer.
     """
     parts = urlsplit(uri)
     options = {k.lower(): v for k, v in storage.items() if not any(word in k.lower() for word in _SECRETS)}

@@ -15,12 +15,9 @@ from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.staging.area import Staging, missing_data_files
 from lance_spark.staging.blobs import row_field
 from lance_spark.staging.column_file import ColumnFile, Targets
-from lance_spark.staging.folders import remove_empty_folders
 
 if TYPE_CHECKING:
     import lance
-
-_DIGITS = 20
 
 
 class UntouchedFiles:
@@ -53,22 +50,6 @@ class UntouchedFiles:
         """Returns those data files that are not there."""
         return missing_data_files(self._staging.uri, self._staging.storage_options, names)
 
-    def remove_remains(self, version: int) -> None:
-        """Removes what a commit made where a table was deleted before, if nothing came after it."""
-        session = self._staging.session
-        versions = session.list("_versions")
-        manifests = {number: path for path in versions if (number := _version_of(path)) is not None}
-        if max(manifests, default=0) != version:
-            return
-        remains = [manifests[version], *(path for path in versions if path == "_versions/latest_version_hint.json")]
-        if len(manifests) == 1:
-            remains += [
-                path for path in session.list("_transactions") if path.startswith(f"_transactions/{version - 1}-")
-            ]
-        for path in remains:
-            session.delete_file(path)
-        remove_empty_folders(self._staging.uri, made=None)
-
     def _write(self, rows: SnapshotRows, fragment_id: int, targets: Targets) -> StagedColumns:
         fragment = rows.fragment(fragment_id)
         if fragment is None:
@@ -76,11 +57,3 @@ class UntouchedFiles:
         staged = ColumnFile(self._staging.begin_attempt(), rows, fragment, targets).close().staged
         self.names.append(staged.name)
         return staged
-
-
-def _version_of(path: str) -> int | None:
-    """Returns the version that a manifest's name says, maybe counted down; None for other files."""
-    name = path.rpartition("/")[2].removesuffix(".manifest")
-    if not name.isdecimal():
-        return None
-    return (1 << 64) - 1 - int(name) if len(name) == _DIGITS else int(name)

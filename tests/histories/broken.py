@@ -89,13 +89,17 @@ def deletions_are_forgotten(real: Any) -> Any:
 def gone_is_an_error(real: Any) -> Any:
     from lance_spark.errors import CommitImpossibleError
 
-    def decide(judgements: Any) -> Any:
-        decision = real(judgements)
-        if decision.gone:
+    def plan(self: Any, head: Any) -> Any:
+        made = real(self, head)
+        if made.gone:
             raise CommitImpossibleError("fragments are gone")
-        return decision
+        return made
 
-    return decide
+    return plan
+
+
+def nothing_slips_in(_real: Any) -> Any:
+    return lambda self, plan, result, _landed: self._note(plan, result)
 
 
 def inputs_look_the_same(real: Any) -> Any:

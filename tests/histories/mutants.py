@@ -136,7 +136,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "a fragment that is gone is an error": Mutant(
         row="delete fragments",
-        patches={"lance_spark.commit.column_plan:decide": broken.gone_is_an_error},
+        patches={_PLAN: broken.gone_is_an_error},
         acts=_one(st.just(DeleteFragment((9,)))),
         starts=_EITHER,
     ),
@@ -177,9 +177,9 @@ MUTANTS: dict[str, Mutant] = {
         acts=_one(_REWRITE),
         starts=_EITHER,
     ),
-    "what slips in is not examined": Mutant(
+    "what slips in is not looked for": Mutant(
         row="update in place of an input, between look and commit",
-        patches={"lance_spark.commit.column_commit:_ColumnCommit._examine": broken.constant(None)},
+        patches={"lance_spark.commit.column_commit:_ColumnCommit._land": broken.nothing_slips_in},
         acts=_one(_REWRITE),
         starts=_write(("commit",)),
     ),

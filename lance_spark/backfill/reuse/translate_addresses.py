@@ -62,5 +62,4 @@ def _translate(ref: DatasetRef, version: int, addresses: Sequence[int]) -> list[
 
 
 def _may_come_from(lineage: Lineage, fragment: int, old: set[int]) -> bool:
-    ancestors = lineage.ancestors(fragment)
-    return ancestors is not None and bool(ancestors & old)
+    return any(leaf.fragment.id in old for leaf in lineage.leaves(fragment) or ())

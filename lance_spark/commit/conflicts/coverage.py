@@ -1,6 +1,6 @@
-"""Which fragments of the head have rows of a job whose values are not right there: a pure function over manifests, no storage.
+"""Which fragments of a version have rows of a job whose values are not right there.
 
-A job covers fragments of its snapshot. Meanwhile rows of these move: a compaction puts them into
+Pure functions over manifests, no storage. A job covers fragments of its snapshot. Meanwhile rows of these move: a compaction puts them into
 new fragments, and so does an update that rewrites rows. Or they stay, and their inputs are
 rewritten in place. What stayed as it was needs nothing, or can be committed as it is; the rest has
 to be looked at row by row.
@@ -35,11 +35,11 @@ class Covered:
     done: bool
     committed: str | None = None
 
-    def is_right(self, now: FragmentIdentity, *, compares_targets: bool) -> bool:
+    def is_right(self, now: FragmentIdentity) -> bool:
         """Tells whether the fragment has the job's values still, and the same inputs."""
         if not self.done or now.inputs != self.identity.inputs:
             return False
-        if self.committed is None or not compares_targets:
+        if self.committed is None:
             return now.targets == self.identity.targets
         return len(now.targets) == 1 and now.targets[0].startswith(f"{self.committed}:")
 
@@ -84,13 +84,8 @@ class Coverage:
     ) -> Look:
         """Follows the covered rows to a later version.
 
-        Args:
-            version: The later version.
-            fragments: Its fragments.
-            lineage: What happened between this version and that one.
-            input_ids: Field ids of the inputs and all that is below them.
-            target_ids: The same for the target columns; none where the job replaces whatever they
-                have.
+        `lineage` says what happened between this version and that one. Without `target_ids` the job
+        replaces whatever the target columns have.
         """
         covered, others = dict[int, Covered](), set[int]()
         open_ones, new = list[int](), list[int]()
@@ -110,7 +105,7 @@ class Coverage:
         return Look(coverage=coverage, open=tuple(sorted(open_ones)), new=tuple(sorted(new)))
 
     def settled(self, done: Mapping[int, str | None]) -> Coverage:
-        """Returns the same with more fragments done: those that the job has committed with their files, and those with nothing to do."""
+        """Returns the same with more fragments done: with the file committed, or nothing to do."""
         covered = dict(self.covered)
         for number in done.keys() & covered.keys():
             covered[number] = replace(covered[number], done=True, committed=done[number])
@@ -128,15 +123,13 @@ class Coverage:
         leaves = lineage.leaves(now.id)
         before = self.covered.get(now.id)
         if before is not None and before.identity.is_same(identity, replaced=lineage.replaced):
-            return before.is_right(identity, compares_targets=bool(target_ids))
+            return before.is_right(identity)
         if before is None and lineage.is_added(now):
             return None
         if before is not None or leaves is None:
             return False  # what it is made of is not known
         if not leaves:
-            if now.id in self.others and not lineage.replaced:
-                return None
-            return False if self._may_have_come_to(now, lineage) else None
+            return self._foreign_state(now, lineage)
         states = [self._leaf_state(leaf, now, lineage, input_ids, target_ids) for leaf in leaves]
         known = [state for state in states if state is not None]
         return all(known) if known else None
@@ -151,16 +144,16 @@ class Coverage:
     ) -> bool | None:
         before = self.covered.get(leaf.fragment.id)
         if before is None:
-            is_other = leaf.fragment.id in self.others
-            return None if is_other or not self._may_have_come_to(leaf.fragment, lineage) else False
+            return self._foreign_state(leaf.fragment, lineage)
         unchanged = leaf.is_unchanged(now, [*input_ids, *target_ids])
-        identity = fragment_identity(leaf.fragment, input_ids, target_ids)
-        return unchanged and before.is_right(identity, compares_targets=bool(target_ids))
+        return unchanged and before.is_right(fragment_identity(leaf.fragment, input_ids, target_ids))
 
-    def _may_have_come_to(self, fragment: FragmentMetadata, lineage: Lineage) -> bool:
-        """Tells whether an update may have moved covered rows to a fragment.
+    def _foreign_state(self, fragment: FragmentMetadata, lineage: Lineage) -> bool | None:
+        """Tells whether an update may have moved covered rows to a fragment that is not covered.
 
         Not one that took rows of other fragments alone.
         """
-        touched = lineage.moved_from(fragment) or frozenset()
-        return bool(touched) and (lineage.replaced or not touched <= self.others)
+        if fragment.id in self.others and not lineage.replaced:
+            return None
+        touched = lineage.moved_from(fragment)
+        return False if touched and (lineage.replaced or not touched <= self.others) else None

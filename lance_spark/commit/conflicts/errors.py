@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from lance_spark.commit.changes import ColumnsToCommit
 from lance_spark.commit.conflicts.history import Change
@@ -17,27 +17,18 @@ from lance_spark.commit.conflicts.verdicts import (
 from lance_spark.dataset import moments_of
 from lance_spark.errors import CommitConflictError, CommitImpossibleError
 
-_NAMED_FRAGMENTS = 10
-"""Fragments that a message names."""
-
 
 def refuse_other_columns(
     change: ColumnsToCommit, head: Head, changes: Sequence[Change], *, token: str | None, uri: str
 ) -> None:
     """Refuses values whose columns are not the snapshot's columns any more.
 
-    Args:
-        change: What is to be committed.
-        head: The version that it is to be committed on.
-        changes: What happened since the snapshot.
-        token: What this commit has put into the columns that it added itself; None if it has not
-            yet.
-        uri: Location of the table.
+    `token` is what this commit has put into the columns that it added itself; None if it has not
+    yet.
 
     Raises:
         CommitImpossibleError: A column was dropped or changed, or may be another one.
-        CommitConflictError: A column was renamed, or a concurrent writer added one of the same
-            name.
+        CommitConflictError: A concurrent writer added one of the same name.
     """
     where = f"at {uri}, version {head.dataset.version}, read at version {change.read_version}"
     for column in change.targets:
@@ -51,7 +42,6 @@ def refuse_other_columns(
             raise CommitConflictError(
                 f"{judgement.reason} - {where} - {change.advice}, or choose another name", uri=uri
             )
-    refuse_renamed(change, head, uri)
     for column in change.inputs:
         judgement = judge_input(column, head.fields, changes)
         if judgement.verdict is Verdict.IMPOSSIBLE:
@@ -68,9 +58,7 @@ def _impossible(
 
 
 def refuse_renamed(change: ColumnsToCommit, head: Head, uri: str) -> None:
-    """Refuses values of a column that has another name by now.
-
-    Lance finds the columns of a file by name.
+    """Refuses values of a column that has another name by now: Lance finds columns by name.
 
     Raises:
         CommitConflictError: It has.
@@ -100,53 +88,3 @@ def refuse_overwritten(change: ColumnsToCommit, head: Head, changes: Sequence[Ch
             f"version {change.read_version} - {change.advice}",
             uri=uri,
         )
-
-
-def conflict_error(
-    change: ColumnsToCommit, uri: str, blocked: Mapping[int, str], version: int, done: str
-) -> CommitConflictError:
-    """Returns the error for fragments whose values do not fit.
-
-    Args:
-        change: What is to be committed.
-        uri: Location of the table.
-        blocked: Why, by fragment.
-        version: The version that was looked at.
-        done: What became of the commit.
-    """
-    reasons: dict[str, list[int]] = {}
-    for fragment, reason in blocked.items():
-        reasons.setdefault(reason, []).append(fragment)
-    parts = "; ".join(
-        f"fragment{'s' if len(ids) > 1 else ''} {shown(ids)}: {reason}" for reason, ids in reasons.items()
-    )
-    hint = ""
-    if change.inputs_from == "all" and any("input columns" in reason for reason in blocked.values()):
-        hint = ", and name the columns that the values depend on with option('input_columns', ...): all were assumed"
-    return CommitConflictError(
-        f"{len(blocked)} of {len(change.fragments)} fragments changed since version {change.read_version}, so that the "
-        f"values do not fit: {parts} - at {uri}, version {version} - {done}; {change.advice}{hint}",
-        uri=uri,
-        fragments=sorted(blocked),
-    )
-
-
-def shown(ids: Sequence[int]) -> str:
-    """Returns a few ids of fragments, for a message."""
-    more = len(ids) - _NAMED_FRAGMENTS
-    return ", ".join(map(str, ids[:_NAMED_FRAGMENTS])) + (f" and {more} more" if more > 0 else "")
-
-
-def lost_column(change: ColumnsToCommit, head: Head, changes: Sequence[Change]) -> str | None:
-    """Tells what became of a target column that is not there any more as it was committed.
-
-    Under another name it is.
-    """
-    for column in change.targets:
-        if column.id >= 0:
-            judgement = judge_column(column, head.fields, changes)
-            if judgement.verdict is not Verdict.VALID:
-                return judgement.reason
-        elif all(now.name != column.name for now in head.fields):
-            return f"column {column.name!r}: it was dropped or renamed"
-    return None

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import lance
     import numpy.typing as npt
     from lance import LanceOperation
-    from lance.dataset import Transaction
     from lance.fragment import FragmentMetadata
 
 JOB_KEY = "lance-spark.job"
@@ -30,13 +29,7 @@ back, and Lance's own key."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One version and how it came about.
-
-    Attributes:
-        version: The version.
-        operation: What its transaction did; None where the version was cleaned up.
-        properties: What was stamped into the transaction.
-    """
+    """One version and its transaction; the operation is None where the version was cleaned up."""
 
     version: int
     operation: LanceOperation.BaseOperation | None
@@ -50,7 +43,7 @@ class Event:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """Live rows `first` to `last - 1` of an old fragment are the rows from `start` on of a new one."""
+    """Live rows `first` to `last - 1` of an old fragment: those from `start` on of a new one."""
 
     old: FragmentMetadata
     first: int
@@ -60,10 +53,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Made:
-    """How a fragment came out of a compaction.
-
-    `parts` is None where the transaction's numbers contradict each other.
-    """
+    """How a fragment came out of a compaction; no `parts` where numbers contradict each other."""
 
     version: int
     new: FragmentMetadata
@@ -72,9 +62,7 @@ class Made:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Change:
-    """The part of one event that judgements and lineage need, and nothing else.
-
-    A job of days keeps thousands.
+    """The part of one event that judgements and lineage need: a job of days keeps thousands.
 
     Attributes:
         version: Version that the event made.
@@ -138,13 +126,7 @@ def events_between(
     """Yields the events of versions `after + 1` to `upto`, oldest first.
 
     One read per version but the dataset's own: of its manifest, which of a huge table takes a tenth
-    of a second (measured).
-
-    Args:
-        dataset: The table.
-        after: The version before the first one.
-        upto: The last version.
-        known: Events that were read before, by version; is added to.
+    of a second (measured). Those that were read before are taken from `known`, which is added to.
     """
     if upto <= after:
         return
@@ -152,28 +134,21 @@ def events_between(
     known = {} if known is None else known
     for version in range(after + 1, upto + 1):
         if version not in known:
-            there = version in kept
-            known[version] = (
-                _event(dataset, version) if there else Event(version=version, operation=None, properties={})
-            )
+            known[version] = _event(dataset, version, there=version in kept)
         yield known[version]
 
 
-def _event(dataset: lance.LanceDataset, version: int) -> Event:
-    transaction = _transaction(dataset, version)
-    if transaction is None:
-        return Event(version=version, operation=None, properties={})
-    return Event(version=version, operation=transaction.operation, properties=transaction.transaction_properties or {})
-
-
-def _transaction(dataset: lance.LanceDataset, version: int) -> Transaction | None:
-    """Reads a version's transaction; None where the version was cleaned up meanwhile."""
+def _event(dataset: lance.LanceDataset, version: int, *, there: bool = True) -> Event:
+    transaction = None
     try:
-        return read_transaction(dataset, version)
+        transaction = read_transaction(dataset, version) if there else None
     except (OSError, ValueError):
         if any(kept["version"] == version for kept in dataset.version_refs()):
             raise
-        return None
+        # It was cleaned up meanwhile.
+    if transaction is None:
+        return Event(version=version, operation=None, properties={})
+    return Event(version=version, operation=transaction.operation, properties=transaction.transaction_properties or {})
 
 
 def find_job(
@@ -190,10 +165,7 @@ def find_job(
 
 
 def named_files(dataset: lance.LanceDataset, names: Collection[str], *, after: int) -> frozenset[str]:
-    """Returns those of the data files that any kept version after `after` names.
-
-    Reads the manifests of these versions.
-    """
+    """Returns those of the data files that the manifest of a kept version after `after` names."""
     wanted, found = frozenset(names), set[str]()
     for version in sorted(
         (kept["version"] for kept in dataset.version_refs() if kept["version"] > after), reverse=True

@@ -72,12 +72,8 @@ class FragmentIdentity:
     def is_same(self, now: FragmentIdentity, *, replaced: bool) -> bool:
         """Tells whether a fragment of the same id at a later version is the same fragment.
 
-        It is, whatever was rewritten in place.
-
-        Args:
-            now: That fragment.
-            replaced: Whether the table was overwritten or restored meanwhile, so that ids may have
-                been given anew.
+        It is, whatever was rewritten in place. Where the table was overwritten or restored
+        meanwhile (`replaced`), ids may have been given anew.
         """
         if now.physical_rows != self.physical_rows:
             return False
@@ -111,13 +107,7 @@ def _ids(column: LanceField) -> Iterator[int]:
 def fragment_identity(
     fragment: FragmentMetadata, input_ids: Sequence[int], target_ids: Sequence[int] = ()
 ) -> FragmentIdentity:
-    """Returns the identity of a result for this fragment. Touches no storage.
-
-    Args:
-        fragment: The fragment.
-        input_ids: Field ids of the inputs and all that is below them.
-        target_ids: The same for the target columns.
-    """
+    """Returns the identity of a result for a fragment; ids are those of :func:`ids_of`."""
     return FragmentIdentity(
         fragment_id=fragment.id,
         physical_rows=fragment.physical_rows,

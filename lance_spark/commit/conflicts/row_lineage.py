@@ -1,6 +1,4 @@
-"""Where the rows of compacted fragments were before, and which fragments updates made.
-
-:class:`Lineage`.
+"""Where rows of compacted fragments were, and which fragments updates made: :class:`Lineage`.
 
 Compaction writes the live rows of some fragments, one after the other, into new ones, and changes
 no value. Its transaction names both sides, with the deletion files that were applied. So a value
@@ -14,9 +12,9 @@ them into, but not which row went where.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -29,6 +27,8 @@ if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
 
 logger = logging.getLogger(__name__)
+
+_Leaf = TypeVar("_Leaf", bound="Leaf")
 
 _OFFSET_BITS = np.uint64((1 << 32) - 1)
 
@@ -73,30 +73,10 @@ class Piece(Leaf):
         return self.start + len(self.offsets)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _State:
-    """What is known of the way to one version.
-
-    Later states refer to earlier ones, so that a restore can go back.
-
-    Attributes:
-        earlier: The state before; None where the table was as it was at the start, or was made
-            anew.
-        step: What this step did; None where its transaction is gone, and at the start.
-        lost: Whether the transaction of this step is gone.
-    """
-
-    earlier: _State | None = None
-    step: Change | None = None
-    lost: bool = False
-
-
 class Lineage:
-    """The compactions between two versions of a table.
+    """The compactions between two versions of a table. Not for several threads at once.
 
     Holds metadata only; offsets are read and made when they are asked for.
-
-    Not for several threads at once.
 
     Attributes:
         complete: Whether every transaction on the way is known. Where not, the origins of fragments
@@ -105,109 +85,73 @@ class Lineage:
             version is incomplete too, and known.
         replaced: Whether the table was overwritten or restored on the way, or may have been: an id
             may mean another fragment then.
+        compacted: Ids of all fragments that came out of a known compaction, also of later compacted
+            ones.
     """
 
-    def __init__(self, dataset: lance.LanceDataset, after: int, state: _State, *, replaced: bool) -> None:
+    def __init__(self, dataset: lance.LanceDataset, after: int, upto: int, changes: Iterable[Change]) -> None:
+        steps = {change.version: change for change in changes if after < change.version <= upto}
         self._dataset = dataset
         self._after = after
         self._made: dict[int, Made] = {}
         self._moved: dict[str, npt.NDArray[np.uint32]] = {}
         self.complete = True
         self.cleaned_up = False
-        self.replaced = replaced
-        at: _State | None = state
-        while at is not None:
-            if at.step is not None:
-                # No id is on the way twice: compaction reserves new ones, and the way begins after
-                # an overwrite or at the restored version.
-                self._made.update(at.step.made)
-                if at.step.touched is not None:
-                    self._moved.update(dict.fromkeys(at.step.moved, at.step.touched))
-            self.complete = self.complete and not at.lost
-            self.cleaned_up = self.cleaned_up or (at.step is not None and at.step.operation is None)
-            at = at.earlier
+        self.replaced = any(step.operation in (None, "Overwrite", "Restore") for step in steps.values())
+        at = upto
+        while at > after:
+            step = steps[at]
+            at = at - 1 if step.restored is None else step.restored
+            if step.operation == "Overwrite":
+                break
+            self.cleaned_up = self.cleaned_up or step.operation is None
+            # Back to before the beginning: what is there now may be what the older version had
+            # under other ids.
+            self.complete = self.complete and step.operation is not None and at >= after
+            # No id is on the way twice: compaction reserves new ones, and the way begins after
+            # an overwrite or at the restored version.
+            self._made.update(step.made)
+            if step.touched is not None:
+                self._moved.update(dict.fromkeys(step.moved, step.touched))
+        self.compacted = frozenset(self._made)
         self._there_before: frozenset[int] | None = None
         self._opened: lance.LanceDataset | None = None
 
-    @property
-    def compacted(self) -> frozenset[int]:
-        """Ids of all fragments that came out of a known compaction, also of later compacted ones."""
-        return frozenset(self._made)
-
     @staticmethod
     def between(dataset: lance.LanceDataset, after: int, upto: int, changes: Iterable[Change] | None = None) -> Lineage:
-        """Follows the versions `after + 1` to `upto`.
+        """Follows the versions `after + 1` to `upto`; the dataset is at any version of the branch.
 
-        Args:
-            dataset: The table, at any version of the branch.
-            after: The version that the older rows are of.
-            upto: The version that the newer rows are of.
-            changes: What is known of these versions already, and maybe of others; by default their
-                transactions are read, one small read each.
+        `changes` is what is known of these versions already, and maybe of others; by default their
+        transactions are read, one small read each.
         """
-        states = {after: _State()}
-        replaced = False
-        for step in map(Change.of, events_between(dataset, after, upto)) if changes is None else changes:
-            if not after < step.version <= upto:
-                continue
-            earlier = states[step.version - 1]
-            state = _State(earlier=earlier, step=step)
-            if step.operation is None:
-                state, replaced = _State(earlier=earlier, step=step, lost=True), True
-            elif step.restored is not None:
-                # Back to before the beginning: what is there now may be what the older version had
-                # under other ids.
-                state, replaced = states.get(step.restored, _State(lost=True)), True
-            elif step.operation == "Overwrite":
-                state, replaced = _State(), True
-            states[step.version] = state
-        return Lineage(dataset, after, states.get(upto, _State()), replaced=replaced)
+        if changes is None:
+            changes = map(Change.of, events_between(dataset, after, upto))
+        return Lineage(dataset, after, upto, changes)
 
     def moved_from(self, fragment: FragmentMetadata) -> frozenset[int] | None:
         """Returns where an update may have taken a fragment's rows from.
 
-        None where none made it.
+        None where none made it; nothing where all of its rows are known to be new.
         """
         found = [self._moved[file.path] for file in fragment.files if file.path in self._moved]
         return frozenset(np.concatenate(found).tolist()) if found else None
 
     def is_added(self, fragment: FragmentMetadata) -> bool:
-        """Tells whether all rows of a fragment are known to be new.
-
-        An append made it, or a merge that took no rows from anywhere.
-        """
-        found = [self._moved[file.path] for file in fragment.files if file.path in self._moved]
-        return bool(found) and not any(len(touched) for touched in found)
+        """Tells whether an append made a fragment, or a merge that took no rows from anywhere."""
+        return self.moved_from(fragment) == frozenset()
 
     def leaves(self, fragment_id: int) -> list[Leaf] | None:
         """Returns where the rows of a fragment were at the older version, without reading anything.
 
-        Args:
-            fragment_id: A fragment of the newer version.
-
-        Returns:
-            As :meth:`origins`, but for the rows: none for a fragment that did not come out of a
-            compaction, None where it is not known.
+        As :meth:`origins`, but for the rows: none for a fragment that did not come out of a
+        compaction, None where it is not known.
         """
-        made = self._made.get(fragment_id)
-        if made is None:
-            return None if self._may_be_lost(fragment_id) else []
-        if made.parts is None:
-            return None
-        found: list[Leaf] = []
-        for part in made.parts:
-            older = self.leaves(part.old.id)
-            if older is None:
-                return None
-            found += [Leaf(fragment=leaf.fragment, way=(*leaf.way, part.old, made.new)) for leaf in older] or [
-                Leaf(fragment=part.old, way=(made.new,))
-            ]
-        return found
 
-    def ancestors(self, fragment_id: int) -> frozenset[int] | None:
-        """Returns the ids of the fragments of :meth:`leaves`."""
-        leaves = self.leaves(fragment_id)
-        return None if leaves is None else frozenset(leaf.fragment.id for leaf in leaves)
+        def back(older: list[Leaf], part: Part, made: Made) -> list[Leaf]:
+            steps = [Leaf(fragment=leaf.fragment, way=(*leaf.way, part.old, made.new)) for leaf in older]
+            return steps or [Leaf(fragment=part.old, way=(made.new,))]
+
+        return self._follow(fragment_id, back)
 
     def origins(self, fragment_id: int) -> list[Piece] | None:
         """Returns where the rows of a fragment were at the older version.
@@ -218,27 +162,35 @@ class Lineage:
         version, or one that was appended or made by an update since. Which of these it is, and
         whether a result of it still fits, its id and its files tell.
 
-        Args:
-            fragment_id: A fragment of the newer version.
-
         Returns:
             Pieces that cover the fragment's rows from the first to the last. Without any, the
             fragment did not come out of a compaction: it is its own origin. None where the origin
             is not known, because a transaction or a deletion file of the way is gone.
         """
+
+        def back(older: list[Piece], part: Part, made: Made) -> list[Piece] | None:
+            live = self._live_offsets(part.old, made.version)
+            return None if live is None else list(_through(older, part, live[part.first : part.last], made.new))
+
+        return self._follow(fragment_id, back)
+
+    def _follow(
+        self, fragment_id: int, back: Callable[[list[_Leaf], Part, Made], list[_Leaf] | None]
+    ) -> list[_Leaf] | None:
+        """Follows a fragment back; `back` takes what was found one compaction further."""
         made = self._made.get(fragment_id)
         if made is None:
             return None if self._may_be_lost(fragment_id) else []
         if made.parts is None:
             return None
-        pieces: list[Piece] = []
+        found: list[_Leaf] = []
         for part in made.parts:
-            live = self._live_offsets(part.old, made.version)
-            older = self.origins(part.old.id)
-            if live is None or older is None:
+            older = self._follow(part.old.id, back)
+            steps = None if older is None else back(older, part, made)
+            if steps is None:
                 return None
-            pieces += _through(older, part, live[part.first : part.last], made.new)
-        return pieces
+            found += steps
+        return found
 
     def _may_be_lost(self, fragment_id: int) -> bool:
         """Tells whether a fragment may have come out of a compaction whose transaction is gone."""

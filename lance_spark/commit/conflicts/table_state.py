@@ -1,7 +1,4 @@
-"""What a commit knows of a table.
-
-One version of it that was looked at, and what happened before.
-"""
+"""What a commit knows of a table: one version of it, and what happened before."""
 
 from __future__ import annotations
 
@@ -19,10 +16,7 @@ if TYPE_CHECKING:
 
 
 class Fragments(Mapping[int, "FragmentMetadata"]):
-    """The fragments of one version by id, in its order.
-
-    Each is read when it is asked for: those of a huge table take a second.
-    """
+    """The fragments of one version by id, each read when it is asked for: all may take a second."""
 
     def __init__(self, dataset: lance.LanceDataset) -> None:
         self._dataset = dataset
@@ -49,13 +43,7 @@ class Fragments(Mapping[int, "FragmentMetadata"]):
 
 @dataclass(slots=True, kw_only=True)
 class Head:
-    """One version that was looked at.
-
-    Attributes:
-        dataset: It.
-        fields: Its columns.
-        fragments: Its fragments, by id.
-    """
+    """One version that was looked at, its columns, and its fragments by id."""
 
     dataset: lance.LanceDataset
     fields: tuple[FieldIdentity, ...]
@@ -84,10 +72,7 @@ class SeenHistory:
     changes: list[Change] = field(default_factory=list)
 
     def look(self, dataset: lance.LanceDataset, after: int, known: dict[int, Event] | None = None) -> None:
-        """Reads what happened up to a version, from `after` on if this is the first look.
-
-        `known` as :func:`events_between` says.
-        """
+        """Reads what happened up to a version, from `after` on if this is the first look."""
         self.upto = max(self.upto, after)
         for event in events_between(dataset, self.upto, dataset.version, known):
             change = Change.of(event)

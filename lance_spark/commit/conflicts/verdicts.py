@@ -1,17 +1,15 @@
 """Whether results that were computed on a snapshot still fit the table as it is now.
 
-Pure functions over manifests, no storage.
-
-The judgement goes by identity, not by the kind of the other operation: what an append, a delete, a
-new index or another column's backfill did leaves the files of the inputs and of the target alone,
-so nothing has to be known about them.
+Pure functions over manifests, no storage. The judgement goes by identity, not by the kind of the
+other operation: what an append, a delete, a new index or another column's backfill did leaves the
+files of the inputs and of the target alone, so nothing has to be known about them.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -62,10 +60,8 @@ def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: 
     event since the snapshot must be known to have left the column in place. A column that was
     renamed is the same column.
 
-    Args:
-        then: The column in the snapshot.
-        head: The columns now.
-        changes: Every event since the snapshot, oldest first.
+    `then` is the column in the snapshot, `head` the columns now, `changes` every event between,
+    oldest first.
     """
     changes = list(changes)
     now = next((field for field in head if field.id == then.id), None)
@@ -96,11 +92,6 @@ def judge_input(then: FieldIdentity, head: Collection[FieldIdentity], changes: I
     A cast gives a column a new field id, and files of its own. Under the old name it is the same
     column with changed values; under another one nothing tells it from a drop but the Merge that a
     cast is. A column that was dropped cannot have been rewritten.
-
-    Args:
-        then: The column in the snapshot.
-        head: The columns now.
-        changes: Every event since the snapshot, oldest first.
     """
     if any(column.id == then.id for column in head):
         return VALID
@@ -114,10 +105,7 @@ def judge_input(then: FieldIdentity, head: Collection[FieldIdentity], changes: I
 
 
 def drop_of(column: FieldIdentity, changes: Iterable[Change]) -> Change | None:
-    """Returns what dropped or cast a column, as far as that is known.
-
-    Another column may have its field id by now.
-    """
+    """Returns what dropped or cast a column, as far as known; another may have its id by now."""
     return next((c for c in changes if c.schema is not None and all(field.id != column.id for field in c.schema)), None)
 
 
@@ -128,10 +116,7 @@ def _lost_in(then: FieldIdentity, change: Change) -> bool:
 
 
 def _lost_by_restore(then: FieldIdentity, change: Change) -> bool:
-    """Tells whether a restore may have brought another column of the same id.
-
-    One that was dropped on the way from there to here.
-    """
+    """Tells whether a restore may have brought a column of the same id that was dropped before."""
     if change.operation != "Restore":
         return False
     undone = change.undone
@@ -161,16 +146,8 @@ def judge_new_column(
 ) -> Judgement:
     """Tells whether a column that the snapshot did not have can be filled.
 
-    Args:
-        name: Its name.
-        type_text: Its type.
-        head: The columns now.
-        mine: The token that this job gave the column when it added it; None if it has not yet.
-        is_filled: Tells whether any data file holds a column.
-
-    Returns:
-        `VALID` if it is not there yet, or is this job's, or was added by another backfill that
-        never filled it.
+    It can if it is not there yet, or is this job's (`mine` is the token that the job has added it
+    with), or was added by another backfill that never filled it.
     """
     now = next((field for field in head if field.name == name), None)
     if now is None:
@@ -186,16 +163,11 @@ def judge_new_column(
     )
 
 
-def judge_fragment(
-    then: FragmentIdentity, now: FragmentIdentity | None, changes: Sequence[Change], *, ours: str | None = None
-) -> Judgement:
+def judge_fragment(then: FragmentIdentity, now: FragmentIdentity | None, changes: Sequence[Change]) -> Judgement:
     """Tells what becomes of one fragment's result.
 
-    Args:
-        then: The fragment in the snapshot.
-        now: The fragment now, over the same input and target fields; None if it is not there.
-        changes: Every event since the snapshot, oldest first.
-        ours: Name of the job's own file, where that is what the target may have become.
+    `then` is the fragment in the snapshot, `now` the same over the same fields, None if it is not
+    there; `changes` is every event between, oldest first.
     """
     if now is None:
         by = [c for c in changes if then.fragment_id in c.compacted]
@@ -210,15 +182,11 @@ def judge_fragment(
         return Judgement(verdict=Verdict.CONFLICT, reason=f"it is another fragment of the same id{_rewrites(changes)}")
     if now.inputs != then.inputs:
         return Judgement(verdict=Verdict.CONFLICT, reason=f"input columns were rewritten in place{_rewrites(changes)}")
-    if now.targets != then.targets and not (ours is not None and _holds(now.targets, ours)):
+    if now.targets != then.targets:
         return Judgement(
             verdict=Verdict.CONFLICT, reason=f"the column itself was rewritten in place{_rewrites(changes)}"
         )
     return VALID
-
-
-def _holds(files: tuple[str, ...], name: str) -> bool:
-    return len(files) == 1 and files[0].startswith(f"{name}:")
 
 
 def _rewrites(changes: Sequence[Change]) -> str:
@@ -227,92 +195,43 @@ def _rewrites(changes: Sequence[Change]) -> str:
     return f" (since the snapshot: {', '.join(suspects[:5])}{', ...' if len(suspects) > 5 else ''})" if suspects else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FragmentJudge:
-    """What all fragments of a version are judged by.
+FragmentJudge = Callable[[FragmentColumns], Judgement]
+"""Judges the column file of a fragment."""
+
+
+def fragment_judge(
+    change: ColumnsToCommit, head: Head, changes: Sequence[Change], blanks: Collection[str]
+) -> FragmentJudge:
+    """Returns what judges all fragments of a version; `blanks` are files of NULLs of our own.
 
     Made once per version: there may be 100,000 of them, and thousands of changes.
-
-    Attributes:
-        head: The version.
-        changes: What happened since the version that the values belong to.
-        input_ids: Field ids of the inputs that are still there.
-        recast: Why all values are out of date, where an input was cast; else None.
-        target_ids: Those of the target columns when the values were computed; as they are now where
-            the commit adds them.
-        target_ids_now: Those of the target columns of the version.
-        blanks: Names of files of NULLs that the commit itself has put there.
     """
+    inputs = {column: judge_input(column, head.fields, changes) for column in change.inputs}
+    input_ids = ids_of(column for column, one in inputs.items() if one.verdict is Verdict.VALID)
+    # Where an input was cast, all values are out of date.
+    recast = next((one for one in inputs.values() if one.verdict is Verdict.CONFLICT), None)
+    now_targets = targets_in(head, change)
+    # As they were when the values were computed; as they are now where the commit adds them.
+    then_ids = ids_of([column for column in change.targets if column.id >= 0] or now_targets)
+    now_ids = ids_of(now_targets)
 
-    head: Head
-    changes: Sequence[Change]
-    input_ids: Sequence[int]
-    recast: str | None
-    target_ids: Sequence[int]
-    target_ids_now: Sequence[int]
-    blanks: frozenset[str]
-
-    @staticmethod
-    def of(change: ColumnsToCommit, head: Head, changes: Sequence[Change], blanks: Collection[str]) -> FragmentJudge:
-        """Collects it."""
-        now = targets_in(head, change)
-        inputs = {column: judge_input(column, head.fields, changes) for column in change.inputs}
-        recast = [one.reason for one in inputs.values() if one.verdict is Verdict.CONFLICT]
-        return FragmentJudge(
-            head=head,
-            changes=changes,
-            input_ids=ids_of(column for column, one in inputs.items() if one.verdict is Verdict.VALID),
-            recast=recast[0] if recast else None,
-            target_ids=ids_of([column for column in change.targets if column.id >= 0] or now),
-            target_ids_now=ids_of(now),
-            blanks=frozenset(blanks),
-        )
-
-    def fragment(self, part: FragmentColumns, *, ours: str | None = None) -> Judgement:
-        """Judges the column file of one fragment.
-
-        `ours` is its name where it was committed already.
-        """
-        there = self.head.fragments.get(part.fragment_id)
-        then = fragment_identity(part.fragment, self.input_ids, self.target_ids)
-        now = None if there is None else fragment_identity(there, self.input_ids, self.target_ids_now)
-        if now is not None and self.recast is not None:
-            return Judgement(verdict=Verdict.CONFLICT, reason=self.recast)
-        if now is not None and self.blanks:
-            others = tuple(file for file in now.targets if file.partition(":")[0] not in self.blanks)
+    def judge(part: FragmentColumns) -> Judgement:
+        there = head.fragments.get(part.fragment_id)
+        then = fragment_identity(part.fragment, input_ids, then_ids)
+        if there is None:
+            return judge_fragment(then, None, changes)
+        if recast is not None:
+            return recast
+        now = fragment_identity(there, input_ids, now_ids)
+        if blanks:
+            others = tuple(file for file in now.targets if file.partition(":")[0] not in blanks)
             now = dataclasses.replace(now, targets=others)
-        return judge_fragment(then, now, self.changes, ours=ours)
+        return judge_fragment(then, now, changes)
+
+    return judge
 
 
 def targets_in(head: Head, change: ColumnsToCommit) -> tuple[FieldIdentity, ...]:
     """Returns the target columns that a version has."""
     ids = {column.id for column in change.targets if column.id >= 0}
     return tuple(column for column in head.fields if column.id in ids or column.name in change.new_columns.names)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """The judgements of all fragments of a job, sorted.
-
-    Attributes:
-        valid: Fragments to commit.
-        gone: Fragments to drop and report.
-        blocked: Why the others cannot be committed.
-    """
-
-    valid: tuple[int, ...]
-    gone: tuple[int, ...]
-    blocked: Mapping[int, str]
-
-
-def decide(judgements: Mapping[int, Judgement]) -> Decision:
-    """Sorts judgements by their verdict."""
-    by_verdict: dict[Verdict, list[int]] = {verdict: [] for verdict in Verdict}
-    for fragment, judgement in judgements.items():
-        by_verdict[judgement.verdict].append(fragment)
-    blocked = by_verdict[Verdict.CONFLICT] + by_verdict[Verdict.IMPOSSIBLE]
-    return Decision(
-        valid=tuple(sorted(by_verdict[Verdict.VALID])),
-        gone=tuple(sorted(by_verdict[Verdict.GONE])),
-        blocked={fragment: judgements[fragment].reason for fragment in sorted(blocked)},
-    )

@@ -47,9 +47,6 @@ class NoStage:
     def blank(self, dataset: Any, fragment_id: int, columns: Any) -> Any:
         raise AssertionError(fragment_id)
 
-    def remove_remains(self, version: int) -> None:
-        raise AssertionError(self.path)
-
 
 def make_table(path: str, fragments: int) -> None:
     """Makes a table of ids with a column `v` without values."""

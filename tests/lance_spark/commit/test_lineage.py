@@ -93,11 +93,11 @@ def check(table: Table, after: int, upto: int | None = None) -> int:
         if fragment.id in there:
             assert pieces == [], "it is its own origin"
         if not pieces:
-            assert lineage.ancestors(fragment.id) == frozenset()
+            assert lineage.leaves(fragment.id) == []
             continue
         ids = table.ids_in(fragment)
         assert [pieces[0].start, *(p.stop for p in pieces)] == [*(p.start for p in pieces), fragment.physical_rows]
-        assert {p.fragment.id for p in pieces} <= (lineage.ancestors(fragment.id) or frozenset())
+        assert {p.fragment.id for p in pieces} <= {leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ()}
         for piece in pieces:
             assert piece.offsets.dtype == np.int64
             own = ids[piece.start : piece.stop]
@@ -173,7 +173,7 @@ def test_fragments_that_were_not_compacted_are_their_own_origin(path: str, stabl
     assert check(table, 1) == 60
     assert {0, 1} <= {fragment.id for fragment in table.fragments()}
     lineage = Lineage.between(table.head, 1, table.version)
-    assert lineage.origins(0) == [] and lineage.ancestors(0) == frozenset()
+    assert lineage.origins(0) == [] and lineage.leaves(0) == []
     assert lineage.origins(999) == []
 
 
@@ -213,7 +213,7 @@ def test_a_table_made_anew_has_nothing_of_the_old_one(path: str, stable: bool) -
     table.compact(1000)
     lineage = Lineage.between(table.head, 1, table.version)
     (new,) = table.fragments()
-    assert len(lineage.ancestors(new.id) or ()) == 2
+    assert len({leaf.fragment.id for leaf in lineage.leaves(new.id) or ()}) == 2
 
 
 def clean(table: Table) -> None:
@@ -231,7 +231,7 @@ def test_what_lies_behind_a_lost_transaction_is_not_known(path: str, stable: boo
     lineage = Lineage.between(table.head, 1, table.version)
     assert not lineage.complete
     (new,) = table.fragments()
-    assert lineage.origins(new.id) is None and lineage.ancestors(new.id) is None
+    assert lineage.origins(new.id) is None and lineage.leaves(new.id) is None
     assert lineage.origins(0) is None
     assert check(table, kept) == 99, "from the oldest kept version on all is known"
 

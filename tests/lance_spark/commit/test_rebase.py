@@ -10,9 +10,7 @@ from lance_spark.commit.conflicts.history import Change
 from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentity
 from lance_spark.commit.conflicts.verdicts import (
     VALID,
-    Judgement,
     Verdict,
-    decide,
     judge_column,
     judge_fragment,
     judge_new_column,
@@ -77,15 +75,6 @@ def test_without_inputs_an_equal_id_is_no_proof_after(operation: str | None) -> 
     assert judge_fragment(then, then, [change(operation)]) == VALID, "a file in common is"
 
 
-def test_the_own_file_counts_as_the_target_after_the_commit() -> None:
-    now = replace(FRAGMENT, targets=("mine.lance:4",))
-    assert judge_fragment(FRAGMENT, now, []).verdict is Verdict.CONFLICT
-    assert judge_fragment(FRAGMENT, now, [], ours="mine.lance") == VALID
-    assert judge_fragment(FRAGMENT, now, [], ours="mine").verdict is Verdict.CONFLICT
-    stale = replace(now, inputs=("n.lance:0",))
-    assert judge_fragment(FRAGMENT, stale, [], ours="mine.lance").verdict is Verdict.CONFLICT
-
-
 @pytest.mark.parametrize(
     ("then", "head", "changes", "reason"),
     [
@@ -143,9 +132,3 @@ def test_a_new_column_is_filled_only_if_nobody_else_has_it(
     head: list[FieldIdentity], mine: str | None, filled: bool, verdict: Verdict
 ) -> None:
     assert judge_new_column("c", "int64", head, mine=mine, is_filled=lambda _: filled).verdict is verdict
-
-
-def test_a_decision_sorts_fragments() -> None:
-    gone, bad = Judgement(verdict=Verdict.GONE), Judgement(verdict=Verdict.CONFLICT, reason="because")
-    decision = decide({3: VALID, 1: gone, 2: bad, 0: VALID})
-    assert (decision.valid, decision.gone, decision.blocked) == ((0, 3), (1,), {2: "because"})

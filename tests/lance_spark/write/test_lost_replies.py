@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from pyspark.sql.types import LongType
 
 from lance_spark.commit import column_commit as column_commits
 from lance_spark.commit.attempt import Landed, Unknown
+from lance_spark.errors import CommitConflictError, CommitImpossibleError
 from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
 
 ALL = {key: key * 10 for key in range(30)}
@@ -43,8 +45,10 @@ def acts_beside(
         (before or {}).get(mine, lambda: None)()
         outcome = real(*args, **kwargs)
         (after or {}).get(mine, lambda: None)()
+        if mine not in lost:
+            return outcome
         assert isinstance(outcome, Landed)
-        return Unknown(error=OSError("connection reset by peer")) if mine in lost else outcome
+        return Unknown(error=OSError("connection reset by peer"))
 
     monkeypatch.setattr(column_commits, "attempt_commit", attempt)
 
@@ -145,3 +149,32 @@ def test_a_commit_that_cannot_be_repaired_is_taken_back_whatever_the_reason(
     with pytest.raises(RuntimeError, match="executor died"):
         job.commit(message)
     assert column(path, "c") == without(*range(30))
+
+
+def test_a_commit_beside_which_nothing_can_be_repaired_in_time_is_taken_back(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, message = staged(path, commit_max_retries="0")
+    source = pa.table({"id": pa.array([8], pa.int64()), "c": pa.array([-8], pa.int64())})
+
+    def rewrite_the_target() -> None:
+        lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+
+    acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5, 6), 2: rewrite_the_target})
+    with pytest.raises(CommitConflictError, match=r"gave up .* taken back"):
+        job.commit(message)
+    # Of the fragment that another writer has filled meanwhile, all values are that writer's.
+    theirs = {**ALL, 8: -8}
+    assert column(path, "c") == {key: theirs[key] if key < 10 else None for key in range(30)}
+
+
+def test_a_table_that_is_deleted_in_the_moment_of_the_commit_is_said(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lance makes a folder with a version that names files of the old one."""
+    job, message = staged(path)
+    acts_beside(monkeypatch, before={1: lambda: shutil.rmtree(path)})
+    with pytest.raises(
+        CommitImpossibleError, match=r"table was deleted .* names files that are gone; delete the folder"
+    ):
+        job.commit(message)
