@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
 
+_LATEST_MANIFEST = (1 << 64) - 1
+"""Manifests are named by this less their version, so that a listing begins with the latest."""
+
 _SOME = 16
 """Fragments whose other files tell whether the table is there, and that a message names."""
 
@@ -43,7 +46,7 @@ def refuse_lost_files(snapshot: DatasetRef, version: int, parts: Mapping[int, Fr
     try:
         latest = Head.of(snapshot.open_latest())
     except TableNotFoundError as error:
-        raise _deleted(snapshot, "write the table anew") from error
+        raise _deleted(snapshot, "nothing was committed; write the table anew") from error
     lost = [
         number
         for number, part in parts.items()
@@ -57,7 +60,12 @@ def refuse_lost_files(snapshot: DatasetRef, version: int, parts: Mapping[int, Fr
     files = [file for number in lost[:_SOME] for file in latest.fragments[number].files if file.base_id is None]
     others = [file.path for file in files if file.path not in missing]
     if others and len(stage.missing(others)) == len(others):
-        raise _deleted(snapshot, f"version {version} there names files that are gone; delete the folder")
+        # Lance commits all the same: to a folder that it makes, or to a table that was made anew.
+        manifest = f"_versions/{_LATEST_MANIFEST - version}.manifest"
+        raise _deleted(
+            snapshot,
+            f"version {version} there names files that are gone; delete {manifest}, and the folder if no other is there",
+        )
     raise CommitOutcomeUnknownError(
         "column files were deleted while they were committed, as by a cleanup of files that no version names, so that "
         f"the columns cannot be read in {len(lost)} fragments "
