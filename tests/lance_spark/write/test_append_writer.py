@@ -264,7 +264,7 @@ def test_an_attempt_that_closes_its_file_while_the_job_sweeps_leaves_nothing(
     late.write_batch(pa.record_batch({"id": pa.array([2])}))
     find = staging_module._find_data_files
 
-    def find_then_close(*arguments: Any) -> list[str]:
+    def find_then_close(*arguments: Any) -> dict[str, list[str]]:
         found = find(*arguments)
         with pytest.raises(CommitError, match="came too late"):
             late.close()
