@@ -37,8 +37,7 @@ from lance_spark.errors import (
 from lance_spark.staging import area as staging_module
 from lance_spark.staging.orphans import remove_orphans as cleanup
 from lance_spark.write import append_writer as writer_module
-from lance_spark.write.append_writer import LanceAppendWriter
-from lance_spark.write.messages import RowsWritten
+from lance_spark.write.append_writer import LanceAppendWriter, RowsWritten
 from tests.lance_spark.write import appends
 from tests.lance_spark.write.appends import ROWS, batches, files_in, ids_in, plan, unused_files, uri_of, write
 
