@@ -7,6 +7,7 @@ and only in windows that have gaps. Memory is bounded by a window, not by the fr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -237,12 +238,23 @@ class ColumnFiles:
         self._last = -1
         self._done: list[FragmentColumns] = []
 
-    def append(self, addresses: Addresses, values: pa.RecordBatch) -> None:
-        """Adds live rows of the snapshot; one that repeats the row before it is counted and left out.
+    def write(self, batches: Iterable[tuple[Addresses, pa.RecordBatch]]) -> tuple[FragmentColumns, ...]:
+        """Writes live rows of the snapshot; one that repeats the row before it is counted and left out.
 
         Raises:
             CommitError: The rows of a fragment do not stand together, or are not ascending.
         """
+        try:
+            for addresses, values in batches:
+                self._append(addresses, values)
+            self._close_file()
+        except BaseException:
+            if self._file is not None:
+                self._file.discard()
+            raise
+        return tuple(self._done)
+
+    def _append(self, addresses: Addresses, values: pa.RecordBatch) -> None:
         offsets = offsets_of(addresses)
         for fragment_id, start, end in runs_of(fragments_of(addresses)):
             file = self._file_of(fragment_id)
@@ -257,17 +269,6 @@ class ColumnFiles:
                 self._rejected.add(DUPLICATE, int(twice.sum()), addresses[start:end][twice])
                 chosen, part = chosen.filter(pa.array(~twice)), part[~twice]
             file.append(part, chosen)
-
-    def finish(self) -> tuple[FragmentColumns, ...]:
-        """Finishes the last file, and returns all of them."""
-        self._close_file()
-        return tuple(self._done)
-
-    def discard(self) -> None:
-        """Gives the open file up after an error."""
-        if self._file is not None:
-            self._file.discard()
-            self._file = None
 
     def _file_of(self, fragment_id: int) -> ColumnFile:
         if self._file is not None and self._current == fragment_id:

@@ -11,7 +11,8 @@ from lance_spark.staging.file_layout import FileLayout, explain_refusal
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
 
-    from lance_spark.staging.area import Attempt, StagedFile, Staging
+    from lance_spark.staging.area import Attempt, Staging
+    from lance_spark.staging.data_file import StagedFile
 
 
 class FragmentSink:
