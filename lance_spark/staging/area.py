@@ -62,7 +62,7 @@ listing brings 1,000 names a request."""
 
 
 def new_id() -> str:
-    """Returns a fresh id for a job or an attempt: 32 random hexadecimal digits, then 8 of the time in seconds.
+    """Returns a fresh id: 32 random hexadecimal digits, then 8 of the time in seconds.
 
     The random part comes first because object stores spread their load by the first characters of a
     name.
@@ -136,7 +136,7 @@ class Staging:
         raise attempt.too_late()
 
     def sweep(self, keep: Collection[str] = ()) -> int:
-        """Deletes what the job's attempts made, at its end, and returns how many data files that were.
+        """Deletes what attempts made, at the job's end, and returns the number of data files.
 
         An attempt that is still running, a killed speculative one for example, notices on closing
         its file that the job is over and deletes that file itself.
@@ -168,7 +168,9 @@ class Staging:
         self.objects.delete_folder(f"{self.folder}/{attempt}")
 
     def begin_commit(self) -> None:
-        """Notes that a commit is about to be tried: from here on only who knows its outcome may delete files.
+        """Notes that a commit is about to be tried.
+
+        From here on only who knows its outcome may delete files.
 
         Raises:
             CommitError: The job has ended: Spark aborted it, or the table was deleted or cleaned
@@ -272,12 +274,12 @@ class Attempt:
         return StagedFile(self, name, schema, version=version)
 
     def next_run_file(self) -> str:
-        """Returns the path, relative to the table, of a new private file; it goes with the attempt's folder."""
+        """Returns the path, relative to the table, of a new file in the attempt's folder."""
         self._run_files += 1
         return f"{self.folder}/run-{self._run_files - 1}"
 
     def clear_if_over(self) -> bool:
-        """Deletes all that the attempt made, if its job has ended without it, and tells whether it has.
+        """Deletes what the attempt made if its job has ended, and tells whether it has.
 
         Call it after the last change, and after an error.
         """

@@ -72,7 +72,7 @@ def prepares_blobs(version: str) -> bool:
 
 
 def file_field(field: pa.Field[Any], version: str) -> pa.Field[Any]:
-    """Returns the field that the writer of a file takes for a column of rows: a marked blob as descriptors."""
+    """Returns the field that a file's writer takes for a column of rows: a blob as descriptors."""
     if not is_logical_blob(field) or not prepares_blobs(version):
         return field
     metadata = {key: value for key, value in (field.metadata or {}).items() if key != BLOB_KEY}
@@ -97,7 +97,7 @@ class BlobEncoder:
         self._packed_bytes = 0
 
     def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Writes what does not stay in the data file, and returns the rows with descriptors; NULL stays NULL."""
+        """Returns rows with descriptors, and writes what does not stay in the data file."""
         columns = [
             column if field.type == stored.type else self._descriptors(column, field)
             for column, (field, stored) in zip(batch.columns, self._fields, strict=True)

@@ -188,7 +188,10 @@ class ColumnFile:
             ) from error
 
     def _read_old(self, start: int, rows: int) -> pa.Table:
-        """Reads the snapshot's values of a window; with deleted rows, positions are physical ones (measured)."""
+        """Reads the snapshot's values of a window.
+
+        With deleted rows included, positions are physical ones (measured).
+        """
         blobs = [name for name in self._targets.existing if name in self._targets.blobs]
         old = self._scan_old(start, rows, [name for name in self._targets.existing if name not in blobs])
         for name in blobs:
@@ -239,7 +242,7 @@ class ColumnFiles:
         self._done: list[FragmentColumns] = []
 
     def write(self, batches: Iterable[tuple[Addresses, pa.RecordBatch]]) -> tuple[FragmentColumns, ...]:
-        """Writes live rows of the snapshot; one that repeats the row before it is counted and left out.
+        """Writes live rows of the snapshot; one that repeats the one before is counted and left out.
 
         Raises:
             CommitError: The rows of a fragment do not stand together, or are not ascending.

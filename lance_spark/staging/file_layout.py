@@ -1,4 +1,4 @@
-"""How a table's rows lie in data files: file format, physical schema, and the field ids that a `DataFile` names.
+"""How a table's rows lie in data files: file format, physical schema, and field ids.
 
 Lance computes these itself where it writes a table, but has no call that tells them for a file that
 was named elsewhere. So the same thing is made in small: an empty table and an empty file of the
@@ -86,7 +86,7 @@ class FileLayout:
 
 
 def _layout(schema: pa.Schema, version: str, table: LanceSchema | None) -> FileLayout:
-    """Returns the layout of files of an empty table, with the field ids of another one that has its columns."""
+    """Returns the layout of files of a new table, or with the field ids of a table that is there."""
     from lance.file import stable_version
 
     if version in ("legacy", "0.1"):
@@ -119,7 +119,7 @@ def _layout(schema: pa.Schema, version: str, table: LanceSchema | None) -> FileL
 def _write_sample(
     schema: pa.Schema, version: str, batch: pa.RecordBatch | None = None
 ) -> tuple[lance.LanceDataset, DataFile]:
-    """Makes an empty table and a file of the same columns, and returns both; the file's blobs are not prepared."""
+    """Makes an empty table, and a file with its columns and some rows."""
     import lance
     from lance.file import LanceFileSession
     from lance.fragment import DataFile
@@ -166,7 +166,7 @@ def _unsupported(field: pa.Field[Any], version: str, error: Exception) -> Unsupp
 
 
 def _refuse_what_cannot_be_read_back(path: str, field: pa.Field[Any]) -> None:
-    """Refuses what an empty file does not show (measured with pylance 14), in a column and below it.
+    """Refuses what an empty file does not show, in a column and below it (measured, pylance 14).
 
     Vectors of structs are written, but then they cannot be read beside another column; vectors of
     strings panic at the first row.

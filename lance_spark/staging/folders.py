@@ -1,4 +1,4 @@
-"""Folders of a table, which only local file systems have: made along with files, and taken away when they are empty."""
+"""Folders of a table, made along with files on a local file system, and removed when empty."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class FragmentSink:
-    """Makes fragments of batches. Belongs to one task attempt; nothing is made before the first row.
+    """Makes fragments of batches. Belongs to one task; makes nothing before the first row.
 
     Memory: the batch at hand, and the pages that Lance has not written yet.
     """

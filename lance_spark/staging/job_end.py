@@ -1,4 +1,4 @@
-"""How a job ends: its commit lands, it is given up, or Spark aborts it; and which of its files may go then.
+"""How a job ends, and which files may go: its commit lands, it is given up, or Spark aborts it.
 
 A commit runs in one process and an abort in another, maybe at the same time. Both follow one order:
 a commit puts up its marker and then looks whether the job is still open; an abort closes the job

@@ -17,7 +17,7 @@ def remove_orphans(
     older_than: timedelta,
     needed: Collection[str] = (),
 ) -> int:
-    """Deletes what jobs left behind whose driver died: markers, and data files that no version references.
+    """Deletes markers, and data files that no version references, of jobs whose driver died.
 
     A file that any version of any branch references stays. Safe beside running jobs as long as
     `older_than` is more than the longest of them takes; a job that loses a file to an early cleanup

@@ -1,4 +1,4 @@
-"""Column files in which no row gets a new value: what a commit stages beside the files of the tasks."""
+"""Column files in which no row gets a new value, staged by a commit beside the tasks' files."""
 
 from __future__ import annotations
 

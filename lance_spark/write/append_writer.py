@@ -199,7 +199,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
         return commit_rows(self.ref, change, job_id=self.staging.job_id, policy=self.policy)
 
     def _has_created_empty_table(self) -> bool:
-        """Creates an empty table of another format than the default one: a commit takes it from a file, and there is none."""
+        """Creates an empty table of another format than the default, which a commit takes from a file."""
         import lance
         from lance.file import stable_version
 

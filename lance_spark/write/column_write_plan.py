@@ -1,4 +1,4 @@
-"""What a write of columns may do, decided on the driver: which snapshot the rows are of, and whether the columns fit."""
+"""What a write of columns may do, decided on the driver: of which snapshot, and which columns."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def _address_column(schema: StructType, uri: str) -> str:
 
 
 def _refuse_lacking_fields(given: DataType, has: pa.DataType, path: str) -> None:
-    """Refuses a struct without some of the column's fields, which would become NULL in every given row."""
+    """Refuses a struct that lacks fields of the column: they would become NULL."""
     if isinstance(given, ArrayType) and not pa.types.is_map(has) and hasattr(has, "value_type"):
         _refuse_lacking_fields(given.elementType, has.value_type, f"{path}.element")
     elif isinstance(given, MapType) and pa.types.is_map(has):
@@ -211,7 +211,7 @@ def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]
 
 
 def _carried(text: object, uri: str) -> dict[str, Any]:
-    """Reads what the metadata of the row addresses says of their table; anybody can write column metadata."""
+    """Reads what the metadata of the row addresses says; anybody can write column metadata."""
     shape = {"uri": str, "version": int | None, "incarnation": str | None, "branch": str | None}
     try:
         carried = json.loads(str(text))

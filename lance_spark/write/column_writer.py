@@ -1,4 +1,4 @@
-"""A DataFrame write that fills columns of existing rows: plans on the driver, writes on executors, commits in Spark's commit process.
+"""A DataFrame write of columns: planned on the driver, committed in Spark's commit process.
 
 Two ways lead to the same column files. Where the planner rule promised that every fragment's rows
 arrive in one task and in order, a task writes column files directly. Else tasks leave sorted runs,
@@ -160,7 +160,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
     def _given(
         self, batches: Iterable[pa.RecordBatch], rows: SnapshotRows, rejected: Rejected
     ) -> Iterator[tuple[Addresses, pa.RecordBatch]]:
-        """Yields addresses, and values of the targets and the columns to verify, of rows that have an address."""
+        """Yields rows that have an address, with the targets and the columns to verify."""
         plan = self.backfill
         converter = WriteConverter(plan.source, plan.columns)
         ids_of = rows.dataset if plan.by_row_id else None
@@ -203,7 +203,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         self.commit_result([message for message in messages if isinstance(message, ColumnsWritten)])
 
     def commit_result(self, messages: Sequence[ColumnsWritten]) -> CommitResult:
-        """Does what :meth:`commit` does; returns the result, the earlier one if the job has committed already."""
+        """Commits as :meth:`commit` does; returns the earlier result if the job has committed."""
         snapshot = self.backfill.snapshot
         earlier = find_commit(self.staging, snapshot)
         if earlier is not None:
@@ -308,7 +308,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         return tuple(replace(part, fragment=seen[part.fragment_id]) for part in files.write(merged))
 
     def _open_for_merge(self, seen: Mapping[int, FragmentMetadata]) -> lance.LanceDataset:
-        """Opens the snapshot, or where it was cleaned up the latest version, if it has the fragments as they were read.
+        """Opens the snapshot.
+
+        Where it was cleaned up, the latest version, if it has the fragments as they were read.
 
         Raises:
             CommitImpossibleError: Neither is possible.

@@ -1,4 +1,4 @@
-"""Sorted runs: what tasks leave where the rows of a fragment come in any order and in several tasks.
+"""Sorted runs: what tasks leave where rows of a fragment come in any order, in any task.
 
 A task sorts what fits into memory by row address and writes it as a private file, a *run*. The
 committing process merges the runs, reading a bounded number of rows of all of them at a time.
