@@ -11,6 +11,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
+import shutil
 import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -118,6 +119,25 @@ class LanceObjects:
             # A concurrent writer may have deleted it.
             if self._session.contains(path):
                 raise
+
+    def delete_folder(self, folder: str) -> None:
+        """Deletes all objects in a folder, on a mounted file system with it and what killed writers left there.
+
+        Raises:
+            OSError: An object store refused.
+        """
+        if self._local is None:
+            for path in self.list(folder):
+                self.delete(path)
+            return
+        at = os.path.join(self.uri, folder)
+        shutil.rmtree(at, ignore_errors=True)
+        if not os.path.exists(at):
+            self._local.delete(folder)  # takes the folders above it that are empty now
+
+    def contains(self, path: str) -> bool:
+        """Tells whether an object is there."""
+        return self._session.contains(path)
 
     def remove_leftovers(self, prefix: str, *, older_than_s: float) -> int:
         """Deletes what killed writers left on a mounted file system, and returns how many.

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 if TYPE_CHECKING:
     from lance.blob import PackedBlobWriter
-
-    from lance_spark.staging.area import StagedFile
+    from lance.file import LanceFileSession
 
 BLOB_KEY = b"lance-encoding:blob"
 _EXTENSION_KEY = b"ARROW:extension:name"
@@ -67,44 +66,51 @@ def row_field(field: pa.Field[Any]) -> pa.Field[Any]:
     return pa.field(field.name, pa.large_binary(), field.nullable, {**(field.metadata or {}), BLOB_KEY: b"true"})
 
 
-def prepared_blob_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    """Returns the field of prepared descriptors for a marked binary column."""
-    metadata = {k: v for k, v in (field.metadata or {}).items() if k != BLOB_KEY}
-    return pa.field(field.name, _PREPARED, field.nullable, {**metadata, _EXTENSION_KEY: _EXTENSION.encode()})
-
-
 def prepares_blobs(version: str) -> bool:
     """Tells whether a blob column is a struct of descriptors that the file's writer prepares."""
     return tuple(int(part) for part in version.split(".")) >= _PREPARED_SINCE if version[0].isdigit() else True
 
 
 def file_field(field: pa.Field[Any], version: str) -> pa.Field[Any]:
-    """Returns the field that the writer of a file takes for a column of rows."""
-    return prepared_blob_field(field) if is_logical_blob(field) and prepares_blobs(version) else field
+    """Returns the field that a file's writer takes for a column of rows: a blob as descriptors."""
+    if not is_logical_blob(field) or not prepares_blobs(version):
+        return field
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key != BLOB_KEY}
+    return pa.field(field.name, _PREPARED, field.nullable, {**metadata, _EXTENSION_KEY: _EXTENSION.encode()})
 
 
 class BlobEncoder:
     """Turns the values of one data file's blob columns into descriptors, and writes the sidecars.
 
-    Lives as long as the file is open.
-
     Memory does not grow with the data: sidecars are streamed.
     """
 
-    def __init__(self, file: StagedFile) -> None:
-        self._file = file
+    def __init__(self, session: LanceFileSession, path: str, rows: pa.Schema, stored: pa.Schema) -> None:
+        """Takes where the data file is, and its fields as rows and as its writer have them."""
+        self._session = session
+        self._path = path
+        self._fields = list(zip(rows, stored, strict=True))
+        self._schema = stored
         self._sidecars = 0
         self._packed: PackedBlobWriter | None = None
         self._packed_id = 0
         self._packed_bytes = 0
 
-    def encode(self, values: pa.Array[Any], field: pa.Field[Any]) -> pa.StructArray:
-        """Writes what does not stay in the data file, and returns the descriptors.
+    def encode(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns rows with descriptors, and writes what does not stay in the data file."""
+        columns = [
+            column if field.type == stored.type else self._descriptors(column, field)
+            for column, (field, stored) in zip(batch.columns, self._fields, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema)
 
-        Args:
-            values: `large_binary` values; NULL stays NULL.
-            field: Their field, for the thresholds in its metadata.
-        """
+    def finish(self) -> None:
+        """Finishes the open sidecar; call it before the data file is closed."""
+        if self._packed is not None:
+            self._packed.finish()
+            self._packed = None
+
+    def _descriptors(self, values: pa.Array[Any], field: pa.Field[Any]) -> pa.StructArray:
         inline_limit = _threshold(field, "inline-size", _INLINE_BYTES)
         packed_limit = _threshold(field, "dedicated-size", _PACKED_BYTES)
         values = cast(pa.LargeBinaryArray, values)
@@ -137,19 +143,13 @@ class BlobEncoder:
             mask=pa.array(null),
         )
 
-    def finish(self) -> None:
-        """Finishes the open sidecar; call it before the data file is closed."""
-        if self._packed is not None:
-            self._packed.finish()
-            self._packed = None
-
     def _pack(self, value: pa.Buffer, sidecar_limit: int) -> tuple[int, int]:
         if self._packed is not None and self._packed_bytes + value.size > sidecar_limit:
             self.finish()
         if self._packed is None:
             self._sidecars += 1
             self._packed_id, self._packed_bytes = self._sidecars, 0
-            self._packed = self._file.open_packed_blobs(self._packed_id)
+            self._packed = self._session.open_packed_blob_writer(self._path, self._packed_id)
         position = self._packed_bytes
         self._packed.write_blob(value.to_pybytes())
         self._packed_bytes += value.size
@@ -157,7 +157,7 @@ class BlobEncoder:
 
     def _write_dedicated(self, value: pa.Buffer) -> int:
         self._sidecars += 1
-        writer = self._file.open_dedicated_blob(self._sidecars)
+        writer = self._session.open_dedicated_blob_writer(self._path, self._sidecars)
         writer.write(value.to_pybytes())
         writer.finish()
         return self._sidecars

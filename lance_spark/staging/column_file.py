@@ -7,6 +7,7 @@ and only in windows that have gaps. Memory is bounded by a window, not by the fr
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,12 +27,12 @@ from lance_spark.rows.row_addresses import (
     runs_of,
 )
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.blobs import BlobEncoder, file_field, is_logical_blob
+from lance_spark.staging.blobs import is_logical_blob
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
-    from lance_spark.staging.area import Attempt, StagedFile
+    from lance_spark.staging.area import Attempt
 
 _WINDOW_BYTES = 16 << 20
 _MOST_WINDOW_ROWS = 1 << 16
@@ -63,11 +64,6 @@ class Targets:
         """Names of the blob columns."""
         return tuple(field.name for field in self.schema if is_logical_blob(field))
 
-    @property
-    def file_schema(self) -> pa.Schema:
-        """The Arrow fields that the file's writer takes."""
-        return pa.schema([file_field(field, self.format) for field in self.schema])
-
 
 class ColumnFile:
     """The column file of one fragment, being written. Belongs to one task.
@@ -76,26 +72,22 @@ class ColumnFile:
         given: Rows that were given so far.
     """
 
-    @property
-    def rows(self) -> int:
-        """Number of rows that were given so far."""
-        return len(self.given)
-
     def __init__(self, attempt: Attempt, rows: SnapshotRows, fragment: LanceFragment, targets: Targets) -> None:
         self.given = RowSet.empty()
         self._snapshot = rows
         self._fragment = fragment
         self._targets = targets
         self._physical_rows: int = fragment.metadata.physical_rows
-        self._file_schema = targets.file_schema
-        self._file: StagedFile = attempt.open_data_file(self._file_schema, version=targets.format)
-        prepared = self._file_schema.types != targets.schema.types
-        self._blobs = BlobEncoder(self._file) if prepared else None
+        self._file = attempt.open_data_file(targets.schema, version=targets.format)
         self._old_row_bytes: int | None = None
         self._next = 0
         self._pending: list[tuple[NDArray[np.int64], pa.RecordBatch]] = []
         self._pending_bytes = 0
-        self._pending_rows = 0
+
+    @property
+    def rows(self) -> int:
+        """Number of rows that were given so far."""
+        return len(self.given)
 
     def append(self, offsets: NDArray[np.int64], values: pa.RecordBatch) -> None:
         """Adds rows.
@@ -109,7 +101,6 @@ class ColumnFile:
         self.given |= RowSet.of(offsets)
         self._pending.append((offsets, values))
         self._pending_bytes += values.nbytes
-        self._pending_rows += len(offsets)
         if self._pending_bytes >= _WINDOW_BYTES or int(offsets[-1]) + 1 - self._next >= _MOST_WINDOW_ROWS:
             self._flush(int(offsets[-1]) + 1)
 
@@ -120,14 +111,12 @@ class ColumnFile:
             CommitError: The file does not have exactly one row per physical row.
         """
         self._flush(self._physical_rows)
-        if self._blobs is not None:
-            self._blobs.finish()
         rows = self._file.close()
         if rows != self._physical_rows:
             raise CommitError(
                 f"a column file has {rows} rows for a fragment of {self._physical_rows} - fragment "
-                f"{self._fragment.fragment_id}, "
-                f"{self._file.name} - this is a fault of lance-spark; nothing was committed",
+                f"{self._fragment.fragment_id}, {self._file.name} - this is a fault of lance-spark; nothing was "
+                "committed",
                 uri=self._file.name,
             )
         return FragmentColumns(
@@ -144,8 +133,8 @@ class ColumnFile:
         schema = self._targets.schema
         offsets = np.concatenate([part[0] for part in self._pending]) if self._pending else np.empty(0, dtype=np.int64)
         given = pa.Table.from_batches([part[1] for part in self._pending], schema=schema)
-        given_row_bytes = self._pending_bytes // max(self._pending_rows, 1)
-        self._pending, self._pending_bytes, self._pending_rows = [], 0, 0
+        given_row_bytes = self._pending_bytes // max(len(offsets), 1)
+        self._pending, self._pending_bytes = [], 0
         while self._next < end:
             stop = min(self._next + self._window_rows(given_row_bytes), end)
             first, last = np.searchsorted(offsets, [self._next, stop])
@@ -189,32 +178,19 @@ class ColumnFile:
 
     def _write(self, batch: pa.RecordBatch) -> None:
         try:
-            self._file.write_batch(self._encoded(batch))
+            self._file.write_batch(batch)
         except ValueError as error:
-            names = ", ".join(self._targets.schema.names)
             raise ValueConversionError(
-                names,
+                ", ".join(self._targets.schema.names),
                 None,
                 f"Lance cannot store the values: {error}",
                 hint=f"the table's file format is {self._targets.format}",
             ) from error
 
-    def _encoded(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the batch as the file takes it: with descriptors of blobs where its format wants them."""
-        if self._blobs is None:
-            return batch
-        columns = [
-            self._blobs.encode(batch.column(field.name), field)
-            if stored.type != field.type
-            else batch.column(field.name)
-            for field, stored in zip(self._targets.schema, self._file_schema, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._file_schema)
-
     def _read_old(self, start: int, rows: int) -> pa.Table:
-        """Reads the snapshot's values of a window, deleted rows included.
+        """Reads the snapshot's values of a window.
 
-        Positions are physical ones then (measured).
+        With deleted rows included, positions are physical ones (measured).
         """
         blobs = [name for name in self._targets.existing if name in self._targets.blobs]
         old = self._scan_old(start, rows, [name for name in self._targets.existing if name not in blobs])
@@ -260,18 +236,28 @@ class ColumnFiles:
         self._targets = targets
         self._rejected = rejected
         self._seen: set[int] = set()
-        self._current: tuple[int, ColumnFile] | None = None
+        self._current = -1
+        self._file: ColumnFile | None = None
         self._last = -1
         self._done: list[FragmentColumns] = []
 
-    def append(self, addresses: Addresses, values: pa.RecordBatch) -> None:
-        """Adds live rows of the snapshot.
-
-        A row that repeats the one before it is counted and left out.
+    def write(self, batches: Iterable[tuple[Addresses, pa.RecordBatch]]) -> tuple[FragmentColumns, ...]:
+        """Writes live rows of the snapshot; one that repeats the one before is counted and left out.
 
         Raises:
             CommitError: The rows of a fragment do not stand together, or are not ascending.
         """
+        try:
+            for addresses, values in batches:
+                self._append(addresses, values)
+            self._close_file()
+        except BaseException:
+            if self._file is not None:
+                self._file.discard()
+            raise
+        return tuple(self._done)
+
+    def _append(self, addresses: Addresses, values: pa.RecordBatch) -> None:
         offsets = offsets_of(addresses)
         for fragment_id, start, end in runs_of(fragments_of(addresses)):
             file = self._file_of(fragment_id)
@@ -279,42 +265,30 @@ class ColumnFiles:
             steps = np.diff(part, prepend=self._last)
             if (steps < 0).any():
                 raise self._disorder(fragment_id)
+            self._last = int(part[-1])
             chosen = values.slice(start, end - start)
             twice = steps == 0
             if twice.any():
                 self._rejected.add(DUPLICATE, int(twice.sum()), addresses[start:end][twice])
                 chosen, part = chosen.filter(pa.array(~twice)), part[~twice]
             file.append(part, chosen)
-            self._last = int(offsets[end - 1])
-
-    def finish(self) -> tuple[FragmentColumns, ...]:
-        """Finishes the last file, and returns all of them."""
-        self._close_current()
-        return tuple(self._done)
-
-    def discard(self) -> None:
-        """Gives the open file up after an error."""
-        if self._current is not None:
-            self._current[1].discard()
-            self._current = None
 
     def _file_of(self, fragment_id: int) -> ColumnFile:
-        if self._current is not None and self._current[0] == fragment_id:
-            return self._current[1]
-        self._close_current()
+        if self._file is not None and self._current == fragment_id:
+            return self._file
+        self._close_file()
         fragment = self._rows.fragment(fragment_id)
         if fragment is None or fragment_id in self._seen:
             raise self._disorder(fragment_id)
         self._seen.add(fragment_id)
-        self._last = -1
-        file = ColumnFile(self._attempt, self._rows, fragment, self._targets)
-        self._current = (fragment_id, file)
-        return file
+        self._current, self._last = fragment_id, -1
+        self._file = ColumnFile(self._attempt, self._rows, fragment, self._targets)
+        return self._file
 
-    def _close_current(self) -> None:
-        if self._current is not None:
-            self._done.append(self._current[1].close())
-            self._current = None
+    def _close_file(self) -> None:
+        if self._file is not None:
+            self._done.append(self._file.close())
+            self._file = None
 
     def _disorder(self, fragment_id: int) -> CommitError:
         return CommitError(

@@ -1,12 +1,8 @@
-"""Folders, which only local file systems have.
-
-Made along with files, and taken away again when they are empty.
-"""
+"""Folders of a table, made along with files on a local file system, and removed when empty."""
 
 from __future__ import annotations
 
 import os
-import shutil
 
 from lance_spark.dataset import FOLDER, is_local
 
@@ -34,30 +30,14 @@ def remove_empty_folders(uri: str, *, made: str | None) -> None:
     """
     if not is_local(uri):
         return
-    for folder in ("data", STAGING, os.path.dirname(STAGING)):
-        remove_if_empty(os.path.join(uri, folder))
+    for folder in ("data", STAGING, FOLDER):
+        _remove_if_empty(os.path.join(uri, folder))
     folder = uri
-    while made is not None and len(folder) >= len(made) and remove_if_empty(folder):
+    while made is not None and len(folder) >= len(made) and _remove_if_empty(folder):
         folder = os.path.dirname(folder)
 
 
-def prune_folders(uri: str, folder: str) -> None:
-    """Deletes a folder below the staging folder with all that is in it, and the folders above it that are empty then.
-
-    Args:
-        uri: Location of the table.
-        folder: The folder of a job, or of an attempt of one, relative to the table.
-    """
-    if not is_local(uri):
-        return
-    shutil.rmtree(os.path.join(uri, folder), ignore_errors=True)
-    top = os.path.dirname(STAGING)
-    while folder != top and remove_if_empty(os.path.join(uri, os.path.dirname(folder))):
-        folder = os.path.dirname(folder)
-
-
-def remove_if_empty(folder: str) -> bool:
-    """Deletes a folder if nothing is in it, and tells whether it did."""
+def _remove_if_empty(folder: str) -> bool:
     try:
         os.rmdir(folder)
     except OSError:

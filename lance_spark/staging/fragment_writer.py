@@ -2,49 +2,40 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_spark.staging.blobs import BlobEncoder
 from lance_spark.staging.file_layout import FileLayout, explain_refusal
 
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
 
-    from lance_spark.staging.area import Attempt, StagedFile, Staging
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FileLimits:
-    """When a file is full and a new fragment begins.
-
-    Attributes:
-        max_rows: Most rows of a file; exact.
-        max_bytes: Bytes of Arrow data after which no further batch goes into a file.
-    """
-
-    max_rows: int
-    max_bytes: int
+    from lance_spark.staging.area import Attempt, Staging
+    from lance_spark.staging.data_file import StagedFile
 
 
 class FragmentSink:
-    """Takes batches and makes fragments of them.
-
-    Belongs to one task attempt; nothing is made before the first row.
+    """Makes fragments of batches. Belongs to one task; makes nothing before the first row.
 
     Memory: the batch at hand, and the pages that Lance has not written yet.
     """
 
-    def __init__(self, staging: Staging, layout: FileLayout, limits: FileLimits) -> None:
+    def __init__(self, staging: Staging, layout: FileLayout, *, max_rows: int, max_bytes: int) -> None:
+        """Takes when a file is full and a new fragment begins.
+
+        Args:
+            staging: The job's files.
+            layout: How the rows lie in files.
+            max_rows: Most rows of a file; exact.
+            max_bytes: Bytes of Arrow data after which no further batch goes into a file.
+        """
         self._staging = staging
         self._layout = layout
-        self._limits = limits
-        self._file_schema = layout.file_schema
+        self._max_rows = max_rows
+        self._max_bytes = max_bytes
         self._attempt: Attempt | None = None
         self._file: StagedFile | None = None
-        self._blobs: BlobEncoder | None = None
         self._rows = 0
         self._bytes = 0
         self._fragments: list[FragmentMetadata] = []
@@ -59,10 +50,10 @@ class FragmentSink:
         while batch.num_rows:
             if self._file is None:
                 self._file = self._open()
-            part = batch.slice(0, self._limits.max_rows - self._rows)
+            part = batch.slice(0, self._max_rows - self._rows)
             batch = batch.slice(part.num_rows)
             self._write_part(self._file, part)
-            if self._rows >= self._limits.max_rows or self._bytes >= self._limits.max_bytes:
+            if self._rows >= self._max_rows or self._bytes >= self._max_bytes:
                 self._close()
 
     def finish(self) -> tuple[FragmentMetadata, ...]:
@@ -75,7 +66,6 @@ class FragmentSink:
 
         What was written is deleted when the job ends, by :meth:`Staging.sweep`.
         """
-        self._blobs = None
         if self._file is not None:
             self._file.discard()
             self._file = None
@@ -83,33 +73,20 @@ class FragmentSink:
     def _open(self) -> StagedFile:
         if self._attempt is None:
             self._attempt = self._staging.begin_attempt()
-        file = self._attempt.open_data_file(self._file_schema, version=self._layout.version)
-        self._blobs = BlobEncoder(file) if self._layout.blob_columns else None
         self._rows = self._bytes = 0
-        return file
+        return self._attempt.open_data_file(self._layout.row_schema, version=self._layout.version)
 
     def _write_part(self, file: StagedFile, part: pa.RecordBatch) -> None:
         try:
-            file.write_batch(self._with_blobs(part))
+            file.write_batch(part)
         except (ValueError, NotImplementedError) as error:
             raise explain_refusal(self._layout.row_schema, self._layout.version, error, part) from error
         self._rows += part.num_rows
         self._bytes += part.nbytes
 
-    def _with_blobs(self, part: pa.RecordBatch) -> pa.RecordBatch:
-        if self._blobs is None:
-            return part
-        columns = [
-            self._blobs.encode(column, field) if field.name in self._layout.blob_columns else column
-            for column, field in zip(part.columns, self._layout.row_schema, strict=True)
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self._file_schema)
-
     def _close(self) -> None:
         if self._file is None:
             return
         file, self._file = self._file, None
-        if self._blobs is not None:
-            self._blobs.finish()
         rows = file.close()
         self._fragments.append(self._layout.fragment(file.name, rows=rows, size_bytes=file.size_bytes))

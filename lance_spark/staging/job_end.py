@@ -1,6 +1,4 @@
-"""How a job ends: its commit lands, it is given up, or Spark aborts it.
-
-Decides which of its files may go.
+"""How a job ends, and which files may go: its commit lands, it is given up, or Spark aborts it.
 
 A commit runs in one process and an abort in another, maybe at the same time. Both follow one order:
 a commit puts up its marker and then looks whether the job is still open; an abort closes the job
@@ -10,8 +8,9 @@ where a commit may be under way, and a commit does not begin where an abort has.
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
@@ -41,32 +40,17 @@ def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) 
         raise
     except BaseException as error:
         if isinstance(error, CommitError) or is_local(ref.uri) or not staging.has_begun_commit():
-            _try_to_give_up(staging, ref)
+            # What made the commit fail is what the user has to know.
+            with _deletes_later(staging):
+                _give_up(staging, ref)
         raise
 
 
-def _try_to_give_up(staging: Staging, ref: DatasetRef) -> None:
-    try:
-        give_up(staging, ref)
-    except OSError as error:
-        # What made the commit fail is what the user has to know.
-        logger.warning(
-            "files of job %s could not be deleted: %s - at %s - lance_spark.cleanup deletes them later",
-            staging.job_id,
-            error,
-            ref.uri,
-        )
-
-
-def give_up(staging: Staging, ref: DatasetRef) -> None:
+def _give_up(staging: Staging, ref: DatasetRef) -> None:
     """Deletes the files of a job without a commit, but for those that a version names after all.
 
     A commit that was taken back is an old version, and the events of a version that was cleaned up
     are gone while its files may live on in the next one: so manifests are asked, not transactions.
-
-    Args:
-        staging: The job's files.
-        ref: The table, at the version that the job read.
     """
     staging.close_job()
     try:
@@ -80,9 +64,9 @@ def give_up(staging: Staging, ref: DatasetRef) -> None:
 
 
 def abort(staging: Staging, ref: DatasetRef) -> None:
-    """Does what Spark's abort is for.
+    """Deletes the job's files, unless it has committed or may still.
 
-    Spark calls it too where the commit's process died or its answer was lost.
+    Spark aborts also where the commit's process died or its answer was lost.
     """
     if staging.close_job() and find_commit(staging, ref) is None:
         logger.warning(
@@ -92,7 +76,7 @@ def abort(staging: Staging, ref: DatasetRef) -> None:
             ref.uri,
         )
     else:
-        give_up(staging, ref)
+        _give_up(staging, ref)
 
 
 def find_commit(staging: Staging, ref: DatasetRef) -> CommitResult | None:
@@ -113,16 +97,21 @@ def finish(staging: Staging, ref: DatasetRef, keep: Collection[str], *, unless_n
         keep: Names of the files that were committed.
         unless_named: Names of files of which it is not known; those that a version names are kept.
     """
-    try:
+    # The version is there; that something else of the job is there too must not make the job fail.
+    with _deletes_later(staging):
         named = named_files(ref.open_latest(), unless_named, after=ref.version or 0) if unless_named else ()
         staging.sweep([*keep, *named])
+
+
+@contextlib.contextmanager
+def _deletes_later(staging: Staging) -> Iterator[None]:
+    """Warns of files that cannot be deleted now."""
+    try:
+        yield
     except OSError as error:
-        # The version is there; that something else of the job is there too must not make the job
-        # fail.
         logger.warning(
-            "files of killed attempts of job %s could not be deleted: %s - at %s - lance_spark.cleanup deletes them "
-            "later",
+            "files of job %s could not be deleted: %s - at %s - lance_spark.cleanup deletes them later",
             staging.job_id,
             error,
-            ref.uri,
+            staging.uri,
         )

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING
 
+from lance_spark.commit.conflicts.history import named_files
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.staging.area import Staging, made_at, staged_jobs
-
-if TYPE_CHECKING:
-    import lance
 
 
 def remove_orphans(
@@ -20,9 +17,7 @@ def remove_orphans(
     older_than: timedelta,
     needed: Collection[str] = (),
 ) -> int:
-    """Deletes what jobs left behind whose driver died.
-
-    Markers, unfinished files, and data files that no version references.
+    """Deletes markers, and data files that no version references, of jobs whose driver died.
 
     A file that any version of any branch references stays. Safe beside running jobs as long as
     `older_than` is more than the longest of them takes; a job that loses a file to an early cleanup
@@ -61,22 +56,13 @@ def remove_orphans(
 
 
 def referenced_files(ref: DatasetRef, candidates: set[str]) -> set[str]:
-    """Returns the candidates that some version references.
-
-    Newest first, where the leftovers of a commit are found soonest.
-    """
-    if not candidates or not table_exists(ref.uri, ref.storage):
-        return set()
-    latest = ref.open_latest()
-    heads: list[lance.LanceDataset] = [latest]
-    heads.extend(latest.checkout_version((name, None)) for name in latest.branches.list())
+    """Returns the candidates that some version of some branch references."""
     found: set[str] = set()
-    for head in heads:
-        for version in sorted((int(entry["version"]) for entry in head.versions()), reverse=True):
-            dataset = head if version == head.version else head.checkout_version(version)
-            found |= candidates & {
-                str(file.path) for fragment in dataset.get_fragments() for file in fragment.data_files()
-            }
-            if found == candidates:
-                return found
+    if not candidates or not table_exists(ref.uri, ref.storage):
+        return found
+    latest = ref.open_latest()
+    for head in [latest, *(latest.checkout_version((name, None)) for name in latest.branches.list())]:
+        found |= named_files(head, candidates - found, after=0)
+        if found == candidates:
+            break
     return found

@@ -1,7 +1,4 @@
-"""Column files in which no row gets a new value.
-
-What a commit stages beside the files of the tasks.
-"""
+"""Column files in which no row gets a new value, staged by a commit beside the tasks' files."""
 
 from __future__ import annotations
 
@@ -36,21 +33,22 @@ class UntouchedFiles:
 
     def restore(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
         """Writes a file with the values that columns have in a version's fragment."""
-        schema = pa.schema([row_field(dataset.schema.field(name)) for name in columns])
-        targets = Targets(schema=schema, existing=tuple(columns), format=self._format)
-        return self._write(SnapshotRows(dataset), fragment_id, targets)
+        return self._write(dataset, fragment_id, columns, tuple(columns))
 
     def blank(self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str]) -> StagedColumns:
         """Writes a file in which columns of a version's fragment are NULL."""
-        schema = pa.schema([row_field(dataset.schema.field(name)) for name in columns])
-        targets = Targets(schema=schema, existing=(), format=self._format)
-        return self._write(SnapshotRows(dataset), fragment_id, targets)
+        return self._write(dataset, fragment_id, columns, ())
 
     def missing(self, names: Sequence[str]) -> list[str]:
         """Returns those data files that are not there."""
         return missing_data_files(self._staging.uri, self._staging.storage_options, names)
 
-    def _write(self, rows: SnapshotRows, fragment_id: int, targets: Targets) -> StagedColumns:
+    def _write(
+        self, dataset: lance.LanceDataset, fragment_id: int, columns: Sequence[str], kept: tuple[str, ...]
+    ) -> StagedColumns:
+        schema = pa.schema([row_field(dataset.schema.field(name)) for name in columns])
+        targets = Targets(schema=schema, existing=kept, format=self._format)
+        rows = SnapshotRows(dataset)
         fragment = rows.fragment(fragment_id)
         if fragment is None:
             raise KeyError(fragment_id)

@@ -1,9 +1,7 @@
-"""Writes the rows of a DataFrame: appends, creates, overwrites.
+"""A DataFrame write of rows: appends, creates, overwrites.
 
-:meth:`LanceAppendWriter.plan` runs on the driver and checks everything that can be checked without
-the rows. :meth:`write` runs in the tasks and makes fragments that belong to no version.
-:meth:`commit` runs in a process of its own on the driver and makes one version of all of them, or
-none.
+Planned on the driver; tasks make fragments that belong to no version; the commit, in a process of
+its own, makes one version of all of them, or none.
 """
 
 from __future__ import annotations
@@ -23,35 +21,45 @@ from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import properties_of
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
-from lance_spark.errors import (
-    CommitConflictError,
-    CommitError,
-    OptionError,
-    SchemaMismatchError,
-)
+from lance_spark.errors import CommitConflictError, CommitError, OptionError, SchemaMismatchError
 from lance_spark.options import WriteOptions
 from lance_spark.staging.area import Staging, missing_data_files, new_id
 from lance_spark.staging.blobs import is_logical_blob, row_field
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.folders import first_missing_folder
-from lance_spark.staging.fragment_writer import FileLimits, FragmentSink
+from lance_spark.staging.fragment_writer import FragmentSink
 from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
 from lance_spark.types import WriteConverter, check_writable, to_lance_schema
-from lance_spark.write.messages import RowsWritten
 
 if TYPE_CHECKING:
     import lance
+    from lance.fragment import FragmentMetadata
 
 logger = logging.getLogger(__name__)
 
 _SHOWN_FILES = 3
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsWritten(WriterCommitMessage):
+    """The fragments that one task wrote, in the order of its rows; they belong to no version yet."""
+
+    fragments: tuple[FragmentMetadata, ...]
+
+    @property
+    def rows(self) -> int:
+        """Number of rows in them."""
+        return sum(fragment.physical_rows for fragment in self.fragments)
+
+    @property
+    def file_names(self) -> list[str]:
+        """Names in `data/` of the data files."""
+        return [str(file.path) for fragment in self.fragments for file in fragment.files]
+
+
 @dataclass(frozen=True, kw_only=True)
 class LanceAppendWriter(DataSourceArrowWriter):
-    """Writes rows as new fragments and commits them as one version.
-
-    A picklable value; see :meth:`plan`.
+    """Writes rows as new fragments and commits them as one version. A picklable value.
 
     Attributes:
         ref: The table; pinned at the version that the write was planned on, where there is a table.
@@ -77,12 +85,6 @@ class LanceAppendWriter(DataSourceArrowWriter):
 
         Runs on the driver; writes nothing.
 
-        Args:
-            ref: The table, whether it is there or not.
-            schema: Spark's schema of the rows.
-            options: The options.
-            overwrite: Whether the new version holds only these rows.
-
         Raises:
             SchemaMismatchError: The columns do not fit the table.
             UnsupportedTypeError: The table's file format cannot hold a column.
@@ -90,33 +92,32 @@ class LanceAppendWriter(DataSourceArrowWriter):
             TableUnreadableError: There is something, but it cannot be read.
         """
         _refuse_backfill_options(options)
-        _refuse_unusable_columns(schema)
+        _refuse_doubled_columns(schema)
         # Read here: environment variables of the driver count, not those of another process.
         policy = CommitPolicy.of(
             options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
         )
         refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
-        exists = table_exists(ref.uri, ref.storage)
-        if exists:
+        dataset = None
+        if table_exists(ref.uri, ref.storage):
             ref = ref.pin(None)
-            _refuse_other_settings(ref.open(), options, ref.uri)
-        if exists and not overwrite:
-            layout = _layout_for_append(ref.open(), schema, options)
-        else:
-            version = ref.open().data_storage_version if exists else options.data_storage_version or "stable"
-            layout = _layout_of_new_table(schema, options, version)
+            dataset = ref.open()
+            _refuse_other_settings(dataset, options, ref.uri)
+        staging = Staging(
+            uri=ref.uri,
+            storage_options=ref.storage_options,
+            job_id=new_id(),
+            made_folder=first_missing_folder(ref.uri),
+        )
         return LanceAppendWriter(
             ref=ref,
             source=schema,
-            layout=layout,
+            layout=_layout_of_new_table(dataset, schema, options)
+            if dataset is None or overwrite
+            else _layout_for_append(dataset, schema, options),
             mode="overwrite" if overwrite else "append",
             options=options,
-            staging=Staging(
-                uri=ref.uri,
-                storage_options=ref.storage_options,
-                job_id=new_id(),
-                made_folder=first_missing_folder(ref.uri),
-            ),
+            staging=staging,
             policy=policy,
         )
 
@@ -130,19 +131,22 @@ class LanceAppendWriter(DataSourceArrowWriter):
             UnsupportedTypeError: The table's file format cannot hold a value.
         """
         converter = WriteConverter(self.source, self.layout.row_schema)
-        limits = FileLimits(max_rows=self.options.max_rows_per_file, max_bytes=self.options.max_bytes_per_file)
-        sink = FragmentSink(self.staging, self.layout, limits)
+        sink = FragmentSink(
+            self.staging,
+            self.layout,
+            max_rows=self.options.max_rows_per_file,
+            max_bytes=self.options.max_bytes_per_file,
+        )
         try:
             for batch in iterator:
                 if batch.num_rows:
                     sink.write(converter.convert(batch))
-            fragments = sink.finish()
+            return RowsWritten(fragments=sink.finish())
         except BaseException:
             # Also on Lance's panics, which are no Exception: the open file would otherwise stay as
             # long as the worker lives.
             sink.abandon()
             raise
-        return RowsWritten(fragments=fragments, rows=sum(f.physical_rows for f in fragments))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Makes one version of all fragments, and deletes what other attempts left.
@@ -158,14 +162,10 @@ class LanceAppendWriter(DataSourceArrowWriter):
         written = [message for message in messages if isinstance(message, RowsWritten)]
         if find_commit(self.staging, self.ref) is None:
             commit_or_give_up(self.staging, self.ref, lambda: self._commit(written))
-        finish(self.staging, self.ref, _names(written))
+        finish(self.staging, self.ref, [name for message in written for name in message.file_names])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Deletes everything that the job wrote. Runs on the driver, in a process of its own.
-
-        Spark also calls this where the commit's process died or its answer was lost: then files are
-        deleted only if the commit can neither have happened nor happen still.
-        """
+        """Deletes what the job wrote, if it has not committed and cannot any more."""
         del messages
         abort(self.staging, self.ref)
 
@@ -199,10 +199,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
         return commit_rows(self.ref, change, job_id=self.staging.job_id, policy=self.policy)
 
     def _has_created_empty_table(self) -> bool:
-        """Creates an empty table if the committer cannot.
-
-        It has no file to take the format from, and would use the default one.
-        """
+        """Creates an empty table of another format than the default, which a commit takes from a file."""
         import lance
         from lance.file import stable_version
 
@@ -228,13 +225,12 @@ class LanceAppendWriter(DataSourceArrowWriter):
                 transaction_properties=properties_of(result, self.options.commit_message),
             )
         except OSError:
-            # Another writer may have created it meanwhile; if not, the committer says what is
-            # wrong.
+            # A concurrent writer may have created it; if not, the committer says what is wrong.
             return False
         return True
 
     def _refuse_missing_files(self, written: Sequence[RowsWritten]) -> None:
-        names = _names(written)
+        names = [name for message in written for name in message.file_names]
         missing = missing_data_files(self.ref.uri, self.ref.storage_options, names)
         if missing:
             shown = ", ".join(missing[:_SHOWN_FILES])
@@ -249,14 +245,12 @@ class LanceAppendWriter(DataSourceArrowWriter):
         return table_exists(self.ref.uri, self.ref.storage)
 
 
-def _names(written: Sequence[RowsWritten]) -> list[str]:
-    return [name for message in written for name in message.file_names]
-
-
-def _layout_of_new_table(schema: StructType, options: WriteOptions, version: str) -> FileLayout:
+def _layout_of_new_table(dataset: lance.LanceDataset | None, schema: StructType, options: WriteOptions) -> FileLayout:
+    """Returns the layout of a table that is created, or overwritten in the format that it has."""
     column_options = {column: dict(values) for column, values in options.column_options}
     rows = pa.schema([row_field(field) for field in to_lance_schema(schema, column_options)])
     check_writable(schema, rows)
+    version = options.data_storage_version or "stable" if dataset is None else dataset.data_storage_version
     return FileLayout.of_new_table(rows, version)
 
 
@@ -281,9 +275,7 @@ def _refuse_backfill_options(options: WriteOptions) -> None:
             )
 
 
-def _refuse_unusable_columns(schema: StructType) -> None:
-    if not schema.names:
-        raise SchemaMismatchError("the DataFrame has no columns - nothing was written - select at least one column")
+def _refuse_doubled_columns(schema: StructType) -> None:
     doubled = sorted({name for name in schema.names if schema.names.count(name) > 1})
     if doubled:
         raise SchemaMismatchError(
@@ -293,10 +285,7 @@ def _refuse_unusable_columns(schema: StructType) -> None:
 
 
 def _refuse_other_settings(dataset: lance.LanceDataset, options: WriteOptions, uri: str) -> None:
-    """Refuses settings that only a new table takes, where the table has other ones.
-
-    Lance would ignore them.
-    """
+    """Refuses settings of new tables that differ from the table's: Lance would ignore them."""
     from lance.file import stable_version
 
     has = dataset.data_storage_version
@@ -321,22 +310,20 @@ def _refuse_other_column_options(rows: pa.Schema, options: WriteOptions) -> None
     for column, values in options.column_options:
         field = _find(list(rows), column)
         for name, value in values:
-            if field is None:
-                fits, has = False, "no such column"
-            elif name == "lance.encoding":
-                fits, has = is_logical_blob(field), str(field.type)
-            else:
-                fits, has = (
-                    pa.types.is_fixed_size_list(field.type) and field.type.list_size == int(value),
-                    str(field.type),
-                )
-            if not fits:
+            if field is None or not _fits(field, name, value):
+                has = "no such column" if field is None else field.type
                 raise OptionError(
                     f"{column}.{name}",
                     value,
                     f"what the table has ({has}), or no such option",
                     problem="is not the table's",
                 )
+
+
+def _fits(field: pa.Field[Any], option: str, value: str) -> bool:
+    if option == "lance.encoding":
+        return is_logical_blob(field)
+    return pa.types.is_fixed_size_list(field.type) and field.type.list_size == int(value)
 
 
 def _find(fields: Sequence[pa.Field[Any]], path: str) -> pa.Field[Any] | None:

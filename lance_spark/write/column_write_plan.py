@@ -1,7 +1,4 @@
-"""What a backfill may do, decided on the driver before a row is written.
-
-Which snapshot the rows are of, and whether the columns fit.
-"""
+"""What a write of columns may do, decided on the driver: of which snapshot, and which columns."""
 
 from __future__ import annotations
 
@@ -9,14 +6,14 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructType
 
 from lance_spark.commit.changes import InputsFrom
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, FieldIdentity, field_identities
-from lance_spark.dataset import DatasetRef, normalize_uri
+from lance_spark.dataset import DatasetRef, is_local, normalize_uri
 from lance_spark.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -57,10 +54,7 @@ class ColumnWritePlan:
         inputs: The columns that the values depend on.
         inputs_from: How these were determined.
         exclusive: Whether the planner rule promised each fragment's rows in one task and in order.
-        commit_message: Kept with the version.
-        on_stale: Whether a row whose inputs change meanwhile is NULL, or an error.
-        carry_over_max_bytes: Most bytes of values that the commit carries over; None is without a
-            limit.
+        options: The options.
     """
 
     snapshot: DatasetRef
@@ -75,22 +69,15 @@ class ColumnWritePlan:
     inputs: tuple[FieldIdentity, ...]
     inputs_from: InputsFrom
     exclusive: bool
-    commit_message: str | None
-    on_stale: Literal["null", "error"]
-    carry_over_max_bytes: int | None
+    options: WriteOptions
 
 
 def plan_column_write(
     ref: DatasetRef, schema: StructType, options: WriteOptions, write_spec: Mapping[str, Any] | None, *, overwrite: bool
 ) -> ColumnWritePlan:
-    """Plans a backfill; see :meth:`lance_spark.write.column_writer.LanceBackfillWriter.plan`.
+    """Plans a write; see :meth:`lance_spark.write.column_writer.LanceBackfillWriter.plan`.
 
-    Args:
-        ref: The table that is written to.
-        schema: Columns of the DataFrame, with their metadata.
-        options: The write's options.
-        write_spec: What the planner rule knows of the write, or None without it.
-        overwrite: Whether Spark's save mode is overwrite.
+    `write_spec` is what the planner rule knows of the write, None without it.
     """
     spec = write_spec or {}
     if overwrite:
@@ -104,17 +91,17 @@ def plan_column_write(
     named = [f.name for f in schema.fields if f.name not in (address, *verify)]
     existing = tuple(name for name in named if name in dataset.schema.names)
     _check_names(schema, address, named, verify, dataset, ref.uri)
-    checked = [*existing, *verify]
-    if checked:
-        table_columns = pa.schema([dataset.schema.field(name) for name in checked])
-        check_writable(StructType([schema[name] for name in checked]), table_columns)
-        for name in existing:
-            _refuse_lacking_fields(schema[name].dataType, dataset.schema.field(name).type, name)
+    if existing or verify:
+        stored = pa.schema([dataset.schema.field(name) for name in (*existing, *verify)])
+        check_writable(StructType([schema[name] for name in stored.names]), stored)
+    for name in existing:
+        _refuse_lacking_fields(schema[name].dataType, dataset.schema.field(name).type, name)
     added = StructType([schema[name] for name in named if name not in existing])
     new_columns = _new_columns(added, options)
     fields = [dataset.schema.field(name) if name in existing else new_columns.field(name) for name in named]
     _refuse_unsupported(fields, dataset)
-    inputs, inputs_from = _inputs(options.input_columns, spec.get("input_columns"), named, dataset, ref.uri)
+    known = {column.name: column for column in field_identities(dataset.lance_schema)}
+    inputs, inputs_from = _inputs(options.input_columns, spec.get("input_columns"), named, known, ref.uri)
     by_row_id = address == ROW_ID and dataset.has_stable_row_ids
     return ColumnWritePlan(
         snapshot=snapshot,
@@ -123,16 +110,17 @@ def plan_column_write(
         address=address,
         by_row_id=by_row_id,
         targets=Targets(schema=pa.schema(fields), existing=existing, format=dataset.data_storage_version),
-        target_identities=tuple(_identity(dataset, arrow) for arrow in fields),
+        target_identities=tuple(
+            known.get(arrow.name) or FieldIdentity(name=arrow.name, id=UNKNOWN_FIELD, ids=(), type=str(arrow.type))
+            for arrow in fields
+        ),
         new_columns=new_columns,
         verify_columns=verify,
         inputs=inputs,
         inputs_from=inputs_from,
         # The order of row ids is not that of addresses once an update has moved rows.
         exclusive=bool(spec.get("exclusive")) and not by_row_id,
-        commit_message=options.commit_message,
-        on_stale=options.on_stale,
-        carry_over_max_bytes=options.carry_over_max_bytes,
+        options=options,
     )
 
 
@@ -153,10 +141,7 @@ def _address_column(schema: StructType, uri: str) -> str:
 
 
 def _refuse_lacking_fields(given: DataType, has: pa.DataType, path: str) -> None:
-    """Refuses a struct without some of the column's fields.
-
-    They would become NULL in every row that is given.
-    """
+    """Refuses a struct that lacks fields of the column: they would become NULL."""
     if isinstance(given, ArrayType) and not pa.types.is_map(has) and hasattr(has, "value_type"):
         _refuse_lacking_fields(given.elementType, has.value_type, f"{path}.element")
     elif isinstance(given, MapType) and pa.types.is_map(has):
@@ -168,8 +153,8 @@ def _refuse_lacking_fields(given: DataType, has: pa.DataType, path: str) -> None
         if lacking:
             raise SchemaMismatchError(
                 f"column {path!r} lacks the fields {', '.join(map(repr, lacking))} that the table's column has - "
-                "nothing was written - "
-                "a value is written whole, so take the other fields along: struct(new AS x, s.y AS y)"
+                "nothing was written - a value is written whole, so take the other fields along: "
+                "struct(new AS x, s.y AS y)"
             )
         for field in has:
             _refuse_lacking_fields(there[field.name.lower()], field.type, f"{path}.{field.name}")
@@ -181,16 +166,15 @@ def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None,
     Raises:
         SnapshotError: It is not known, not this table, or there are several.
     """
-    distinct = sorted({_canonical(text) for text in planned})
-    if len(distinct) > 1:
+    reads = sorted(set(planned))
+    if len(reads) > 1:
         raise SnapshotError(
-            f"row addresses of {len(distinct)} reads come together in one write ({'; '.join(distinct)}), and which row "
-            "is of which cannot "
-            f"be told - writing to {ref.uri} - use one load() for all of them, or write once for each"
+            f"row addresses of {len(reads)} reads come together in one write ({'; '.join(reads)}), and which row is of "
+            f"which cannot be told - writing to {ref.uri} - use one load() for all of them, or write once for each"
         )
     carried = _carried(metadata[_TABLE], ref.uri) if _TABLE in metadata else {}
     if carried.get("version") is None:
-        return _named_snapshot(ref, version, distinct)
+        return _named_snapshot(ref, version, reads)
     uri, branch = normalize_uri(carried["uri"]), carried.get("branch")
     if not _same_place(uri, ref.uri):
         raise SnapshotError(
@@ -227,16 +211,8 @@ def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]
 
 
 def _carried(text: object, uri: str) -> dict[str, Any]:
-    """Reads what the metadata of the row addresses says of their table.
-
-    Everybody can write column metadata.
-    """
-    shape: dict[str, type | tuple[type, ...]] = {
-        "uri": str,
-        "version": (int, type(None)),
-        "incarnation": (str, type(None)),
-        "branch": (str, type(None)),
-    }
+    """Reads what the metadata of the row addresses says; anybody can write column metadata."""
+    shape = {"uri": str, "version": int | None, "incarnation": str | None, "branch": str | None}
     try:
         carried = json.loads(str(text))
     except ValueError:
@@ -249,14 +225,8 @@ def _carried(text: object, uri: str) -> dict[str, Any]:
     return carried
 
 
-def _canonical(text: str) -> str:
-    return json.dumps(json.loads(text), sort_keys=True)
-
-
 def _same_place(one: str, other: str) -> bool:
-    if one == other:
-        return True
-    return "://" not in one and "://" not in other and os.path.realpath(one) == os.path.realpath(other)
+    return one == other or (is_local(one) and is_local(other) and os.path.realpath(one) == os.path.realpath(other))
 
 
 def _open(snapshot: DatasetRef) -> lance.LanceDataset:
@@ -344,35 +314,29 @@ def _refuse_unsupported(fields: Sequence[pa.Field[Any]], dataset: lance.LanceDat
 def _holds_map(type: pa.DataType) -> bool:
     if pa.types.is_map(type):
         return True
-    return any(_holds_map(type.field(i).type) for i in range(type.num_fields)) if pa.types.is_nested(type) else False
-
-
-def _identity(dataset: lance.LanceDataset, arrow: pa.Field[Any]) -> FieldIdentity:
-    for known in field_identities(dataset.lance_schema):
-        if known.name == arrow.name:
-            return known
-    return FieldIdentity(name=arrow.name, id=UNKNOWN_FIELD, ids=(), type=str(arrow.type))
+    return pa.types.is_nested(type) and any(_holds_map(type.field(i).type) for i in range(type.num_fields))
 
 
 def _inputs(
     option: Sequence[str] | None,
     planned: Sequence[str] | None,
     targets: Sequence[str],
-    dataset: lance.LanceDataset,
+    known: Mapping[str, FieldIdentity],
     uri: str,
 ) -> tuple[tuple[FieldIdentity, ...], InputsFrom]:
-    """Returns the columns that the values depend on.
+    """Returns the columns that the values depend on, and how that is known.
 
     As the option says, else as the plan reads them, else all but the targets.
     """
-    known = {column.name: column for column in field_identities(dataset.lance_schema)}
     how: InputsFrom = "option" if option is not None else "plan" if planned is not None else "all"
-    names = list(known) if option is None and planned is None else list(option if option is not None else planned or ())
-    tops = [name if name in known else name.split(".")[0] for name in names]
-    for name, top in zip(names, tops, strict=True):
-        if top not in known and option is not None:
+    names = option if option is not None else planned if planned is not None else list(known)
+    chosen: dict[str, FieldIdentity] = {}
+    for name in names:
+        top = name if name in known else name.split(".")[0]
+        if top in known and top not in targets:
+            chosen[top] = known[top]
+        elif top not in known and option is not None:
             raise ColumnNotFoundError(
                 name, uri, hint=f"option 'input_columns' names columns of the table: {', '.join(known)}"
             )
-    chosen = dict.fromkeys(top for top in tops if top in known and top not in targets)
-    return tuple(known[name] for name in chosen), how
+    return tuple(chosen.values()), how

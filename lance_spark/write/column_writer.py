@@ -1,6 +1,4 @@
-"""A DataFrame write that fills columns of existing rows.
-
-Plans on the driver, writes on executors, commits in Spark's commit process.
+"""A DataFrame write of columns: planned on the driver, committed in Spark's commit process.
 
 Two ways lead to the same column files. Where the planner rule promised that every fragment's rows
 arrive in one task and in order, a task writes column files directly. Else tasks leave sorted runs,
@@ -9,8 +7,10 @@ and the commit merges them. Neither trusts what it was promised.
 
 from __future__ import annotations
 
+import collections
+import itertools
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,11 +19,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.changes import (
-    ColumnsToCommit,
-    CommitResult,
-    FragmentColumns,
-)
+from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns
 from lance_spark.commit.column_commit import commit_columns
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, fragment_identity, ids_of
 from lance_spark.commit.protocols import Outcome
@@ -39,7 +35,7 @@ from lance_spark.errors import (
 from lance_spark.options import WriteOptions
 from lance_spark.rebase.carry_over import CarryOver, CarryPlan
 from lance_spark.rebase.snapshot import open_snapshot
-from lance_spark.rows.row_addresses import Rejected, SnapshotRows, Verifier, addresses_in
+from lance_spark.rows.row_addresses import Addresses, Rejected, SnapshotRows, Verifier, addresses_in
 from lance_spark.staging.area import Staging, missing_data_files, new_id
 from lance_spark.staging.column_file import ColumnFiles
 from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
@@ -132,43 +128,20 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         first = next(batches, None)
         if first is None:
             return ColumnsWritten()
-        dataset = self._open_snapshot()
-        rows, rejected = SnapshotRows(dataset), Rejected()
+        rows, rejected = SnapshotRows(self._open_snapshot()), Rejected()
         verifier = Verifier(rows, plan.verify_columns)
         attempt = self.staging.begin_attempt()
-        ids_of = dataset if plan.by_row_id else None
-        files = ColumnFiles(attempt, rows, plan.targets, rejected) if plan.exclusive else None
-        runs = RunWriter(attempt, rows, plan.targets.schema, rejected, verifier=verifier)
-        converter = WriteConverter(plan.source, plan.columns)
-        names = plan.targets.schema.names
-
-        def chain() -> Iterator[pa.RecordBatch]:
-            yield first
-            yield from batches
-
+        given = self._given(itertools.chain([first], batches), rows, rejected)
         try:
-            for batch in chain():
-                converted = converter.convert(batch)
-                addresses, usable = addresses_in(
-                    cast(pa.Int64Array, converted.column(plan.address)), rejected, ids_of=ids_of
+            if plan.exclusive:
+                files = ColumnFiles(attempt, rows, plan.targets, rejected)
+                return ColumnsWritten(
+                    fragments=files.write(self._live(given, rows, rejected, verifier)), rejected=rejected
                 )
-                values = converted.select([*names, *plan.verify_columns])
-                if not usable.all():
-                    values = values.filter(pa.array(usable))
-                if files is None:
-                    runs.append(addresses, values)
-                    continue
-                live = rows.usable(addresses, rejected)
-                if not live.all():
-                    addresses, values = addresses[live], values.filter(pa.array(live))
-                files.append(addresses, self._verified(verifier, addresses, values, rejected).select(names))
-            if files is not None:
-                return ColumnsWritten(fragments=files.finish(), rejected=rejected)
+            runs = RunWriter(attempt, rows, plan.targets.schema, rejected, verifier)
+            for addresses, values in given:
+                runs.append(addresses, values)
             return ColumnsWritten(runs=runs.finish(), seen=rows.seen(), rejected=rejected)
-        except BaseException:
-            if files is not None:
-                files.discard()
-            raise
         finally:
             # A run file is never asked for again once the job is over.
             attempt.clear_if_over()
@@ -184,21 +157,39 @@ class LanceBackfillWriter(DataSourceArrowWriter):
                 "keep a version while a long write runs, tag it"
             ) from error
 
-    def _verified(
-        self,
-        verifier: Verifier,
-        addresses: np.ndarray[Any, np.dtype[np.uint64]],
-        values: pa.RecordBatch,
-        rejected: Rejected,
-    ) -> pa.RecordBatch:
-        """Compares rows that go straight into a file.
+    def _given(
+        self, batches: Iterable[pa.RecordBatch], rows: SnapshotRows, rejected: Rejected
+    ) -> Iterator[tuple[Addresses, pa.RecordBatch]]:
+        """Yields rows that have an address, with the targets and the columns to verify."""
+        plan = self.backfill
+        converter = WriteConverter(plan.source, plan.columns)
+        ids_of = rows.dataset if plan.by_row_id else None
+        for batch in batches:
+            converted = converter.convert(batch)
+            column = cast(pa.Int64Array, converted.column(plan.address))
+            addresses, usable = addresses_in(column, rejected, ids_of=ids_of)
+            values = converted.select([*plan.targets.schema.names, *plan.verify_columns])
+            yield addresses, values if usable.all() else values.filter(pa.array(usable))
 
-        Rows that differ stay in: the job fails at its end anyway.
+    def _live(
+        self,
+        given: Iterable[tuple[Addresses, pa.RecordBatch]],
+        rows: SnapshotRows,
+        rejected: Rejected,
+        verifier: Verifier,
+    ) -> Iterator[tuple[Addresses, pa.RecordBatch]]:
+        """Yields rows that the snapshot has, for files.
+
+        Those that differ from the table stay in: the job fails at its end anyway.
         """
-        if self.backfill.verify_columns and len(addresses):
-            once = np.concatenate([[True], addresses[1:] != addresses[:-1]])
-            verifier.equal(addresses[once], pa.Table.from_batches([values.filter(pa.array(once))]), rejected)
-        return values
+        plan = self.backfill
+        for addresses, values in given:
+            usable = rows.usable(addresses, rejected)
+            live, batch = addresses[usable], values if usable.all() else values.filter(pa.array(usable))
+            if plan.verify_columns and len(live):
+                once = np.concatenate([[True], live[1:] != live[:-1]])
+                verifier.equal(live[once], pa.Table.from_batches([batch.filter(pa.array(once))]), rejected)
+            yield live, batch.select(plan.targets.schema.names)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Commits what the tasks wrote, all or nothing.
@@ -212,10 +203,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         self.commit_result([message for message in messages if isinstance(message, ColumnsWritten)])
 
     def commit_result(self, messages: Sequence[ColumnsWritten]) -> CommitResult:
-        """Does what :meth:`commit` does, and returns the result.
-
-        The first one's, if the job has committed already.
-        """
+        """Commits as :meth:`commit` does; returns the earlier result if the job has committed."""
         snapshot = self.backfill.snapshot
         earlier = find_commit(self.staging, snapshot)
         if earlier is not None:
@@ -227,10 +215,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         return outcome.result
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Deletes what the tasks wrote.
-
-        Spark calls it after a failed task, and also after a failed commit.
-        """
+        """Deletes what the job wrote, if it has not committed and cannot any more."""
         del messages
         abort(self.staging, self.backfill.snapshot)
 
@@ -248,17 +233,25 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             snapshot=plan.snapshot,
             targets=plan.targets,
             inputs=plan.inputs,
-            on_stale=plan.on_stale,
-            max_bytes=plan.carry_over_max_bytes,
+            on_stale=plan.options.on_stale,
+            max_bytes=plan.options.carry_over_max_bytes,
         )
-        rebaser = CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments})
+        change = ColumnsToCommit(
+            read_version=plan.snapshot.version or 0,
+            targets=plan.target_identities,
+            new_columns=plan.new_columns,
+            inputs=plan.inputs,
+            inputs_from=plan.inputs_from,
+            fragments=fragments,
+            commit_message=plan.options.commit_message,
+        )
         outcome = commit_columns(
             plan.snapshot,
-            self._change(fragments),
+            change,
             job_id=self.staging.job_id,
             stage=self._untouched,
             snapshot_fragments=_fragments_of(plan.snapshot),
-            rebaser=rebaser,
+            rebaser=CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments}),
             policy=self._policy,
         )
         return fragments, outcome
@@ -270,71 +263,64 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             RowAddressError: Rows cannot be used.
             CommitError: Two tasks wrote the same fragment.
         """
+        plan = self.backfill
         rejected = Rejected()
         for message in messages:
             rejected.merge(message.rejected)
-        runs = [run for message in messages for run in message.runs]
         fragments = [part for message in messages for part in message.fragments]
-        ids = [part.fragment_id for part in fragments]
-        if len(set(ids)) != len(ids):
-            twice = sorted({i for i in ids if ids.count(i) > 1})
+        files = collections.Counter(part.fragment_id for part in fragments)
+        twice = sorted(fragment_id for fragment_id, count in files.items() if count > 1)
+        if twice:
             raise CommitError(
                 "rows of one fragment arrived in several tasks, which the planner rule had promised not to happen - "
                 f"fragments {twice[:10]} of {self.staging.uri} - nothing was committed; call "
                 "lance_spark.disable_pushdown(spark) and write again",
                 uri=self.staging.uri,
             )
-        if runs:
-            seen = {fragment.id: fragment for message in messages for fragment in message.seen}
-            fragments.extend(self._merge(runs, rejected, seen))
+        fragments.extend(self._merge(messages, rejected))
         if rejected:
-            plan = self.backfill
             raise rejected.to_error(plan.snapshot.uri, plan.snapshot.version or 0, plan.address)
         return tuple(sorted(fragments, key=lambda part: part.fragment_id))
 
-    def _merge(
-        self, runs: Sequence[Run], rejected: Rejected, seen: Mapping[int, FragmentMetadata]
-    ) -> tuple[FragmentColumns, ...]:
-        """Merges sorted runs into column files."""
+    def _merge(self, messages: Sequence[ColumnsWritten], rejected: Rejected) -> tuple[FragmentColumns, ...]:
+        """Merges the tasks' sorted runs into column files."""
         plan = self.backfill
-        if rejected:
-            # The write fails in any case: only duplicates between tasks are still to be counted.
-            for _ in merge_runs(self.staging, runs, rejected, columns=()):
-                pass
+        runs = [run for message in messages for run in message.runs]
+        # A write with rejected rows fails in any case: only duplicates between tasks are still to
+        # be counted.
+        columns = [] if rejected else plan.targets.schema.names
+        merged = merge_runs(self.staging, runs, rejected, columns=columns)
+        if rejected or not runs:
+            collections.deque(merged, maxlen=0)
             return ()
         if len(runs) > 1:
             _logger.warning(
                 "backfill of %s merges %d rows of %d sorted runs in the commit process, because the rows of a "
-                "fragment may have arrived in "
-                "several tasks; to have the tasks do it, call lance_spark.enable_pushdown(spark), or write "
+                "fragment may have arrived in several tasks; to have the tasks do it, call "
+                "lance_spark.enable_pushdown(spark), or write "
                 'df.repartitionByRange("_rowaddr").sortWithinPartitions("_rowaddr") in fewer, larger partitions',
                 plan.snapshot.uri, sum(run.rows for run in runs), len(runs),
             )  # fmt: skip
+        seen = {fragment.id: fragment for message in messages for fragment in message.seen}
         rows = SnapshotRows(self._open_for_merge(seen))
         files = ColumnFiles(self.staging.begin_attempt(), rows, plan.targets, rejected)
-        try:
-            for addresses, values in merge_runs(self.staging, runs, rejected, columns=plan.targets.schema.names):
-                files.append(addresses, values)
-            # What the values belong to is the fragment that was read.
-            return tuple(replace(part, fragment=seen[part.fragment_id]) for part in files.finish())
-        except BaseException:
-            files.discard()
-            raise
+        # What the values belong to is the fragment that was read.
+        return tuple(replace(part, fragment=seen[part.fragment_id]) for part in files.write(merged))
 
     def _open_for_merge(self, seen: Mapping[int, FragmentMetadata]) -> lance.LanceDataset:
         """Opens the snapshot.
 
-        Where it was cleaned up, the latest version, if the fragments are there as they were read.
+        Where it was cleaned up, the latest version, if it has the fragments as they were read.
 
         Raises:
             CommitImpossibleError: Neither is possible.
         """
         plan = self.backfill
-        ids = ids_of(column for column in (*plan.inputs, *plan.target_identities) if column.id != UNKNOWN_FIELD)
         try:
             return open_snapshot(plan.snapshot)
         except CommitImpossibleError:
             latest = plan.snapshot.open_latest()
+            ids = ids_of(column for column in (*plan.inputs, *plan.target_identities) if column.id != UNKNOWN_FIELD)
             for number, fragment in seen.items():
                 handle, then = latest.get_fragment(number), fragment_identity(fragment, ids)
                 now = None if handle is None else fragment_identity(handle.metadata, ids)
@@ -352,18 +338,6 @@ class LanceBackfillWriter(DataSourceArrowWriter):
                 uri=self.staging.uri,
                 fragments=[part.fragment_id for part in fragments if part.staged.name in missing],
             )
-
-    def _change(self, fragments: tuple[FragmentColumns, ...]) -> ColumnsToCommit:
-        plan = self.backfill
-        return ColumnsToCommit(
-            read_version=plan.snapshot.version or 0,
-            targets=plan.target_identities,
-            new_columns=plan.new_columns,
-            inputs=plan.inputs,
-            inputs_from=plan.inputs_from,
-            fragments=fragments,
-            commit_message=plan.commit_message,
-        )
 
 
 def _fragments_of(snapshot: DatasetRef) -> frozenset[int]:

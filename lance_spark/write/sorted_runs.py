@@ -1,4 +1,4 @@
-"""Sorted runs: what tasks leave behind where the rows of one fragment arrive in any order and in any number of tasks.
+"""Sorted runs: what tasks leave where rows of a fragment come in any order, in any task.
 
 A task sorts what fits into memory by row address and writes it as a private file, a *run*. The
 committing process merges the runs, reading a bounded number of rows of all of them at a time.
@@ -16,14 +16,7 @@ import pyarrow as pa
 
 from lance_spark.errors import refusals_as_errors
 from lance_spark.rows.merge import Chunk, merge
-from lance_spark.rows.row_addresses import (
-    DUPLICATE,
-    ROW_ADDRESS,
-    Addresses,
-    Rejected,
-    SnapshotRows,
-    Verifier,
-)
+from lance_spark.rows.row_addresses import DUPLICATE, ROW_ADDRESS, Addresses, Rejected, SnapshotRows, Verifier
 
 if TYPE_CHECKING:
     from lance_spark.staging.area import Attempt, Staging
@@ -57,20 +50,10 @@ class Run:
 
 
 class RunWriter:
-    """Sorts rows into runs.
-
-    Belongs to one task; holds at most :data:`RUN_BYTES` of rows and a sorted copy of them.
-    """
+    """Sorts rows into runs. Belongs to one task; holds at most :data:`RUN_BYTES` and a sorted copy."""
 
     def __init__(
-        self,
-        attempt: Attempt,
-        rows: SnapshotRows,
-        schema: pa.Schema,
-        rejected: Rejected,
-        *,
-        verifier: Verifier,
-        run_bytes: int = RUN_BYTES,
+        self, attempt: Attempt, rows: SnapshotRows, schema: pa.Schema, rejected: Rejected, verifier: Verifier
     ) -> None:
         self._attempt = attempt
         self._rows = rows
@@ -78,21 +61,17 @@ class RunWriter:
         self._names = schema.names
         self._rejected = rejected
         self._verifier = verifier
-        self._run_bytes = run_bytes
         self._addresses: list[Addresses] = []
         self._values: list[pa.RecordBatch] = []
         self._bytes = 0
         self._runs: list[Run] = []
 
     def append(self, addresses: Addresses, values: pa.RecordBatch) -> None:
-        """Adds rows in any order.
-
-        Whether they are in the snapshot is looked at when they are sorted.
-        """
+        """Adds rows in any order; whether the snapshot has them is looked at when they are sorted."""
         self._addresses.append(addresses)
         self._values.append(values)
         self._bytes += values.nbytes + addresses.nbytes
-        if self._bytes >= self._run_bytes:
+        if self._bytes >= RUN_BYTES:
             self._spill()
 
     def finish(self) -> tuple[Run, ...]:

@@ -37,8 +37,7 @@ from lance_spark.errors import (
 from lance_spark.staging import area as staging_module
 from lance_spark.staging.orphans import remove_orphans as cleanup
 from lance_spark.write import append_writer as writer_module
-from lance_spark.write.append_writer import LanceAppendWriter
-from lance_spark.write.messages import RowsWritten
+from lance_spark.write.append_writer import LanceAppendWriter, RowsWritten
 from tests.lance_spark.write import appends
 from tests.lance_spark.write.appends import ROWS, batches, files_in, ids_in, plan, unused_files, uri_of, write
 
@@ -264,7 +263,7 @@ def test_an_attempt_that_closes_its_file_while_the_job_sweeps_leaves_nothing(
     late.write_batch(pa.record_batch({"id": pa.array([2])}))
     find = staging_module._find_data_files
 
-    def find_then_close(*arguments: Any) -> list[str]:
+    def find_then_close(*arguments: Any) -> dict[str, list[str]]:
         found = find(*arguments)
         with pytest.raises(CommitError, match="came too late"):
             late.close()

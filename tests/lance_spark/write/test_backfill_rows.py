@@ -69,9 +69,7 @@ def test_every_value_is_in_its_row_and_no_other_changes(data: st.DataObject, tmp
     model: dict[int, Any] = dict.fromkeys(column(path, "text"))
     with pytest.MonkeyPatch.context() as patch:
         # So that a few rows make several runs, merge steps and windows.
-        patch.setattr(
-            runs.RunWriter.__init__, "__kwdefaults__", {"run_bytes": data.draw(st.sampled_from([1, 60, 1 << 20]))}
-        )
+        patch.setattr(runs, "RUN_BYTES", data.draw(st.sampled_from([1, 60, 1 << 20])))
         patch.setattr(column_file, "_MOST_WINDOW_ROWS", data.draw(st.sampled_from([1, 2, 3, 1 << 16])))
         patch.setattr(column_file, "_LEAST_WINDOW_ROWS", 1)
         patch.setattr(runs, "LEAST_MERGE_ROWS", data.draw(st.sampled_from([1, 2, 1024])))
@@ -413,7 +411,7 @@ def test_retried_and_speculative_attempts_double_nothing(path: str) -> None:
 
 
 def test_a_fragment_of_many_rows_is_merged_from_many_runs(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs.RunWriter.__init__, "__kwdefaults__", {"run_bytes": 1 << 18})
+    monkeypatch.setattr(runs, "RUN_BYTES", 1 << 18)
     monkeypatch.setattr(runs, "MERGE_BYTES", 1 << 18)
     count = 100_000
     lance.write_dataset(pa.table({"id": np.arange(count)}), path, max_rows_per_file=60_000)

@@ -160,11 +160,11 @@ def test_a_deletion_that_stops_halfway_is_finished_by_cleanup(path: Path, monkey
     message = job.write(batches(1, 2, 3, 4, 5))
     delete, deleted = staging._delete_data_file, []
 
-    def two_only(uri: str, session: Any, name: str) -> None:
+    def two_only(objects: Any, name: str) -> None:
         if len(deleted) == 2:
             raise OSError("connection reset")
         deleted.append(name)
-        delete(uri, session, name)
+        delete(objects, name)
 
     with monkeypatch.context() as patch:
         patch.setattr(staging, "_delete_data_file", two_only)

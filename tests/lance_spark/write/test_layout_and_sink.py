@@ -18,7 +18,7 @@ from lance_spark.errors import CommitError, OptionError, UnsupportedTypeError
 from lance_spark.staging import area as staging_module
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.file_layout import FileLayout
-from lance_spark.staging.fragment_writer import FileLimits, FragmentSink
+from lance_spark.staging.fragment_writer import FragmentSink
 
 VERSIONS = ("2.0", "2.1", "2.2")
 BLOB = {"lance-encoding:blob": "true"}
@@ -35,7 +35,7 @@ def _write(
 ) -> list[Any]:
     staging = Staging(uri=uri, job_id=new_id())
     staging.open_job()
-    sink = FragmentSink(staging, layout, FileLimits(max_rows=max_rows, max_bytes=max_bytes))
+    sink = FragmentSink(staging, layout, max_rows=max_rows, max_bytes=max_bytes)
     rows = pa.table(
         [c.cast(f.type) for c, f in zip(table.columns, layout.row_schema, strict=True)], schema=layout.row_schema
     )
@@ -307,7 +307,7 @@ def test_a_sink_whose_job_has_ended_leaves_no_file(
     staging = Staging(uri=f"{scheme}{uri}", job_id=new_id())
     staging.open_job()
     batch = pa.record_batch({"a": [1, 2, 3]})
-    sink = FragmentSink(staging, FileLayout.of_new_table(batch.schema, "2.2"), FileLimits(max_rows=3, max_bytes=1000))
+    sink = FragmentSink(staging, FileLayout.of_new_table(batch.schema, "2.2"), max_rows=3, max_bytes=1000)
     if ended == "before it begins":
         staging.sweep()
     if ended == "as it begins":

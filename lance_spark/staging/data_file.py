@@ -1,0 +1,114 @@
+"""A Lance data file that is being written, under a name of ours."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lance_spark.dataset import is_local
+from lance_spark.errors import TableUnwritableError, refusals_as_errors
+from lance_spark.staging.blobs import BlobEncoder, file_field
+
+if TYPE_CHECKING:
+    from lance.file import LanceFileWriter
+
+    from lance_spark.staging.area import Attempt
+
+_CACHE_BYTES_PER_COLUMN = 8 << 20
+_CACHE_BYTES = 256 << 20
+"""Lance keeps 8 MiB of unwritten values per column: 8 GiB for a table of a thousand. From 32
+columns on they share this much."""
+
+_MOVES = 3
+"""Times that a finished file is tried to be moved into a folder that another job, which has emptied
+it, may delete in that moment."""
+
+
+class StagedFile:
+    """A data file of an attempt; after :meth:`close` it is in the table's `data/` under `name`.
+
+    On a local file system Lance writes into a temporary file of a random name beside the final one,
+    and a killed process leaves it there. Therefore the file is written in the attempt's folder and
+    renamed into `data/` when it is finished. An object store shows an object only when it is
+    complete, so there it is written in place.
+
+    Attributes:
+        name: Name in `data/`, as a `DataFile` wants it.
+        size_bytes: Size of the file, once it is closed.
+    """
+
+    def __init__(self, attempt: Attempt, name: str, schema: pa.Schema, *, version: str) -> None:
+        self.name = name
+        self.size_bytes: int | None = None
+        self._attempt = attempt
+        self._uri = attempt.staging.uri
+        self._path = f"{attempt.folder}/{name}" if is_local(self._uri) else f"data/{name}"
+        stored = pa.schema([file_field(field, version) for field in schema])
+        session = attempt.staging.session
+        self._blobs = None if stored.types == schema.types else BlobEncoder(session, self._path, schema, stored)
+        cache = _CACHE_BYTES if len(schema) * _CACHE_BYTES_PER_COLUMN > _CACHE_BYTES else None
+        with refusals_as_errors(self._uri):
+            self._writer: LanceFileWriter = session.open_writer(
+                self._path, schema=stored, version=version, data_cache_bytes=cache
+            )
+
+    def write_batch(self, batch: pa.RecordBatch) -> None:
+        """Writes rows. Their buffers must be aligned: Lance panics otherwise.
+
+        Raises:
+            TableUnwritableError: The store refused.
+        """
+        with refusals_as_errors(self._uri):
+            self._writer.write_batch(batch if self._blobs is None else self._blobs.encode(batch))
+
+    def close(self) -> int:
+        """Finishes the file, puts it where `name` says, and returns its number of rows.
+
+        Raises:
+            CommitError: The job ended without this attempt. Nothing of the attempt is left.
+            TableUnwritableError: The store refused.
+        """
+        try:
+            if self._blobs is not None:
+                self._blobs.finish()
+            rows = self._writer.close()
+            if is_local(self._uri):
+                self._publish()
+        except OSError as error:
+            # The sweep may have taken the folder away under us.
+            if self._attempt.clear_if_over():
+                raise self._attempt.too_late() from error
+            raise TableUnwritableError(self._uri, str(error)) from error
+        if self._attempt.clear_if_over():
+            raise self._attempt.too_late()
+        self.size_bytes = self._writer.size_bytes
+        return rows or 0
+
+    def discard(self) -> None:
+        """Gives the file up after an error.
+
+        What there is of it is deleted by :meth:`Staging.sweep`, or here if that has been.
+        """
+        # Dropping the last reference makes Lance delete its temporary file, or abandon the upload.
+        del self._writer
+        self._blobs = None
+        self._attempt.clear_if_over()
+
+    def _publish(self) -> None:
+        source, target = os.path.join(self._uri, self._path), os.path.join(self._uri, "data", self.name)
+        sidecars = source.removesuffix(".lance")
+        if os.path.isdir(sidecars):
+            # Before the file itself, so that the file never lacks them.
+            _move(sidecars, target.removesuffix(".lance"))
+        _move(source, target)
+
+
+def _move(source: str, target: str) -> None:
+    for _ in range(_MOVES):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            return os.rename(source, target)
+    return os.rename(source, target)
