@@ -52,11 +52,9 @@ _NEVER_NONE = ("intra_applier_concurrency", "skip_frags", "blob_read_buffer_size
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillRequest:
-    """The parameters of one backfill, documented by :meth:`lance_spark.Table.backfill`; defaults are filled in.
+    """The parameters that :meth:`lance_spark.Table.backfill` documents, checked.
 
-    Attributes:
-        plan_only: Whether only a plan is wanted: then a stored UDF is not loaded, which would run
-            code.
+    With `plan_only` a stored UDF is not loaded, which would run code.
     """
 
     columns: tuple[str, ...]

@@ -39,7 +39,7 @@ class CheckpointUpkeep:
         self._left_over = frozenset(entry.path for entry in others if entry.job_id not in running)
 
     def after_commit(self, outcomes: Sequence[RangeOutcome]) -> None:
-        """Deletes the checkpoints of committed rows: the record and the column file have their values now."""
+        """Deletes the checkpoints of committed rows: records and column files have their values."""
         try:
             with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
                 list(pool.map(self._drop_covered, [outcome for outcome in outcomes if outcome.checkpoints]))
@@ -50,7 +50,7 @@ class CheckpointUpkeep:
             )
 
     def at_end(self, *, done: bool, files_can_serve: bool, committed: Collection[str], staged: Sequence[str]) -> None:
-        """Removes the job's checkpoints and files, but for those that a version or a later run needs.
+        """Removes the job's checkpoints and files that neither a version nor a later run needs.
 
         Args:
             done: Whether all is computed and committed: then no checkpoint of the job can serve
@@ -74,7 +74,7 @@ class CheckpointUpkeep:
             self._sweep_ended_jobs()
 
     def _drop_covered(self, outcome: RangeOutcome) -> None:
-        """Deletes the checkpoints of a committed fragment that have no other rows than those of the commit."""
+        """Deletes the checkpoints of a fragment that have no other rows than the committed ones."""
         for entry in self._store.find(self._spec.key, outcome.source):
             is_own = entry.job_id == self._spec.job_id
             # Of this job's own rows some may have moved to a fragment that comes later.

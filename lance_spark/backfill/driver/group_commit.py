@@ -1,4 +1,4 @@
-"""Commits what a backfill's tasks have finished, group by group, and records what was computed. On the driver."""
+"""Commits what tasks have finished, group by group, and records what was computed. On the driver."""
 
 from __future__ import annotations
 
@@ -106,10 +106,7 @@ class GroupCommits:
         self._refuse_other_udf()
 
     def record_inherited(self, outcomes: Sequence[RangeOutcome]) -> None:
-        """Records of fragments that a compaction made what the records of the old ones say.
-
-        So that it need not be followed again.
-        """
+        """Records of compacted fragments what is known of the old ones, which need not be followed again."""
         found = []
         for outcome in outcomes:
             files = files_of(self._fragment(outcome.fragment_id), self._spec.target_ids)
@@ -121,7 +118,7 @@ class GroupCommits:
         self._prepared.definition.refuse_other(self._spec.snapshot, "while the job ran")
 
     def _without_missing(self, outcomes: Sequence[RangeOutcome]) -> list[RangeOutcome]:
-        """Leaves out fragments whose files are gone: a cleanup beside the job deletes what no version names."""
+        """Leaves out fragments whose files a cleanup beside the job has deleted."""
         uri, options = self._spec.snapshot.uri, self._spec.snapshot.storage_options
         missing = set(missing_data_files(uri, options, [outcome.file or "" for outcome in outcomes]))
         self._job.states.conflicts(
@@ -141,7 +138,7 @@ class GroupCommits:
         return fragment.metadata
 
     def _commit(self, group: Sequence[RangeOutcome]) -> Outcome:
-        spec, job = self._spec, self._job
+        spec, job, columns = self._spec, self._job, ", ".join(self._prepared.columns)
         if job.groups == 1:
             spec.staging.begin_commit()
         return commit_columns(
@@ -160,7 +157,7 @@ class GroupCommits:
                     )
                     for outcome in sorted(group, key=lambda outcome: outcome.fragment_id)
                 ),
-                commit_message=f"backfill of {', '.join(self._prepared.columns)} by UDF {spec.key.udf_name} (job {spec.job_id})",
+                commit_message=f"backfill of {columns} by UDF {spec.key.udf_name} (job {spec.job_id})",
                 advice="nothing more is committed, and what was computed is kept; run the backfill again",
             ),
             job_id=f"{spec.staging.job_id}-{job.groups}",
@@ -171,7 +168,7 @@ class GroupCommits:
         )
 
     def _note(self, group: Sequence[RangeOutcome], outcome: Outcome) -> None:
-        """Notes what a commit did, records what was computed, and removes the checkpoints that this makes superfluous."""
+        """Notes what a commit did, records what was computed, and removes superfluous checkpoints."""
         job, version = self._job, outcome.result.version
         job.states.conflicts(outcome.conflicts)
         job.retries += outcome.result.retries
@@ -191,7 +188,6 @@ class GroupCommits:
         job.upkeep.after_commit(present)
 
     def _record(self, outcomes: Sequence[tuple[RangeOutcome, str]], version: int) -> None:
-        """Records what is known of fragments and their column files."""
         spec = self._spec
         rows = {plan.fragment_id: plan.physical_rows for plan in self._prepared.plans}
         records = [

@@ -1,7 +1,6 @@
-"""The driver of one backfill: runs the tasks, commits what they finish, follows concurrent commits, and says what became of it.
+"""The driver of one backfill, from its start to its end.
 
-One thread runs a job from its start to its end. :class:`~lance_spark.jobs.handle.Job` is what
-others hold of it.
+One thread runs it. :class:`~lance_spark.jobs.handle.Job` is what others hold of it.
 """
 
 from __future__ import annotations
@@ -81,10 +80,7 @@ class BackfillJob:
         self._began = self._last_beat = time.monotonic()
 
     def cancel(self) -> None:
-        """Stops the tasks; what is complete is committed, and checkpoints stay.
-
-        Returns at once; works from any thread.
-        """
+        """Stops the tasks, and returns at once. Works from any thread."""
         self._cancelled.set()
         if self._scheduler is not None:
             self._scheduler.stop()
@@ -268,8 +264,7 @@ class BackfillJob:
     def _failed(self) -> dict[int, str]:
         """Returns why fragments are not done."""
         if self._settled:
-            # What was in conflict or has moved is right, wherever it is; what failed for good is
-            # not.
+            # What was in conflict or has moved is right by now; what failed for good is not.
             return self._states.reasons(FragmentStatus.FAILED)
         reasons = self._states.reasons(FragmentStatus.FAILED, FragmentStatus.CONFLICT)
         if self._follow_ups is None or self._cancelled.is_set():
@@ -279,10 +274,6 @@ class BackfillJob:
         return {**dict.fromkeys(unsettled, changing), **reasons}
 
     def _fragments_done(self) -> int:
-        """Returns how many of the fragments that the job was to fill are done.
-
-        Their rows may be in other fragments by now.
-        """
         if self._settled and not self._failed():
             return len(self._fragments)
         return sum(self._states.is_done(number) for number in self._fragments)
@@ -293,7 +284,6 @@ class BackfillJob:
         return f"column {columns} of {spec.snapshot.uri}, version {spec.snapshot.version}, job {spec.job_id}"
 
     def _what_failed(self) -> str:
-        """Returns the message of a job that did not compute everything."""
         crashed, failed = self._states.counts.crashed, self._failed()
         parts = [f"{self._fragments_done()} of {counted(len(self._fragments), 'fragment')} done"]
         if self._cancelled.is_set():
@@ -329,8 +319,8 @@ class BackfillJob:
             "backfill of %s in %s ended %s: %d rows selected, %d computed, %d from checkpoints, %d skipped, %d of %d "
             "fragments, versions %s, %.1f s (job %s)%s",
             ", ".join(self._prepared.columns), spec.snapshot.uri, status, result.rows_selected, result.rows_computed,
-            result.rows_from_checkpoint, result.rows_skipped, result.fragments_done, result.fragments_total, list(result.versions),
-            result.seconds["total"], spec.job_id, "" if message is None else f": {message}",
+            result.rows_from_checkpoint, result.rows_skipped, result.fragments_done, result.fragments_total,
+            list(result.versions), result.seconds["total"], spec.job_id, "" if message is None else f": {message}",
         )  # fmt: skip
         self._save(result, message)
         self._try(lambda: self._history.clear(spec.staging.job_id))

@@ -1,8 +1,6 @@
-"""Follow-up rounds of a job: what concurrent commits did to the rows that it covers, and what is to be done about it.
+"""Follow-up rounds of a job: what concurrent commits did to its rows, and what is to be done.
 
-Runs on the driver.
-
-A job reads one version. When its tasks have ended, the latest version is looked at: rows that the
+Runs on the driver. A job reads one version. When its tasks have ended, the latest version is looked at: rows that the
 job covers may be in other fragments, and inputs or values may have been rewritten. Then an ordinary
 round follows at the latest version: it selects, in the fragments that changed, the rows without a
 value and the job's own rows whose inputs differ, finds the values that are still right, and
@@ -122,16 +120,15 @@ class FollowUps:
             on_stale=self._first.request.on_stale,
         )
         _LOG.info(
-            "fragments %s of %s are looked at again at version %d: concurrent commits moved or changed rows since version %d",
-            list(self.open[:10]), spec.snapshot.uri, dataset.version, self._versions[-1],
-        )  # fmt: skip
+            "fragments %s of %s are looked at again at version %d: concurrent commits moved or changed rows",
+            list(self.open[:10]),
+            spec.snapshot.uri,
+            dataset.version,
+        )
         return self._prepare(latest, inputs, follow_up)
 
     def settle(self, done: Mapping[int, str | None]) -> None:
-        """Notes what the last round has done, where no other follows.
-
-        As :meth:`next_round` does first of all.
-        """
+        """Notes what the last round has done."""
         self._coverage = self._coverage.settled(done)
 
     def _prepare(self, latest: DatasetRef, inputs: tuple[FieldIdentity, ...], follow_up: FollowUp) -> Prepared:
@@ -166,11 +163,7 @@ class FollowUps:
         return tuple(by_id.get(column.id) or by_name.get(column.name) or column for column in inputs)
 
     def _refuse_other_inputs(self, now: Mapping[int, FieldIdentity], latest: DatasetRef) -> None:
-        """Ends the job where rows have to be looked at whose input was dropped, and another column has its field id.
-
-        Raises:
-            CommitImpossibleError: So it is.
-        """
+        """Refuses to look at rows whose input was dropped where another column has its field id."""
         for column in self._first.spec.inputs:
             dropped = drop_of(column, self._history.changes) if column.id in now else None
             if dropped is not None:
@@ -183,11 +176,7 @@ class FollowUps:
                 )
 
     def _targets_at(self, dataset: lance.LanceDataset, latest: DatasetRef) -> list[FieldIdentity]:
-        """Returns the target columns as they are at a later version.
-
-        Raises:
-            CommitImpossibleError: One is not there any more, or may be another one.
-        """
+        """Returns the target columns as they are at a later version; refuses others in their place."""
         now = field_identities(dataset.lance_schema)
         before = {column.name: column for column in field_identities(self._first.dataset.lance_schema)}
         by_id = {column.id: column for column in now}

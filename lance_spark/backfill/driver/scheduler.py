@@ -1,8 +1,7 @@
 """Runs a backfill's tasks on Spark: few Spark jobs of many tasks, within the allowed concurrency.
 
 Spark has no limit on the running tasks of one job. Where the cluster is known to be no larger than
-the limit, all tasks are submitted together. Else the limit is kept by submitting no more tasks than
-it allows: half of them as one Spark job while the other half runs.
+the limit, all tasks are submitted together; else half of what it allows while the other half runs.
 
 A Spark job brings its tasks' answers when it ends. Until then each task leaves what it has done in
 the table's store, which the driver reads from time to time; so this works over Spark Connect as
@@ -66,12 +65,7 @@ MAX_ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A task that never answered.
-
-    Attributes:
-        task: The task.
-        error: Why, on one line.
-    """
+    """A task that never answered, and why, on one line."""
 
     task: Task
     error: str
@@ -118,13 +112,11 @@ class Scheduler:
         cancel(self._spark, self._tag)
 
     def run(self, tasks: Sequence[Task], refresh_s: float) -> Generator[list[RangeOutcome | Lost], None, None]:
-        """Runs tasks, and yields their answers as they come.
+        """Runs tasks, and yields their answers as they come: one for each range.
 
-        Yields at least every `refresh_s` seconds, then maybe nothing.
-
-        Closing the generator waits until nothing of the job runs any more. A task whose process
-        died is submitted again, with the UDF in a process of its own. What is yielded for a range
-        comes once.
+        Yields at least every `refresh_s` seconds, then maybe nothing. A task whose process died is
+        submitted again, with the UDF in a process of its own. Closing the generator waits until
+        nothing of the job runs any more.
         """
         self._queue = list(tasks)
         self._attempts = dict.fromkeys((task.number for task in tasks), 0)
@@ -151,7 +143,7 @@ class Scheduler:
                     cancel(self._spark, self._tag)
 
     def _next_batch(self) -> list[Task]:
-        """Returns the tasks at the head of the queue that make the next Spark job; none where it has to wait.
+        """Returns the tasks that make the next Spark job; none where it has to wait.
 
         Which task made a Spark job fail is not known: all of them are tried again in ever smaller
         groups, the last time one by one, so that a bad task takes no other one with it.
@@ -233,15 +225,11 @@ class Scheduler:
 
 
 def _reports_of(spec: BackfillSpec) -> str:
-    """Returns the folder of one round's reports.
-
-    What an earlier round left is no answer, though it may have read the same version.
-    """
+    # What an earlier round left is no answer, though it may have read the same version.
     return f"jobs/{spec.staging.job_id}/reports/{spec.round}"
 
 
 def _why_lost(failure: SparkFailure) -> str:
-    """Returns what the job's message says of a task that never answered."""
     if failure.retryable:
         return f"its task died in {MAX_ATTEMPTS} attempts: {failure.message}"
     needs = "; executors run the Python that PYSPARK_PYTHON names, which needs the packages of the driver's"
@@ -282,13 +270,14 @@ class TaskRunner:
             # Spark runs it again where its process died: the UDF may have killed it.
             task = _rest(task)
         outcomes: list[RangeOutcome] = []
-        reported: list[RangeOutcome] = []
+        reported = 0
 
         def report() -> None:
-            unreported = outcomes[len(reported) :]
+            nonlocal reported
+            unreported = outcomes[reported:]
             if unreported:
                 self._report(task, unreported)
-                reported.extend(unreported)
+                reported += len(unreported)
 
         # A thread, because the range after those that are done may take hours.
         with _every(self.spec.report_s, report):

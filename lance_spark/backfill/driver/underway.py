@@ -1,4 +1,4 @@
-"""How far ranges are that are still worked on, so that a long one shows progress. Runs on the driver."""
+"""How far ranges are that are still worked on. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _LOOK_S = 2.0
 
 
 class UnderwayRows:
-    """The rows that a job has in checkpoints. Looked up by the job's thread, read by any."""
+    """The rows that a job has in checkpoints, so that a long range shows progress.
+
+    Looked up by the job's thread, read by any.
+    """
 
     def __init__(self, spec: BackfillSpec) -> None:
         self._spec = spec
@@ -41,7 +44,7 @@ class UnderwayRows:
         self._next_look = time.monotonic() + max(_LOOK_S, 20 * (time.monotonic() - began))
 
     def count(self, answered: Collection[str]) -> int:
-        """Returns the rows of fragments of which no range has answered: the others' answers count them."""
+        """Returns the rows of fragments of which no range has answered; answers count the others."""
         return sum(rows for source, rows in self._by_source.items() if source not in answered)
 
     def clear(self) -> None:

@@ -1,4 +1,4 @@
-"""What computes a column: the stored UDF, or one that was passed, with its inputs and outputs. Runs on the driver."""
+"""What computes a column: the stored UDF, or one that was passed. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Definition:
         return self.stored is not None and self.stored.redefined > 0
 
     def refuse_other(self, snapshot: DatasetRef, when: str) -> None:
-        """Ends a job where its column has got another UDF: its values would be old ones under a new definition.
+        """Ends a job whose column has got another UDF: its values would be old ones under a new name.
 
         Raises:
             CommitImpossibleError: It has.

@@ -126,14 +126,7 @@ class BackfillPlan:
 
 
 def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, exact: bool) -> BackfillPlan:
-    """Makes the plan for people.
-
-    Args:
-        prepared: The backfill.
-        outside: The same backfill of all fragments, where `prepared` is of a window.
-        table_name: Name of the table.
-        exact: Whether to count rows by scanning.
-    """
+    """Makes the plan for people; `outside` is the backfill of all fragments, where this has a window."""
     spec, dataset = prepared.spec, prepared.dataset
     work = prepared.work(scan=exact)
     inside = {plan.fragment_id for plan in prepared.plans}
@@ -166,7 +159,7 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
 
 
 def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
-    """Returns how many rows of the work are in checkpoints and finished column files that may serve them.
+    """Returns how many rows of the work checkpoints and finished column files may serve.
 
     With a filter, what other jobs have left serves only rows without a value.
     """

@@ -1,4 +1,4 @@
-"""What a backfill has to do: which fragments, which ranges of them, which rows are known to be done. On the driver.
+"""What a backfill has to do: which fragments, and which ranges of them. Runs on the driver.
 
 Reads manifests, records and one listing of checkpoints. Rows are counted by scanning only where
 that is quick or was asked for.
@@ -86,7 +86,7 @@ def plan_fragments(
         records: What was computed before.
         sources: Sources that there are checkpoints of.
         window: The fragments, by position in ascending order of their ids.
-        only: Ids of the fragments to look at; by default all of the window.
+        only: Ids of the fragments to look at, or None.
     """
     inputs = [name for name in spec.input_names if name in dataset.schema.names]
     row_bytes = measure(dataset, inputs, None, blob_bytes=False, storage=spec.snapshot.storage_options).row_bytes

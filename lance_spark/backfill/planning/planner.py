@@ -1,4 +1,4 @@
-"""Puts together what a backfill needs, and finds every mistake in what was asked for before a job starts. On the driver."""
+"""Puts a backfill together, and finds every mistake in what was asked for. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ class Prepared:
         return request.task_size or self.definition.task_size or default_task_rows(self.dataset.count_rows(), slots)
 
     def concurrency(self, spark: SparkSession) -> int | None:
-        """Returns the most tasks at once: as asked for, and no more than the CPUs that the UDF wants allow."""
+        """Returns the most tasks at once, within the CPUs that the UDF wants."""
         concurrency, cpus = self.request.concurrency, math.ceil(self.definition.udf.num_cpus or 1)
         slots = known_slots(spark)
         if cpus <= 1 or slots is None:
@@ -108,10 +108,7 @@ class Prepared:
 def prepare(ref: DatasetRef, request: BackfillRequest, *, checkpoints: str | None) -> Prepared:
     """Checks a request against the table, and puts a job together.
 
-    Args:
-        ref: The table.
-        request: What was asked for.
-        checkpoints: Where checkpoints are kept; None is beside the table.
+    `checkpoints` is where they are kept; None is beside the table.
 
     Raises:
         ColumnNotFoundError, RegistrationError, UnsupportedOperationError: A column cannot be
@@ -168,7 +165,7 @@ def _first_spec(
     definition: Definition,
     checkpoints: str | None,
 ) -> BackfillSpec:
-    """Returns what the tasks of a job's first round share, without what earlier jobs mean for it."""
+    """Returns what the tasks of the first round share, without what earlier jobs mean for it."""
     columns = [column for _, column in definition.outputs]
     known = {column.name: column for column in field_identities(dataset.lance_schema)}
     first, udf = known[columns[0]], definition.loaded
@@ -216,7 +213,7 @@ def _bases(
     records: Records,
     entries: Mapping[str, Sequence[CheckpointEntry]],
 ) -> tuple[int, ...]:
-    """Returns the versions at which rows were that earlier jobs have computed and that are elsewhere now."""
+    """Returns the versions at which rows were computed that are elsewhere now."""
     known = bool(len(records) or entries)
     now = {handle.fragment_id: source_of(spec, handle.metadata) for handle in dataset.get_fragments()} if known else {}
     # Rows of a fragment of which nothing is known may have been moved there by an update.
