@@ -222,7 +222,7 @@ def _compacted_before_its_commit(path: str, backfill: Callable[[], Any], rows: i
     (kept / "data").mkdir(parents=True)
     steps: list[Numbers] = []
     staged: list[str] = []
-    real_commit, real_tasks = GroupCommits.commit, BackfillJob._run_tasks
+    real_commit, real_tasks = GroupCommits.commit, BackfillJob._run_round
 
     def commit(self: GroupCommits, outcomes: Any) -> None:
         if not staged:
@@ -239,7 +239,7 @@ def _compacted_before_its_commit(path: str, backfill: Callable[[], Any], rows: i
             seconds = time.perf_counter() - began
         steps.append({"seconds": seconds, "mib": peaks.largest("worker") >> 20})
 
-    with patch.object(GroupCommits, "commit", commit), patch.object(BackfillJob, "_run_tasks", run_tasks):
+    with patch.object(GroupCommits, "commit", commit), patch.object(BackfillJob, "_run_round", run_tasks):
         result = backfill()
     if result.rows_carried != rows or len(steps) != 2:
         raise RuntimeError(f"{result.rows_carried} of {rows} rows were carried over, in {len(steps) - 1} rounds")

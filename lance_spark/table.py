@@ -531,9 +531,9 @@ class Table:
         prepared = prepare(self._ref, request, checkpoints=self._checkpoint)
         spark = self._spark()
         if request.admission_check:
-            check_resources(spark, prepared.udf, strict=request.admission_strict)
+            check_resources(spark, prepared.definition.udf, strict=request.admission_strict)
         progress = Progress(title=f"{self.name}.{', '.join(prepared.columns)}", enabled=self._progress)
-        job = BackfillJob(spark, prepared, request, self.name, progress)
+        job = BackfillJob(spark, prepared, self.name, progress)
         return Job(job, prepared.spec.job_id, self.name, prepared.columns).start()
 
     def __repr__(self) -> str:

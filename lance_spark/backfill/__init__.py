@@ -1,1 +1,1 @@
-"""The backfill engine: which rows are missing, who computes them, and what is known about those that were."""
+"""The backfill engine: which rows are missing, what computes them, and what was computed before."""

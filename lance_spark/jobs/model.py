@@ -176,6 +176,14 @@ class JobRecord:
     seconds: Mapping[str, float] = field(default_factory=dict)
     message: str | None = None
 
+    @staticmethod
+    def of(result: BackfillJobResult, **more: Any) -> JobRecord:  # noqa: ANN401 - fields that a result lacks
+        """Returns the record of a job that stands as a result says."""
+        udf = next(iter(result.columns.values()))
+        names = JobRecord.__dataclass_fields__.keys()
+        same = {name: getattr(source, name) for source in (udf, result) for name in names if hasattr(source, name)}
+        return JobRecord(**{**same, "columns": tuple(result.columns), **more})
+
     def to_row(self) -> dict[str, Any]:
         """Returns the row of the history's table."""
         values = {name: getattr(self, name) for name in JobRecord.__dataclass_fields__}

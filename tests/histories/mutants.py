@@ -266,7 +266,7 @@ MUTANTS: dict[str, Mutant] = {
     "files are left": Mutant(
         row="no orphaned column files",
         patches={
-            "lance_spark.backfill.driver.job:finish": broken.constant(None),
+            "lance_spark.backfill.driver.checkpoint_upkeep:finish": broken.constant(None),
             "lance_spark.write.column_writer:finish": broken.constant(None),
         },
         acts=_one(_COMPACT),
@@ -304,12 +304,12 @@ def mutated(name: str) -> Iterator[None]:
     """Makes this process, those that it starts, and workers of its jobs a mutant for a while."""
     from lance_spark.backfill.driver import scheduler as cluster
 
-    real = cluster._Work
+    real = cluster.TaskRunner
 
     def work(**fields: Any) -> MutatedWork:
         return MutatedWork(work=real(**fields), name=name)
 
-    with patch.dict(os.environ, {MUTANT: name}), patch.object(cluster, "_Work", work), applied(name):
+    with patch.dict(os.environ, {MUTANT: name}), patch.object(cluster, "TaskRunner", work), applied(name):
         yield
 
 

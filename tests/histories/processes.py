@@ -257,9 +257,9 @@ class _Writer:
 
 class _Driver:
     def __init__(self) -> None:
-        from tests.support.inline_jobs import InlineCluster, NoSpark
+        from tests.support.inline_jobs import InlineScheduler, NoSpark
 
-        patch("lance_spark.backfill.driver.job.Cluster", InlineCluster).start()
+        patch("lance_spark.backfill.driver.job.Scheduler", InlineScheduler).start()
         self._spark: Any = NoSpark()
 
     def run(self, home: str, job: str, settings: dict[str, Any]) -> dict[str, Any]:

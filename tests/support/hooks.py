@@ -14,9 +14,10 @@ from unittest.mock import patch
 import pyarrow as pa
 
 from lance_spark.backfill.driver import scheduler as cluster
+from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep
 from lance_spark.backfill.driver.group_commit import GroupCommits
 from lance_spark.backfill.driver.job import BackfillJob
-from lance_spark.backfill.driver.scheduler import _Work
+from lance_spark.backfill.driver.scheduler import TaskRunner
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.task import range_task as task
 from lance_spark.backfill.task.messages import BackfillSpec, Task
@@ -87,7 +88,7 @@ def after_column_file(folder: str) -> Any:
 IN_DRIVER: dict[str, tuple[type, str]] = {
     "before_commit": (GroupCommits, "_commit"),
     "before_record": (RecordStore, "append"),
-    "before_checkpoints_go": (GroupCommits, "_drop_checkpoints"),
+    "before_checkpoints_go": (CheckpointUpkeep, "after_commit"),
     "after_commit": (BackfillJob, "_close"),
 }
 
@@ -116,20 +117,20 @@ class HookedWork:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         with IN_TASKS[self.point](self.folder):
-            yield from _Work(spec=self.spec, tasks=self.tasks)(batches)
+            yield from TaskRunner(spec=self.spec, tasks=self.tasks)(batches)
 
 
 @contextlib.contextmanager
 def hooked(folders: dict[str, str]) -> Iterator[None]:
     """Holds backfills of this process at points, in whatever process that is: a job of the id of a point at that point, in its folder."""
 
-    def work(*, spec: BackfillSpec, tasks: tuple[Task, ...]) -> _Work | HookedWork:
+    def work(*, spec: BackfillSpec, tasks: tuple[Task, ...]) -> TaskRunner | HookedWork:
         if spec.job_id not in IN_TASKS:
-            return _Work(spec=spec, tasks=tasks)
+            return TaskRunner(spec=spec, tasks=tasks)
         return HookedWork(spec=spec, tasks=tasks, point=spec.job_id, folder=folders[spec.job_id])
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(patch.object(cluster, "_Work", work))
+        stack.enter_context(patch.object(cluster, "TaskRunner", work))
         for point in IN_DRIVER.keys() & folders.keys():
             stack.enter_context(in_driver(point, folders))
         yield

@@ -46,7 +46,7 @@ def die(*_: object) -> None:
     raise Death
 
 
-class InlineCluster:
+class InlineScheduler:
     """Takes the place of Spark."""
 
     def __init__(self, _spark: object, spec: BackfillSpec, **_: object) -> None:
@@ -106,7 +106,7 @@ class NoSpark:
 @contextlib.contextmanager
 def without_spark(folder: Path) -> Iterator[Lab]:
     """A folder for a table whose jobs need no Spark."""
-    with patch.object(job, "Cluster", InlineCluster):
+    with patch.object(job, "Scheduler", InlineScheduler):
         yield Lab(folder)
 
 

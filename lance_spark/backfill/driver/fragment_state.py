@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 
 from lance_spark.backfill.task.messages import FragmentWork, RangeOutcome
 from lance_spark.rows.row_set import RowSet
@@ -100,6 +100,11 @@ class FragmentState:
     failed: RowSet = field(default_factory=RowSet.empty)
     has_effect: bool = False
 
+    def end(self, status: FragmentStatus, reason: str = "") -> None:
+        """Ends the work on it."""
+        self.status, self.reason = status, reason
+        self.counts, self.failed = RowCounts(), RowSet.empty()
+
 
 class FragmentStates:
     """The states of a job's fragments over its rounds, and its sums.
@@ -116,23 +121,22 @@ class FragmentStates:
             records say.
     """
 
-    def __init__(self, fragments: Collection[int] = ()) -> None:
+    def __init__(self) -> None:
         self.counts = RowCounts()
         self.calls = 0
         self.retries = 0
         self.seconds: dict[str, float] = {}
         self.sources: set[str] = set()
         self.inherited: list[RangeOutcome] = []
-        self._states = {number: FragmentState() for number in fragments}
+        self._states: dict[int, FragmentState] = {}
 
     def begin_round(self, fragments: Collection[int]) -> None:
-        """Makes the fragments of a round pending, but for those that have failed for good."""
+        """Makes the fragments of a round pending."""
         self.inherited.clear()
-        for number in fragments:
-            self._states[number] = FragmentState()
+        self._states.update({number: FragmentState() for number in fragments})
 
     def add(self, outcome: RangeOutcome, work: FragmentWork, *, is_void: bool) -> FragmentWork | RangeOutcome | None:
-        """Adds the outcome of a range.
+        """Adds what became of a range.
 
         Args:
             outcome: What became of it.
@@ -154,55 +158,31 @@ class FragmentStates:
             return None
         if is_void:
             self.counts -= state.counts
-            self._end(state, FragmentStatus.CONFLICT, outcome.error or "")
+            state.end(FragmentStatus.CONFLICT, outcome.error or "")
             return None
         counts = RowCounts.of(outcome)
         self.counts += counts
         state.counts += counts
         if outcome.error is not None:
-            self._end(state, FragmentStatus.FAILED, outcome.error)
-        elif state.status is FragmentStatus.FAILED:
+            state.end(FragmentStatus.FAILED, outcome.error)
+        if state.status is FragmentStatus.FAILED:
             return None
-        elif outcome.complete:
-            self._end(state, FragmentStatus.NOTHING_TO_DO if outcome.file is None else FragmentStatus.COMPUTED)
-            if outcome.file is not None:
-                return outcome
-            if outcome.inherited:
-                self.inherited.append(outcome)
-        else:
-            return self._add_range(state, outcome, work)
+        if outcome.complete and outcome.file is not None:
+            state.end(FragmentStatus.COMPUTED)
+            return outcome
+        if not outcome.complete:
+            state.answered.add(outcome.start)
+            state.has_effect |= outcome.has_effect
+            state.failed |= outcome.rows.failed
+            if len(state.answered) < len(work.ranges):
+                return None
+            if state.has_effect:
+                end = work.ranges[-1][1]
+                return replace(work, start=0, stop=end, search=True, assembles=True, failed=state.failed)
+        state.end(FragmentStatus.NOTHING_TO_DO)
+        if outcome.inherited:
+            self.inherited.append(outcome)
         return None
-
-    def _add_range(self, state: FragmentState, outcome: RangeOutcome, work: FragmentWork) -> FragmentWork | None:
-        """Adds one of several ranges.
-
-        Returns the work that assembles the fragment, once all of them have answered.
-        """
-        state.answered.add(outcome.start)
-        state.has_effect |= outcome.has_effect
-        state.failed |= outcome.rows.failed
-        if len(state.answered) < len(work.ranges):
-            return None
-        if not state.has_effect:
-            self._end(state, FragmentStatus.NOTHING_TO_DO)
-            if outcome.inherited:
-                self.inherited.append(outcome)
-            return None
-        return FragmentWork(
-            fragment_id=work.fragment_id,
-            start=0,
-            stop=work.ranges[-1][1],
-            ranges=work.ranges,
-            done=work.done,
-            search=True,
-            assembles=True,
-            failed=state.failed,
-        )
-
-    @staticmethod
-    def _end(state: FragmentState, status: FragmentStatus, reason: str = "") -> None:
-        state.status, state.reason = status, reason
-        state.counts, state.failed = RowCounts(), RowSet.empty()
 
     def committed(self, number: int, file: str) -> None:
         """Notes that a version has the values of a fragment."""

@@ -1,6 +1,6 @@
-"""Follow-up rounds of a job: what concurrent commits did to the rows that it covers, and what is to be done about it. Runs on the driver.
+"""Follow-up rounds of a job: what concurrent commits did to its rows, and what is to be done.
 
-A job reads one version. When its tasks have ended, the latest version is looked at: rows that the
+Runs on the driver. A job reads one version. When its tasks have ended, the latest version is looked at: rows that the
 job covers may be in other fragments, and inputs or values may have been rewritten. Then an ordinary
 round follows at the latest version: it selects, in the fragments that changed, the rows without a
 value and the job's own rows whose inputs differ, finds the values that are still right, and
@@ -11,40 +11,26 @@ place where no concurrent commit interfered.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_fragments
-from lance_spark.backfill.planning.planner import MOST_BASES, Prepared, few_versions
+from lance_spark.backfill.planning.fragment_plan import plan_fragments
+from lance_spark.backfill.planning.planner import MOST_BASES, Prepared, few_versions, targets_of
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.round_context import store_of
-from lance_spark.backfill.task.messages import BackfillSpec, FollowUp, OnStale
+from lance_spark.backfill.task.messages import FollowUp
 from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, fragment_identity
 from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.commit.conflicts.verdicts import Verdict, drop_of, judge_column
 from lance_spark.dataset import DatasetRef, moments_of
 from lance_spark.errors import CommitImpossibleError, TableNotFoundError
-from lance_spark.read.sizes import measure
-from lance_spark.staging.blobs import row_field
-from lance_spark.staging.column_file import Targets
+
+if TYPE_CHECKING:
+    import lance
 
 _LOG = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NextRound:
-    """A follow-up round.
-
-    Attributes:
-        prepared: What is to be done, on the version that it reads.
-        plans: The fragments.
-    """
-
-    prepared: Prepared
-    plans: tuple[FragmentPlan, ...]
 
 
 class FollowUps:
@@ -57,14 +43,14 @@ class FollowUps:
         rows_gone: Rows by which the table has shrunk since, added ones apart.
     """
 
-    def __init__(self, first: Prepared, fragments: Collection[int], history: SeenHistory, on_stale: OnStale) -> None:
+    def __init__(self, first: Prepared, history: SeenHistory) -> None:
+        """Takes the first round, and what the job's commits have read of the table's history."""
         self.open: tuple[int, ...] = ()
         self.new_rows = 0
         self.rows_gone = 0
         self._first = first
         self._history = history
-        self._on_stale = on_stale
-        self._covered = frozenset(fragments)
+        self._covered = frozenset(plan.fragment_id for plan in first.plans)
         self._versions = [first.spec.snapshot.version or 0]
         self._rounds = 0
         self._appended = 0
@@ -82,17 +68,14 @@ class FollowUps:
 
     def next_round(
         self, done: Mapping[int, str | None], landed: Collection[int], failed: Collection[int]
-    ) -> NextRound | None:
-        """Looks at the latest version.
+    ) -> Prepared | None:
+        """Looks at the latest version, and returns what is to be done there; None where nothing is.
 
         Args:
             done: Fragments, as they were numbered at the last look, of which the table has all
                 values, with the files committed.
             landed: Fragments of which the job has committed values, in whatever round.
             failed: Fragments that failed for a reason that another version does not change.
-
-        Returns:
-            What is to be done; None where nothing is.
 
         Raises:
             CommitImpossibleError: The table or the column is not there any more.
@@ -134,68 +117,40 @@ class FollowUps:
                 for number, covered in look.coverage.covered.items()
                 if number in self._first_inputs and covered.identity.inputs == self._first_inputs[number]
             ),
-            on_stale=self._on_stale,
+            on_stale=self._first.request.on_stale,
         )
         _LOG.info(
-            "fragments %s of %s are looked at again at version %d: concurrent commits moved or changed rows since version %d",
-            list(self.open[:10]), spec.snapshot.uri, dataset.version, self._versions[-1],
-        )  # fmt: skip
+            "fragments %s of %s are looked at again at version %d: concurrent commits moved or changed rows",
+            list(self.open[:10]),
+            spec.snapshot.uri,
+            dataset.version,
+        )
         return self._prepare(latest, inputs, follow_up)
 
     def settle(self, done: Mapping[int, str | None]) -> None:
-        """Notes what the last round has done, where no other follows.
-
-        As :meth:`next_round` does first of all.
-        """
+        """Notes what the last round has done."""
         self._coverage = self._coverage.settled(done)
 
-    def _prepare(self, latest: DatasetRef, inputs: tuple[FieldIdentity, ...], follow_up: FollowUp) -> NextRound:
-        dataset = latest.open()
-        self._rounds += 1
-        spec = self._spec_at(latest, inputs, follow_up)
-        self._versions = [*few_versions([dataset.version, *self._versions])]
-        records = RecordStore(latest).load(spec.column)
-        names = [name for name in spec.input_names if name in dataset.schema.names]
-        sizes = measure(dataset, names, None, blob_bytes=False, storage=latest.storage_options)
-        plans = plan_fragments(
-            spec,
-            dataset,
-            records,
-            frozenset(),
-            window=slice(None),
-            row_bytes=sizes.row_bytes,
-            only=frozenset(self.open),
-        )
-        plans = [replace(plan, search=True, pending=None) for plan in plans]
-        prepared = replace(
-            self._first,
-            spec=spec,
-            dataset=dataset,
-            records=records,
-            entries=store_of(spec).find_all(spec.key),
-            plans=tuple(plans),
-        )
-        return NextRound(prepared=prepared, plans=tuple(plans))
-
-    def _spec_at(self, latest: DatasetRef, inputs: tuple[FieldIdentity, ...], follow_up: FollowUp) -> BackfillSpec:
-        """Returns the job's spec for a later version: columns may have other names there."""
+    def _prepare(self, latest: DatasetRef, inputs: tuple[FieldIdentity, ...], follow_up: FollowUp) -> Prepared:
+        """Puts the round together; columns may have other names at a later version."""
         first, dataset = self._first.spec, latest.open()
-        then = field_identities(self._first.dataset.lance_schema)
-        targets = self._targets_at(then, field_identities(dataset.lance_schema), latest)
-        return replace(
+        targets = [column.name for column in self._targets_at(dataset, latest)]
+        self._rounds += 1
+        spec = replace(
             first,
             snapshot=latest,
             inputs=inputs,
-            outputs=tuple((field, now.name) for (field, _), now in zip(first.outputs, targets, strict=True)),
-            targets=Targets(
-                schema=pa.schema([row_field(dataset.schema.field(column.name)) for column in targets]),
-                existing=tuple(column.name for column in targets),
-                format=first.targets.format,
-            ),
+            outputs=tuple((field, column) for (field, _), column in zip(first.outputs, targets, strict=True)),
+            targets=targets_of(dataset, targets),
             bases=tuple(dict.fromkeys([*self._versions, *first.bases]))[:MOST_BASES],
             follow_up=follow_up,
             round=self._rounds,
         )
+        self._versions = [*few_versions([dataset.version, *self._versions])]
+        records = RecordStore(latest).load(spec.column)
+        entries = store_of(spec).find_all(spec.key)
+        plans = plan_fragments(spec, dataset, records, entries, only=frozenset(self.open))
+        return replace(self._first, spec=spec, dataset=dataset, records=records, entries=entries, plans=plans)
 
     def _inputs_at(self, latest: DatasetRef) -> tuple[FieldIdentity, ...]:
         """Returns the input columns at a later version.
@@ -208,11 +163,7 @@ class FollowUps:
         return tuple(by_id.get(column.id) or by_name.get(column.name) or column for column in inputs)
 
     def _refuse_other_inputs(self, now: Mapping[int, FieldIdentity], latest: DatasetRef) -> None:
-        """Ends the job where rows have to be looked at whose input was dropped, and another column has its field id.
-
-        Raises:
-            CommitImpossibleError: So it is.
-        """
+        """Refuses to look at rows whose input was dropped where another column has its field id."""
         for column in self._first.spec.inputs:
             dropped = drop_of(column, self._history.changes) if column.id in now else None
             if dropped is not None:
@@ -224,24 +175,20 @@ class FollowUps:
                     uri=latest.uri,
                 )
 
-    def _targets_at(
-        self, then: Sequence[FieldIdentity], now: Sequence[FieldIdentity], latest: DatasetRef
-    ) -> list[FieldIdentity]:
-        """Returns the target columns, under the names that they have at a later version.
-
-        Raises:
-            CommitImpossibleError: One is not there any more, or may be another one.
-        """
-        by_name, by_id = {column.name: column for column in then}, {column.id: column for column in now}
+    def _targets_at(self, dataset: lance.LanceDataset, latest: DatasetRef) -> list[FieldIdentity]:
+        """Returns the target columns as they are at a later version; refuses others in their place."""
+        now = field_identities(dataset.lance_schema)
+        before = {column.name: column for column in field_identities(self._first.dataset.lance_schema)}
+        by_id = {column.id: column for column in now}
         targets = []
-        for _, name in self._first.spec.outputs:
-            judgement = judge_column(by_name[name], now, self._history.changes)
+        for column in self._first.columns:
+            judgement = judge_column(before[column], now, self._history.changes)
             if judgement.verdict is not Verdict.VALID:
                 raise CommitImpossibleError(
-                    f"the values cannot be applied: {judgement.reason}{moments_of(latest.open(), judgement.versions)} "
-                    f"- at {latest.uri}, version {latest.version}, read at version {self._versions[-1]} - nothing more "
-                    "is committed; what was computed is kept, and serves a column that is the same",
+                    f"the values cannot be applied: {judgement.reason}{moments_of(dataset, judgement.versions)} - at "
+                    f"{latest.uri}, version {latest.version}, read at version {self._versions[-1]} - nothing more is "
+                    "committed; what was computed is kept, and serves a column that is the same",
                     uri=latest.uri,
                 )
-            targets.append(by_id[by_name[name].id])
+            targets.append(by_id[before[column].id])
         return targets

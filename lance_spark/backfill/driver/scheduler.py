@@ -1,8 +1,7 @@
 """Runs a backfill's tasks on Spark: few Spark jobs of many tasks, within the allowed concurrency.
 
 Spark has no limit on the running tasks of one job. Where the cluster is known to be no larger than
-the limit, all tasks are submitted together. Else the limit is kept by submitting no more tasks than
-it allows: half of them as one Spark job while the other half runs.
+the limit, all tasks are submitted together; else half of what it allows while the other half runs.
 
 A Spark job brings its tasks' answers when it ends. Until then each task leaves what it has done in
 the table's store, which the driver reads from time to time; so this works over Spark Connect as
@@ -14,12 +13,12 @@ from __future__ import annotations
 import logging
 import math
 import threading
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
@@ -46,8 +45,7 @@ _LOG = logging.getLogger(__name__)
 Key: TypeAlias = "tuple[int, int, bool]"
 """What tells the work on a range from the others of a round."""
 
-_FIELDS: list[pa.Field[Any]] = [pa.field("task", pa.int64()), pa.field("outcomes", pa.binary())]
-_ANSWER = pa.schema(_FIELDS)
+_ANSWER = pa.schema([pa.field("outcomes", pa.binary())])
 _MOST_TASKS = 2000
 """Tasks of one Spark job: their descriptions travel to every executor."""
 
@@ -67,19 +65,14 @@ MAX_ATTEMPTS = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A task that never answered.
-
-    Attributes:
-        task: The task.
-        error: Why, on one line.
-    """
+    """A task that never answered, and why, on one line."""
 
     task: Task
     error: str
 
 
-class Cluster:
-    """Submits the tasks of one job, and collects what they answer.
+class Scheduler:
+    """Submits the tasks of one round, and collects what they answer.
 
     Used by the job's thread; :meth:`stop` by any.
     """
@@ -89,25 +82,29 @@ class Cluster:
         self._spec = spec
         self._description = description
         self._tag = f"lance-spark-{spec.staging.job_id}"
-        self._stopped = threading.Event()
-        self._read: set[str] = set()
-        self._added: list[FragmentWork] = []
+        self._objects = objects_beside(spec.snapshot)
         slots = known_slots(spark)
-        capped = limit is not None and (slots is None or slots > limit)
-        self._limit = limit if capped else None
+        self._limit = None if limit is not None and slots is not None and slots <= limit else limit
         # Spark runs the tasks of one job before those of the next: what assembles a fragment must
         # not wait for hours of others.
         self._most_tasks = (
             _MOST_TASKS if slots is None else min(_MOST_TASKS, max(_TASKS_PER_SLOT * slots, _FEWEST_TASKS))
         )
-        self._objects = objects_beside(spec.snapshot)
+        self._stopped = threading.Event()
+        self._queue: list[Task] = []
+        self._attempts: dict[int, int] = {}
+        self._running: dict[Future[list[bytes]], list[Task]] = {}
+        self._answered: set[Key] = set()
+        self._read: set[str] = set()
 
     def add(self, work: FragmentWork) -> None:
         """Submits further work, before what waits already.
 
         Called by what consumes :meth:`run`, between two of its answers.
         """
-        self._added.append(work)
+        task = Task(number=len(self._attempts), work=(work,))
+        self._attempts[task.number] = 0
+        self._queue.insert(0, task)
 
     def stop(self) -> None:
         """Kills running tasks within seconds, and submits no further ones."""
@@ -115,92 +112,83 @@ class Cluster:
         cancel(self._spark, self._tag)
 
     def run(self, tasks: Sequence[Task], refresh_s: float) -> Generator[list[RangeOutcome | Lost], None, None]:
-        """Runs tasks, and yields their answers as they come.
+        """Runs tasks, and yields their answers as they come: one for each range.
 
-        Yields at least every `refresh_s` seconds, then maybe nothing.
-
-        Closing the generator waits until nothing of the job runs any more. A task whose process
-        died is submitted again, with the UDF in a process of its own. What is yielded for a range
-        comes once.
+        Yields at least every `refresh_s` seconds, then maybe nothing. A task whose process died is
+        submitted again, with the UDF in a process of its own. Closing the generator waits until
+        nothing of the job runs any more.
         """
-        queue = list(tasks)
-        attempts = dict.fromkeys((task.number for task in tasks), 0)
-        seen: set[Key] = set()
-        running: dict[Future[list[tuple[int, bytes]]], list[Task]] = {}
+        self._queue = list(tasks)
+        self._attempts = dict.fromkeys((task.number for task in tasks), 0)
+        running = self._running
         with ThreadPoolExecutor(_PARALLEL_JOBS, thread_name_prefix="lance-spark-job") as pool:
             try:
-                while queue or running or self._added:
-                    for work in self._added:
-                        task = Task(number=len(attempts), work=(work,))
-                        attempts[task.number] = 0
-                        queue.insert(0, task)
-                    self._added.clear()
-                    while queue and (room := self._room(running)) and not self._stopped.is_set():
-                        count = _company(queue, attempts, room)
-                        batch, queue = queue[:count], queue[count:]
+                while self._queue or running:
+                    while not self._stopped.is_set() and (batch := self._next_batch()):
+                        del self._queue[: len(batch)]
                         running[pool.submit(self._submit, batch)] = batch
                     if self._stopped.is_set():
-                        queue = []
+                        self._queue = []
                         # Again: a Spark job may have been on its way when the job was stopped.
                         cancel(self._spark, self._tag)
                     if not running:
                         break
                     done, _ = wait(running, timeout=refresh_s, return_when=FIRST_COMPLETED)
-                    answers: list[RangeOutcome | Lost] = [] if done else [*_new(self._reports(), seen)]
+                    answers: list[RangeOutcome | Lost] = [] if done else [*self._new(self._reports())]
                     for future in done:
-                        answers += self._ended(future, running.pop(future), queue, attempts, seen)
+                        answers += self._ended(future, running.pop(future))
                     yield answers
             finally:
                 while wait(running, timeout=0 if not running else _STOP_S).not_done:
                     cancel(self._spark, self._tag)
 
-    def _room(self, running: Mapping[Future[list[tuple[int, bytes]]], list[Task]]) -> int:
-        """Returns how many tasks another Spark job may have now; 0 if none may be started."""
+    def _next_batch(self) -> list[Task]:
+        """Returns the tasks that make the next Spark job; none where it has to wait.
+
+        Which task made a Spark job fail is not known: all of them are tried again in ever smaller
+        groups, the last time one by one, so that a bad task takes no other one with it.
+        """
+        if not self._queue:
+            return []
         if self._limit is None:
-            return self._most_tasks if len(running) < 2 else 0
-        busy = sum(len(batch) for batch in running.values())
-        return min(math.ceil(self._limit / 2), self._limit - busy) if len(running) < _PARALLEL_JOBS else 0
+            size = self._most_tasks if len(self._running) < 2 else 0
+        else:
+            busy = sum(len(batch) for batch in self._running.values())
+            size = min(math.ceil(self._limit / 2), self._limit - busy) if len(self._running) < _PARALLEL_JOBS else 0
+        tried = self._attempts[self._queue[0].number]
+        size = min(size, max(1, _MOST_TASKS >> 4 * tried) if tried < MAX_ATTEMPTS - 1 else 1)
+        return list(takewhile(lambda task: self._attempts[task.number] == tried, self._queue[:size]))
 
-    def _submit(self, tasks: Sequence[Task]) -> list[tuple[int, bytes]]:
+    def _submit(self, tasks: Sequence[Task]) -> list[bytes]:
         """Runs one Spark job to its end."""
-        work = _Work(spec=self._spec, tasks=tuple(tasks))
+        runner = TaskRunner(spec=self._spec, tasks=tuple(tasks))
         with tagged(self._spark, self._tag, self._description):
-            frame = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(work, "task long, outcomes binary")
-            return [(row[0], bytes(row[1])) for row in frame.collect()]
+            frame = self._spark.range(0, len(tasks), 1, len(tasks)).mapInArrow(runner, "outcomes binary")
+            return [bytes(row[0]) for row in frame.collect()]
 
-    def _ended(
-        self,
-        future: Future[list[tuple[int, bytes]]],
-        batch: Sequence[Task],
-        queue: list[Task],
-        attempts: dict[int, int],
-        seen: set[Key],
-    ) -> list[RangeOutcome | Lost]:
+    def _ended(self, future: Future[list[bytes]], batch: list[Task]) -> list[RangeOutcome | Lost]:
         """Returns what a Spark job answered; if it failed, what its tasks have left.
 
         Tasks to submit again go into the queue.
         """
         error = future.exception()
         if error is None:
-            outcomes = [outcome for _, payload in future.result() for outcome in load_outcomes(payload)]
-            return [*_new(outcomes, seen)]
-        answers: list[RangeOutcome | Lost] = [*_new(self._reports(), seen)]
+            return [*self._new([outcome for payload in future.result() for outcome in load_outcomes(payload)])]
+        answers: list[RangeOutcome | Lost] = [*self._new(self._reports())]
         if self._stopped.is_set():
             return answers
         failure = failure_of(error)
         _LOG.warning("a Spark job of the backfill of %s failed: %s", self._spec.snapshot.uri, failure.message)
         if not failure.retryable:
             # A task's own exception is its answer; this one comes from what all tasks share.
-            batch = [*batch, *queue]
-            queue.clear()
+            batch = [*batch, *self._queue]
+            self._queue = []
         lost = []
-        for task in [_rest(task, seen) for task in batch]:
-            attempts[task.number] += 1
-            if not task.work:
-                continue
-            if failure.retryable and attempts[task.number] < MAX_ATTEMPTS:
-                queue.append(task)
-            else:
+        for task in (_rest(task, self._answered) for task in batch):
+            self._attempts[task.number] += 1
+            if task.work and failure.retryable and self._attempts[task.number] < MAX_ATTEMPTS:
+                self._queue.append(task)
+            elif task.work:
                 lost.append(task)
         record_ranges(
             self._spec,
@@ -226,28 +214,22 @@ class Cluster:
                     self._objects.delete(path)
         return outcomes
 
+    def _new(self, outcomes: Sequence[RangeOutcome]) -> list[RangeOutcome]:
+        """Returns the outcomes of ranges that have not answered before."""
+        fresh: dict[Key, RangeOutcome] = {}
+        for outcome in outcomes:
+            if outcome.key not in self._answered:
+                fresh.setdefault(outcome.key, outcome)
+        self._answered.update(fresh)
+        return list(fresh.values())
+
 
 def _reports_of(spec: BackfillSpec) -> str:
-    """Returns the folder of one round's reports.
-
-    What an earlier round left is no answer, though it may have read the same version.
-    """
+    # What an earlier round left is no answer, though it may have read the same version.
     return f"jobs/{spec.staging.job_id}/reports/{spec.round}"
 
 
-def _company(queue: Sequence[Task], attempts: Mapping[int, int], size: int) -> int:
-    """Returns how many of the next tasks to submit together.
-
-    Which task made a Spark job fail is not known: all of them are tried again in ever smaller
-    groups, the last time one by one, so that a bad task takes no other one with it.
-    """
-    tried = attempts[queue[0].number]
-    size = min(size, max(1, _MOST_TASKS >> 4 * tried)) if tried < MAX_ATTEMPTS - 1 else 1
-    return sum(1 for _ in takewhile(lambda task: attempts[task.number] == tried, queue[:size]))
-
-
 def _why_lost(failure: SparkFailure) -> str:
-    """Returns what the job's message says of a task that never answered."""
     if failure.retryable:
         return f"its task died in {MAX_ATTEMPTS} attempts: {failure.message}"
     needs = "; executors run the Python that PYSPARK_PYTHON names, which needs the packages of the driver's"
@@ -255,26 +237,17 @@ def _why_lost(failure: SparkFailure) -> str:
     return f"executors cannot run its task: {failure.error_type}: {failure.message}{needs if is_import else ''}"
 
 
-def _rest(task: Task, seen: set[Key]) -> Task:
+def _rest(task: Task, answered: Collection[Key] = ()) -> Task:
     """Returns the unanswered ranges of a task that died, as a task.
 
     The UDF gets a process of its own, and checkpoints that the task has left are searched for.
     """
-    work = [replace(one, search=True) for one in task.work if one.key not in seen]
+    work = [replace(one, search=True) for one in task.work if one.key not in answered]
     return replace(task, work=tuple(work), isolate=True)
 
 
-def _new(outcomes: Sequence[RangeOutcome], seen: set[Key]) -> list[RangeOutcome]:
-    fresh = []
-    for outcome in outcomes:
-        if outcome.key not in seen:
-            seen.add(outcome.key)
-            fresh.append(outcome)
-    return fresh
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Work:
+class TaskRunner:
     """What Spark runs on executors: a row with a task's number becomes a row with its answer.
 
     Pickled by reference.
@@ -284,6 +257,7 @@ class _Work:
     tasks: tuple[Task, ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the answer of each task."""
         for batch in batches:
             for index in batch.column(0).to_numpy():
                 yield self._answer(self.tasks[int(index)])
@@ -294,15 +268,16 @@ class _Work:
         context = TaskContext.get()
         if context is not None and context.attemptNumber() > 0:
             # Spark runs it again where its process died: the UDF may have killed it.
-            task = _rest(task, set())
+            task = _rest(task)
         outcomes: list[RangeOutcome] = []
-        reported: list[RangeOutcome] = []
+        reported = 0
 
         def report() -> None:
-            unreported = outcomes[len(reported) :]
+            nonlocal reported
+            unreported = outcomes[reported:]
             if unreported:
                 self._report(task, unreported)
-                reported.extend(unreported)
+                reported += len(unreported)
 
         # A thread, because the range after those that are done may take hours.
         with _every(self.spec.report_s, report):
@@ -315,7 +290,7 @@ class _Work:
             # Spark hands over no answer before the last task of its job has ended, and that may be
             # hours after a quick one.
             report()
-        return pa.RecordBatch.from_pylist([{"task": task.number, "outcomes": dump_outcomes(outcomes)}], schema=_ANSWER)
+        return pa.RecordBatch.from_pylist([{"outcomes": dump_outcomes(outcomes)}], schema=_ANSWER)
 
     def _report(self, task: Task, outcomes: list[RangeOutcome]) -> None:
         spec = self.spec

@@ -126,21 +126,13 @@ class BackfillPlan:
 
 
 def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, exact: bool) -> BackfillPlan:
-    """Makes the plan for people.
-
-    Args:
-        prepared: The backfill.
-        outside: The same backfill of all fragments, where `prepared` is of a window.
-        table_name: Name of the table.
-        exact: Whether to count rows by scanning.
-    """
+    """Makes the plan for people; `outside` is the backfill of all fragments, where this has a window."""
     spec, dataset = prepared.spec, prepared.dataset
-    counts = _counts(prepared, exact=exact)
-    work = [plan for plan in prepared.plans if counts[plan.fragment_id]]
-    everything = prepared if outside is None else outside
-    all_counts = counts if outside is None else _counts(outside, exact=exact)
+    work = prepared.work(scan=exact)
     inside = {plan.fragment_id for plan in prepared.plans}
-    pending = sum(counts.values())
+    everything = outside or prepared
+    beyond = [] if outside is None else [plan for plan in outside.work(scan=exact) if plan.fragment_id not in inside]
+    pending = sum(plan.rows_to_do for plan in work)
     return BackfillPlan(
         table_name=table_name,
         table_uri=spec.snapshot.uri,
@@ -159,7 +151,7 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
         skipped_rows=sum(plan.live_rows for plan in prepared.plans) - pending,
         skipped_fragments=len(prepared.plans) - len(work),
         rows_stale=count_stale(prepared, but_selected=False),
-        rows_outside=sum(count for fragment, count in all_counts.items() if fragment not in inside),
+        rows_outside=sum(plan.rows_to_do for plan in beyond),
         input_bytes=sum(plan.input_bytes for plan in work),
         stable_row_ids=dataset.has_stable_row_ids,
         udf_mismatch=spec.redefined,
@@ -167,7 +159,7 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
 
 
 def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
-    """Returns how many rows of the work are in checkpoints and finished column files that may serve them.
+    """Returns how many rows of the work checkpoints and finished column files may serve.
 
     With a filter, what other jobs have left serves only rows without a value.
     """
@@ -192,10 +184,3 @@ def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
             within = RangeRows(spec, SnapshotRows(prepared.dataset), fragment, 0, plan.physical_rows)
             rows += min(of_any_job, len(within.selected(plan.done) & within.without_value() - plan.done.nulls))
     return rows
-
-
-def _counts(prepared: Prepared, *, exact: bool) -> dict[int, int]:
-    """Returns the rows to do of each fragment: counted, or where that is not known, all it has."""
-    if exact:
-        return prepared.counted(prepared.plans)
-    return {plan.fragment_id: plan.live_rows if plan.pending is None else plan.pending for plan in prepared.plans}

@@ -1,4 +1,4 @@
-"""Decides what a backfill has to do: which fragments, which ranges of them, which rows are known to be done. Runs on the driver.
+"""What a backfill has to do: which fragments, and which ranges of them. Runs on the driver.
 
 Reads manifests, records and one listing of checkpoints. Rows are counted by scanning only where
 that is quick or was asked for.
@@ -7,7 +7,7 @@ that is quick or was asked for.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Container, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,7 +18,8 @@ from lance_spark.backfill.reuse.value_finder import ValueFinder
 from lance_spark.backfill.task.messages import BackfillSpec, DoneRows, FragmentWork, Task
 from lance_spark.errors import panics_as_errors
 from lance_spark.read.filtering import explained
-from lance_spark.rows.row_addresses import ROW_ADDRESS, Addresses, SnapshotRows, fragments_of, offsets_of, runs_of
+from lance_spark.read.sizes import measure
+from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.rows.row_set import RowSet
 
 if TYPE_CHECKING:
@@ -62,28 +63,33 @@ class FragmentPlan:
     search: bool
     input_bytes: int
 
+    @property
+    def rows_to_do(self) -> int:
+        """Rows to compute or to take from checkpoints; at most, where they were not counted."""
+        return self.live_rows if self.pending is None else self.pending
+
 
 def plan_fragments(
     spec: BackfillSpec,
     dataset: lance.LanceDataset,
     records: Records,
-    sources: frozenset[str],
+    sources: Container[str],
     *,
-    window: slice,
-    row_bytes: float,
+    window: slice = slice(None),
     only: Collection[int] | None = None,
-) -> list[FragmentPlan]:
-    """Looks at the fragments of a window by position, without reading rows.
+) -> tuple[FragmentPlan, ...]:
+    """Looks at fragments, without reading rows.
 
     Args:
         spec: The job.
-        dataset: The snapshot.
+        dataset: The version that it reads.
         records: What was computed before.
         sources: Sources that there are checkpoints of.
         window: The fragments, by position in ascending order of their ids.
-        row_bytes: Estimated bytes of a row's inputs.
-        only: Ids of the fragments to look at; by default all of the window.
+        only: Ids of the fragments to look at, or None.
     """
+    inputs = [name for name in spec.input_names if name in dataset.schema.names]
+    row_bytes = measure(dataset, inputs, None, blob_bytes=False, storage=spec.snapshot.storage_options).row_bytes
     plans = []
     recorded = records.fragment_ids
     finder = ValueFinder(RoundContext(spec), SnapshotRows(dataset)) if spec.bases else None
@@ -111,18 +117,16 @@ def plan_fragments(
                 live_rows=live,
                 done=done,
                 pending=_pending(spec, fragment, live, done.skip),
-                search=spec.lineage_after is not None
-                or fragment.id in recorded
-                or source_of(spec, fragment) in sources,
+                search=bool(spec.bases) or fragment.id in recorded or source_of(spec, fragment) in sources,
                 input_bytes=int(fragment.physical_rows * row_bytes),
             )
         )
-    return plans
+    return tuple(plans)
 
 
 def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, skip: RowSet) -> int | None:
     """Returns how many rows are to be done, where the manifest and the records tell it."""
-    if spec.where is not None:
+    if spec.where is not None or spec.follow_up is not None:
         return None
     if len(skip) >= fragment.physical_rows:
         return 0
@@ -149,20 +153,14 @@ def count_pending(spec: BackfillSpec, dataset: lance.LanceDataset, plans: Sequen
                 columns=[], filter=text, fragments=handles, with_row_address=True, scan_in_order=True
             )
             for batch in scanner.to_reader():
-                for fragment, count in _counts(batch.column(ROW_ADDRESS).to_numpy(), skip):
-                    pending[fragment] += count
+                addresses = batch.column(ROW_ADDRESS).to_numpy()
+                for fragment, first, end in runs_of(fragments_of(addresses)):
+                    pending[fragment] += end - first
+                    if skip[fragment]:
+                        pending[fragment] -= len(skip[fragment] & RowSet.of(offsets_of(addresses[first:end])))
     except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
         raise explained(error, dataset, handles[0].fragment_id, text) from error
     return pending
-
-
-def _counts(addresses: Addresses, skip: dict[int, RowSet]) -> Iterator[tuple[int, int]]:
-    for fragment, first, end in runs_of(fragments_of(addresses)):
-        done = skip[fragment]
-        count = end - first
-        if done:
-            count -= len(done & RowSet.of(offsets_of(addresses[first:end])))
-        yield fragment, count
 
 
 def countable(plans: Sequence[FragmentPlan]) -> bool:
@@ -194,15 +192,11 @@ def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
 
     for plan in plans:
         ranges = _ranges(plan, task_rows)
-        if len(ranges) > 1:
-            ship()
         for start, stop in ranges:
-            size = plan.input_bytes * (stop - start) // max(plan.physical_rows, 1)
             rows = stop - start
-            full = (
-                packed_rows + rows > task_rows or packed_bytes + size > MAX_TASK_BYTES or len(packed) >= _TASK_FRAGMENTS
-            )
-            if packed and (full or len(ranges) > 1):
+            size = plan.input_bytes * rows // max(plan.physical_rows, 1)
+            fits = packed_rows + rows <= task_rows and packed_bytes + size <= MAX_TASK_BYTES
+            if len(ranges) > 1 or not fits or len(packed) >= _TASK_FRAGMENTS:
                 ship()
             packed.append(
                 FragmentWork(

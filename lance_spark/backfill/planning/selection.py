@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 
 class RangeRows:
-    """The rows of one range of a fragment, as filters select them.
-
-    Attributes:
-        fragment: The fragment.
-        live: Rows of the range that are not deleted.
-    """
+    """The rows of one range of a fragment, as filters select them; `live` are those not deleted."""
 
     def __init__(self, spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment, start: int, stop: int) -> None:
         self.fragment = fragment
@@ -45,12 +40,7 @@ class RangeRows:
         return has_values(self.fragment.metadata, self._spec.target_ids)
 
     def selected(self, done: DoneRows) -> RowSet:
-        """Returns the rows that the first round of a job selects.
-
-        Raises:
-            FilterError: The filter fails on a value.
-            TableUnreadableError: A file is missing or damaged.
-        """
+        """Returns the rows that the first round of a job selects."""
         if self._spec.where is None:
             return (self.live if self._spec.recomputes else self.without_value()) - done.skip
         return self.matching(self._spec.where) - done.skip
@@ -64,9 +54,7 @@ class RangeRows:
         the selected ones of fragments that it has not finished.
 
         Raises:
-            FilterError: The filter fails on a value, or names addresses that rows do not have any
-                more.
-            TableUnreadableError: A file is missing or damaged.
+            FilterError: The filter names addresses that rows do not have any more.
         """
         unknown = own.unknown & self.live if follow_up.committed else RowSet.empty()
         if self._spec.where is None and not self._spec.recomputes:
@@ -98,7 +86,12 @@ class RangeRows:
         return self.matching(filled)
 
     def matching(self, text: str) -> RowSet:
-        """Returns the live rows that match a filter in Lance SQL."""
+        """Returns the live rows that match a filter in Lance SQL.
+
+        Raises:
+            FilterError: The filter fails on a value.
+            TableUnreadableError: A file is missing or damaged.
+        """
         mask = None
         if (self._start, self._stop) != (0, self.fragment.metadata.physical_rows):
             mask = range_mask(self._dataset, self.fragment, self._start, self._stop)
@@ -129,24 +122,18 @@ def null_filter(columns: Sequence[str]) -> str:
 
 
 def has_values(fragment: FragmentMetadata, target_ids: Sequence[int]) -> bool:
-    """Tells whether any data file of a fragment holds a target column.
-
-    Where none does, all of its rows are NULL.
-    """
+    """Tells whether any data file of a fragment holds a target column; else all rows are NULL."""
     return bool(files_of(fragment, target_ids))
 
 
 def refuse_addresses(spec: BackfillSpec, dataset: lance.LanceDataset, fragment_id: int) -> None:
-    """Refuses to look for rows by addresses that they had in another version.
-
-    Raises:
-        FilterError: The filter names addresses, or ids that are addresses.
-    """
+    """Refuses a filter that names addresses, or ids that are addresses, of another version."""
     name = ROW_ADDRESS if dataset.has_stable_row_ids else f"{ROW_ADDRESS}|{ROW_ID}"
     if re.search(rf"\b({name})\b", spec.where or ""):
         raise FilterError(
             spec.where or "",
-            f"rows that it names may have moved to fragment {fragment_id} while the job ran, where their addresses are others",
+            f"rows that it names may have moved to fragment {fragment_id} while the job ran, where their addresses "
+            "are others",
             uri=dataset.uri,
             hint="run the backfill again with the latest addresses; get_failed_row_addresses returns them",
         )

@@ -14,7 +14,7 @@ from tests.support.inline_jobs import (
     CUT,
     WHOLE,
     Death,
-    InlineCluster,
+    InlineScheduler,
     Lab,
     die,
     leave_checkpoints,
@@ -63,7 +63,7 @@ def test_a_job_that_dies_twice_finds_its_first_checkpoints_behind_a_compaction(
         table.backfill("v", job_id="j")
     table.to_lance().optimize.compact_files()
     with monkeypatch.context() as patch:
-        patch.setattr(InlineCluster, "run", die)
+        patch.setattr(InlineScheduler, "run", die)
         with pytest.raises(Death):
             table.backfill("v", job_id="j")
     lab.calls()

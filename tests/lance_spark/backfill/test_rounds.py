@@ -16,7 +16,7 @@ import pytest
 
 from lance_spark import BackfillIncompleteError, BackfillJobResult, Table
 from lance_spark.backfill.driver import job
-from lance_spark.backfill.driver.scheduler import Cluster
+from lance_spark.backfill.driver.scheduler import Scheduler
 from lance_spark.commit import column_commit as column_commits
 from lance_spark.commit.attempt import Landed, Unknown
 from tests.support.inline_jobs import (
@@ -315,7 +315,7 @@ def test_a_round_takes_no_answers_of_another_one_that_read_the_same_version(lab:
     def clean_up() -> None:
         lance.dataset(lab.uri).cleanup_old_versions(older_than=timedelta(0), delete_unverified=True)
 
-    monkeypatch.setattr(job, "Cluster", Cluster)
+    monkeypatch.setattr(job, "Scheduler", Scheduler)
     lab.at(35, clean_up)
     # The second round takes so long that the driver looks for reports meanwhile.
     lab.at(0, lambda: None, lambda: time.sleep(0.5))

@@ -11,7 +11,7 @@ import pytest
 
 import lance_spark
 from lance_spark.backfill.driver import scheduler as cluster_module
-from lance_spark.backfill.driver.scheduler import Cluster, Lost
+from lance_spark.backfill.driver.scheduler import Lost, Scheduler
 from lance_spark.backfill.task.messages import DoneRows, FragmentWork, RangeOutcome, Task, dump_outcomes
 from tests.support.inline_jobs import (
     Lab,
@@ -23,7 +23,7 @@ IDS = pa.table({"id": range(ROWS)})
 
 
 def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pytest.MonkeyPatch):
-    class Failing(Cluster):
+    class Failing(Scheduler):
         def __init__(self) -> None:
             spec: Any = SimpleNamespace(
                 snapshot=SimpleNamespace(uri="t", storage_options=()), staging=SimpleNamespace(job_id="s")
@@ -31,11 +31,11 @@ def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pyte
             session: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: "local[2]"))
             super().__init__(session, spec, limit=None, description="")
 
-        def _submit(self, tasks: Sequence[Task]) -> list[tuple[int, bytes]]:
+        def _submit(self, tasks: Sequence[Task]) -> list[bytes]:
             if any(task.number == 7 for task in tasks):
                 raise RuntimeError("task 7 died")
             outcomes = [RangeOutcome(fragment_id=task.number, start=0, stop=1) for task in tasks]
-            return [(0, dump_outcomes(outcomes))]
+            return [dump_outcomes(outcomes)]
 
         def _reports(self) -> list[RangeOutcome]:
             return []

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import Connection
 from lance_spark.backfill.driver import scheduler
-from lance_spark.backfill.driver.scheduler import Cluster
+from lance_spark.backfill.driver.scheduler import Scheduler
 from lance_spark.backfill.driver.spark_failure import failure_of
 from lance_spark.backfill.planning.fragment_plan import plan_tasks
 from lance_spark.backfill.planning.planner import prepare
@@ -136,7 +136,7 @@ def test_an_exception_around_the_ranges_of_a_task_is_its_answer_and_no_reason_to
     table.add_columns({"n": length})
     prepared = prepare(table._ref, BackfillRequest(columns=("n",)), checkpoints=None)
     spec = replace(prepared.spec, threads=0)  # a runner refuses that before the first range
-    cluster = Cluster(spark, spec, limit=None, description="")
+    cluster = Scheduler(spark, spec, limit=None, description="")
     answers = [answer for some in cluster.run(plan_tasks(prepared.work(), 10), 1.0) for answer in some]
     assert sorted((answer.fragment_id, "threads=0" in answer.error) for answer in answers) == [
         (0, True),

@@ -1,0 +1,111 @@
+"""When a job's checkpoints and files go: after each commit, and at its end. Runs on the driver."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+
+from lance_spark.backfill.reuse.round_context import store_of
+from lance_spark.backfill.task.messages import BackfillSpec, RangeOutcome
+from lance_spark.jobs.history import JobHistory
+from lance_spark.rows.row_set import RowSet
+from lance_spark.staging.area import staged_jobs
+from lance_spark.staging.job_end import finish
+from lance_spark.staging.orphans import referenced_files
+from udf_runtime.checkpoint import CheckpointEntry
+
+_LOG = logging.getLogger(__name__)
+
+_PARALLEL_DELETES = 8
+
+
+class CheckpointUpkeep:
+    """Removes what a job's commits make superfluous. Used by the job's thread.
+
+    Checkpoints of rows that were committed go with the commit: the job's own, and those that jobs
+    left that had ended before it began. What another job leaves meanwhile is that job's, which may
+    be about to look for it.
+    """
+
+    def __init__(self, spec: BackfillSpec, entries: Mapping[str, Sequence[CheckpointEntry]]) -> None:
+        """Takes the first round's spec, and the checkpoints that were there when the job began."""
+        self._spec = spec
+        self._store = store_of(spec)
+        others = [entry for some in entries.values() for entry in some if entry.job_id != spec.job_id]
+        jobs = JobHistory(spec.snapshot).jobs() if others else []
+        running = {job.job_id for job in jobs if job.status == "RUNNING"}
+        self._left_over = frozenset(entry.path for entry in others if entry.job_id not in running)
+
+    def after_commit(self, outcomes: Sequence[RangeOutcome]) -> None:
+        """Deletes the checkpoints of committed rows: records and column files have their values."""
+        try:
+            with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
+                list(pool.map(self._drop_covered, [outcome for outcome in outcomes if outcome.checkpoints]))
+        except OSError as error:
+            # The values are in the table; that they are elsewhere too must not make the job fail.
+            _LOG.warning(
+                "checkpoints of committed fragments of %s could not be deleted: %s", self._spec.snapshot.uri, error
+            )
+
+    def at_end(self, *, done: bool, files_can_serve: bool, committed: Collection[str], staged: Sequence[str]) -> None:
+        """Removes the job's checkpoints and files that neither a version nor a later run needs.
+
+        Args:
+            done: Whether all is computed and committed: then no checkpoint of the job can serve
+                any more.
+            files_can_serve: Whether files that were finished and not committed can serve a later
+                run; not where the column is gone.
+            committed: Names of the files that versions name.
+            staged: Names of files that the commits have staged.
+        """
+        own = [entry for entry in self._all_entries() if entry.job_id == self._spec.job_id]
+        kept = [] if done else [entry for entry in own if entry.kind == "values" or files_can_serve]
+        for entry in own:
+            if entry not in kept:
+                self._store.delete(entry)
+        if any(entry.kind == "reference" for entry in kept):
+            # Files that were finished and not committed serve the next run, which removes them.
+            self._spec.staging.close_job()
+        else:
+            finish(self._spec.staging, self._spec.snapshot, sorted(committed), unless_named=staged)
+        if done:
+            self._sweep_ended_jobs()
+
+    def _drop_covered(self, outcome: RangeOutcome) -> None:
+        """Deletes the checkpoints of a fragment that have no other rows than the committed ones."""
+        for entry in self._store.find(self._spec.key, outcome.source):
+            is_own = entry.job_id == self._spec.job_id
+            # Of this job's own rows some may have moved to a fragment that comes later.
+            rows = outcome.rows.own if is_own else outcome.rows.computed
+            if (is_own or entry.path in self._left_over) and self._is_covered(entry, outcome.source, rows):
+                self._store.delete(entry)
+
+    def _is_covered(self, entry: CheckpointEntry, source: str, rows: RowSet) -> bool:
+        is_own = entry.job_id == self._spec.job_id
+        if entry.kind == "values":
+            # Of another job only where the whole span is committed: which of its rows an entry has,
+            # its name does not tell, and what stays is removed by `lance_spark.cleanup`.
+            return rows.count(entry.start, entry.stop) >= (entry.rows if is_own else entry.stop - entry.start)
+        body = self._store.read_reference(entry, self._spec.key, source)
+        return body is None or RowSet.from_text(str(body["rows"]["own" if is_own else "computed"])) <= rows
+
+    def _sweep_ended_jobs(self) -> None:
+        """Deletes files of earlier jobs of the same values that no checkpoint refers to any more.
+
+        Only of jobs whose driver has ended them: one that seems dead may be about to commit. A file
+        that any version of any branch names stays.
+        """
+        spec, snapshot = self._spec, self._spec.snapshot
+        referred = {entry.job_id for entry in self._all_entries() if entry.kind == "reference"}
+        staged = set(staged_jobs(snapshot.uri, snapshot.storage_options)) - {spec.staging.job_id}
+        for job in JobHistory(snapshot).jobs() if staged else ():
+            ended = job.status in ("PARTIAL", "FAILED", "CANCELLED") and job.key == spec.key.digest
+            if ended and job.staging_id in staged and job.job_id not in referred:
+                staging = replace(spec.staging, job_id=job.staging_id)
+                staging.close_job()
+                staging.sweep(keep=referenced_files(snapshot, set(staging.find_data_files())))
+
+    def _all_entries(self) -> list[CheckpointEntry]:
+        return [entry for entries in self._store.find_all(self._spec.key).values() for entry in entries]

@@ -1,0 +1,175 @@
+"""What computes a column: the stored UDF, or one that was passed. Runs on the driver."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lance_spark.backfill.request import BackfillRequest
+from lance_spark.catalog.binding import Binding, binding_of, inputs_now, load_udf, value_type
+from lance_spark.catalog.checking import check_udf
+from lance_spark.catalog.foreign import to_udf
+from lance_spark.commit.conflicts.identity import FieldIdentity
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import (
+    ColumnNotFoundError,
+    CommitImpossibleError,
+    RegistrationError,
+    StoredUdfError,
+    UnsupportedOperationError,
+)
+from lance_spark.objects import objects_beside
+from udf_runtime import UDF
+from udf_runtime.checkpoint import CheckpointKey
+
+if TYPE_CHECKING:
+    import lance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Definition:
+    """What computes the target columns.
+
+    Attributes:
+        stored: What is stored with the columns; None where a UDF was passed instead.
+        loaded: The UDF; None in a plan of a stored one, which is not loaded for that.
+        key: What the values depend on, but for the rows.
+        inputs: The input columns, in the order of the UDF's parameters.
+        outputs: Pairs of output field (empty for the whole value) and target column.
+    """
+
+    stored: Binding | None
+    loaded: UDF | None
+    key: CheckpointKey
+    inputs: tuple[FieldIdentity, ...]
+    outputs: tuple[tuple[str, str], ...]
+
+    @property
+    def udf(self) -> UDF:
+        """The UDF of a job.
+
+        Raises:
+            StoredUdfError: This is only a plan.
+        """
+        if self.loaded is None:
+            raise StoredUdfError("a plan has no UDF to call - in prepare - prepare a job")
+        return self.loaded
+
+    @property
+    def task_size(self) -> int | None:
+        """Rows per task that the UDF asks for, or None."""
+        known = self.loaded or self.stored
+        return None if known is None else known.task_size
+
+    @property
+    def is_redefined(self) -> bool:
+        """Whether the columns have had another UDF before."""
+        return self.stored is not None and self.stored.redefined > 0
+
+    def refuse_other(self, snapshot: DatasetRef, when: str) -> None:
+        """Ends a job whose column has got another UDF: its values would be old ones under a new name.
+
+        Raises:
+            CommitImpossibleError: It has.
+        """
+        before, column = self.stored, self.outputs[0][1]
+        if before is None:
+            return
+        try:
+            now = binding_of(snapshot.open_latest(), column)
+        except ColumnNotFoundError:
+            return  # the commit says what became of it
+        if now is None or (now.payload, now.redefined) == (before.payload, before.redefined):
+            return
+        old, new = (f"{binding.udf_name!r} version {binding.udf_version}" for binding in (before, now))
+        change = f"got another UDF {when}: {new} instead of {old}" if new != old else f"got its UDF anew {when}: {new}"
+        raise CommitImpossibleError(
+            f"the column has {change} - column {column!r} of {snapshot.uri} - nothing more is committed; run the "
+            "backfill again: it computes all rows with the UDF of the latest version",
+            uri=snapshot.uri,
+        )
+
+
+def definition_of(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillRequest) -> Definition:
+    """Finds what computes the columns of a request.
+
+    Raises:
+        ColumnNotFoundError, RegistrationError, UnsupportedOperationError: A column cannot be
+            filled.
+        StoredUdfError: The stored UDF cannot be used.
+    """
+    binding = _stored_binding(dataset, request)
+    column = request.columns[0]
+    if request.udf is None and binding is not None:
+        return Definition(
+            stored=binding,
+            loaded=None if request.plan_only else load_udf(binding, objects_beside(ref), column),
+            key=binding.key,
+            inputs=inputs_now(dataset, binding, column),
+            outputs=binding.columns,
+        )
+    udf = to_udf(request.udf)
+    if udf is None:
+        raise RegistrationError(
+            f"udf must be a UDF, got {request.udf!r} - column {column!r} - decorate a function with @udf"
+        )
+    outputs = (("", column),) if binding is None else binding.columns
+    _check_outputs(udf, outputs, dataset)
+    inputs = check_udf(dataset, udf, outputs)
+    key = CheckpointKey(
+        udf_name=udf.name,
+        udf_version=udf.version,
+        inputs=tuple(column.id for column in inputs),
+        output_type=str(udf.data_type),
+        environment=None if binding is None else binding.environment,
+    )
+    return Definition(stored=None, loaded=udf, key=key, inputs=inputs, outputs=outputs)
+
+
+def _stored_binding(dataset: lance.LanceDataset, request: BackfillRequest) -> Binding | None:
+    """Finds the column's UDF, and checks that the named columns are the ones it computes."""
+    first = request.columns[0]
+    if "." in first and first not in dataset.schema.names:
+        raise UnsupportedOperationError(
+            f"a field inside a struct cannot be filled by itself - {first!r} of {dataset.uri} - compute the whole "
+            "struct, or a column of its own"
+        )
+    for column in request.columns:
+        if column not in dataset.schema.names:
+            raise ColumnNotFoundError(
+                column,
+                dataset.uri,
+                hint=f"use add_columns to register it first; the columns are {', '.join(dataset.schema.names)}",
+            )
+    binding = binding_of(dataset, first)
+    group = {first} if binding is None else {column for _, column in binding.columns}
+    if len(request.columns) > 1 and set(request.columns) != group:
+        raise UnsupportedOperationError(
+            f"columns {', '.join(map(repr, request.columns))} are not the columns of one UDF - in {dataset.uri} - call "
+            "backfill for each, or "
+            f"name one of the siblings {', '.join(map(repr, sorted(group)))}: all of them are filled together"
+        )
+    if binding is None and request.udf is None:
+        raise RegistrationError(
+            f"no UDF is registered for column {first!r} - in {dataset.uri} - pass one with udf=, or register it with "
+            "alter_columns"
+        )
+    return binding
+
+
+def _check_outputs(udf: UDF, outputs: tuple[tuple[str, str], ...], dataset: lance.LanceDataset) -> None:
+    """Refuses a UDF that was passed and does not return what its columns hold."""
+    fields = [field for field, _ in outputs]
+    kinds: Any = udf.data_type
+    if udf.is_columns != bool(fields[0]) or (udf.is_columns and {kind.name for kind in kinds} != set(fields)):
+        raise RegistrationError(
+            f"UDF {udf.name!r} returns {udf.data_type}, which are not the columns "
+            f"{', '.join(repr(column) for _, column in outputs)} - in {dataset.uri} - pass a UDF of the same output"
+        )
+    for field, column in outputs:
+        kind = kinds.field(field).type if field else kinds
+        if kind != value_type(dataset.schema.field(column)):
+            raise RegistrationError(
+                f"UDF {udf.name!r} returns {kind}, column {column!r} is {dataset.schema.field(column).type} - in "
+                f"{dataset.uri} - give it data_type= of the column"
+            )
