@@ -1,11 +1,16 @@
-"""A log for UDFs, and a file by which tests and UDFs talk to each other."""
+"""A log for UDFs, a file by which tests and UDFs talk to each other, and what jobs run on."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from tests.conftest import OVER_CONNECT
+from tests.support.inline_jobs import NoSpark, inline_tasks
 from tests.support.logs import Log
 
 
@@ -18,3 +23,13 @@ def log(tmp_path: Path) -> Log:
 def flag(tmp_path: Path) -> str:
     """Path of a file that tests and UDFs tell each other something with."""
     return str(tmp_path / "flag")
+
+
+@pytest.fixture
+def jobs(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A session for jobs: tasks run in this process, but for tests that are marked `spark`, and over Connect."""
+    if os.environ.get(OVER_CONNECT) or request.node.get_closest_marker("spark"):
+        yield request.getfixturevalue("spark")
+        return
+    with inline_tasks():
+        yield NoSpark()

@@ -104,9 +104,16 @@ class NoSpark:
 
 
 @contextlib.contextmanager
+def inline_tasks() -> Iterator[None]:
+    """Runs the tasks of jobs in this process."""
+    with patch.object(job, "Scheduler", InlineScheduler):
+        yield
+
+
+@contextlib.contextmanager
 def without_spark(folder: Path) -> Iterator[Lab]:
     """A folder for a table whose jobs need no Spark."""
-    with patch.object(job, "Scheduler", InlineScheduler):
+    with inline_tasks():
         yield Lab(folder)
 
 

@@ -1,20 +1,20 @@
-"""A connection to an empty folder, on the session of all tests, and a table whose jobs need none."""
+"""A connection to an empty folder, on what jobs run on, and a table whose jobs need none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 import lance_spark
 from tests.support.inline_jobs import Lab, without_spark
 
 
 @pytest.fixture
-def db(spark: SparkSession, tmp_path: Path) -> lance_spark.Connection:
-    return lance_spark.connect(str(tmp_path / "db"), spark, progress=False)
+def db(jobs: Any, tmp_path: Path) -> lance_spark.Connection:
+    return lance_spark.connect(str(tmp_path / "db"), jobs, progress=False)
 
 
 @pytest.fixture

@@ -13,6 +13,8 @@ from tests.support.logs import Log, held, most_at_once, values, with_column
 from tests.support.waiting import eventually
 from udf_runtime import UDF, udf
 
+pytestmark = pytest.mark.spark
+
 SLOTS = 2
 """Of the session that these tests run on."""
 

@@ -78,6 +78,7 @@ def test_the_maximum_also_bounds_what_the_udf_gets_at_once(db: Connection, log: 
 
 
 @pytest.mark.promise("T41")
+@pytest.mark.spark
 def test_with_a_long_interval_a_sudden_death_costs_all_that_was_not_persisted(
     db: Connection, log: Log, flag: str
 ) -> None:

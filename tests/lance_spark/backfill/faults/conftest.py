@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
 
 from tests.support.faults import Lab
 
 
 @pytest.fixture
-def lab(spark: SparkSession, tmp_path: Path) -> Lab:
-    return Lab(home=tmp_path, spark=spark)
+def lab(jobs: Any, tmp_path: Path) -> Lab:
+    return Lab(home=tmp_path, spark=jobs)
