@@ -26,6 +26,7 @@ def batches(db: Connection, log: Log, *, rows: int = 60, on_udf: dict[str, Any],
 
 
 @pytest.mark.promise("B01")
+@pytest.mark.spark
 def test_a_backfill_runs_outside_of_the_driver_and_fills_the_column(db: Connection) -> None:
     @udf
     def process(x: int) -> int:

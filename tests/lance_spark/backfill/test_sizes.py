@@ -79,6 +79,7 @@ def test_the_maximum_also_bounds_what_the_udf_gets_at_once(db: Connection, log: 
 
 @pytest.mark.promise("T41")
 @pytest.mark.spark
+@pytest.mark.spark
 def test_with_a_long_interval_a_sudden_death_costs_all_that_was_not_persisted(
     db: Connection, log: Log, flag: str
 ) -> None:
@@ -90,6 +91,7 @@ def test_with_a_long_interval_a_sudden_death_costs_all_that_was_not_persisted(
 
 
 @pytest.mark.promise("T42")
+@pytest.mark.spark
 def test_with_an_interval_of_zero_it_costs_the_unfinished_batch_only(db: Connection, log: Log, flag: str) -> None:
     table = with_column(db, dying(log, 13, flag), rows=20, fragments=1)
     Path(flag).touch()

@@ -13,7 +13,6 @@ import lance_spark
 from lance_spark.errors import TableUnwritableError
 from tests.support.faults import BATCH, SLOTS, Lab, checkpoint_files, run, run_and_fail, wrong_rows
 
-
 ROWS = 60
 
 

@@ -19,7 +19,6 @@ from tests.support.faults import (
 )
 from udf_runtime.policies import skip_on_error
 
-
 WHOLE = {"task_size": 1000}
 NULLS = [x for x in range(120) if x % 7 == 3]
 
