@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lance_spark.backfill.reuse.own_rows import OwnRows
-from lance_spark.backfill.task.messages import BackfillSpec, DoneRows, FollowUp
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows
 from lance_spark.commit.conflicts.identity import files_of
 from lance_spark.errors import FilterError, panics_as_errors
 from lance_spark.read.filtering import both, explained
@@ -39,13 +39,13 @@ class RangeRows:
         """Whether the fragment has any value in the target columns."""
         return has_values(self.fragment.metadata, self._spec.target_ids)
 
-    def selected(self, done: DoneRows) -> RowSet:
+    def selected(self, done: FragmentRows) -> RowSet:
         """Returns the rows that the first round of a job selects."""
         if self._spec.where is None:
             return (self.live if self._spec.recomputes else self.without_value()) - done.skip
         return self.matching(self._spec.where) - done.skip
 
-    def selected_again(self, follow_up: FollowUp, own: OwnRows, done: DoneRows) -> RowSet:
+    def selected_again(self, own: OwnRows, done: FragmentRows) -> RowSet:
         """Returns the rows that a follow-up round selects.
 
         Without a filter: covered rows without a value, and those that the job has computed from
@@ -56,10 +56,10 @@ class RangeRows:
         Raises:
             FilterError: The filter names addresses that rows do not have any more.
         """
-        unknown = own.unknown & self.live if follow_up.committed else RowSet.empty()
+        unknown = own.unknown & self.live
         if self._spec.where is None and not self._spec.recomputes:
             empty = self.without_value() & own.covered
-            settled = done.skip | (own.nulls & own.kept) | own.failed
+            settled = done.skip | own.kept.nulls | own.failed
             return (empty - settled) | (own.changed & self.live) | unknown
         unfinished = own.unfinished & self.live
         if self._spec.where is not None:
