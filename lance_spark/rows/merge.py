@@ -35,8 +35,6 @@ _NULL_ROWS = 2048
 """NULLs that are made at once: those of a vector take as much as any other."""
 _MANY_STREAMS = 64
 
-_Numbers = TypeVar("_Numbers", bound=np.generic)
-
 
 class Piece(Protocol):
     """Rows of a fragment whose values are in one place."""
@@ -54,19 +52,6 @@ class Piece(Protocol):
 
 
 _Piece = TypeVar("_Piece", bound=Piece)
-
-
-def distinct(*parts: NDArray[_Numbers]) -> NDArray[_Numbers]:
-    """Returns the numbers of one or several arrays, each once, ascending.
-
-    Not `np.unique`, nor what is made of it: for integers its hash table takes sixty times as long
-    as sorting (numpy 2.4).
-    """
-    # A stable sort merges what is sorted already.
-    rows = np.sort(np.concatenate(parts), kind="stable")
-    first = np.ones(len(rows), dtype=np.bool_)
-    first[1:] = rows[1:] != rows[:-1]
-    return rows[first]
 
 
 def no_rows() -> Offsets:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lance_spark.errors import RowAddressError
 from lance_spark.lance_compat import take_known_rows
 from lance_spark.read.filtering import explained
-from lance_spark.rows.merge import distinct
+from lance_spark.read.masks import distinct
 
 if TYPE_CHECKING:
     import lance

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -33,6 +34,11 @@ class RangeRows:
         deleted = rows.deleted(fragment.fragment_id)
         span = RowSet.span(start, stop)
         self.live = span if deleted is None else span - RowSet.of(np.flatnonzero(deleted[start:stop]) + start)
+
+    @functools.cached_property
+    def _mask(self) -> bytes | None:
+        """What restricts a scan to the range, if anything does; as costly as a scan of a narrow column."""
+        return range_mask(self._dataset, self.fragment, self._start, self._stop)
 
     @property
     def is_filled(self) -> bool:
@@ -92,13 +98,11 @@ class RangeRows:
             FilterError: The filter fails on a value.
             TableUnreadableError: A file is missing or damaged.
         """
-        mask = None
-        if (self._start, self._stop) != (0, self.fragment.metadata.physical_rows):
-            mask = range_mask(self._dataset, self.fragment, self._start, self._stop)
-            if mask is None:
-                first = self.fragment.fragment_id << 32
-                within = f"_rowaddr >= {first + self._start} AND _rowaddr < {first + self._stop}"
-                text = both(text, within) or text
+        is_whole = (self._start, self._stop) == (0, self.fragment.metadata.physical_rows)
+        if not is_whole and self._mask is None:
+            first = self.fragment.fragment_id << 32
+            within = f"_rowaddr >= {first + self._start} AND _rowaddr < {first + self._stop}"
+            text = both(text, within) or text
         offsets = [np.empty(0, dtype=np.int64)]
         try:
             with panics_as_errors():
@@ -107,7 +111,7 @@ class RangeRows:
                     filter=text,
                     fragments=[self.fragment],
                     with_row_address=True,
-                    row_addr_allowlist=mask,
+                    row_addr_allowlist=None if is_whole else self._mask,
                     scan_in_order=True,
                 )
                 offsets += [offsets_of(batch.column(ROW_ADDRESS).to_numpy()) for batch in scanner.to_reader()]

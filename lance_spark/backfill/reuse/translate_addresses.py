@@ -1,6 +1,6 @@
 """Row addresses of an older version, as they are in the latest one.
 
-Compactions and updates move rows, so that an old address may be another row's now.
+Compactions move rows, so that an old address may be another row's now.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from lance_spark.rows.row_set import RowSet
 def latest_addresses(ref: DatasetRef, rows: Iterable[tuple[int, int]]) -> list[int]:
     """Returns where rows are in the latest version, ascending, each once. Runs on the driver.
 
-    Rows that were deleted since are left out, and so are rows whose way cannot be followed: where
-    the history of a compaction was cleaned up, or an update moved them and row ids are not stable.
+    Rows that were deleted or updated since are left out, and so are rows whose way cannot be
+    followed, because the history of a compaction was cleaned up.
 
     Args:
         ref: The table.
@@ -40,10 +40,9 @@ def _translate(ref: DatasetRef, head: SnapshotRows, version: int, wanted: dict[i
     origins = Origins(open_base(ref, version), head, lineage, (), unchanged=wanted)
     for handle in head.dataset.get_fragments():
         fragment = handle.metadata
-        ancestors = [leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ()]
-        moved_from = lineage.moved_from(fragment) or frozenset()
-        if wanted.keys().isdisjoint({fragment.id, *ancestors, *moved_from}):
+        if wanted.keys().isdisjoint([fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())]):
             continue
         for origin in origins.of(fragment).origins:
-            for row in origin.moved.new_rows(RowSet.of(wanted.get(origin.fragment.id, ()))):
-                yield fragment.id << 32 | row
+            # By no input, only rows that an update moved are not certainly the same.
+            rows = RowSet.of(wanted.get(origin.fragment.id, ())) if origin.same else RowSet.empty()
+            yield from (fragment.id << 32 | row for row in origin.moved.new_rows(rows))
