@@ -1,4 +1,4 @@
-"""Carries values of a DataFrame write over to where their rows are in the latest version: :class:`CarryOver`.
+"""Carries values of a DataFrame write over to where their rows are now: :class:`CarryOver`.
 
 A concurrent writer compacted fragments, moved rows by an update, or rewrote inputs or the target in
 place, between the read and the commit. Here the staged values are streamed into column files of the

@@ -1,4 +1,4 @@
-"""Where the rows of a fragment were in an older version, and which of them have other inputs now: :class:`Origins`.
+"""Where rows were in an older version, and which of them have other inputs now: :class:`Origins`.
 
 Three ways tell where. A fragment that is still there has its rows where they were. The lineage of
 compactions tells where those of a compacted fragment were. And where row ids are stable they tell
@@ -81,7 +81,7 @@ class Found:
 
 
 class Origins:
-    """Follows rows of a version back to an older one. Remembers the last fragment; belongs to one thread."""
+    """Follows rows of a version back to an older one. Remembers the last fragment; for one thread."""
 
     def __init__(
         self,
@@ -117,9 +117,9 @@ class Origins:
         return self._last[1]
 
     def changed(self, fragment: FragmentMetadata, origin: Origin, rows: RowSet) -> RowSet:
-        """Returns those of some rows of an origin whose inputs are not those that they had; compares each row once.
+        """Returns those of some rows of an origin whose inputs differ now; compares each row once.
 
-        Without the older version none is known to be the same.
+        Without the older version all count as differing, but where they are certainly the same.
 
         Raises:
             TableUnreadableError: A file of the older version is not there any more, or is damaged.

@@ -1,4 +1,4 @@
-"""Values of a fragment's rows from wherever they are, in column files for example, merged in the order of the rows.
+"""Values of a fragment's rows from wherever they are, merged in the order of the rows.
 
 Every stream yields pairs of offsets (physical rows, ascending, never twice) and values of as many
 rows, in chunks of bounded size; a merge holds one chunk per stream.
@@ -67,7 +67,7 @@ class Moved:
     new: Offsets
 
     def find(self, old: Offsets) -> tuple[Offsets, NDArray[np.bool_]]:
-        """Returns what those of the old rows are now that are still there, in their order, and which those are."""
+        """Returns what old rows are now, in their order, and which of them are still there."""
         at = np.searchsorted(self.old, old)
         inside = at < len(self.old)
         inside[inside] = self.old[at[inside]] == old[inside]
@@ -95,11 +95,7 @@ class Moved:
 
 
 class MissingFileError(OSError):
-    """A column file is not there any more: it was never committed, and a cleanup or the end of its job has deleted it.
-
-    Attributes:
-        file: Its name.
-    """
+    """A column file is not there any more: a cleanup or the end of its job has deleted it."""
 
     def __init__(self, file: str) -> None:
         super().__init__(f"the column file {file} is not there any more")
@@ -211,7 +207,7 @@ def rows_with_null(offsets: Offsets, batch: pa.RecordBatch) -> Offsets:
 
 
 def chained(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
-    """Sorts pieces into chains in which one comes after the other, as few as there can be: of a chain, one is read at a time."""
+    """Sorts pieces into as few chains as there can be, in which one comes after the other."""
     chains: list[list[_Piece]] = []
     ends: list[tuple[int, int]] = []
     for piece in sorted(pieces, key=lambda piece: int(piece.offsets[0])):
@@ -226,7 +222,7 @@ def chained(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
 
 
 def streams_of(pieces: Iterable[Piece]) -> list[Iterator[Chunk]]:
-    """Returns streams of the values of pieces: those that come one after the other make one stream."""
+    """Returns streams of the values of pieces; of those that make a chain, one is read at a time."""
     chains = chained(pieces)
 
     def read(chain: Sequence[Piece]) -> Iterator[Chunk]:
@@ -265,7 +261,7 @@ def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
 
 
 def _limit(heads: Sequence[_Head], ends: list[int]) -> int:
-    """Returns the row up to which streams are merged next, so that rows that alternate between streams are not taken one by one.
+    """Returns the row up to which streams are merged next: rows may alternate between streams.
 
     That is the first end of a chunk: nothing more has to be held. Among very many streams there is
     an end every few rows.

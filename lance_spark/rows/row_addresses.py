@@ -217,7 +217,7 @@ class Verifier:
         return equal
 
     def _live_positions(self, fragment_id: int, addresses: Addresses) -> NDArray[np.int64]:
-        """Returns positions among the live rows: `fragment.take` does not count deleted ones (measured), and wants no position twice."""
+        """Returns positions among the live rows, as `fragment.take` counts (measured), none twice."""
         offsets = distinct(offsets_of(addresses))
         if len(offsets) != len(addresses):
             raise ValueError("rows are given twice")

@@ -13,7 +13,7 @@ from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointSto
 
 
 class MissingCheckpointError(MissingFileError):
-    """A checkpoint that was there is not any more: the job that left it has committed its values, or it was deleted."""
+    """A checkpoint is not there any more: its job has committed the values, or it was deleted."""
 
     def __init__(self, path: str) -> None:
         OSError.__init__(self, f"the checkpoint {path} is not there any more")
@@ -25,11 +25,7 @@ class Checkpoint:
     """A checkpoint of rows of a fragment of this or an older version.
 
     Attributes:
-        entry: Its entry in the store.
-        key: Its key.
-        source: Its source.
         moved: Where its rows are now, if they were elsewhere.
-        store: Where it is.
     """
 
     entry: CheckpointEntry

@@ -1,4 +1,4 @@
-"""What a job knows, in a follow-up round, of the rows of a fragment: which it covers, and what it has computed of them before.
+"""What a job knows of a fragment's rows in a follow-up round: which it covers and has computed.
 
 Rows are followed from the versions that the job has read. A row whose origin is unknown counts as
 covered, and as computed from other inputs where the job has committed anything. Runs on executors.

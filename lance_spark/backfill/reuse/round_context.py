@@ -1,4 +1,4 @@
-"""What one process reads once per round of a job: records, the table's history, and the older versions that rows are followed from."""
+"""What one process reads once per round of a job, and what records say of a fragment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _KEPT = 4
 
 
 class RoundContext:
-    """What a round of a job reads once per process. Belongs to one thread.
+    """Records, history and older versions, as one round of a job reads them. Belongs to one thread.
 
     Attributes:
         spec: The job, at the version that the round reads.
@@ -49,7 +49,7 @@ class RoundContext:
         return self._records
 
     def refresh(self) -> None:
-        """Has the records read again: a concurrent job may have committed what it took out of the checkpoints."""
+        """Has records read again: another job may have committed what it took out of checkpoints."""
         self._records = None
 
     def lineage(self, after: int) -> Lineage:
@@ -83,7 +83,7 @@ _CONTEXTS = _Contexts()
 
 
 def context_of(spec: BackfillSpec) -> RoundContext:
-    """Returns this process's context of a round. Runs on an executor."""
+    """Returns this thread's context of a round."""
     kept, key = _CONTEXTS.kept, (spec.staging.job_id, spec.round)
     context = kept.pop(key, None) or RoundContext(spec)
     kept[key] = context
@@ -118,7 +118,7 @@ def target_files(spec: BackfillSpec, fragment: FragmentMetadata) -> frozenset[st
 
 
 def fitting_records(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> Iterator[FragmentRecord]:
-    """Yields the records of values that this UDF computed from the inputs that a fragment has."""
+    """Returns the records of values that this UDF computed from the inputs that a fragment has."""
     identity = (spec.key.digest, source_of(spec, fragment), fragment.physical_rows)
     return (one for one in records.of(fragment.id) if (one.key, one.source, one.physical_rows) == identity)
 

@@ -1,4 +1,4 @@
-"""Values that need no call of the UDF, because an earlier run left them: in checkpoints, or in column files. On executors.
+"""Values that need no call of the UDF, because an earlier run left them. Runs on executors.
 
 Three kinds of sources are asked in this order: records of committed values, column files that were
 finished and not committed, and checkpoints of single batches. All are found by what the values
@@ -67,7 +67,7 @@ class ValueFinder:
         self._has_listed_all = False
 
     def inherited(self, fragment: FragmentMetadata) -> FragmentRows:
-        """Returns what records say of the fragments from which a compaction made this one, for its own rows.
+        """Returns what records of the fragments that were compacted into this one say of its rows.
 
         Only where nothing rewrote inputs or values since in place: what the records say would not
         be of these.
@@ -112,7 +112,7 @@ class ValueFinder:
         return self._origins[version]
 
     def changed(self, version: int, fragment: FragmentMetadata, origin: Origin, rows: RowSet) -> RowSet:
-        """Returns those of some rows of an origin whose inputs differ from those at an older version, or cannot be compared."""
+        """Returns those of some rows whose inputs are others than then, or cannot be compared."""
         try:
             return self.origins(version).changed(fragment, origin, rows)
         except TableUnreadableError as error:
@@ -121,7 +121,7 @@ class ValueFinder:
             return rows
 
     def own(self, fragment: FragmentMetadata) -> tuple[FragmentRows, frozenset[str]]:
-        """Returns what this job has computed of a fragment of this or an older version, and the column files that have it.
+        """Returns what this job has computed of a fragment of any version, and in which column files.
 
         As far as whole fragments go: what is known of a range that has not ended is in checkpoints
         alone.
@@ -137,7 +137,7 @@ class ValueFinder:
         return self._own[key]
 
     def computed_once(self, fragment: FragmentMetadata) -> RowSet:
-        """Returns the rows of a fragment that any version of a UDF has computed, from whatever inputs."""
+        """Returns the rows that any version of a UDF has computed, from whatever inputs."""
         holds = target_files(self._spec, fragment)
         rows = RowSet.empty()
         for record in self._context.records.of(fragment.id):
@@ -146,7 +146,7 @@ class ValueFinder:
         return rows
 
     def _serve(self, served: Served, fragment: FragmentMetadata, missing: RowSet, *, any_job: bool) -> RowSet:
-        """Takes values for missing rows from wherever the rows were, and returns the rows that are still missing."""
+        """Takes values from wherever the missing rows were; returns those that are still missing."""
         missing = self._take(served, fragment, None, missing, any_job=any_job)
         for older, moved in self._compacted(fragment, self._spec.input_ids) if missing else ():
             missing = self._take(served, older, moved, missing, any_job=any_job)
@@ -166,7 +166,7 @@ class ValueFinder:
     def _take(
         self, served: Served, fragment: FragmentMetadata, moved: Moved | None, missing: RowSet, *, any_job: bool
     ) -> RowSet:
-        """Takes what one fragment, of this or an older version, has, and returns the rows that are still missing."""
+        """Takes what one fragment of any version has; returns the rows that are still missing."""
         for file, job_id, rows in self._results(fragment):
             if not missing:
                 return missing
@@ -226,7 +226,7 @@ class ValueFinder:
         return RowSet.of(now)
 
     def _results(self, fragment: FragmentMetadata) -> Iterator[tuple[str, str, FragmentRows]]:
-        """Yields what whole fragments have left of one, as column file, job, and rows; what a job found has no job."""
+        """Yields results of whole fragments: column file, job, rows. What a job found has no job."""
         spec, source = self._spec, source_of(self._spec, fragment)
         for record in fitting_records(spec, fragment, self._context.records):
             rows = FragmentRows(computed=record.computed, nulls=record.nulls, failed=record.failed)
@@ -262,7 +262,7 @@ class ValueFinder:
     def _compacted(
         self, fragment: FragmentMetadata, field_ids: Sequence[int]
     ) -> Iterator[tuple[FragmentMetadata, Moved]]:
-        """Yields where the rows of a compacted fragment were before, as far as fields have not been rewritten in place since."""
+        """Yields where rows of a compacted fragment were, if fields were not rewritten in place since."""
         if self._spec.lineage_after is None:
             return
         for piece in self._context.lineage(self._spec.lineage_after).origins(fragment.id) or ():
@@ -271,7 +271,7 @@ class ValueFinder:
                 yield piece.fragment, Moved(old=piece.offsets, new=new)
 
     def _outputs_in(self, file: str) -> tuple[tuple[str, str], ...] | None:
-        """Returns the pairs of output field and column that a column file has, under the names that the columns had then.
+        """Returns the pairs of output field and column that a column file has, by the names of then.
 
         None where it cannot be used: Lance's cleanup deletes files that no version names, a store
         may damage one, and it may be of another column. Names alone do not serve: siblings may have
@@ -293,6 +293,6 @@ class ValueFinder:
 
 
 def _identity(field: pa.Field[Any]) -> object:
-    """Returns what identifies a column in a file, whatever its name: its token and its output field; its name where it has no token."""
+    """Returns what a column is in a file: its token and output field, or its name without one."""
     metadata = field.metadata or {}
     return (metadata[TOKEN_KEY], metadata.get(OUTPUT_KEY.encode())) if TOKEN_KEY in metadata else field.name

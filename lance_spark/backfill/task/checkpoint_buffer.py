@@ -1,4 +1,4 @@
-"""Values that a task has computed and that are persisted from time to time: :class:`CheckpointBuffer`. On executors."""
+"""Values that a task has computed and that are persisted from time to time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of the UDF for rows of one fragment: reads inputs, keeps results in checkpoints, and logs failures. On executors."""
+"""Calls of the UDF for rows of one fragment: reads inputs, keeps results, and logs failures."""
 
 from __future__ import annotations
 
@@ -78,13 +78,9 @@ class Computation:
             self.seconds[stage] += self._clock() - began
 
     def compute(self, rows: SnapshotRows, fragment: LanceFragment, todo: RowSet, own: RowSet) -> Iterator[Chunk]:
-        """Calls the UDF for rows, and yields their values; failed rows are NULL.
+        """Calls the UDF for the rows `todo`, and yields their values; failed rows are NULL.
 
-        Args:
-            rows: The version that is read.
-            fragment: The fragment.
-            todo: The rows.
-            own: Rows that an earlier round has computed, to be counted.
+        Rows of `own`, which an earlier round has computed, are counted as recomputed.
         """
         if not todo:
             return
@@ -119,7 +115,7 @@ class Computation:
             began = self._clock()
 
     def end_with(self, error: Exception) -> int | None:
-        """Keeps what was computed before an error, logs the error, and returns which row raised it, if that is known."""
+        """Keeps what was computed before an error, logs it, and returns which row raised it, if known."""
         try:
             self.checkpoints.flush()
         except OSError:

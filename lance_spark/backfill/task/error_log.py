@@ -32,12 +32,7 @@ _DEFAULTS = {"outcome": "failed", "attempt": 1, "max_attempts": 1, "bisect_depth
 
 
 class ErrorLog:
-    """Collects failures, and appends them to the table of errors. Belongs to one task, or to the driver.
-
-    Args:
-        spec: The job.
-        fragment_id: The fragment of the rows that are added.
-    """
+    """Collects failures, of rows of one fragment or of whole ones, and appends them to the table."""
 
     def __init__(self, spec: BackfillSpec, fragment_id: int = -1) -> None:
         self._spec = spec
@@ -91,7 +86,7 @@ class ErrorLog:
             self.write()
 
     def write(self) -> None:
-        """Appends what was collected; that it cannot be written must not fail the rows that were computed."""
+        """Appends what was collected; where that is refused, the rows that were computed do not fail."""
         records, self._records = self._records, []
         try:
             if records:
@@ -123,7 +118,7 @@ def fail_ranges(
 def record_ranges(
     spec: BackfillSpec, ranges: Sequence[FragmentWork], *, error_type: str, message: str, trace: str
 ) -> None:
-    """Records an error that ended ranges before one of their rows was computed, once per fragment. Runs anywhere."""
+    """Records an error that ended ranges before any of their rows was computed, once per fragment."""
     log = ErrorLog(spec)
     for fragment_id in sorted({one.fragment_id for one in ranges}):
         log.add_fragment(fragment_id, error_type, message, trace)

@@ -110,12 +110,12 @@ class BackfillSpec:
 
     @property
     def lineage_after(self) -> int | None:
-        """Version from which on compactions are followed to find what was computed before, if anything was."""
+        """Version from which on compactions are followed, if anything was computed before."""
         return min(self.bases, default=None)
 
     @property
     def recomputes(self) -> bool:
-        """Whether rows with a value are selected without a filter, but for those that are known to be up to date."""
+        """Whether rows with a value are selected too, unless they are known to be up to date."""
         return self.redefined or self.stale
 
     @property

@@ -1,4 +1,4 @@
-"""One task of a backfill: reads ranges of rows, computes, checkpoints, and writes the column file of a whole fragment.
+"""One task of a backfill: reads ranges, computes, checkpoints, and writes a fragment's column file.
 
 Runs in one Python process on an executor; only counts and names go back. Memory: a few batches, the
 values of one flush interval (at most FLUSH_BYTES), a window of the column file, and some bytes per
@@ -48,7 +48,7 @@ _MOST_MISSING = 10
 def run_task(
     spec: BackfillSpec, task: Task, *, clock: Callable[[], float] = time.perf_counter
 ) -> Iterator[RangeOutcome]:
-    """Works on a task's ranges, one after the other, and yields what became of each; one that fails does so alone."""
+    """Works on a task's ranges, and yields what became of each; one that fails does so alone."""
     try:
         udf = UDF.loads(spec.udf)
     except UdfRuntimeError as error:
@@ -160,7 +160,7 @@ class _RangeRun:
         return fragment
 
     def _search_again(self, missing: set[str]) -> None:
-        """Prepares for another pass: the job that took a file or a checkpoint away may have recorded its values a moment before."""
+        """Prepares another pass: who took a file or checkpoint away may have recorded it just before."""
         self._has_refreshed = True
         self._context.refresh()
         self._finder = ValueFinder(self._context, self._rows)
@@ -305,15 +305,15 @@ class _RangeRun:
         return nulls
 
     def _changes_nothing(self, valued: RowSet) -> bool:
-        """Tells whether a file would say what the table says anyway: no row got a value, and those that failed have none.
+        """Tells whether a file would say what the table says: no row got a value or is to lose one.
 
-        In a follow-up round they may have one, of the inputs that they had before.
+        In a follow-up round a row that failed may have one, of the inputs that it had before.
         """
         selects_empty = self._spec.where is None and not self._spec.recomputes and self._spec.follow_up is None
         return not valued and selects_empty
 
     def _all_rows(self, computed: RowSet, nulls: RowSet, failed: RowSet) -> FragmentRows:
-        """Returns what is known of the fragment's rows from now on: what was done, and what is left of what was known before."""
+        """Returns what is known of the fragment's rows from now on: what was done, or known before."""
         before = self._done
         touched = computed | failed
         return FragmentRows(
@@ -331,7 +331,7 @@ class _RangeRun:
         return replace(self._outcome(), inherited=self._has_inherited, rows=rows)
 
     def _finish(self, file: str, file_bytes: int | None, rows: FragmentRows) -> RangeOutcome:
-        """Leaves a checkpoint that refers to the finished file, so that a later run finds its values even if it is not committed."""
+        """Leaves a checkpoint that refers to the file: a later run finds it if it is not committed."""
         self._computation.errors.write()
         spec = self._spec
         with self._computation.timed("checkpoint"):
