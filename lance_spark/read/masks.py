@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import array
 import struct
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,6 +20,8 @@ from pyroaring import BitMap
 if TYPE_CHECKING:
     import lance
     from lance.fragment import LanceFragment
+
+_Numbers = TypeVar("_Numbers", bound=np.generic)
 
 
 def range_mask(dataset: lance.LanceDataset, fragment: LanceFragment, start: int, stop: int) -> bytes | None:
@@ -63,11 +65,24 @@ def stable_ids(fragment: LanceFragment) -> npt.NDArray[np.uint64] | None:
     return ids
 
 
+def distinct(numbers: npt.NDArray[_Numbers]) -> npt.NDArray[_Numbers]:
+    """Returns numbers each once, ascending.
+
+    Not `np.unique`, nor what is made of it: for integers its hash table takes sixty times as long
+    as sorting (numpy 2.4).
+    """
+    # A stable sort merges what is sorted already.
+    rows = np.sort(numbers, kind="stable")
+    first = np.ones(len(rows), dtype=np.bool_)
+    first[1:] = rows[1:] != rows[:-1]
+    return rows[first]
+
+
 def serialize_ids(ids: npt.NDArray[np.uint64]) -> bytes:
     """Returns the mask of any row ids."""
     highs = ids >> np.uint64(32)
     bitmaps = {}
-    for high in np.unique(highs).tolist():
+    for high in distinct(highs).tolist():
         lows = array.array("I", ids[highs == high].astype(np.uint32).tobytes())
         bitmaps[high] = BitMap(lows)
     return _serialize(bitmaps)

@@ -1,1 +1,1 @@
-"""Values on the latest version: where rows came from, which of their inputs changed, and column files that carry values over."""
+"""Values at the latest version: where rows were, whose inputs changed, and files that carry values."""

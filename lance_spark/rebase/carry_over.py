@@ -1,6 +1,4 @@
-"""Carries values of a DataFrame write over to where their rows are in the latest version.
-
-:class:`CarryOver`.
+"""Carries values of a DataFrame write over to where their rows are now: :class:`CarryOver`.
 
 A concurrent writer compacted fragments, moved rows by an update, or rewrote inputs or the target in
 place, between the read and the commit. Here the staged values are streamed into column files of the
@@ -12,11 +10,12 @@ Runs where the write commits. Memory: a few batches of rows, and 50 bytes a row 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
+import pyarrow as pa
 
 from lance_spark.commit.changes import FragmentColumns, RebasedColumns
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
@@ -24,11 +23,20 @@ from lance_spark.commit.conflicts.verdicts import Verdict, judge_input
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, TableUnreadableError
 from lance_spark.objects import open_session
-from lance_spark.rebase.changed_inputs import changed_rows
 from lance_spark.rebase.row_origins import Origin, Origins
 from lance_spark.rebase.snapshot import cleaned_up, open_snapshot
-from lance_spark.rebase.stale import NullPiece, judge_stale, values_in, values_of_file
-from lance_spark.rows.merge import Chunk, FilePiece, MissingFileError, Moved, chained, columns_of, merge, no_rows
+from lance_spark.rebase.stale import judge_stale, values_in
+from lance_spark.rows.merge import (
+    FilePiece,
+    FileRows,
+    MissingFileError,
+    Moved,
+    NullPiece,
+    columns_of,
+    merge,
+    no_rows,
+    streams_of,
+)
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import Staging
@@ -37,7 +45,7 @@ from lance_spark.staging.column_file import ColumnFile, Targets
 if TYPE_CHECKING:
     import lance
     from lance.file import LanceFileSession
-    from lance.fragment import LanceFragment
+    from lance.fragment import FragmentMetadata, LanceFragment
 
     from lance_spark.commit.conflicts.row_lineage import Lineage
 
@@ -79,6 +87,7 @@ class CarryOver:
         self._staging = staging
         self._plan = plan
         self._parts = parts
+        self._outputs = tuple((name, name) for name in plan.targets.schema.names)
         self._carried_bytes = 0
 
     @property
@@ -90,13 +99,11 @@ class CarryOver:
         self._carried_bytes = 0
         if lineage.cleaned_up:
             raise cleaned_up(self._plan.snapshot, "versions after it are not there any more")
-        base = open_snapshot(self._plan.snapshot)
-        rows = SnapshotRows(head)
-        input_ids = [number for column in self._plan.inputs for number in column.ids]
-        origins = Origins(base, rows, lineage, input_ids)
+        base, rows = open_snapshot(self._plan.snapshot), SnapshotRows(head)
         fields = field_identities(head.lance_schema)
         # Data files keep naming the field that was cast, so that they do not tell.
         recast = any(judge_input(column, fields, ()).verdict is Verdict.CONFLICT for column in self._plan.inputs)
+        origins = Origins(base, rows, lineage, self._plan.inputs)
         versions = _Versions(base=SnapshotRows(base), head=rows, origins=origins, recast=recast)
         try:
             return [self._carry(number, versions) for number in fragments]
@@ -119,27 +126,30 @@ class CarryOver:
             raise cleaned_up(
                 self._plan.snapshot, f"where {len(found.unknown)} rows of fragment {number} were is not known"
             )
-        outputs = tuple((name, name) for name in self._plan.targets.schema.names)
         pieces: list[FilePiece | NullPiece] = []
         carried, nulled = 0, 0
         for origin in found.origins:
             part = self._parts.get(origin.fragment.id)
             if part is None:
                 continue
-            written = np.isin(origin.moved.old, part.given.to_numpy(), assume_unique=True)
-            moved = Moved(old=origin.moved.old[written], new=origin.moved.new[written])
-            changed = self._changed(origin, moved, number, versions)
-            good = Moved(old=moved.old[~changed], new=moved.new[~changed])
-            if len(good.old):
-                self._count_bytes(part, len(good.old), number)
+            written = origin.moved.new_rows(part.given)
+            changed = self._changed(handle.metadata, origin, written, versions)
+            good = origin.moved.into(written - changed)
+            if len(good.new):
+                self._count_bytes(part, len(good.new), number)
                 order = np.argsort(good.new)
                 pieces.append(
-                    FilePiece(offsets=good.new[order], at=good.old[order], file=part.staged.name, outputs=outputs)
+                    FilePiece(
+                        offsets=good.new[order],
+                        at=good.old[order],
+                        file=part.staged.name,
+                        outputs=self._outputs,
+                        session=self._session,
+                    )
                 )
-                carried += len(good.old)
-            if changed.any():
-                stale = Moved(old=moved.old[changed], new=moved.new[changed])
-                piece, without_value = self._judge(stale, part, number, versions)
+                carried += len(good.new)
+            if changed:
+                piece, without_value = self._judge(origin.moved.into(changed), part, number, versions)
                 nulled += without_value
                 if len(piece.offsets):
                     pieces.append(piece)
@@ -148,19 +158,12 @@ class CarryOver:
             columns=self._write(handle, versions.head, pieces) if pieces else None,
             carried=carried,
             nulled=nulled,
-            covered=sum(len(origin.moved.old) for origin in found.origins),
+            covered=sum(len(origin.moved.new) for origin in found.origins),
         )
 
-    def _changed(
-        self, origin: Origin, moved: Moved, number: int, versions: _Versions
-    ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        """Tells which rows have other inputs than they had in the snapshot."""
-        if versions.recast:
-            return np.ones(len(moved.old), dtype=np.bool_)
-        if origin.same or not len(moved.old):
-            return np.zeros(len(moved.old), dtype=np.bool_)
-        columns = [column.id for column in self._plan.inputs]
-        return changed_rows(versions.base, origin.fragment.id, versions.head, number, moved, columns)
+    def _changed(self, fragment: FragmentMetadata, origin: Origin, rows: RowSet, versions: _Versions) -> RowSet:
+        """Returns the rows that have other inputs than they had in the snapshot."""
+        return rows if versions.recast else versions.origins.changed(fragment, origin, rows)
 
     def _judge(self, stale: Moved, part: FragmentColumns, number: int, versions: _Versions) -> tuple[NullPiece, int]:
         """Returns which rows of changed inputs become NULL, and how many have no value then.
@@ -174,10 +177,10 @@ class CarryOver:
             stale,
             now=values_in(versions.head, number, schema),
             before=values_in(versions.base, part.fragment_id, schema),
-            staged=values_of_file(self._session, part.staged.name, schema),
+            staged=lambda rows: FileRows(self._session, part.staged.name, schema.names).take(rows),
         )
-        there = versions.head.dataset.schema
-        required = [name for name in schema.names if name in there.names and not there.field(name).nullable]
+        latest = versions.head.dataset.schema
+        required = [name for name in schema.names if name in latest.names and not latest.field(name).nullable]
         if without_value and self._plan.on_stale == "error":
             raise self._stale_error(
                 without_value, number, versions, "", "leave these rows NULL with option('on_stale', 'null')"
@@ -187,7 +190,7 @@ class CarryOver:
                 len(copies), number, versions, f", and {', '.join(map(repr, required))} may not be NULL",
                 f"let the column be NULL first: alter_columns({{'path': {required[0]!r}, 'nullable': True}})",
             )  # fmt: skip
-        return NullPiece(offsets=copies, targets=schema), without_value
+        return NullPiece(offsets=copies, type=pa.struct(list(schema))), without_value
 
     def _stale_error(self, count: int, number: int, versions: _Versions, more: str, advice: str) -> CommitConflictError:
         uri, version = versions.head.dataset.uri, versions.head.dataset.version
@@ -213,22 +216,6 @@ class CarryOver:
                 fragments=[number],
             )
 
-    def _streams(self, pieces: Sequence[FilePiece | NullPiece]) -> list[Iterator[Chunk]]:
-        """Returns streams of the values of pieces.
-
-        Those that come one after the other make one stream.
-        """
-        chains = chained(pieces)
-
-        def read(chain: Sequence[FilePiece | NullPiece]) -> Iterator[Chunk]:
-            for piece in chain:
-                if isinstance(piece, NullPiece):
-                    yield from piece.chunks()
-                else:
-                    yield from piece.chunks(self._session, beside=len(chains))
-
-        return [read(chain) for chain in chains]
-
     def _write(
         self, handle: LanceFragment, head: SnapshotRows, pieces: Sequence[FilePiece | NullPiece]
     ) -> FragmentColumns:
@@ -236,11 +223,10 @@ class CarryOver:
         schema = self._plan.targets.schema
         existing = tuple(name for name in schema.names if name in head.dataset.schema.names)
         targets = Targets(schema=schema, existing=existing, format=self._plan.targets.format)
-        outputs = tuple((name, name) for name in schema.names)
         file = ColumnFile(self._staging.begin_attempt(), head, handle, targets)
         try:
-            for offsets, values in merge(self._streams(pieces)):
-                file.append(offsets, columns_of(values, outputs, schema))
+            for offsets, values in merge(streams_of(pieces)):
+                file.append(offsets, columns_of(values, self._outputs, schema))
             written = file.close()
         except BaseException:
             file.discard()

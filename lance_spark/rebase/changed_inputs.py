@@ -35,16 +35,15 @@ def changed_rows(
 ) -> NDArray[np.bool_]:
     """Tells which rows hold another value in any of some columns than they did.
 
-    NULL equals NULL, and NaN equals NaN.
+    NULL equals NULL, and NaN equals NaN. A row that is deleted in the older version, and that a
+    restore has brought back since, counts as changed.
 
     Args:
         base: The older version.
         base_id: The fragment that the rows were in.
         head: The newer version.
         head_id: The fragment that they are in.
-        moved: Which rows: live ones of the newer version, ascending where they were. One that is
-            deleted in the older version, and that a restore has brought back since, counts as
-            changed.
+        moved: Which rows: live ones of the newer version.
         columns: Field ids of top-level columns. One that the newer version does not have any more
             cannot have changed; one that was cast or made anew since has, as one that the older
             version did not have yet.
@@ -61,9 +60,7 @@ def changed_rows(
     if not pairs or not len(moved.old):
         return np.zeros(len(moved.old), dtype=np.bool_)
     deleted = base.deleted(base_id)
-    if deleted is None or not deleted[moved.old].any():
-        return _changed_live(base, base_id, head, head_id, moved, pairs)
-    changed = deleted[moved.old]
+    changed = np.zeros(len(moved.old), dtype=np.bool_) if deleted is None else deleted[moved.old]
     live = Moved(old=moved.old[~changed], new=moved.new[~changed])
     changed[~changed] = _changed_live(base, base_id, head, head_id, live, pairs)
     return changed

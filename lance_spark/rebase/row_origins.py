@@ -1,24 +1,25 @@
-"""Where the rows of a fragment were in an older version: :class:`Origins`.
+"""Where rows were in an older version, and which of them have other inputs now: :class:`Origins`.
 
-Three ways tell it. A fragment that is still there has its rows where they were. The lineage of
+Three ways tell where. A fragment that is still there has its rows where they were. The lineage of
 compactions tells where those of a compacted fragment were. And where row ids are stable they tell
 the rest: rows that an update moved, and rows whose history was cleaned up.
 
-Runs on executors, and in the process that commits a DataFrame write. Memory: 24 bytes a row of one
-fragment.
+DataFrame writes and jobs follow rows with it: on executors, and in the process that commits a
+DataFrame write. Memory: 24 bytes a row of one fragment.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lance_spark.commit.conflicts.identity import files_of, fragment_identity
+from lance_spark.commit.conflicts.identity import FieldIdentity, files_of, fragment_identity
 from lance_spark.read.masks import stable_ids
+from lance_spark.rebase.changed_inputs import changed_rows
 from lance_spark.rows.merge import Moved, Offsets, no_rows
 from lance_spark.rows.row_addresses import (
     ROW_ADDRESS,
@@ -31,6 +32,7 @@ from lance_spark.rows.row_addresses import (
     offsets_of,
     runs_of,
 )
+from lance_spark.rows.row_set import RowSet
 
 if TYPE_CHECKING:
     import lance
@@ -44,7 +46,7 @@ _LOOK_UP_ROWS = 1 << 18
 """Row ids that are looked up at once: Lance takes them as Python integers."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, kw_only=True, eq=False)
 class Origin:
     """Rows that were in one fragment of the older version.
 
@@ -54,11 +56,15 @@ class Origin:
         moved: Which of its rows are which rows now.
         same: Whether the inputs of these rows are certainly the same; else they have to be
             compared.
+        compared: Rows, as they are numbered now, whose inputs have been compared.
+        differing: Those of them that have other inputs.
     """
 
     fragment: FragmentMetadata
     moved: Moved
     same: bool
+    compared: RowSet = RowSet.empty()  # noqa: RUF009 - immutable
+    differing: RowSet = RowSet.empty()  # noqa: RUF009
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -70,31 +76,19 @@ class Found:
         unknown: Rows whose origin is unknown, ascending.
     """
 
-    origins: tuple[Origin, ...]
-    unknown: Offsets
-
-
-def _ids(handle: LanceFragment, rows: Offsets) -> Addresses:
-    """Returns the row ids of a fragment's rows."""
-    ids = stable_ids(handle)
-    if ids is not None:
-        return ids[rows]
-    table = handle.scanner(columns=[], with_row_id=True, with_row_address=True).to_table()
-    offsets, ids = offsets_of(table[ROW_ADDRESS].to_numpy()), table[ROW_ID].to_numpy()
-    order = np.argsort(offsets)
-    found: Addresses = ids[order][np.searchsorted(offsets[order], rows)]
-    return found
+    origins: tuple[Origin, ...] = ()
+    unknown: Offsets = field(default_factory=no_rows)
 
 
 class Origins:
-    """Finds where rows of a version were in an older one. Belongs to one thread."""
+    """Follows rows of a version back to an older one. Remembers the last fragment; for one thread."""
 
     def __init__(
         self,
         base: lance.LanceDataset | None,
         head: SnapshotRows,
         lineage: Lineage,
-        input_ids: Sequence[int],
+        inputs: Sequence[FieldIdentity],
         *,
         unchanged: Collection[int] = (),
     ) -> None:
@@ -104,57 +98,76 @@ class Origins:
             base: The older version; None where it was cleaned up.
             head: The newer one.
             lineage: What happened between them.
-            input_ids: Field ids of the inputs and all that is below them.
+            inputs: The columns that rows are compared by.
             unchanged: Fragments of which it is known without the older version that they were
                 there, with the same inputs.
         """
         self._unchanged = frozenset(unchanged)
-        self._base = base
+        self._base = None if base is None else SnapshotRows(base)
         self._head = head
         self._lineage = lineage
-        self._input_ids = input_ids
+        self._columns = [column.id for column in inputs]
+        self._input_ids = [number for column in inputs for number in column.ids]
+        self._last: tuple[int, Found] = (-1, Found())
 
     def of(self, fragment: FragmentMetadata) -> Found:
         """Returns where the live rows of a fragment were."""
+        if self._last[0] != fragment.id:
+            self._last = (fragment.id, self._find(fragment))
+        return self._last[1]
+
+    def changed(self, fragment: FragmentMetadata, origin: Origin, rows: RowSet) -> RowSet:
+        """Returns those of some rows of an origin whose inputs differ now; compares each row once.
+
+        Without the older version all count as differing, but where they are certainly the same.
+
+        Raises:
+            TableUnreadableError: A file of the older version is not there any more, or is damaged.
+        """
+        if origin.same:
+            return RowSet.empty()
+        if self._base is None:
+            return rows
+        moved = origin.moved.into(rows - origin.compared)
+        if len(moved.new):
+            flags = changed_rows(self._base, origin.fragment.id, self._head, fragment.id, moved, self._columns)
+            origin.compared |= rows
+            origin.differing |= RowSet.of(moved.new[flags])
+        return rows & origin.differing
+
+    def _find(self, fragment: FragmentMetadata) -> Found:
         live = self._live(fragment)
         before = self._before(fragment.id)
         now = fragment_identity(fragment, self._input_ids)
         then = None if before is None else fragment_identity(before, self._input_ids)
         if before is not None and then is not None and then.is_same(now, replaced=self._lineage.replaced):
-            same = then.inputs == now.inputs
-            return Found(
-                origins=(Origin(fragment=before, moved=Moved(old=live, new=live), same=same),), unknown=no_rows()
-            )
+            return _in_place(before, live, same=then.inputs == now.inputs)
         if before is None and self._lineage.is_added(fragment):
-            return Found(origins=(), unknown=no_rows())
+            return Found()
         pieces = self._lineage.origins(fragment.id)
         if self._base is None and not pieces and fragment.id in self._unchanged:
-            return Found(
-                origins=(Origin(fragment=fragment, moved=Moved(old=live, new=live), same=True),), unknown=no_rows()
-            )
+            return _in_place(fragment, live, same=True)
         found: list[Origin] = []
         left = live
         for piece in pieces or ():
             # Rows that were deleted since the compaction are no rows any more.
             new = np.arange(piece.start, piece.stop, dtype=np.int64)
             alive = np.isin(new, live, assume_unique=True)
-            unchanged = piece.is_unchanged(fragment, self._input_ids)
-            there = self._before(piece.fragment.id)
-            if there is not None:
-                unchanged &= files_of(there, self._input_ids) == files_of(piece.fragment, self._input_ids)
+            same = piece.is_unchanged(fragment, self._input_ids)
+            older = self._before(piece.fragment.id)
+            if older is not None:
+                same &= files_of(older, self._input_ids) == files_of(piece.fragment, self._input_ids)
             elif self._base is not None or self._lineage.moved_from(piece.fragment):
                 continue  # it was made since: by an update, or by an append
             moved = Moved(old=piece.offsets[alive], new=new[alive])
-            found.append(Origin(fragment=there or piece.fragment, moved=moved, same=unchanged))
+            found.append(Origin(fragment=older or piece.fragment, moved=moved, same=same))
             left = left[~np.isin(left, new, assume_unique=True)]
         if not len(left) or (self._base is not None and not self._may_have_moved(fragment, pieces is None)):
-            return Found(origins=tuple(found), unknown=no_rows())
-        handle = self._head.fragment(fragment.id)
-        stable = self._head.dataset.has_stable_row_ids
-        addresses = self._addresses(handle, left) if stable and handle is not None else None
+            return Found(origins=tuple(found))
+        addresses = self._addresses(fragment.id, left)
         if addresses is None:
             return Found(origins=tuple(found), unknown=left)
-        return Found(origins=(*found, *self._by_row_id(left, addresses)), unknown=no_rows())
+        return Found(origins=(*found, *self._by_row_id(left, addresses)))
 
     def _may_have_moved(self, fragment: FragmentMetadata, unknown: bool) -> bool:
         """Tells whether rows that no compaction accounts for may be rows of the older version."""
@@ -169,10 +182,10 @@ class Origins:
         order = np.argsort(addresses)
         addresses, rows = addresses[order], rows[order]
         for number, start, end in runs_of(fragments_of(addresses)):
-            there = self._before(number)
-            if there is not None:
+            older = self._before(number)
+            if older is not None:
                 moved = Moved(old=offsets_of(addresses[start:end]), new=rows[start:end])
-                yield Origin(fragment=there, moved=moved, same=False)
+                yield Origin(fragment=older, moved=moved, same=False)
 
     def _live(self, fragment: FragmentMetadata) -> Offsets:
         deleted = self._head.deleted(fragment.id)
@@ -180,24 +193,39 @@ class Origins:
         return rows if deleted is None else rows[~deleted]
 
     def _before(self, fragment_id: int) -> FragmentMetadata | None:
-        handle = None if self._base is None else self._base.get_fragment(fragment_id)
+        handle = None if self._base is None else self._base.dataset.get_fragment(fragment_id)
         return None if handle is None else handle.metadata
 
-    def _addresses(self, handle: LanceFragment, rows: Offsets) -> tuple[Addresses, Mask] | None:
+    def _addresses(self, fragment_id: int, rows: Offsets) -> tuple[Addresses, Mask] | None:
         """Returns where rows of a fragment were in the older version, and which of them were there.
 
         None where row ids do not tell.
         """
-        if self._base is None or not self._base.has_stable_row_ids:
+        handle, base = self._head.fragment(fragment_id), None if self._base is None else self._base.dataset
+        if handle is None or base is None or not (base.has_stable_row_ids and self._head.dataset.has_stable_row_ids):
             return None
         ids = _ids(handle, rows)
         starts = range(0, len(ids), _LOOK_UP_ROWS)
         try:
-            parts = [look_up(self._base, ids[first : first + _LOOK_UP_ROWS]) for first in starts]
+            parts = [look_up(base, ids[first : first + _LOOK_UP_ROWS]) for first in starts]
         except (OSError, ValueError) as error:
             # A cleanup may have taken deletion files that this needs.
-            _LOG.warning(
-                "row ids cannot be looked up in version %s of %s: %s", self._base.version, self._base.uri, error
-            )
+            _LOG.warning("row ids cannot be looked up in version %s of %s: %s", base.version, base.uri, error)
             return None
         return np.concatenate([addresses for addresses, _ in parts]), np.concatenate([mask for _, mask in parts])
+
+
+def _in_place(fragment: FragmentMetadata, live: Offsets, *, same: bool) -> Found:
+    return Found(origins=(Origin(fragment=fragment, moved=Moved(old=live, new=live), same=same),))
+
+
+def _ids(handle: LanceFragment, rows: Offsets) -> Addresses:
+    """Returns the row ids of a fragment's rows."""
+    ids = stable_ids(handle)
+    if ids is not None:
+        return ids[rows]
+    table = handle.scanner(columns=[], with_row_id=True, with_row_address=True).to_table()
+    offsets, ids = offsets_of(table[ROW_ADDRESS].to_numpy()), table[ROW_ID].to_numpy()
+    order = np.argsort(offsets)
+    found: Addresses = ids[order][np.searchsorted(offsets[order], rows)]
+    return found

@@ -1,8 +1,9 @@
-"""Whether the version that values were computed on is still there, and the same."""
+"""Whether an older version of a table is still there, and the same."""
 
 from __future__ import annotations
 
 import dataclasses
+import logging
 from typing import TYPE_CHECKING
 
 from lance_spark.dataset import DatasetRef
@@ -11,9 +12,20 @@ from lance_spark.errors import CommitImpossibleError, SnapshotError, TableNotFou
 if TYPE_CHECKING:
     import lance
 
+_LOG = logging.getLogger(__name__)
+
+
+def open_base(ref: DatasetRef, version: int) -> lance.LanceDataset | None:
+    """Opens an older version of a table; None where it was cleaned up."""
+    try:
+        return dataclasses.replace(ref, version=version, incarnation=None).open()
+    except (VersionNotFoundError, SnapshotError):
+        _LOG.info("version %s of %s was cleaned up", version, ref.uri)
+        return None
+
 
 def open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
-    """Opens the version that a job's values belong to, to commit them, and looks at storage for it.
+    """Opens the version that a write's values belong to, to commit them, and looks at storage for it.
 
     A Python worker of Spark may still have it open from before the table was deleted and made anew.
 

@@ -9,45 +9,21 @@ Runs where values are carried over. Memory: a few batches of rows, and 8 bytes a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from lance_spark.rebase.changed_inputs import read_rows
-from lance_spark.rows.merge import Chunk, MissingFileError, Moved, Offsets
+from lance_spark.rows.merge import Moved, Offsets
 from lance_spark.rows.row_addresses import SnapshotRows, equal_values
-
-if TYPE_CHECKING:
-    from lance.file import LanceFileSession
 
 _ROWS = 2048
 
 Values = Callable[[Offsets], "list[pa.Array[Any]]"]
 """Returns the target columns of rows, as one version or one file has them."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class NullPiece:
-    """Rows that become NULL in all target columns.
-
-    Attributes:
-        offsets: The rows, ascending.
-        targets: The columns.
-    """
-
-    offsets: Offsets
-    targets: pa.Schema
-
-    def chunks(self) -> Iterator[Chunk]:
-        """Yields the rows, each with a struct of NULLs."""
-        for first in range(0, len(self.offsets), _ROWS):
-            rows = self.offsets[first : first + _ROWS]
-            arrays = [pa.nulls(len(rows), field.type) for field in self.targets]
-            yield rows, pa.StructArray.from_arrays(arrays, names=self.targets.names)
 
 
 def judge_stale(stale: Moved, *, now: Values, before: Values, staged: Values) -> tuple[Offsets, int]:
@@ -75,36 +51,18 @@ def judge_stale(stale: Moved, *, now: Values, before: Values, staged: Values) ->
     return stale.new[order][copies & ~empty], int((copies | empty).sum())
 
 
-def _equal(values: Sequence[pa.Array[Any]], others: Sequence[pa.Array[Any]]) -> NDArray[np.bool_]:
-    """Tells for each row whether all columns are equal."""
-    found: NDArray[np.bool_] = np.logical_and.reduce(
-        [equal_values(one, other) for one, other in zip(values, others, strict=True)]
-    )
-    return found
-
-
 def values_in(rows: SnapshotRows, fragment_id: int, targets: pa.Schema) -> Values:
     """Returns the values that a fragment of a version has, NULL in columns that it lacks."""
-    there = tuple(name for name in targets.names if name in rows.dataset.schema.names)
+    names = tuple(name for name in targets.names if name in rows.dataset.schema.names)
 
     def read(offsets: Offsets) -> list[pa.Array[Any]]:
-        found = dict(zip(there, read_rows(rows, fragment_id, there, offsets) if there else (), strict=True))
-        return [found.get(field.name, pa.nulls(len(offsets), field.type)) for field in targets]
+        columns = dict(zip(names, read_rows(rows, fragment_id, names, offsets) if names else (), strict=True))
+        return [columns.get(field.name, pa.nulls(len(offsets), field.type)) for field in targets]
 
     return read
 
 
-def values_of_file(session: LanceFileSession, file: str, targets: pa.Schema) -> Values:
-    """Returns the values of a column file that no version names."""
-
-    def read(offsets: Offsets) -> list[pa.Array[Any]]:
-        order: Any = np.argsort(offsets)
-        try:
-            reader = session.open_reader(f"data/{file}", columns=targets.names)
-            table: pa.Table = reader.take_rows(offsets[order].tolist()).to_table().combine_chunks()
-        except (OSError, ValueError, RuntimeError) as error:
-            raise MissingFileError(file) from error
-        back: Any = np.argsort(order)
-        return [pa.concat_arrays(table.column(name).chunks).take(back) for name in targets.names]
-
-    return read
+def _equal(values: Sequence[pa.Array[Any]], others: Sequence[pa.Array[Any]]) -> NDArray[np.bool_]:
+    """Tells for each row whether all columns are equal."""
+    equal: NDArray[np.bool_] = np.logical_and.reduce(list(map(equal_values, values, others)))
+    return equal

@@ -1,4 +1,4 @@
-"""Reads the input columns of chosen rows of one fragment in batches: for a UDF, or to compare them. Runs wherever it is called.
+"""Reads input columns of chosen rows of one fragment in batches: for a UDF, or to compare them.
 
 Only the input columns and only the chosen rows are read. Blobs are fetched batch by batch, so that
 a column of blobs is never held.

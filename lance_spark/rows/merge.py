@@ -1,4 +1,4 @@
-"""Values of a fragment's rows from wherever they are, in column files for example, merged in the order of the rows.
+"""Values of a fragment's rows from wherever they are, merged in the order of the rows.
 
 Every stream yields pairs of offsets (physical rows, ascending, never twice) and values of as many
 rows, in chunks of bounded size; a merge holds one chunk per stream.
@@ -31,34 +31,27 @@ _FILE_ROWS = 4096
 """Rows that are read of a column file at once."""
 _FEWEST_FILE_ROWS = 64
 """The same where very many column files are read at once."""
+_NULL_ROWS = 2048
+"""NULLs that are made at once: those of a vector take as much as any other."""
 _MANY_STREAMS = 64
 
 
-_Numbers = TypeVar("_Numbers", bound=np.generic)
-
-
 class Piece(Protocol):
-    """Rows from one place."""
+    """Rows of a fragment whose values are in one place."""
 
     @property
     def offsets(self) -> Offsets:
         """The rows, ascending; there are some."""
 
+    def chunks(self, beside: int) -> Iterator[Chunk]:
+        """Yields the rows, where so many pieces are read at a time.
+
+        Raises:
+            MissingFileError: The values are not there any more.
+        """
+
 
 _Piece = TypeVar("_Piece", bound=Piece)
-
-
-def distinct(*parts: NDArray[_Numbers]) -> NDArray[_Numbers]:
-    """Returns the numbers of one or several arrays, each once, ascending.
-
-    Not `np.unique`, nor what is made of it: for integers its hash table takes sixty times as long
-    as sorting (numpy 2.4).
-    """
-    # A stable sort merges what is sorted already.
-    rows = np.sort(np.concatenate(parts), kind="stable")
-    first = np.ones(len(rows), dtype=np.bool_)
-    first[1:] = rows[1:] != rows[:-1]
-    return rows[first]
 
 
 def no_rows() -> Offsets:
@@ -68,18 +61,13 @@ def no_rows() -> Offsets:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Moved:
-    """Where rows of an older fragment are now: row `old[i]` is row `new[i]`.
-
-    Attributes:
-        old: Rows of the older fragment, ascending.
-        new: Rows of the fragment of today, as many.
-    """
+    """Where rows of an older fragment are now: row `old[i]`, ascending, is row `new[i]`."""
 
     old: Offsets
     new: Offsets
 
     def find(self, old: Offsets) -> tuple[Offsets, NDArray[np.bool_]]:
-        """Returns the new offsets of those of the old rows that are still there, in their order, and which those are."""
+        """Returns what old rows are now, in their order, and which of them are still there."""
         at = np.searchsorted(self.old, old)
         inside = at < len(self.old)
         inside[inside] = self.old[at[inside]] == old[inside]
@@ -92,11 +80,12 @@ class Moved:
         chosen = rows.mask(0, int(self.new.max()) + 1)[self.new]
         return self if chosen.all() else Moved(old=self.old[chosen], new=self.new[chosen])
 
-    def chunk(self, old: Offsets, values: pa.Array[Any]) -> Chunk:
-        """Returns values of old rows as values of the rows that they are now, ascending.
+    def new_rows(self, old: RowSet) -> RowSet:
+        """Returns what those of the old rows are now that are still there."""
+        return RowSet.of(self.find(old.to_numpy())[0]) if old else old
 
-        Without those that are not there any more.
-        """
+    def chunk(self, old: Offsets, values: pa.Array[Any]) -> Chunk:
+        """Returns values of old rows as values of the rows that they are now, ascending."""
         now, inside = self.find(old)
         values = values if inside.all() else values.filter(pa.array(inside))
         if (now[1:] > now[:-1]).all():
@@ -104,21 +93,38 @@ class Moved:
         order: Any = np.argsort(now)
         return now[order], values.take(order)
 
-    def new_rows(self, old: RowSet) -> RowSet:
-        """Returns the new offsets of those of the old rows that are still there."""
-        return RowSet.of(self.find(old.to_numpy())[0]) if old else old
-
 
 class MissingFileError(OSError):
-    """A column file is not there any more: it was never committed, and a cleanup or the end of its job has deleted it.
-
-    Attributes:
-        file: Its name.
-    """
+    """A column file is not there any more: a cleanup or the end of its job has deleted it."""
 
     def __init__(self, file: str) -> None:
         super().__init__(f"the column file {file} is not there any more")
         self.file = file
+
+
+class FileRows:
+    """Columns of a column file in `data/`, by position; no version needs to name it.
+
+    Raises:
+        MissingFileError: It is not there any more, when it is opened or read.
+    """
+
+    def __init__(self, session: LanceFileSession, file: str, columns: Sequence[str]) -> None:
+        self._file, self._columns = file, columns
+        try:
+            self._reader = session.open_reader(f"data/{file}", columns=list(columns))
+        except (OSError, ValueError, RuntimeError) as error:
+            raise MissingFileError(file) from error
+
+    def take(self, at: Offsets) -> list[pa.Array[Any]]:
+        """Returns the columns of rows at some positions, in any order."""
+        order: Any = np.argsort(at)
+        try:
+            table: pa.Table = self._reader.take_rows(at[order].tolist()).to_table().combine_chunks()
+        except (OSError, ValueError, RuntimeError) as error:
+            raise MissingFileError(self._file) from error
+        columns = [_one(table.column(name)) for name in self._columns]
+        return columns if (at[1:] > at[:-1]).all() else [column.take(np.argsort(order)) for column in columns]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,38 +136,50 @@ class FilePiece:
         at: Their positions in the file.
         file: Name of the file in `data/`.
         outputs: Pairs of output field and column.
+        session: What opens it.
     """
 
     offsets: Offsets
     at: Offsets
     file: str
     outputs: tuple[tuple[str, str], ...]
+    session: LanceFileSession
 
-    def chunks(self, session: LanceFileSession, *, beside: int = 1) -> Iterator[Chunk]:
-        """Yields the rows, fewer at once where so many pieces are read at a time."""
+    def chunks(self, beside: int) -> Iterator[Chunk]:
+        """Does what :class:`Piece` says."""
         rows = max(_FILE_ROWS // beside, _FEWEST_FILE_ROWS)
-        try:
-            reader = session.open_reader(f"data/{self.file}", columns=[column for _, column in self.outputs])
-        except (OSError, ValueError, RuntimeError) as error:
-            raise MissingFileError(self.file) from error
+        file = FileRows(self.session, self.file, [column for _, column in self.outputs])
         for first in range(0, len(self.offsets), rows):
             part = slice(first, first + rows)
-            wanted = self.at[part]
-            order: Any = np.argsort(wanted)
-            try:
-                table: pa.Table = reader.take_rows(wanted[order].tolist()).to_table()
-            except (OSError, ValueError, RuntimeError) as error:
-                raise MissingFileError(self.file) from error
-            values = value_of(table.combine_chunks(), self.outputs)
-            yield self.offsets[part], values if (wanted[1:] > wanted[:-1]).all() else values.take(np.argsort(order))
+            yield self.offsets[part], _value_of(file.take(self.at[part]), self.outputs)
 
 
-def value_of(table: pa.Table, outputs: Sequence[tuple[str, str]]) -> pa.Array[Any]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NullPiece:
+    """Rows that become NULL, as values of some type."""
+
+    offsets: Offsets
+    type: pa.DataType
+
+    def chunks(self, beside: int) -> Iterator[Chunk]:  # noqa: ARG002 - of the protocol
+        """Does what :class:`Piece` says."""
+        for first in range(0, len(self.offsets), _NULL_ROWS):
+            rows = self.offsets[first : first + _NULL_ROWS]
+            nulls: Any = pa.nulls(len(rows), self.type)  # type: ignore[call-overload]
+            yield rows, nulls
+
+
+def _one(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
+    combined: Any = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
+    whole: pa.Array[Any] = combined
+    return whole
+
+
+def _value_of(columns: Sequence[pa.Array[Any]], outputs: Sequence[tuple[str, str]]) -> pa.Array[Any]:
     """Returns a UDF's values, made of the columns that hold them."""
-    columns = [_one(table.column(column)) for _, column in outputs]
     if not outputs[0][0]:
         return columns[0]
-    return pa.StructArray.from_arrays(columns, names=[field for field, _ in outputs])
+    return pa.StructArray.from_arrays(list(columns), names=[field for field, _ in outputs])
 
 
 def columns_of(values: pa.Array[Any], outputs: Sequence[tuple[str, str]], schema: pa.Schema) -> pa.RecordBatch:
@@ -188,14 +206,8 @@ def rows_with_null(offsets: Offsets, batch: pa.RecordBatch) -> Offsets:
     return offsets[empty]
 
 
-def _one(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
-    combined: Any = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
-    whole: pa.Array[Any] = combined
-    return whole
-
-
 def chained(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
-    """Sorts pieces into chains in which one comes after the other, as few as there can be: of a chain, one is read at a time."""
+    """Sorts pieces into as few chains as there can be, in which one comes after the other."""
     chains: list[list[_Piece]] = []
     ends: list[tuple[int, int]] = []
     for piece in sorted(pieces, key=lambda piece: int(piece.offsets[0])):
@@ -207,6 +219,17 @@ def chained(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
         chains[number].append(piece)
         heapq.heappush(ends, (int(piece.offsets[-1]), number))
     return chains
+
+
+def streams_of(pieces: Iterable[Piece]) -> list[Iterator[Chunk]]:
+    """Returns streams of the values of pieces; of those that make a chain, one is read at a time."""
+    chains = chained(pieces)
+
+    def read(chain: Sequence[Piece]) -> Iterator[Chunk]:
+        for piece in chain:
+            yield from piece.chunks(len(chains))
+
+    return [read(chain) for chain in chains]
 
 
 def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
@@ -238,7 +261,7 @@ def merge(streams: Sequence[Iterator[Chunk]]) -> Iterator[Chunk]:
 
 
 def _limit(heads: Sequence[_Head], ends: list[int]) -> int:
-    """Returns the row up to which streams are merged next, so that rows that alternate between streams are not taken one by one.
+    """Returns the row up to which streams are merged next: rows may alternate between streams.
 
     That is the first end of a chunk: nothing more has to be held. Among very many streams there is
     an end every few rows.

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from lance_spark.errors import RowAddressError
 from lance_spark.lance_compat import take_known_rows
 from lance_spark.read.filtering import explained
-from lance_spark.rows.merge import distinct
+from lance_spark.read.masks import distinct
 
 if TYPE_CHECKING:
     import lance
@@ -217,7 +217,7 @@ class Verifier:
         return equal
 
     def _live_positions(self, fragment_id: int, addresses: Addresses) -> NDArray[np.int64]:
-        """Returns positions among the live rows: `fragment.take` does not count deleted ones (measured), and wants no position twice."""
+        """Returns positions among the live rows, as `fragment.take` counts (measured), none twice."""
         offsets = distinct(offsets_of(addresses))
         if len(offsets) != len(addresses):
             raise ValueError("rows are given twice")

@@ -153,10 +153,10 @@ def found_nothing(following: bool) -> Replace:
     """Finds no value that was computed before: of the same job's earlier rounds, or of other jobs."""
 
     def wrong(real: Any) -> Any:
-        def find(self: Any, fragment: Any, wanted: Any, without_value: Any) -> Any:
+        def find(self: Any, fragment: Any, wanted: Any, *more: Any) -> Any:
             if (self._spec.follow_up is not None) == following:
-                return real(self, fragment, RowSet.empty(), RowSet.empty())
-            return real(self, fragment, wanted, without_value)
+                return real(self, fragment, RowSet.empty())
+            return real(self, fragment, wanted, *more)
 
         return find
 
@@ -164,7 +164,7 @@ def found_nothing(following: bool) -> Replace:
 
 
 def theirs_stay(real: Any) -> Any:
-    return lambda self, follow_up, own, done: real(self, follow_up, own, done) & self.without_value()
+    return lambda self, own, done: real(self, own, done) & self.without_value()
 
 
 def all_lack_a_value(_real: Any) -> Any:
@@ -172,4 +172,4 @@ def all_lack_a_value(_real: Any) -> Any:
 
 
 def nothing_is_stale(_real: Any) -> Any:
-    return lambda self, origin, moved, *more: np.zeros(len(moved.old), dtype=np.bool_)
+    return lambda *_: RowSet.empty()

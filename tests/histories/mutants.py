@@ -91,7 +91,7 @@ _COLUMN = (
     "lance_spark.commit.conflicts.errors:judge_column",
     "lance_spark.backfill.driver.rounds:judge_column",
 )
-_CHANGED = ("lance_spark.backfill.reuse.value_finder:changed_rows", "lance_spark.rebase.carry_over:changed_rows")
+_CHANGED = "lance_spark.rebase.row_origins:changed_rows"
 _FRAGMENT = "lance_spark.commit.conflicts.verdicts:judge_fragment"
 _PLAN = "lance_spark.commit.column_plan:Planner.plan"
 _STATE = "lance_spark.commit.conflicts.coverage:Coverage._state"
@@ -156,7 +156,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "inputs are not compared": Mutant(
         row="update by row rewrite, changed inputs",
-        patches=dict.fromkeys(_CHANGED, lambda _: lambda *arguments: np.zeros(len(arguments[4].old), dtype=np.bool_)),
+        patches={_CHANGED: lambda _: lambda *arguments: np.zeros(len(arguments[4].old), dtype=np.bool_)},
         acts=_one(_UPDATE_INPUT),
         starts=_EITHER,
         stable=_STABLE,

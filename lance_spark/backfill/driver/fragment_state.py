@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 
-from lance_spark.backfill.task.messages import FragmentWork, RangeOutcome
+from lance_spark.backfill.task.messages import FragmentWork, RangeOutcome, RowCounts
 from lance_spark.rows.row_set import RowSet
 
 
@@ -28,56 +28,6 @@ class FragmentStatus(enum.Enum):
 _DONE = (FragmentStatus.COMMITTED, FragmentStatus.NOTHING_TO_DO)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowCounts:
-    """How many rows; sums over ranges and rounds.
-
-    Attributes:
-        selected: Rows that were selected, each once.
-        valued: Those of them that got a value.
-        reused: Those of them whose value an earlier run had left.
-        skipped: Rows that a policy skipped.
-        crashed: Rows that killed their process.
-        carried: Rows of follow-up rounds whose value an earlier round had computed.
-        recomputed: Rows of follow-up rounds that were computed once more.
-        nulled: Rows of follow-up rounds that were left NULL because their inputs had changed.
-    """
-
-    selected: int = 0
-    valued: int = 0
-    reused: int = 0
-    skipped: int = 0
-    crashed: int = 0
-    carried: int = 0
-    recomputed: int = 0
-    nulled: int = 0
-
-    @staticmethod
-    def of(outcome: RangeOutcome) -> RowCounts:
-        """Returns what one range adds.
-
-        The ranges of an assembled fragment have answered for its rows.
-        """
-        if outcome.assembled:
-            return RowCounts(skipped=outcome.skipped, crashed=outcome.crashed)
-        return RowCounts(
-            selected=outcome.selected,
-            valued=outcome.computed - outcome.recomputed + outcome.reused,
-            reused=outcome.reused,
-            skipped=outcome.skipped,
-            crashed=outcome.crashed,
-            carried=outcome.carried,
-            recomputed=outcome.recomputed,
-            nulled=outcome.nulled,
-        )
-
-    def __add__(self, other: RowCounts) -> RowCounts:
-        return RowCounts(**{f.name: getattr(self, f.name) + getattr(other, f.name) for f in fields(RowCounts)})
-
-    def __sub__(self, other: RowCounts) -> RowCounts:
-        return RowCounts(**{f.name: getattr(self, f.name) - getattr(other, f.name) for f in fields(RowCounts)})
-
-
 @dataclass(slots=True, kw_only=True)
 class FragmentState:
     """One fragment of the version that a round reads.
@@ -88,8 +38,8 @@ class FragmentState:
         file: Name of the column file that was committed.
         counts: What its ranges have counted in this round.
         answered: First rows of the ranges that have answered in this round.
-        failed: Rows that failed in this round; where the fragment has several ranges.
-        has_effect: Whether any range has anything to write.
+        selected: Rows that ranges have selected in this round; where the fragment has several.
+        failed: Those of them that failed.
     """
 
     status: FragmentStatus = FragmentStatus.PENDING
@@ -97,13 +47,13 @@ class FragmentState:
     file: str | None = None
     counts: RowCounts = field(default_factory=RowCounts)
     answered: set[int] = field(default_factory=set)
+    selected: RowSet = field(default_factory=RowSet.empty)
     failed: RowSet = field(default_factory=RowSet.empty)
-    has_effect: bool = False
 
     def end(self, status: FragmentStatus, reason: str = "") -> None:
         """Ends the work on it."""
         self.status, self.reason = status, reason
-        self.counts, self.failed = RowCounts(), RowSet.empty()
+        self.counts, self.selected, self.failed = RowCounts(), RowSet.empty(), RowSet.empty()
 
 
 class FragmentStates:
@@ -149,7 +99,7 @@ class FragmentStates:
                 assembles the fragment.
         """
         self.sources.add(outcome.source)
-        self.calls += outcome.computed
+        self.calls += outcome.calls
         self.retries += outcome.retries
         for stage, seconds in outcome.seconds.items():
             self.seconds[stage] = self.seconds.get(stage, 0.0) + seconds
@@ -160,9 +110,8 @@ class FragmentStates:
             self.counts -= state.counts
             state.end(FragmentStatus.CONFLICT, outcome.error or "")
             return None
-        counts = RowCounts.of(outcome)
-        self.counts += counts
-        state.counts += counts
+        self.counts += outcome.counts
+        state.counts += outcome.counts
         if outcome.error is not None:
             state.end(FragmentStatus.FAILED, outcome.error)
         if state.status is FragmentStatus.FAILED:
@@ -172,13 +121,13 @@ class FragmentStates:
             return outcome
         if not outcome.complete:
             state.answered.add(outcome.start)
-            state.has_effect |= outcome.has_effect
-            state.failed |= outcome.rows.failed
+            state.selected |= outcome.selected
+            state.failed |= outcome.failed
             if len(state.answered) < len(work.ranges):
                 return None
-            if state.has_effect:
+            if state.selected:
                 end = work.ranges[-1][1]
-                return replace(work, start=0, stop=end, search=True, assembles=True, failed=state.failed)
+                return replace(work, start=0, stop=end, search=True, selected=state.selected, failed=state.failed)
         state.end(FragmentStatus.NOTHING_TO_DO)
         if outcome.inherited:
             self.inherited.append(outcome)

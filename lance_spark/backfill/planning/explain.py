@@ -164,7 +164,6 @@ def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
     With a filter, what other jobs have left serves only rows without a value.
     """
     spec, store = prepared.spec, store_of(prepared.spec)
-    filtered = spec.where is not None and not spec.stale
     rows = 0
     for plan in work:
         fragment = prepared.dataset.get_fragment(plan.fragment_id)
@@ -176,7 +175,7 @@ def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
         for entry in entries:
             body = store.read_reference(entry, spec.key, source) if entry.kind == "reference" else None
             count = entry.rows if body is None else len(RowSet.from_text(str(body["rows"]["computed"])))
-            if filtered and entry.job_id not in spec.serving_jobs:
+            if not spec.is_served_by(entry.job_id):
                 of_any_job += count
             else:
                 rows += count

@@ -15,7 +15,7 @@ from lance_spark.backfill.planning.selection import has_values, null_filter
 from lance_spark.backfill.reuse.computed_rows import Records
 from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, source_of
 from lance_spark.backfill.reuse.value_finder import ValueFinder
-from lance_spark.backfill.task.messages import BackfillSpec, DoneRows, FragmentWork, Task
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, Task
 from lance_spark.errors import panics_as_errors
 from lance_spark.read.filtering import explained
 from lance_spark.read.sizes import measure
@@ -58,7 +58,7 @@ class FragmentPlan:
     fragment_id: int
     physical_rows: int
     live_rows: int
-    done: DoneRows
+    done: FragmentRows
     pending: int | None
     search: bool
     input_bytes: int

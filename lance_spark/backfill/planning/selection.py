@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lance_spark.backfill.reuse.own_rows import OwnRows
-from lance_spark.backfill.task.messages import BackfillSpec, DoneRows, FollowUp
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows
 from lance_spark.commit.conflicts.identity import files_of
 from lance_spark.errors import FilterError, panics_as_errors
 from lance_spark.read.filtering import both, explained
@@ -34,18 +35,23 @@ class RangeRows:
         span = RowSet.span(start, stop)
         self.live = span if deleted is None else span - RowSet.of(np.flatnonzero(deleted[start:stop]) + start)
 
+    @functools.cached_property
+    def _mask(self) -> bytes | None:
+        """What restricts a scan to the range, if anything does; as costly as a scan of a narrow column."""
+        return range_mask(self._dataset, self.fragment, self._start, self._stop)
+
     @property
     def is_filled(self) -> bool:
         """Whether the fragment has any value in the target columns."""
         return has_values(self.fragment.metadata, self._spec.target_ids)
 
-    def selected(self, done: DoneRows) -> RowSet:
+    def selected(self, done: FragmentRows) -> RowSet:
         """Returns the rows that the first round of a job selects."""
         if self._spec.where is None:
             return (self.live if self._spec.recomputes else self.without_value()) - done.skip
         return self.matching(self._spec.where) - done.skip
 
-    def selected_again(self, follow_up: FollowUp, own: OwnRows, done: DoneRows) -> RowSet:
+    def selected_again(self, own: OwnRows, done: FragmentRows) -> RowSet:
         """Returns the rows that a follow-up round selects.
 
         Without a filter: covered rows without a value, and those that the job has computed from
@@ -56,10 +62,10 @@ class RangeRows:
         Raises:
             FilterError: The filter names addresses that rows do not have any more.
         """
-        unknown = own.unknown & self.live if follow_up.committed else RowSet.empty()
+        unknown = own.unknown & self.live
         if self._spec.where is None and not self._spec.recomputes:
             empty = self.without_value() & own.covered
-            settled = done.skip | (own.nulls & own.kept) | own.failed
+            settled = done.skip | own.kept.nulls | own.failed
             return (empty - settled) | (own.changed & self.live) | unknown
         unfinished = own.unfinished & self.live
         if self._spec.where is not None:
@@ -92,13 +98,11 @@ class RangeRows:
             FilterError: The filter fails on a value.
             TableUnreadableError: A file is missing or damaged.
         """
-        mask = None
-        if (self._start, self._stop) != (0, self.fragment.metadata.physical_rows):
-            mask = range_mask(self._dataset, self.fragment, self._start, self._stop)
-            if mask is None:
-                first = self.fragment.fragment_id << 32
-                within = f"_rowaddr >= {first + self._start} AND _rowaddr < {first + self._stop}"
-                text = both(text, within) or text
+        is_whole = (self._start, self._stop) == (0, self.fragment.metadata.physical_rows)
+        if not is_whole and self._mask is None:
+            first = self.fragment.fragment_id << 32
+            within = f"_rowaddr >= {first + self._start} AND _rowaddr < {first + self._stop}"
+            text = both(text, within) or text
         offsets = [np.empty(0, dtype=np.int64)]
         try:
             with panics_as_errors():
@@ -107,7 +111,7 @@ class RangeRows:
                     filter=text,
                     fragments=[self.fragment],
                     with_row_address=True,
-                    row_addr_allowlist=mask,
+                    row_addr_allowlist=None if is_whole else self._mask,
                     scan_in_order=True,
                 )
                 offsets += [offsets_of(batch.column(ROW_ADDRESS).to_numpy()) for batch in scanner.to_reader()]

@@ -14,6 +14,7 @@ from lance_spark.backfill.planning.planner import Prepared, bases_of_records
 from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.round_context import RoundContext, target_files
 from lance_spark.backfill.reuse.value_finder import ValueFinder
+from lance_spark.rows.merge import FilePiece
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 
@@ -91,7 +92,7 @@ def _stale_rows(
     # in place, or the rows have moved with it.
     recorded = {record.target_file for record in context.records.of(plan.fragment_id)}
     present = (committed - recorded) | target_files(spec, fragment.metadata)
-    for piece in finder.find(fragment.metadata, suspects, suspects).files:
-        if piece.file in present:
+    for piece in finder.find(fragment.metadata, suspects).pieces:
+        if isinstance(piece, FilePiece) and piece.file in present:
             suspects -= RowSet.of(piece.offsets)
     return suspects

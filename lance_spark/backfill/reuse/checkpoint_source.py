@@ -13,7 +13,7 @@ from udf_runtime.checkpoint import CheckpointEntry, CheckpointKey, CheckpointSto
 
 
 class MissingCheckpointError(MissingFileError):
-    """A checkpoint that was there is not any more: the job that left it has committed its values, or it was deleted."""
+    """A checkpoint is not there any more: its job has committed the values, or it was deleted."""
 
     def __init__(self, path: str) -> None:
         OSError.__init__(self, f"the checkpoint {path} is not there any more")
@@ -21,43 +21,40 @@ class MissingCheckpointError(MissingFileError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EntryPiece:
-    """Rows that a checkpoint serves.
+class Checkpoint:
+    """A checkpoint of rows of a fragment of this or an older version.
 
     Attributes:
-        offsets: The rows, as they are numbered now.
-        entry: The checkpoint.
-        key: Its key.
-        source: Its source.
-        moved: Where its rows are now, if a compaction moved them.
+        moved: Where its rows are now, if they were elsewhere.
     """
 
-    offsets: Offsets
     entry: CheckpointEntry
     key: CheckpointKey
     source: str
-    moved: Moved | None = None
+    moved: Moved | None
+    store: CheckpointStore
 
-    def chunks(self, store: CheckpointStore) -> Iterator[Chunk]:
-        """Yields the rows.
-
-        Raises:
-            MissingCheckpointError: The checkpoint vanished meanwhile.
-        """
-        found = read_entry(store, self.entry, self.key, self.source, self.moved)
+    def read(self) -> Chunk | None:
+        """Returns its values by the offsets that its rows have now; None if it is not usable."""
+        found = self.store.read(self.entry, self.key, self.source)
         if found is None:
-            raise MissingCheckpointError(self.entry.path)
+            return None
+        offsets = np.asarray(found[0].to_numpy(), dtype=np.int64)
+        return (offsets, found[1]) if self.moved is None else self.moved.chunk(offsets, found[1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointPiece:
+    """Rows that a checkpoint serves."""
+
+    offsets: Offsets
+    checkpoint: Checkpoint
+
+    def chunks(self, beside: int) -> Iterator[Chunk]:  # noqa: ARG002 - of the protocol
+        """Does what :class:`~lance_spark.rows.merge.Piece` says."""
+        found = self.checkpoint.read()
+        if found is None:
+            raise MissingCheckpointError(self.checkpoint.entry.path)
         offsets, values = found
         wanted = np.isin(offsets, self.offsets, assume_unique=True)
         yield offsets[wanted], values if wanted.all() else values.filter(pa.array(wanted))
-
-
-def read_entry(
-    store: CheckpointStore, entry: CheckpointEntry, key: CheckpointKey, source: str, moved: Moved | None
-) -> Chunk | None:
-    """Reads a checkpoint, with the offsets that its rows have now; None if it is not usable."""
-    found = store.read(entry, key, source)
-    if found is None:
-        return None
-    offsets = np.asarray(found[0].to_numpy(), dtype=np.int64)
-    return (offsets, found[1]) if moved is None else moved.chunk(offsets, found[1])

@@ -1,4 +1,4 @@
-"""What was computed, beside the table: per fragment and column, which rows a UDF gave a value, gave NULL, or failed for.
+"""What was computed: per fragment and column, which rows a UDF gave a value, NULL, or failed for.
 
     <table>/_lance_spark/records.lance
 
@@ -62,12 +62,8 @@ class FragmentRecord:
 
     Attributes:
         column: Identity of the column: its token.
-        fragment_id: Id of the fragment.
-        physical_rows: Its physical rows.
         table_version: The version that the commit made.
-        job_id: The job.
         key: Digest of the checkpoint key: what the values depend on beside the rows' own data.
-        udf_version: Version of the UDF.
         source: Digest of the fragment's input files.
         target_file: Name of the column file that holds the values.
         computed: Rows that the UDF gave a result, NULL included.
@@ -97,10 +93,7 @@ class FragmentRecord:
 
 
 class Records:
-    """The records of one column, at the time of reading.
-
-    Row sets are decoded when they are asked for.
-    """
+    """The records of one column, at the time of reading; row sets are decoded when they are asked for."""
 
     def __init__(self, rows: pa.Table) -> None:
         """Takes rows of :data:`RECORDS` in any order, some of them perhaps twice."""
@@ -143,11 +136,7 @@ class Records:
 
 @dataclass(frozen=True, slots=True)
 class RecordStore:
-    """The records of a table's columns. A picklable value; any number of drivers append at once.
-
-    Attributes:
-        ref: The table.
-    """
+    """The records of a table's columns. A picklable value; any number of drivers append at once."""
 
     ref: DatasetRef
 
@@ -176,13 +165,7 @@ class RecordStore:
         return Records(read_rows(self.ref, RECORDS, f"column = {quoted(column)}"))
 
     def compact(self, column: str, *, keep: Callable[[FragmentRecord], bool]) -> int:
-        """Drops records that no job needs any more, and returns how many.
-
-        Runs on the driver, safe beside others.
-
-        Args:
-            column: Identity of the column.
-            keep: Tells whether a record is still of use.
+        """Drops the records of a column that are of no use any more, and returns how many; safe beside others.
 
         Raises:
             TableUnreadableError: The store refused, so nothing is known.
@@ -200,6 +183,6 @@ def _row(record: FragmentRecord) -> dict[str, Any]:
 
 
 def _digest(row: Mapping[str, Any]) -> int:
-    """Returns what tells a record from all others, and from itself after any of its bytes has changed."""
+    """Returns what tells a record from others, and from itself after any of its bytes has changed."""
     digest = hashlib.blake2b(repr([row[name] for name in _FIELDS]).encode(), digest_size=8)
     return int.from_bytes(digest.digest(), "little", signed=True)

@@ -1,22 +1,20 @@
-"""What one process reads once per round of a job: records, the table's history, and the older versions that rows are followed from."""
+"""What one process reads once per round of a job, and what records say of a fragment."""
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
-from lance_spark.backfill.task.messages import BackfillSpec, DoneRows
+from lance_spark.backfill.reuse.computed_rows import FragmentRecord, Records, RecordStore
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows
 from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.conflicts.identity import files_of
 from lance_spark.commit.conflicts.row_lineage import Lineage
-from lance_spark.errors import SnapshotError, VersionNotFoundError
 from lance_spark.objects import checkpoint_store
+from lance_spark.rebase.snapshot import open_base
 from lance_spark.rows.row_set import RowSet
 from udf_runtime.checkpoint import CheckpointStore, source_digest
 
@@ -24,14 +22,12 @@ if TYPE_CHECKING:
     import lance
     from lance.fragment import FragmentMetadata
 
-_LOG = logging.getLogger(__name__)
-
 _KEPT = 4
 """Rounds that a process keeps the context of: tasks of several jobs may take turns in it."""
 
 
 class RoundContext:
-    """What a round of a job reads once per process. Belongs to one thread.
+    """Records, history and older versions, as one round of a job reads them. Belongs to one thread.
 
     Attributes:
         spec: The job, at the version that the round reads.
@@ -53,7 +49,7 @@ class RoundContext:
         return self._records
 
     def refresh(self) -> None:
-        """Has the records read again: a concurrent job may have committed what it took out of the checkpoints."""
+        """Has records read again: another job may have committed what it took out of checkpoints."""
         self._records = None
 
     def lineage(self, after: int) -> Lineage:
@@ -64,13 +60,9 @@ class RoundContext:
         return self._lineages[after]
 
     def base(self, version: int) -> lance.LanceDataset | None:
-        """Opens an older version of the table; None where it was cleaned up."""
+        """Returns an older version of the table, opened once; None where it was cleaned up."""
         if version not in self._bases:
-            try:
-                self._bases[version] = dataclasses.replace(self.spec.snapshot, version=version, incarnation=None).open()
-            except (VersionNotFoundError, SnapshotError):
-                _LOG.info("version %s of %s was cleaned up", version, self.spec.snapshot.uri)
-                self._bases[version] = None
+            self._bases[version] = open_base(self.spec.snapshot, version)
         return self._bases[version]
 
     @functools.cached_property
@@ -91,7 +83,7 @@ _CONTEXTS = _Contexts()
 
 
 def context_of(spec: BackfillSpec) -> RoundContext:
-    """Returns this process's context of a round. Runs on an executor."""
+    """Returns this thread's context of a round."""
     kept, key = _CONTEXTS.kept, (spec.staging.job_id, spec.round)
     context = kept.pop(key, None) or RoundContext(spec)
     kept[key] = context
@@ -125,29 +117,31 @@ def target_files(spec: BackfillSpec, fragment: FragmentMetadata) -> frozenset[st
     return frozenset(file.partition(":")[0] for file in files_of(fragment, spec.target_ids))
 
 
-def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> DoneRows:
+def fitting_records(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> Iterator[FragmentRecord]:
+    """Returns the records of values that this UDF computed from the inputs that a fragment has."""
+    identity = (spec.key.digest, source_of(spec, fragment), fragment.physical_rows)
+    return (one for one in records.of(fragment.id) if (one.key, one.source, one.physical_rows) == identity)
+
+
+def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> FragmentRows:
     """Returns what records say of a fragment's rows: those whose column file the fragment has.
 
     Without a filter, rows that were computed as NULL are skipped, and where the column had another
     UDF before, all that this one has computed. With a filter, rows are skipped that this job has
     computed before it was interrupted.
     """
-    source = source_of(spec, fragment)
     holds = target_files(spec, fragment)
-    done = DoneRows()
-    for record in records.of(fragment.id):
-        fits = (record.key, record.source, record.physical_rows) == (spec.key.digest, source, fragment.physical_rows)
-        if not fits or record.target_file not in holds:
+    done = FragmentRows()
+    for record in fitting_records(spec, fragment, records):
+        if record.target_file not in holds:
             continue
         # Where a concurrent writer rewrote one of several siblings in place, nothing tells of which
         # rows.
         computed = record.computed if len(holds) == 1 else RowSet.empty()
         skip = RowSet.empty()
-        if spec.stale:
+        if spec.where is None:
+            skip = computed if spec.recomputes else record.nulls
+        elif spec.is_served_by(record.job_id):
             skip = computed
-        elif spec.where is None:
-            skip = computed if spec.redefined else record.nulls
-        elif record.job_id in spec.serving_jobs:
-            skip = computed
-        done |= DoneRows(computed=computed, nulls=record.nulls, skip=skip)
+        done |= FragmentRows(computed=computed, nulls=record.nulls, skip=skip)
     return done

@@ -1,4 +1,4 @@
-"""Values that a task has computed and that are persisted from time to time: :class:`CheckpointBuffer`. On executors."""
+"""Values that a task has computed and that are persisted from time to time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_spark.backfill.task.messages import BackfillSpec
-from lance_spark.rows.merge import Offsets
+from lance_spark.rows.merge import Chunk, Offsets
 from udf_runtime.checkpoint import CheckpointStore
 
 FLUSH_BYTES = 32 << 20
@@ -19,25 +19,21 @@ compressed buffers, the stream, and the payload."""
 
 
 class CheckpointBuffer:
-    """Holds the computed values of one range until they are worth a checkpoint.
-
-    Belongs to one task.
+    """Holds the computed values of one range until they are worth a checkpoint. Belongs to one task.
 
     Attributes:
-        source: Identity of the fragment's inputs.
+        seconds: Time spent on writing.
         has_written: Whether there are checkpoints of it.
     """
 
-    def __init__(
-        self, spec: BackfillSpec, store: CheckpointStore, seconds: dict[str, float], clock: Callable[[], float]
-    ) -> None:
-        self.source = ""
+    def __init__(self, spec: BackfillSpec, store: CheckpointStore, source: str, clock: Callable[[], float]) -> None:
+        self.seconds = 0.0
         self.has_written = False
         self._spec = spec
         self._store = store
-        self._seconds = seconds
+        self._source = source
         self._clock = clock
-        self._held: list[tuple[Offsets, pa.Array[Any]]] = []
+        self._held: list[Chunk] = []
         self._held_bytes = 0
         self._last_flush = clock()
 
@@ -62,16 +58,10 @@ class CheckpointBuffer:
         began = self._clock()
         held, self._held, self._held_bytes = self._held, [], 0
         if held:
-            offsets = np.concatenate([part[0] for part in held])
+            offsets = pa.array(np.concatenate([part[0] for part in held]))
             values = pa.concat_arrays([part[1] for part in held])
             held.clear()
-            self.write(offsets, values)
+            self._store.write(self._spec.key, self._source, job_id=self._spec.job_id, offsets=offsets, values=values)
+            self.has_written = True
         self._last_flush = self._clock()
-        self._seconds["checkpoint"] += self._last_flush - began
-
-    def write(self, offsets: Offsets, values: pa.Array[Any]) -> None:
-        """Persists values at once."""
-        self._store.write(
-            self._spec.key, self.source, job_id=self._spec.job_id, offsets=pa.array(offsets), values=values
-        )
-        self.has_written = True
+        self.seconds += self._last_flush - began

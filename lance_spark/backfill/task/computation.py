@@ -1,4 +1,4 @@
-"""Calls of the UDF for rows of one fragment: reads inputs, keeps results in checkpoints, and logs failures. On executors."""
+"""Calls of the UDF for rows of one fragment: reads inputs, keeps results, and logs failures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
 from lance_spark.backfill.task.error_log import ErrorLog
 from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork
@@ -32,7 +31,9 @@ class Computation:
     """The calls that one range takes. Belongs to one task.
 
     Attributes:
-        rows: Rows for which the UDF was called, and returned.
+        checkpoints: What keeps the results.
+        errors: What keeps the failures.
+        calls: Rows for which the UDF was called, and returned.
         valued: These rows.
         failed: Rows that have had their call, and failed.
         recomputed: How many rows were called that an earlier round had computed.
@@ -43,9 +44,17 @@ class Computation:
     """
 
     def __init__(
-        self, spec: BackfillSpec, udf: UDF, runner: UdfRunner, work: FragmentWork, clock: Callable[[], float]
+        self,
+        spec: BackfillSpec,
+        udf: UDF,
+        runner: UdfRunner,
+        work: FragmentWork,
+        checkpoints: CheckpointBuffer,
+        clock: Callable[[], float],
     ) -> None:
-        self.rows = 0
+        self.checkpoints = checkpoints
+        self.errors = ErrorLog(spec, work.fragment_id)
+        self.calls = 0
         self.valued = RowSet.empty()
         self.failed = work.failed
         self.recomputed = 0
@@ -56,33 +65,8 @@ class Computation:
         self._spec = spec
         self._udf = udf
         self._runner = runner
-        self._fragment_id = work.fragment_id
         self._clock = clock
-        self._checkpoints = CheckpointBuffer(spec, store_of(spec), self.seconds, clock)
-        self._errors = ErrorLog(spec, work.fragment_id)
         self._taken: deque[Offsets] = deque()
-
-    @property
-    def source(self) -> str:
-        """Identity of the fragment's inputs, which checkpoints are found by."""
-        return self._checkpoints.source
-
-    @source.setter
-    def source(self, source: str) -> None:
-        self._checkpoints.source = source
-
-    @property
-    def has_checkpoints(self) -> bool:
-        """Whether values were persisted."""
-        return self._checkpoints.has_written
-
-    def flush(self) -> None:
-        """Persists the values that are held."""
-        self._checkpoints.flush()
-
-    def write_errors(self) -> None:
-        """Appends the failures to the table of errors."""
-        self._errors.write()
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
@@ -94,13 +78,9 @@ class Computation:
             self.seconds[stage] += self._clock() - began
 
     def compute(self, rows: SnapshotRows, fragment: LanceFragment, todo: RowSet, own: RowSet) -> Iterator[Chunk]:
-        """Calls the UDF for rows, and yields their values; failed rows are NULL.
+        """Calls the UDF for the rows `todo`, and yields their values; failed rows are NULL.
 
-        Args:
-            rows: The version that is read.
-            fragment: The fragment.
-            todo: The rows.
-            own: Rows that an earlier round has computed, to be counted.
+        Rows of `own`, which an earlier round has computed, are counted as recomputed.
         """
         if not todo:
             return
@@ -116,7 +96,7 @@ class Computation:
         )
         self._taken.clear()
         began = self._clock()
-        self._checkpoints.begin()
+        self.checkpoints.begin()
         for result in self._runner.run(reader.batches(todo.to_numpy(), sizer.next_rows, self._taken)):
             offsets = self._taken.popleft()
             self.seconds["read"] += reader.seconds
@@ -127,17 +107,17 @@ class Computation:
             failed = [failure.row for failure in result.failures]
             done = RowSet.of(np.delete(offsets, failed) if failed else offsets)
             self.valued |= done
-            self.rows += len(done)
+            self.calls += len(done)
             self.recomputed += len(done & own) if own else 0
             self._note_failures(offsets, result.failures)
-            self._checkpoints.hold(offsets, result.values, failed)
+            self.checkpoints.hold(offsets, result.values, failed)
             yield offsets, result.values
             began = self._clock()
 
-    def end_with(self, error: Exception) -> str:
-        """Keeps what was computed before an error, logs the error, and returns which row raised it, as text for a message."""
+    def end_with(self, error: Exception) -> int | None:
+        """Keeps what was computed before an error, logs it, and returns which row raised it, if known."""
         try:
-            self.flush()
+            self.checkpoints.flush()
         except OSError:
             _LOG.exception("what was computed before the error is lost")
         row = getattr(error, "row", None)
@@ -146,16 +126,15 @@ class Computation:
             # Results come in the order of the batches, so the first one without a result is the one
             # that failed.
             offset = int(self._taken[0][row])
-        self._errors.add_error(error, offset)
-        self._errors.write()
-        return "" if offset is None else f" (row address {self._fragment_id << 32 | offset})"
+        self.errors.add_error(error, offset)
+        self.errors.write()
+        return offset
 
     def _note_failures(self, offsets: Offsets, failures: tuple[RowFailure, ...]) -> None:
         for failure in failures:
-            offset = int(offsets[failure.row])
             self.skipped += failure.outcome == "skipped"
             self.crashed += failure.outcome == "crashed"
-            self._errors.add(failure, offset)
+            self.errors.add(failure, int(offsets[failure.row]))
         if failures:
             self.failed |= RowSet.of(offsets[[failure.row for failure in failures]])
-        self._udf.on_error.check_skips(self.skipped, self.rows + len(self.failed), final=False)
+        self._udf.on_error.check_skips(self.skipped, self.calls + len(self.failed), final=False)

@@ -28,14 +28,13 @@ _HELD_RECORDS = 10_000
 
 _TRACE_CHARS = 8192
 
+_DEFAULTS = {"outcome": "failed", "attempt": 1, "max_attempts": 1, "bisect_depth": 0}
+
 
 class ErrorLog:
-    """Collects the failures of one range, and appends them to the table of errors.
+    """Collects failures, of rows of one fragment or of whole ones, and appends them to the table."""
 
-    Belongs to one task.
-    """
-
-    def __init__(self, spec: BackfillSpec, fragment_id: int) -> None:
+    def __init__(self, spec: BackfillSpec, fragment_id: int = -1) -> None:
         self._spec = spec
         self._fragment_id = fragment_id
         self._records: list[dict[str, Any]] = []
@@ -43,57 +42,66 @@ class ErrorLog:
 
     def add(self, failure: RowFailure, offset: int) -> None:
         """Adds a row that failed; `offset` is its physical position."""
-        self._add(
-            offset,
-            failure.error_type,
-            failure.message,
-            failure.trace,
-            outcome=failure.outcome,
-            attempt=failure.attempt,
-            max_attempts=failure.max_attempts,
-            bisect_depth=failure.bisect_depth,
-        )
+        fields = {name: getattr(failure, name) for name in ("outcome", "attempt", "max_attempts", "bisect_depth")}
+        self._add(self._fragment_id, offset, failure.error_type, failure.message, failure.trace, **fields)
 
     def add_error(self, error: Exception, offset: int | None) -> None:
         """Adds the exception that ended the range; `offset` is its row's, where that is known."""
-        self._add(
-            offset,
-            getattr(error, "error_type", None) or _type_name(error),
-            getattr(error, "error_message", None) or str(error),
-            getattr(error, "error_trace", None) or "".join(traceback.format_exception(error)),
-            outcome="failed",
-            attempt=getattr(error, "attempt", 1),
-            max_attempts=getattr(error, "max_attempts", 1),
-            bisect_depth=0,
-        )
+        message = getattr(error, "error_message", None) or str(error)
+        trace = getattr(error, "error_trace", None) or "".join(traceback.format_exception(error))
+        fields = {name: getattr(error, name, 1) for name in ("attempt", "max_attempts")}
+        self._add(self._fragment_id, offset, type_of(error), message, trace, **fields)
 
-    def _add(self, offset: int | None, error_type: str, message: str, trace: str, **more: str | int) -> None:
-        kept_trace = trace if self._count < _FULL_TRACES else None
-        self._records.append(_record(self._spec, self._fragment_id, offset, error_type, message, kept_trace, **more))
+    def add_fragment(self, fragment_id: int, error_type: str, message: str, trace: str) -> None:
+        """Adds an error that ended work on a fragment before one of its rows was computed."""
+        self._add(fragment_id, None, error_type, message, trace)
+
+    def _add(
+        self, fragment_id: int, offset: int | None, error_type: str, message: str, trace: str, **more: str | int
+    ) -> None:
+        spec = self._spec
+        record = {
+            "job_id": spec.job_id,
+            "table_uri": spec.snapshot.uri,
+            "table_version": spec.snapshot.version,
+            "columns": [column for _, column in spec.outputs],
+            "udf_name": spec.key.udf_name,
+            "udf_version": spec.key.udf_version,
+            "input_columns": list(spec.input_names),
+            "fragment_id": fragment_id,
+            "row_address": None if offset is None else fragment_id << 32 | offset,
+            "error_type": error_type,
+            "error_message": message[:_TRACE_CHARS],
+            "error_trace": trace[-_TRACE_CHARS:] if self._count < _FULL_TRACES else None,
+            "timestamp": datetime.now(UTC),
+            **_DEFAULTS,
+            **more,
+        }
+        # The same failure of an attempt that is repeated has the same id.
+        identity = f"{spec.staging.job_id}:{fragment_id}:{offset}:{error_type}:{record['outcome']}"
+        record["error_id"] = hashlib.sha256(identity.encode()).hexdigest()[:32]
+        self._records.append(record)
         self._count += 1
         if len(self._records) >= _HELD_RECORDS:
             self.write()
 
     def write(self) -> None:
-        """Appends what was collected.
-
-        That it cannot be written must not fail the rows that were computed.
-        """
+        """Appends what was collected; where that is refused, the rows that were computed do not fail."""
         records, self._records = self._records, []
-        _append(self._spec, records)
+        try:
+            if records:
+                append_rows(self._spec.snapshot, ERRORS, pa.Table.from_pylist(records, schema=ERRORS.schema))
+        except OSError as error:
+            uri = self._spec.snapshot.uri
+            _LOG.warning("%s error records of %s could not be written: %s", len(records), uri, error)
 
 
 def fail_ranges(
     spec: BackfillSpec, ranges: Sequence[FragmentWork], error: Exception, what: str = ""
 ) -> list[RangeOutcome]:
     """Returns the outcomes of ranges that were not begun, and records the error."""
-    record_ranges(
-        spec,
-        ranges,
-        error_type=_type_name(error),
-        message=f"{what}{error}",
-        trace="".join(traceback.format_exception(error)),
-    )
+    trace = "".join(traceback.format_exception(error))
+    record_ranges(spec, ranges, error_type=type_of(error), message=f"{what}{error}", trace=trace)
     return [
         RangeOutcome(
             fragment_id=one.fragment_id,
@@ -101,7 +109,7 @@ def fail_ranges(
             stop=one.stop,
             assembled=one.assembles,
             error=f"{what}{error}",
-            error_type=type(error).__qualname__,
+            error_type=type_of(error),
         )
         for one in ranges
     ]
@@ -110,69 +118,13 @@ def fail_ranges(
 def record_ranges(
     spec: BackfillSpec, ranges: Sequence[FragmentWork], *, error_type: str, message: str, trace: str
 ) -> None:
-    """Records an error that ended ranges before one of their rows was computed, once per fragment.
-
-    Runs anywhere.
-    """
-    fragment_ids = sorted({one.fragment_id for one in ranges})
-    _append(
-        spec,
-        [
-            _record(
-                spec,
-                fragment_id,
-                None,
-                error_type,
-                message,
-                trace if number < _FULL_TRACES else None,
-                outcome="failed",
-                attempt=1,
-                max_attempts=1,
-                bisect_depth=0,
-            )
-            for number, fragment_id in enumerate(fragment_ids)
-        ],
-    )
+    """Records an error that ended ranges before any of their rows was computed, once per fragment."""
+    log = ErrorLog(spec)
+    for fragment_id in sorted({one.fragment_id for one in ranges}):
+        log.add_fragment(fragment_id, error_type, message, trace)
+    log.write()
 
 
-def _record(
-    spec: BackfillSpec,
-    fragment_id: int,
-    offset: int | None,
-    error_type: str,
-    message: str,
-    trace: str | None,
-    **more: str | int,
-) -> dict[str, Any]:
-    # The same failure of an attempt that is repeated has the same id.
-    identity = f"{spec.staging.job_id}:{fragment_id}:{offset}:{error_type}:{more['outcome']}"
-    return {
-        "error_id": hashlib.sha256(identity.encode()).hexdigest()[:32],
-        "job_id": spec.job_id,
-        "table_uri": spec.snapshot.uri,
-        "table_version": spec.snapshot.version,
-        "columns": [column for _, column in spec.outputs],
-        "udf_name": spec.key.udf_name,
-        "udf_version": spec.key.udf_version,
-        "input_columns": list(spec.input_names),
-        "fragment_id": fragment_id,
-        "row_address": None if offset is None else fragment_id << 32 | offset,
-        "error_type": error_type,
-        "error_message": message[:_TRACE_CHARS],
-        "error_trace": None if trace is None else trace[-_TRACE_CHARS:],
-        "timestamp": datetime.now(UTC),
-        **more,
-    }
-
-
-def _append(spec: BackfillSpec, records: list[dict[str, Any]]) -> None:
-    if not records:
-        return
-    try:
-        append_rows(spec.snapshot, ERRORS, pa.Table.from_pylist(records, schema=ERRORS.schema))
-    except OSError as error:
-        _LOG.warning("%s error records of %s could not be written: %s", len(records), spec.snapshot.uri, error)
-
-
-def _type_name(error: Exception) -> str:
-    return f"{type(error).__module__}.{type(error).__qualname__}"
+def type_of(error: Exception) -> str:
+    """Returns the qualified name of an error's class; the one that a UDF raised, where it was that."""
+    return getattr(error, "error_type", None) or f"{type(error).__module__}.{type(error).__qualname__}"

@@ -1,20 +1,22 @@
 """Messages between the driver and the tasks of a backfill: plain values.
 
-Answers have a JSON form, because a task also leaves them in the table's store while it runs, and
-nothing that lies in a store is unpickled.
+Answers are JSON, because a task also leaves them in the table's store while it runs, and nothing
+that lies in a store is unpickled.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import operator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Literal
 
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
 from lance_spark.rows.input_reader import BlobReadStrategy
+from lance_spark.rows.merge import Moved
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
@@ -108,16 +110,26 @@ class BackfillSpec:
 
     @property
     def lineage_after(self) -> int | None:
-        """Version from which on compactions are followed to find what was computed before.
-
-        None where there is nothing.
-        """
+        """Version from which on compactions are followed, if anything was computed before."""
         return min(self.bases, default=None)
 
     @property
     def recomputes(self) -> bool:
-        """Whether rows with a value are selected without a filter, but for those that are known to be up to date."""
+        """Whether rows with a value are selected too, unless they are known to be up to date."""
         return self.redefined or self.stale
+
+    @property
+    def calls_filtered(self) -> bool:
+        """Whether every row that the user's filter matches is called, whatever is known of it."""
+        return self.where is not None and not self.stale
+
+    def is_served_by(self, job_id: str) -> bool:
+        """Tells whether all results of a job stand for a call.
+
+        Without a filter those of any job do. With one only those of the jobs that this one goes on
+        with do; of another job's, values serve rows that have none and were not computed as NULL.
+        """
+        return not self.calls_filtered or job_id in self.serving_jobs
 
     @property
     def input_names(self) -> tuple[str, ...]:
@@ -131,23 +143,43 @@ class BackfillSpec:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DoneRows:
-    """What is known of a fragment's rows, and still true: this UDF computed them from these inputs, and the table has these values.
+class FragmentRows:
+    """What is known of some rows of a fragment.
 
     Attributes:
-        computed: Rows that have a value of this UDF version, NULL results included.
+        computed: Rows with a value of this UDF version, NULL results included.
         nulls: Those of them whose value is NULL.
+        failed: Rows that have none: a policy skipped them, they killed their process, or their
+            inputs changed after an earlier round.
+        own: Those of `computed` that this job computed or took over; the others had their value
+            before.
         skip: Rows that are not to be selected although the filter selects them.
     """
 
     computed: RowSet = field(default_factory=RowSet.empty)
     nulls: RowSet = field(default_factory=RowSet.empty)
+    failed: RowSet = field(default_factory=RowSet.empty)
+    own: RowSet = field(default_factory=RowSet.empty)
     skip: RowSet = field(default_factory=RowSet.empty)
 
-    def __or__(self, other: DoneRows) -> DoneRows:
-        return DoneRows(
-            computed=self.computed | other.computed, nulls=self.nulls | other.nulls, skip=self.skip | other.skip
-        )
+    def __or__(self, other: FragmentRows) -> FragmentRows:
+        return FragmentRows(**{name: rows | getattr(other, name) for name, rows in self._sets()})
+
+    def through(self, moved: Moved) -> FragmentRows:
+        """Returns the rows of them that are still there, as they are numbered now."""
+        return FragmentRows(**{name: moved.new_rows(rows) for name, rows in self._sets()})
+
+    def to_json(self) -> dict[str, str]:
+        """Returns the sets as text."""
+        return {name: rows.to_text() for name, rows in self._sets()}
+
+    @staticmethod
+    def from_json(values: Mapping[str, str]) -> FragmentRows:
+        """Reads them back."""
+        return FragmentRows(**{name: RowSet.from_text(text) for name, text in values.items()})
+
+    def _sets(self) -> list[tuple[str, RowSet]]:
+        return [(one.name, getattr(self, one.name)) for one in dataclasses.fields(self)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,18 +193,24 @@ class FragmentWork:
         ranges: All ranges that the fragment is cut into, as pairs of start and stop.
         done: What is known of rows that were computed before.
         search: Whether there may be checkpoints of the fragment.
-        assembles: Whether it is the whole fragment, after all of its ranges have left checkpoints.
-        failed: Rows that have had their call in this round, and failed.
+        selected: Of the whole fragment, after all of its ranges have left checkpoints: the rows
+            that they have selected.
+        failed: Those of them that have had their call, and failed.
     """
 
     fragment_id: int
     start: int
     stop: int
     ranges: tuple[tuple[int, int], ...]
-    done: DoneRows
+    done: FragmentRows
     search: bool
-    assembles: bool = False
+    selected: RowSet | None = None
     failed: RowSet = field(default_factory=RowSet.empty)
+
+    @property
+    def assembles(self) -> bool:
+        """Whether it is the whole fragment, after all of its ranges."""
+        return self.selected is not None
 
     @property
     def key(self) -> tuple[int, int, bool]:
@@ -201,21 +239,39 @@ class Task:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FragmentRows:
-    """Which rows of a fragment were given a value, or failed.
+class RowCounts:
+    """How many rows; sums over ranges and rounds.
 
     Attributes:
-        computed: Rows with a value of this UDF version, NULL results included.
-        nulls: Those of them whose value is NULL.
-        failed: Rows that were skipped by a policy, or that killed their process.
-        own: Those of `computed` that this job computed or took over; the others had their value
-            before.
+        selected: Rows that were selected, each once: but for those that an earlier round has
+            computed.
+        valued: Those of them that got a value.
+        reused: Those of them whose value an earlier run had left.
+        skipped: Rows that a policy skipped.
+        crashed: Rows that killed their process.
+        carried: Rows of follow-up rounds whose value an earlier round had computed.
+        recomputed: Rows of follow-up rounds that were computed once more.
+        nulled: Rows of follow-up rounds that were left NULL because their inputs had changed.
     """
 
-    computed: RowSet = field(default_factory=RowSet.empty)
-    nulls: RowSet = field(default_factory=RowSet.empty)
-    failed: RowSet = field(default_factory=RowSet.empty)
-    own: RowSet = field(default_factory=RowSet.empty)
+    selected: int = 0
+    valued: int = 0
+    reused: int = 0
+    skipped: int = 0
+    crashed: int = 0
+    carried: int = 0
+    recomputed: int = 0
+    nulled: int = 0
+
+    def __add__(self, other: RowCounts) -> RowCounts:
+        return self._with(other, operator.add)
+
+    def __sub__(self, other: RowCounts) -> RowCounts:
+        return self._with(other, operator.sub)
+
+    def _with(self, other: RowCounts, act: Callable[[int, int], int]) -> RowCounts:
+        names = [one.name for one in dataclasses.fields(self)]
+        return RowCounts(**{name: act(getattr(self, name), getattr(other, name)) for name in names})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -226,24 +282,18 @@ class RangeOutcome:
         fragment_id: Id of the fragment.
         start: First row of the range.
         stop: Row after the last.
-        assembled: Whether it is the whole fragment, after all of its ranges; then `computed` counts
-            only calls made anew.
-        selected: Rows of the range that were selected, but for those that an earlier round has
-            computed.
-        computed: Rows for which the UDF was called and returned.
-        reused: Of the selected rows those that checkpoints served.
-        skipped: Rows that a policy skipped.
-        crashed: Rows that killed their process.
-        carried: Rows that an earlier round has computed, and whose value was put into a new column
-            file.
-        recomputed: Those of `computed` that an earlier round has computed from other inputs.
-        nulled: Rows that are NULL because their inputs changed after an earlier round.
+        assembled: Whether it is the whole fragment, after all of its ranges, which have answered
+            for its rows; then `counts` are of skipped and crashed rows only.
+        calls: Rows for which the UDF was called and returned.
         retries: Calls that were tried again.
+        counts: What was done.
         seconds: Time per stage.
         file: Name of the fragment's column file.
         file_bytes: Its size.
         source: Identity of the fragment's inputs.
-        rows: The fragment's rows, where it is complete; of one of several ranges, its failed rows.
+        rows: What is known of the fragment's rows from now on.
+        selected: Of one of several ranges: the rows that a file of the fragment has to have.
+        failed: Those of them that failed.
         complete: Whether the whole fragment is done; without a file there was nothing to write.
         inherited: Whether `rows` says more than the records of the fragment do, because rows were
             followed from older versions.
@@ -256,20 +306,16 @@ class RangeOutcome:
     start: int
     stop: int
     assembled: bool = False
-    selected: int = 0
-    computed: int = 0
-    reused: int = 0
-    skipped: int = 0
-    crashed: int = 0
-    carried: int = 0
-    recomputed: int = 0
-    nulled: int = 0
+    calls: int = 0
     retries: int = 0
+    counts: RowCounts = RowCounts()
     seconds: Mapping[str, float] = field(default_factory=dict)
     file: str | None = None
     file_bytes: int | None = None
     source: str = ""
     rows: FragmentRows = field(default_factory=FragmentRows)
+    selected: RowSet = field(default_factory=RowSet.empty)
+    failed: RowSet = field(default_factory=RowSet.empty)
     complete: bool = False
     inherited: bool = False
     checkpoints: bool = False
@@ -281,30 +327,32 @@ class RangeOutcome:
         """The key of its work."""
         return self.fragment_id, self.start, self.assembled
 
-    @property
-    def has_effect(self) -> bool:
-        """Tells whether the range has anything to write."""
-        return bool(self.computed or self.reused or self.carried or self.nulled or self.rows.failed)
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the form that is kept in the store."""
-        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-        values["seconds"] = dict(self.seconds)
-        values["rows"] = {f.name: getattr(self.rows, f.name).to_text() for f in dataclasses.fields(self.rows)}
-        return values
-
-    @staticmethod
-    def from_json(values: Mapping[str, Any]) -> RangeOutcome:
-        """Reads it back."""
-        rows = FragmentRows(**{name: RowSet.from_text(text) for name, text in values["rows"].items()})
-        return RangeOutcome(**{**values, "rows": rows})
-
 
 def dump_outcomes(outcomes: list[RangeOutcome]) -> bytes:
-    """Returns outcomes as bytes."""
-    return json.dumps([outcome.to_json() for outcome in outcomes]).encode()
+    """Returns outcomes as JSON."""
+
+    def form(value: object) -> object:
+        if isinstance(value, RowSet):
+            return value.to_text()
+        if isinstance(value, FragmentRows):
+            return value.to_json()
+        return dataclasses.asdict(value) if isinstance(value, RowCounts) else value
+
+    fields = dataclasses.fields(RangeOutcome)
+    return json.dumps([{f.name: form(getattr(one, f.name)) for f in fields} for one in outcomes]).encode()
 
 
 def load_outcomes(payload: bytes) -> list[RangeOutcome]:
     """Reads outcomes back."""
-    return [RangeOutcome.from_json(values) for values in json.loads(payload)]
+    return [
+        RangeOutcome(
+            **values
+            | {
+                "counts": RowCounts(**values["counts"]),
+                "rows": FragmentRows.from_json(values["rows"]),
+                "selected": RowSet.from_text(values["selected"]),
+                "failed": RowSet.from_text(values["failed"]),
+            }
+        )
+        for values in json.loads(payload)
+    ]

@@ -12,7 +12,7 @@ import pytest
 import lance_spark
 from lance_spark.backfill.driver import scheduler as cluster_module
 from lance_spark.backfill.driver.scheduler import Lost, Scheduler
-from lance_spark.backfill.task.messages import DoneRows, FragmentWork, RangeOutcome, Task, dump_outcomes
+from lance_spark.backfill.task.messages import FragmentRows, FragmentWork, RangeOutcome, Task, dump_outcomes
 from tests.support.inline_jobs import (
     Lab,
 )
@@ -45,7 +45,7 @@ def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pyte
     tasks = [
         Task(
             number=i,
-            work=(FragmentWork(fragment_id=i, start=0, stop=1, ranges=((0, 1),), done=DoneRows(), search=False),),
+            work=(FragmentWork(fragment_id=i, start=0, stop=1, ranges=((0, 1),), done=FragmentRows(), search=False),),
         )
         for i in range(1000)
     ]

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import LongType
 
 from lance_spark.rows import merge as pieces
-from lance_spark.rows.merge import Chunk, FilePiece, chained, merge
+from lance_spark.rows.merge import Chunk, FilePiece, NullPiece, chained, merge
 from tests.lance_spark.write.backfills import Backfill, column, computed, snapshot_rows
 
 
@@ -54,8 +54,7 @@ def test_a_row_of_several_streams_comes_once_for_each_in_one_chunk(rows: list[se
 @given(st.lists(st.tuples(st.integers(0, 100), st.integers(0, 30)), max_size=40))
 def test_pieces_of_a_chain_come_one_after_the_other(spans: list[tuple[int, int]]) -> None:
     given_pieces = [
-        FilePiece(offsets=np.array(sorted({start, start + length})), at=np.array([0]), file="", outputs=())
-        for start, length in spans
+        NullPiece(offsets=np.array(sorted({start, start + length})), type=pa.null()) for start, length in spans
     ]
     chains = chained(given_pieces)
     assert sorted(map(id, (one for chain in chains for one in chain))) == sorted(map(id, given_pieces))
