@@ -7,7 +7,7 @@ name is that of the row's input at the end, and each row of the snapshot is comp
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -16,6 +16,8 @@ from tests.lance_spark.conflicts.others import (
     ROWS,
     STEP,
     Act,
+    add_target,
+    add_target_with_values,
     append,
     backfill_another,
     cast_input,
@@ -81,20 +83,24 @@ class Done:
 
     Attributes:
         calls: Calls of the UDF beside one for each row of the snapshot, by `x`.
+        uncalled: The `x` of rows of the snapshot for which there was no call, as their input was another one before.
         null: Ids of rows without a value. The next job calls for them, and for no others.
         old: Ids of rows that have what they had before the write.
         given: Values of others, by id, which stay.
         column: Name of the target at the end.
         next: What the next job is refused with, as a regular expression; empty where it is not.
+        fragments_gone: Fragments that the result of a write says are gone; None where that does not matter.
         counters: Counters of the result.
     """
 
     calls: tuple[int, ...] = ()
+    uncalled: tuple[int, ...] = ()
     null: tuple[int, ...] = ()
     old: tuple[int, ...] = ()
     given: Mapping[int, int] = field(default_factory=dict)
     column: str = "v"
     next: str = ""
+    fragments_gone: tuple[int, ...] | None = None
     counters: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -105,10 +111,14 @@ class Refused:
     Attributes:
         error: Its type.
         said: A regular expression that its message has.
+        fragments: Fragments that it names; None where they do not matter.
+        dated: Whether it says which version was in the way, and when it was made.
     """
 
     error: type[LanceSparkError]
     said: str
+    fragments: tuple[int, ...] | None = None
+    dated: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,8 +153,13 @@ def done(*, carried: int = 0, recomputed: int = 0, nulled: int = 0, gone: int = 
     return Done(counters=dict(zip(names, (carried, recomputed, nulled, gone, new), strict=True)), **more)
 
 
-def refused(said: str, error: type[LanceSparkError] = CommitImpossibleError) -> Refused:
-    return Refused(error=error, said=said)
+def refused(said: str, error: type[LanceSparkError] = CommitImpossibleError, **more: Any) -> Refused:
+    return Refused(error=error, said=said, **more)
+
+
+def conflict(said: str, **more: Any) -> Refused:
+    """Returns what is raised where the same may be tried again."""
+    return Refused(error=CommitConflictError, said=said, **more)
 
 
 STABLE, ADDRESSES, BOTH = (True,), (False,), (True, False)
@@ -185,6 +200,7 @@ REWRITE_OTHER_AND_CLEAN_UP = one_after_another(rewrite_other, append, clean_up)
 COMPACT_AND_CLEAN_UP = one_after_another(compact, clean_up)
 COMPACT_AND_CLEAN_UP_ALL = one_after_another(compact, clean_up_all)
 UPDATE_INPUT_AND_CLEAN_UP = one_after_another(update_input, clean_up)
+UPDATE_COMPACT_AND_CLEAN_UP = one_after_another(update_input, compact, clean_up)
 UPDATE_OTHER_AND_CLEAN_UP = one_after_another(update_other, clean_up)
 REWRITE_AND_CLEAN_UP = one_after_another(rewrite_input, clean_up)
 
@@ -288,6 +304,9 @@ JOBS: tuple[Case, ...] = (
     Case(COMPACT_AND_CLEAN_UP_ALL,  "between",  BOTH,      done(recomputed=40, calls=ALL[:30])),
     Case(COMPACT_AND_CLEAN_UP_ALL,  "staged slipped", BOTH, done(calls=ALL)),
     Case(UPDATE_INPUT_AND_CLEAN_UP, ANY,        BOTH,      done(recomputed=3, calls=UPDATED_CALLS)),
+    Case(UPDATE_COMPACT_AND_CLEAN_UP, "before", BOTH,      done(calls=(*range(5), *range(6, 10), *UPDATED_CALLS), uncalled=(25, 35))),
+    Case(UPDATE_COMPACT_AND_CLEAN_UP, "between", BOTH,     done(recomputed=40, calls=(*(x for x in ALL[:30] if x not in UPDATED), *UPDATED_CALLS), uncalled=(35,))),
+    Case(UPDATE_COMPACT_AND_CLEAN_UP, "staged slipped", BOTH, done(calls=(*(x for x in ALL if x not in UPDATED), *UPDATED_CALLS))),
     Case(UPDATE_OTHER_AND_CLEAN_UP, ANY,        BOTH,      done(recomputed=5, calls=MOVED)),
     # What cannot be applied any more
     Case(drop_target,               ANY,        BOTH,      refused(r"Project|drop")),
@@ -297,4 +316,123 @@ JOBS: tuple[Case, ...] = (
     Case(restore_past,              ANY,        BOTH,      refused(r"Restore|restored")),
     Case(cast_input_and_rename,     ANY,        BOTH,      refused(r"input column 'x'.*another name.*run the backfill again")),
 )
+
+ALWAYS = "before slipped adding"
+SEEN = "before adding"
+"""The committer sees what was done before it commits values."""
+EXISTING, TOKEN = "ours theirs", "new ours"
+ERROR = {"on_stale": "error"}
+TWO_INPUTS = {"input_columns": "x,y"}
+SMALL = {"carry_over_max_bytes": "16"}
+CLEANED = r"clean.*(again|tag)"
+TAKEN_BACK = rf"(?s)(?=.*taken back).*{CLEANED}"
+UNKNOWN = r"whether it was made anew is not known any more"
+
+WRITES: tuple[Case, ...] = (
+    # what another writer does      when        row ids    what becomes of a DataFrame write
+    # New rows, other columns, settings
+    Case(append,                    SEEN,       BOTH,      done(new=2, null=NEW)),
+    Case(append,                    "slipped",  BOTH,      done(null=NEW)),
+    Case(insert_only,               SEEN,       BOTH,      done(new=2, null=NEW)),
+    Case(insert_only,               "slipped",  BOTH,      done(null=NEW)),
+    Case(change_columns,            ALWAYS,     BOTH,      done()),
+    Case(change_settings,           ALWAYS,     BOTH,      done()),
+    Case(index_target,              "before slipped", BOTH, done(), columns=EXISTING),
+    Case(rewrite_other,             ALWAYS,     BOTH,      done()),
+    Case(rewrite_other,             ALWAYS,     BOTH,      done(carried=18, nulled=2, null=REWRITTEN), TWO_INPUTS),
+    Case(backfill_another,          ALWAYS,     BOTH,      done()),
+    Case(rename_target,             "before",   BOTH,      conflict("renamed to 'w'"), columns=EXISTING),
+    Case(rename_target,             "slipped",  BOTH,      done(column="w"), columns=EXISTING),
+    Case(add_target,                SEEN,       BOTH,      conflict("by a concurrent writer"), columns="new"),
+    Case(add_target_with_values,    SEEN,       BOTH,      conflict("by a concurrent writer"), columns="new"),
+    # Deletions and restores
+    Case(delete_rows,               SEEN,       BOTH,      done(gone=4)),
+    Case(delete_rows,               "slipped",  BOTH,      done()),
+    Case(delete_fragment,           ALWAYS,     BOTH,      done(gone=10, fragments_gone=(3,))),
+    Case(delete_and_add_column,     ALWAYS,     BOTH,      done(gone=5)),
+    Case(restore_kept,              ALWAYS,     BOTH,      done()),
+    Case(restore_there_and_back,    ALWAYS,     BOTH,      done(), columns=TOKEN),
+    Case(restore_there_and_back,    "before slipped", BOTH, refused("it may be another one .Restore"), columns="theirs"),
+    # Updates, which move rows
+    Case(update_other,              ALWAYS,     STABLE,    done(carried=5)),
+    Case(update_other,              ALWAYS,     ADDRESSES, done(gone=5, new=5, old=MOVED)),
+    Case(update_other,              ALWAYS,     STABLE,    done(carried=5), ERROR),
+    Case(update_other,              ALWAYS,     STABLE,    done(nulled=5, null=MOVED), TWO_INPUTS),
+    Case(update_input,              ALWAYS,     STABLE,    done(nulled=3, null=UPDATED)),
+    Case(update_input,              ALWAYS,     ADDRESSES, done(gone=3, new=3, old=UPDATED)),
+    Case(update_input,              ALWAYS,     STABLE,    conflict("input", fragments=(4,)), ERROR),
+    Case(update_input_and_target,   "before slipped", STABLE, done(nulled=1, gone=2, null=(25,), given={5: -777, 35: -777}), columns=EXISTING),
+    Case(update_input_and_target,   "before slipped", ADDRESSES, done(gone=3, new=3, old=(25,), given={5: -777, 35: -777}), columns=EXISTING),
+    Case(update_input_and_delete,   ALWAYS,     STABLE,    done(nulled=1, gone=3, null=(25,))),
+    Case(update_input_and_delete,   ALWAYS,     ADDRESSES, done(gone=4, new=1, old=(25,))),
+    Case(UPDATE_TWICE,              ALWAYS,     STABLE,    done(nulled=3, null=UPDATED)),
+    Case(UPDATE_TWICE,              ALWAYS,     ADDRESSES, done(gone=3, new=3, old=UPDATED)),
+    Case(upsert,                    ALWAYS,     STABLE,    done(carried=2, nulled=2, new=1, null=(5, 25, 1000))),
+    Case(upsert,                    ALWAYS,     ADDRESSES, done(gone=4, new=5, old=(5, 6, 25, 36), null=(1000,))),
+    # Compactions
+    Case(compact,                   ALWAYS,     BOTH,      done(carried=40)),
+    Case(compact,                   "before slipped", BOTH, conflict("carry_over_max_bytes allows 16.* write again", fragments=(4,)), SMALL),
+    Case(compact_deferred,          ALWAYS,     ADDRESSES, done(carried=40)),
+    Case(compact_in_rounds,         ALWAYS,     BOTH,      done(carried=33, gone=7)),
+    Case(DELETE_AND_COMPACT,        ALWAYS,     BOTH,      done(carried=36, gone=4)),
+    Case(COMPACT_AND_DELETE,        ALWAYS,     BOTH,      done(carried=36, gone=4)),
+    Case(APPEND_AND_COMPACT,        ALWAYS,     BOTH,      done(carried=40, new=2, null=NEW)),
+    Case(compact_and_update,        ALWAYS,     STABLE,    done(carried=37, nulled=3, null=UPDATED)),
+    Case(compact_and_update,        ALWAYS,     ADDRESSES, done(carried=35, gone=5, new=5, old=MOVED)),
+    # Inputs that are written in place, cast or dropped
+    Case(rewrite_input,             ALWAYS,     BOTH,      done(carried=18, nulled=2, null=REWRITTEN)),
+    Case(rewrite_input,             "before",   BOTH,      conflict("input", fragments=(0,)), ERROR),
+    Case(rewrite_input,             "slipped",  BOTH,      conflict("input.*taken back", fragments=(0, 3)), ERROR),
+    Case(rewrite_input_as_it_was,   ALWAYS,     BOTH,      done(carried=30)),
+    Case(rewrite_input_like_another, ALWAYS,    BOTH,      done(carried=18, nulled=2, null=REWRITTEN)),
+    Case(REWRITE_AND_COMPACT,       ALWAYS,     BOTH,      done(carried=38, nulled=2, null=REWRITTEN)),
+    Case(REWRITE_UPDATE_AND_COMPACT, ALWAYS,    STABLE,    done(carried=38, nulled=2, null=REWRITTEN)),
+    Case(REWRITE_UPDATE_AND_COMPACT, ALWAYS,    ADDRESSES, done(carried=35, gone=5, new=5, old=MOVED)),
+    Case(COMPACT_AND_REWRITE,       ALWAYS,     BOTH,      done(carried=38, nulled=2, null=REWRITTEN)),
+    Case(rewrite_and_compact_the_first, ALWAYS, BOTH,      done(carried=19, nulled=1, null=(5,))),
+    Case(compact_the_first_and_rewrite, ALWAYS, BOTH,      done(carried=19, nulled=1, null=(5,))),
+    Case(cast_input,                ALWAYS,     BOTH,      done(nulled=40, null=ALL)),
+    Case(rewrite_input_and_cast,    ALWAYS,     BOTH,      done(nulled=40, null=ALL)),
+    Case(cast_input_and_rename,     ALWAYS,     BOTH,      refused("input column 'x'.*another name")),
+    Case(drop_input,                ALWAYS,     BOTH,      done()),
+    # The target, written in place: what is written wins
+    Case(rewrite_target,            "before slipped", BOTH, done(carried=20), columns=EXISTING),
+    Case(rewrite_target_with_null,  "before slipped", BOTH, done(carried=20), columns=EXISTING),
+    Case(REWRITE_TARGET_AND_COMPACT, "before slipped", BOTH, done(carried=40), columns=EXISTING),
+    # Cleanups: where history is gone, and rows may have moved, nothing is committed
+    Case(clean_up,                  ALWAYS,     BOTH,      done()),
+    Case(clean_up_ours,             ALWAYS,     BOTH,      done()),
+    Case(DELETE_AND_CLEAN_UP,       "before",   BOTH,      done(gone=4), columns=TOKEN),
+    Case(DELETE_AND_CLEAN_UP,       "slipped",  BOTH,      done(), columns=TOKEN),
+    Case(APPEND_CHANGE_AND_CLEAN_UP, "before",  BOTH,      done(null=NEW), columns=TOKEN),
+    Case(APPEND_CHANGE_AND_CLEAN_UP, "slipped", BOTH,      conflict(TAKEN_BACK), columns=TOKEN),
+    Case(REWRITE_OTHER_AND_CLEAN_UP, "before",  BOTH,      done(null=NEW), columns=TOKEN),
+    Case(REWRITE_OTHER_AND_CLEAN_UP, "slipped", BOTH,      conflict(TAKEN_BACK), columns=TOKEN),
+    Case(COMPACT_AND_CLEAN_UP,      "before slipped", BOTH, refused(CLEANED, dated=False), columns=TOKEN),
+    Case(UPDATE_OTHER_AND_CLEAN_UP, "before",   BOTH,      refused(CLEANED, dated=False), columns=TOKEN),
+    Case(UPDATE_OTHER_AND_CLEAN_UP, "slipped",  BOTH,      conflict(TAKEN_BACK), columns=TOKEN),
+    Case(UPDATE_INPUT_AND_CLEAN_UP, "before",   BOTH,      refused(CLEANED, dated=False), columns=TOKEN),
+    Case(UPDATE_INPUT_AND_CLEAN_UP, "slipped",  BOTH,      conflict(TAKEN_BACK), columns=TOKEN),
+    Case(REWRITE_AND_CLEAN_UP,      "before",   BOTH,      refused(CLEANED, dated=False), columns=TOKEN),
+    Case(REWRITE_AND_CLEAN_UP,      "slipped",  BOTH,      conflict(TAKEN_BACK), columns=TOKEN),
+    Case(DELETE_AND_CLEAN_UP,       "before",   BOTH,      refused(UNKNOWN, dated=False), columns="theirs"),
+    Case(DELETE_AND_CLEAN_UP,       "slipped",  BOTH,      conflict(UNKNOWN), columns="theirs"),
+    # What cannot be applied any more
+    Case(drop_target,               "before slipped", BOTH, refused(r"column 'v': it was dropped .Project"), columns=EXISTING),
+    Case(drop_and_reuse_id,         "before slipped", BOTH, refused(r"column 'v'.*Project"), columns=EXISTING),
+    Case(cast_target,               "before slipped", BOTH, refused(r"its type changed from int64 to int32"), columns=EXISTING),
+    Case(overwrite,                 ALWAYS,     BOTH,      refused(r"Overwrite at version")),
+    Case(restore_past,              "before slipped", BOTH, refused(r"Restore at version"), columns=EXISTING),
+    Case(restore_past,              SEEN,       BOTH,      done(), columns="new"),
+)
 # fmt: on
+
+
+def case_of(table: tuple[Case, ...], act: Act, moment: Moment, *, stable: bool) -> Case:
+    """Returns the row that says what becomes of a job or a write without options."""
+    (case,) = (
+        case
+        for case in table
+        if case.act is act and moment in case.moments.split() and stable in case.stable and not case.options
+    )
+    return case

@@ -17,7 +17,6 @@ from typing import Any
 
 import lance
 import pyarrow as pa
-
 from pyspark.sql.types import LongType
 
 import lance_spark
@@ -207,6 +206,14 @@ def drop_and_reuse_id(uri: str) -> None:
     lance.dataset(uri).add_columns(pa.schema([("innocent", pa.int64())]))
 
 
+def add_target(uri: str) -> None:
+    lance.dataset(uri).add_columns(pa.schema([("v", pa.int64())]))
+
+
+def add_target_with_values(uri: str) -> None:
+    lance.dataset(uri).add_columns({"v": "id"})
+
+
 def cast_target(uri: str) -> None:
     lance.dataset(uri).alter_columns({"path": "v", "data_type": pa.int32()})
 
@@ -367,9 +374,9 @@ class Others:
         return cls(rows=work_of_others(uri), columns=columns, settings=settings)
 
     def x(self, row: int) -> int:
-        """Returns the input of a row, under whatever name."""
+        """Returns the input of a row, under whatever name; its id where the input was dropped."""
         values = self.rows[row]
-        value: int = next(values[name] for name in INPUT_NAMES if name in values)
+        value: int = next(values[name] for name in (*INPUT_NAMES, "id") if name in values)
         return value
 
 

@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.errors import CommitConflictError, CommitImpossibleError, LanceSparkError
-from tests.lance_spark.conflicts.cases import Case, Column, Moment, Refused
+from tests.lance_spark.conflicts.cases import Case, Column, Done, Moment, Refused
 from tests.lance_spark.conflicts.jobs import slipping_in
 from tests.lance_spark.conflicts.others import (
     ROWS,
@@ -24,6 +24,7 @@ from tests.lance_spark.conflicts.others import (
     Others,
     assert_indexes_agree,
     assert_says_what_happened,
+    cast_target,
     column,
     make_table,
     unused_files,
@@ -76,7 +77,7 @@ class Written:
         assert column(self.path, name) == {i: changed[i] if i in changed else ours(now.x(i)) for i in now.rows}
         assert_indexes_agree(self.path, name)
         assert orphans(self.path) == set() and unused_files(self.path) == set()
-        assert last_commit(self.path) == result
+        assert last_commit(self.path) == result or not result.fragments
         assert result.version == lance.dataset(self.path).version
         assert result.rows + result.rows_gone + result.rows_nulled == rows
 
@@ -140,14 +141,19 @@ def _slipping_in_before_the_column(uri: str, act: Act) -> Iterator[None]:
 
 def check_case(path: str, case: Case, moment: Moment, *, stable: bool, layout: Layout, kind: Column) -> None:
     """Writes beside a row of the table of conflicts, and asserts what the row says."""
-    make(path, stable=stable, kind=kind, indexed=True)
+    make(path, stable=stable, kind=kind, indexed=case.act is not cast_target)
     if isinstance(case.expected, Refused):
         refused(path, case.act, moment, case.expected, layout=layout, options=case.options)
         return
-    done = case.expected
-    counters = {name: number for name, number in done.counters.items() if name != "rows_recomputed"}
     written = write_while(path, case.act, moment, layout=layout, options=case.options)
+    check_done(written, case.expected, kind)
+
+
+def check_done(written: Written, done: Done, kind: Column) -> None:
+    """Asserts what a row of the table says of a write that has ended well."""
+    counters = {name: number for name, number in done.counters.items() if name != "rows_recomputed"}
     assert written.counted(*counters) == counters
+    assert done.fragments_gone in (None, written.result.fragments_gone)
     before = {i: old(i) if kind == "ours" else None for i in done.old}
     written.check({**dict.fromkeys(done.null), **before, **done.given}, name=done.column)
 
@@ -170,7 +176,10 @@ def refused(path: str, act: Act, moment: Moment, refused: Refused, **more: Any) 
     assert [Others.at(path), head.to_table().to_pylist()] == left
     assert orphans(path) == set() and unused_files(path) == set()
     assert caught.value.retryable == issubclass(refused.error, CommitConflictError)
+    if refused.fragments is not None:
+        assert isinstance(caught.value, CommitConflictError) and caught.value.fragments == refused.fragments
     if refused.error is CommitImpossibleError:
         assert head.version == versions[1], "something was committed"
+    if refused.error is CommitImpossibleError and refused.dated:
         assert_says_what_happened(str(caught.value), path, range(versions[0] + 1, versions[1] + 1))
     return caught.value
