@@ -117,6 +117,51 @@ def without_spark(folder: Path) -> Iterator[Lab]:
         yield Lab(folder)
 
 
+def inline_tasks() -> contextlib.AbstractContextManager[object]:
+    """Has tasks of jobs run in this process."""
+    return patch.object(job, "Scheduler", InlineScheduler)
+
+
+def open_table(uri: str) -> Table:
+    """Opens a table whose jobs need no Spark."""
+    session: Any = NoSpark()
+    return Table(DatasetRef.at(uri), "t", lambda: session, query_spark=lambda: session, progress=False)
+
+
+@contextlib.contextmanager
+def acting(uri: str, row: int, *acts: Callable[[], object]) -> Iterator[None]:
+    """Lets something happen in calls of a UDF for a row: the first act in the first call, and so on.
+
+    What an act raises is raised here: a job would take it for an error of the UDF.
+    """
+    errors: list[BaseException] = []
+
+    def noting(act: Callable[[], object]) -> Callable[[], object]:
+        def noted() -> None:
+            try:
+                act()
+            except BaseException as error:
+                errors.append(error)
+                raise
+
+        return noted
+
+    ACTS.setdefault(uri, {})[row] = [noting(act) for act in acts]
+    try:
+        yield
+    finally:
+        ACTS[uri].pop(row, None)
+        if errors:
+            raise errors[0]
+
+
+def act_at(uri: str, row: int) -> None:
+    """Does what is to happen in this call of a UDF for a row."""
+    acts = ACTS.get(uri, {}).get(row)
+    if acts:
+        acts.pop(0)()
+
+
 class Lab:
     """A folder with one table and the log of a UDF."""
 
@@ -130,8 +175,7 @@ class Lab:
         return self.table()
 
     def table(self) -> Table:
-        session: Any = NoSpark()
-        return Table(DatasetRef.at(self.uri), "t", lambda: session, query_spark=lambda: session, progress=False)
+        return open_table(self.uri)
 
     def at(self, row: int, *acts: Callable[[], object]) -> None:
         """Lets something happen in calls of the UDF for a row: the first act in the first call, and so on."""
@@ -165,13 +209,11 @@ class Lab:
         log, uri = str(self.log), self.uri
 
         def called(row: int) -> None:
-            from tests.support.inline_jobs import ACTS
+            from tests.support.inline_jobs import act_at
 
             with open(log, "a") as file:
                 file.write(f"{row}\n")
-            acts = ACTS.get(uri, {}).get(row)
-            if acts:
-                acts.pop(0)()
+            act_at(uri, row)
 
         return called
 

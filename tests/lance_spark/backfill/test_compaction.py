@@ -49,23 +49,6 @@ stable_or_not = pytest.mark.parametrize("stable", [True, False], ids=["stable", 
 
 
 @stable_or_not
-def test_rows_computed_as_null_are_not_called_after_a_compaction(
-    stable: bool, db: lance_spark.Connection, tmp_path: Path
-):
-    table, log = make(db, stable=stable), tmp_path / "log"
-    table.add_columns({"v": logging_udf(log)})
-    table.backfill("v")
-    assert calls(log) == list(range(ROWS))
-    table.to_lance().delete("id IN (3, 5, 17)")
-    compact(table)
-    version = table.version
-    assert table.backfill("v").status == "DONE"
-    assert calls(log) == []
-    assert table.version == version
-    assert table.plan_backfill("v").total_rows_pending == 0, "the records of the new fragment say it now"
-
-
-@stable_or_not
 def test_a_replaced_udf_computes_all_rows_once_whatever_is_compacted(
     stable: bool, db: lance_spark.Connection, tmp_path: Path
 ):

@@ -211,15 +211,6 @@ def test_files_of_a_job_that_ended_badly_go_with_the_next_that_ends_well(lab: La
     assert unnamed and left == set()
 
 
-def test_files_that_can_never_serve_do_not_stay(lab: Lab):
-    table = make(lab)
-    lab.at(35, lambda: lance.dataset(lab.uri).drop_columns(["v"]))
-    with pytest.raises(lance_spark.CommitImpossibleError, match="dropped"):
-        table.backfill("v", **WHOLE)
-    named = {file.path for f in lance.dataset(lab.uri).get_fragments() for file in f.metadata.files}
-    assert {path.name for path in Path(lab.uri, "data").iterdir()} - named == set()
-
-
 def test_an_error_that_nothing_expects_ends_a_job_with_an_error_of_ours(lab: Lab, monkeypatch: Any):
     table = make(lab)
 

@@ -97,35 +97,6 @@ def test_files_of_a_commit_whose_answer_was_lost_stay(lab: Lab, monkeypatch: pyt
     assert (result.rows_computed, result.fragments_done, wrong(lab.uri)) == (40, 4, [])
 
 
-@pytest.mark.parametrize("compacted", [False, True], ids=["", "compacted"])
-@pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
-def test_inputs_that_changed_are_noticed_though_the_file_of_their_old_values_was_cleaned_up(
-    stable: bool, compacted: bool, lab: Lab
-) -> None:
-    table = make(lab, stable=stable)
-
-    def act() -> None:
-        lance.dataset(lab.uri).update({"x": "x + 1001"}, where="id < 10")
-        if compacted:
-            compact(lab.uri)
-        clean_up(lab.uri)
-
-    lab.at(35, when_committed(lab.uri, act))
-    result = run(table, commit_granularity=1)
-    assert wrong(lab.uri) == []
-    if stable and not compacted:
-        assert (len(lab.calls()), result.rows_recomputed) == (50, 10)
-
-
-def test_a_compaction_and_a_cleanup_beside_commits_cost_a_call_of_each_row_that_moved(lab: Lab) -> None:
-    table = make(lab)
-    lab.at(35, when_committed(lab.uri, lambda: (compact(lab.uri), clean_up(lab.uri))))
-    result = run(table, commit_granularity=1)
-    assert wrong(lab.uri) == []
-    assert set(lab.calls()) == set(range(ROWS)) and len(lab.calls()) <= 2 * ROWS
-    assert (result.status, result.rows_selected, result.rows_gone) == ("DONE", ROWS, 0)
-
-
 def test_what_changed_in_place_before_a_compaction_is_found_by_comparing_where_the_old_version_is_kept(
     lab: Lab,
 ) -> None:
@@ -382,17 +353,3 @@ def test_the_history_is_read_once_however_many_commits_a_job_makes(lab: Lab, mon
     reads.clear()
     assert len(table.backfill("v", commit_granularity=1, task_size=2).versions) == ROWS // 2
     assert len(reads) <= 2 * ROWS // 2, "two per commit, and not two per pair of commits"
-
-
-def test_values_that_were_written_over_ours_in_place_count_as_out_of_date(lab: Lab):
-    table = lab.make(IDS, rows_per_file=20)
-    table.add_columns({"v": lab.udf()})
-    table.backfill("v")
-    lab.rewrite("v", pa.array([-i for i in range(20)]))
-    plan = table.plan_backfill("v")
-    assert (plan.rows_stale, plan.total_rows_pending) == (20, 0)
-    assert table.plan_backfill("v", stale=True).total_rows_pending == 20
-    assert table.backfill("v").rows_stale == 20
-    assert table.backfill("v", stale=True).rows_stale == 0
-    assert table.plan_backfill("v").rows_stale == 0
-    assert values(table, "v") == {i: (i,) for i in range(ROWS)}

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
 
-from tests.lance_spark.conflicts.jobs import Lab
+from tests.lance_spark.conflicts.jobs import Lab, SparkLab
+from tests.support.inline_jobs import inline_tasks
 
 
 @pytest.fixture
-def lab(spark: SparkSession, tmp_path: Path) -> Lab:
-    return Lab(home=tmp_path, spark=spark)
+def lab(tmp_path: Path) -> Iterator[Lab]:
+    """A folder for a table whose jobs run in this process."""
+    with inline_tasks():
+        yield Lab(home=tmp_path)
+
+
+@pytest.fixture
+def spark_lab(spark: SparkSession, tmp_path: Path) -> SparkLab:
+    """A folder for a table whose jobs run on Spark."""
+    return SparkLab(home=tmp_path, spark=spark)
 
 
 @pytest.fixture

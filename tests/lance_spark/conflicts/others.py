@@ -8,13 +8,19 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import lance
 import pyarrow as pa
+from pyspark.sql.types import LongType
+
+import lance_spark
+from tests.lance_spark.write.backfills import Backfill, computed, snapshot_rows
 
 Act = Callable[[str], object]
 """A change; the argument is the table's location."""
@@ -200,6 +206,14 @@ def drop_and_reuse_id(uri: str) -> None:
     lance.dataset(uri).add_columns(pa.schema([("innocent", pa.int64())]))
 
 
+def add_target(uri: str) -> None:
+    lance.dataset(uri).add_columns(pa.schema([("v", pa.int64())]))
+
+
+def add_target_with_values(uri: str) -> None:
+    lance.dataset(uri).add_columns({"v": "id"})
+
+
 def cast_target(uri: str) -> None:
     lance.dataset(uri).alter_columns({"path": "v", "data_type": pa.int32()})
 
@@ -210,6 +224,93 @@ def cast_input(uri: str) -> None:
 
 def cast_input_and_rename(uri: str) -> None:
     lance.dataset(uri).alter_columns({"path": "x", "name": "z", "data_type": pa.int32()})
+
+
+def backfill_another(uri: str) -> None:
+    """Fills another column, by a DataFrame write."""
+    Backfill(uri, "other", LongType()).run(computed(snapshot_rows(uri)))
+
+
+def drop_input(uri: str) -> None:
+    lance.dataset(uri).drop_columns(["x"])
+
+
+def rewrite_input_and_cast(uri: str) -> None:
+    rewrite_input(uri)
+    cast_input(uri)
+
+
+def rewrite_input_as_it_was(uri: str) -> None:
+    rewrite(uri, "x", {5: 5, 25: 25, 35: 35})
+
+
+def rewrite_input_like_another(uri: str) -> None:
+    """Gives rows the input of another row."""
+    rewrite(uri, "x", {5: 7, 35: 7})
+
+
+def rewrite_target_with_null(uri: str) -> None:
+    rewrite(uri, "v", {5: None, 6: None, 35: None})
+
+
+def update_input_and_target(uri: str) -> None:
+    """Moves rows whose input changes, two of them with a value of the other writer's."""
+    lance.dataset(uri).update({"x": f"x + {STEP}", "v": "-777"}, where="id IN (5, 35)")
+    lance.dataset(uri).update({"x": f"x + {STEP}"}, where="id = 25")
+
+
+def update_input_and_delete(uri: str) -> None:
+    update_input(uri)
+    lance.dataset(uri).delete("id IN (5, 35, 36)")
+
+
+def delete_and_add_column(uri: str) -> None:
+    """Deletes before and after a change for which pylance refuses a commit that was built before it."""
+    delete_rows(uri)
+    lance.dataset(uri).add_columns({"late": "y"})
+    lance.dataset(uri).delete("id = 17")
+
+
+def compact_deletions(uri: str) -> None:
+    compact(uri, materialize_deletions_threshold=0.0)
+
+
+def rewrite_and_compact_the_first(uri: str) -> None:
+    """Writes an input in place, and compacts the first two fragments."""
+    rewrite(uri, "x", {5: 5 + STEP})
+    compact(uri, excluded_fragment_ids=[2, 3])
+
+
+def compact_the_first_and_rewrite(uri: str) -> None:
+    compact(uri, excluded_fragment_ids=[2, 3])
+    rewrite(uri, "x", {5: 5 + STEP})
+
+
+def index_target(uri: str) -> None:
+    """Makes an index of the target, or drops it where there is one."""
+    if "of v" in {index.name for index in lance.dataset(uri).describe_indices()}:
+        lance.dataset(uri).drop_index("of v")
+    else:
+        lance.dataset(uri).create_scalar_index("v", "BTREE", name="of v")
+
+
+def delete_table(uri: str) -> None:
+    shutil.move(uri, f"{uri}-gone")
+
+
+def make_table_anew(uri: str) -> None:
+    delete_table(uri)
+    lance.write_dataset(pa.table({"id": [1], "x": [2]}), uri)
+
+
+def clean_up_all(uri: str) -> None:
+    """Removes files that no version names, too."""
+    clean_up(uri, unverified=True)
+
+
+def clean_up_ours(uri: str) -> None:
+    """Removes what jobs of ours have left."""
+    lance_spark.cleanup(uri, older_than=timedelta(days=7))
 
 
 def clean_up(uri: str, *, unverified: bool = False) -> None:
@@ -243,7 +344,50 @@ def assert_says_what_happened(text: str, uri: str, versions: range) -> None:
     assert uri in text and len(text.split(" - ")) >= 3, "what happened - where - what to do"
 
 
-def work_of_others(uri: str, targets: Iterable[str] = ("v", "w")) -> dict[int, dict[str, Any]]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Others:
+    """What a table has of others: everything but the values of the target.
+
+    Attributes:
+        rows: The other columns, and the stable row ids, by id.
+        columns: Names and types of the other columns.
+        settings: Indexes, tags, configuration and metadata, by kind.
+    """
+
+    rows: Mapping[int, Mapping[str, Any]]
+    columns: Mapping[str, str]
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def at(cls, uri: str) -> Others:
+        """Returns what the latest version has; nothing where there is no table."""
+        if not Path(uri, "_versions").exists():
+            return cls(rows={}, columns={}, settings={})
+        head = lance.dataset(uri)
+        settings = {
+            "indexes": {index.name for index in head.describe_indices()},
+            "tags": set(head.tags.list()),
+            "config": dict(head.config()),
+            "metadata": dict(head.metadata),
+        }
+        columns = {field.name: str(field.type) for field in head.schema if field.name not in TARGETS}
+        return cls(rows=work_of_others(uri), columns=columns, settings=settings)
+
+    def x(self, row: int) -> int:
+        """Returns the input of a row, under whatever name; its id where the input was dropped."""
+        values = self.rows[row]
+        value: int = next(values[name] for name in (*INPUT_NAMES, "id") if name in values)
+        return value
+
+
+INPUT_NAMES = ("x", "renamed_x", "z")
+"""Names that the input gets."""
+
+TARGETS = ("v", "w")
+"""Names that the target gets."""
+
+
+def work_of_others(uri: str, targets: Iterable[str] = TARGETS) -> dict[int, dict[str, Any]]:
     """Returns everything but the target, by id, with the stable row ids."""
     head = lance.dataset(uri)
     columns = [name for name in head.schema.names if name not in targets]

@@ -9,7 +9,7 @@ import lance
 import pytest
 
 import lance_spark
-from tests.lance_spark.conflicts.jobs import ALL, SETTINGS, Lab, filled
+from tests.lance_spark.conflicts.jobs import ALL, SETTINGS, Lab, SparkLab, filled
 from tests.lance_spark.conflicts.others import (
     STEP,
     Act,
@@ -72,10 +72,11 @@ def check_successor(
     if leftovers:
         lance_spark.cleanup(lab.uri, older_than=timedelta(0))
     assert unused_files(lab.uri) == set()
-    lab.run(name)
+    assert lab.run(name).versions == ()
     assert lab.calls() == Counter()
 
 
+@pytest.mark.promise("F04")
 @EITHER
 @pytest.mark.parametrize(
     "act",
@@ -204,8 +205,9 @@ def test_a_cleanup_after_a_compaction_between_two_runs(stable: bool, lab: Lab):
 
 
 @EITHER
-def test_a_job_that_could_commit_nothing_leaves_all_that_it_computed(stable: bool, lab: Lab):
+def test_a_job_that_could_commit_nothing_leaves_all_that_it_computed(stable: bool, spark_lab: SparkLab):
     """Nothing is in the table: checkpoints and finished files are all there is, and rows have moved since."""
+    lab = spark_lab
     lab.table(stable=stable)
     with lab.held([36]):
         job = lab.start(commit_granularity=None)
@@ -225,8 +227,9 @@ def test_a_job_that_could_commit_nothing_leaves_all_that_it_computed(stable: boo
 
 @pytest.mark.slow
 @pytest.mark.cluster
-def test_a_killed_driver_and_others_cost_no_call_of_rows_that_were_persisted(lab: Lab):
+def test_a_killed_driver_and_others_cost_no_call_of_rows_that_were_persisted(spark_lab: SparkLab):
     """The driver and its workers are killed where two fragments were committed and the two others half computed."""
+    lab = spark_lab
     lab.table(indexed=True)
     with lab.held([26, 36]), driver({"killed": (lab.home, {**SETTINGS, "commit_granularity": 1})}) as killed:
         killed.wait_for(lambda: filled(lab.uri) == {0, 1} and lab.waits_at(26, 36))

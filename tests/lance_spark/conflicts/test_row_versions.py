@@ -5,8 +5,8 @@ from __future__ import annotations
 import lance
 import pytest
 
-from tests.lance_spark.conflicts.jobs import Lab, slipping_in
-from tests.lance_spark.conflicts.others import compact, delete_rows, update_input, work_of_others
+from tests.lance_spark.conflicts.jobs import Lab
+from tests.lance_spark.conflicts.others import compact
 from tests.lance_spark.conflicts.writes import make, write_while
 
 Versions = dict[int, tuple[int, int, int]]
@@ -62,52 +62,3 @@ def test_row_ids_and_creation_stay_through_a_compaction_and_a_write(indexed: boo
     before = versions(path)
     write_while(path, compact, "before").check()
     assert {i: row[:2] for i, row in versions(path).items()} == {i: row[:2] for i, row in before.items()}
-
-
-@pytest.mark.parametrize("stable", [True, False])
-def test_a_write_never_brings_a_deleted_row_back(stable: bool, path: str) -> None:
-    """Deletions that come after the committer's look are in the fragment that it replaces a file of."""
-    make(path, stable=stable, indexed=True)
-    deleted: list[int] = []
-
-    def act(uri: str) -> None:
-        for ids in ((0, 9), (10, 11, 12), (39,)):
-            lance.dataset(uri).delete(f"id IN ({', '.join(map(str, ids))})")
-            deleted.extend(ids)
-
-    written = write_while(path, act, "slipped")
-    assert set(work_of_others(path)) == set(range(40)) - set(deleted)
-    assert lance.dataset(path).count_rows() == 34
-    written.check()
-    live = {f.fragment_id: f.metadata.num_deletions for f in lance.dataset(path).get_fragments()}
-    assert live == {0: 2, 1: 3, 2: 0, 3: 1}
-
-
-@pytest.mark.parametrize("granularity", [1, None])
-def test_a_job_never_brings_a_deleted_row_back(granularity: int | None, lab: Lab):
-    lab.table(indexed=True)
-    acts = [lambda uri, i=i: lance.dataset(uri).delete(f"id % 10 = {i}") for i in range(4)]
-    with slipping_in(lab.uri, *acts) as left:
-        lab.run(commit_granularity=granularity, concurrency=1)
-    gone = range(4 - len(left))
-    assert set(work_of_others(lab.uri)) == {i for i in range(40) if i % 10 not in gone}
-    assert lance.dataset(lab.uri).count_rows() == 40 - 4 * len(gone)
-
-
-def test_repairs_after_a_commit_bring_no_deleted_row_back(lab: Lab):
-    """What slipped in has to be repaired by another commit, and rows are deleted before that one too."""
-    lab.table(indexed=True)
-
-    def first(uri: str) -> None:
-        lance.dataset(uri).delete("id IN (1, 35)")
-        source = lance.dataset(uri).to_table(columns=["id", "x"], filter="id IN (5, 36)")
-        source = source.set_column(1, "x", [[1005, 1036]])
-        lance.dataset(uri).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
-
-    with slipping_in(lab.uri, first, delete_rows, update_input) as left:
-        lab.run(commit_granularity=None)
-    gone = {1, 35} | ({3, 4, 21} if len(left) < 2 else set())
-    assert set(work_of_others(lab.uri)) == set(range(40)) - gone
-    lab.run()
-    values = lance.dataset(lab.uri).to_table(columns=["x", "v"]).to_pylist()
-    assert [row for row in values if row["v"] != (None if row["x"] % 7 == 3 else row["x"] * 10)] == []

@@ -10,7 +10,7 @@ import lance
 import pytest
 
 import lance_spark
-from tests.lance_spark.conflicts.jobs import ALL, Lab, counting_udf
+from tests.lance_spark.conflicts.jobs import ALL, Lab
 from tests.lance_spark.conflicts.others import (
     ROWS,
     STEP,
@@ -31,6 +31,7 @@ from tests.lance_spark.conflicts.others import (
     value,
     work_of_others,
 )
+from tests.support import inline_jobs
 
 EITHER = pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
 
@@ -43,7 +44,7 @@ def filled_table(lab: Lab, *, stable: bool = True) -> lance_spark.Table:
 
 
 def planned(lab: Lab, **more: Any) -> lance_spark.BackfillPlan:
-    return lab.connection.open_table("t").plan_backfill("v", **more)
+    return lab.open().plan_backfill("v", **more)
 
 
 def check_fresh(lab: Lab) -> None:
@@ -60,6 +61,7 @@ def check_fresh(lab: Lab) -> None:
     assert unused_files(lab.uri) == set()
 
 
+@pytest.mark.promise("F03")
 @EITHER
 def test_rows_whose_input_an_update_changed(stable: bool, lab: Lab):
     filled_table(lab, stable=stable)
@@ -127,7 +129,10 @@ def test_what_is_no_input_makes_nothing_stale(stable: bool, lab: Lab):
     compact(lab.uri, materialize_deletions_threshold=0.0)
     lance.dataset(lab.uri).add_columns({"sum": "x + y"})
     lance.dataset(lab.uri).drop_columns(["y"])
-    assert planned(lab).rows_stale == 0
+    version = lance.dataset(lab.uri).version
+    assert (lab.run().status, lance.dataset(lab.uri).version) == ("DONE", version)
+    assert lab.calls() == Counter(), "rows that were computed as NULL"
+    assert (planned(lab).rows_stale, planned(lab).total_rows_pending) == (0, 0)
     check_fresh(lab)
 
 
@@ -147,7 +152,7 @@ def test_compactions_after_a_change_do_not_hide_it(stable: bool, lab: Lab):
 @EITHER
 def test_rows_that_another_udf_version_computed(stable: bool, lab: Lab):
     table = filled_table(lab, stable=stable)
-    table.alter_columns({"path": "v", "udf": counting_udf(str(lab.home), version="2", factor=3)})
+    table.alter_columns({"path": "v", "udf": lab.udf(version="2", factor=3)})
     assert planned(lab, stale=True).rows_stale == ROWS
     result = lab.run(stale=True)
     assert lab.calls() == ALL
@@ -158,9 +163,32 @@ def test_rows_that_another_udf_version_computed(stable: bool, lab: Lab):
     assert_indexes_agree(lab.uri)
 
 
+@pytest.mark.promise("F05")
+def test_another_udf_computes_all_rows_once(lab: Lab):
+    table = filled_table(lab)
+    table.alter_columns({"path": "v", "udf": lab.udf(version="2", factor=3)})
+    plan = planned(lab)
+    assert (plan.udf_mismatch, plan.total_rows_pending) == (True, ROWS)
+    calls = []
+    for _ in range(4):
+        lab.run()
+        calls.append(lab.calls().total())
+    assert calls == [ROWS, 0, 0, 0]
+    assert column(lab.uri) == {i: None if i % 7 == 3 else i * 3 for i in range(ROWS)}
+
+
+@pytest.mark.promise("F03")
+def test_a_row_without_a_value_whose_input_changed_is_computed(lab: Lab):
+    filled_table(lab)
+    lance.dataset(lab.uri).update({"x": f"x + {STEP}", "v": "cast(null as bigint)"}, where="id = 7")
+    lab.run()
+    assert lab.calls() == Counter([7 + STEP])
+    check_fresh(lab)
+
+
 def test_another_udf_and_a_filter_compute_the_rest_later(lab: Lab):
     table = filled_table(lab)
-    table.alter_columns({"path": "v", "udf": counting_udf(str(lab.home), version="2", factor=3)})
+    table.alter_columns({"path": "v", "udf": lab.udf(version="2", factor=3)})
     result = lab.run(stale=True, where="x < 15")
     assert lab.calls() == Counter(range(15))
     assert result.rows_stale == 25
@@ -208,10 +236,11 @@ def test_new_rows_without_a_value_are_not_stale_and_are_selected_all_the_same(la
 def test_values_that_somebody_wrote_are_no_values_of_the_udf(lab: Lab):
     filled_table(lab)
     rewrite_target(lab.uri)
-    lab.run()
+    assert planned(lab).rows_stale == 17, "all rows with a value in the files that were written"
+    assert lab.run().rows_stale == 17
     assert lab.calls() == Counter()
     assert column(lab.uri)[5] == -5
-    lab.run(stale=True)
+    assert lab.run(stale=True).rows_stale == 0
     assert lab.calls() == Counter(), "what the UDF once computed for these rows is still there"
     check_fresh(lab)
 
@@ -246,19 +275,18 @@ def test_rows_computed_as_null_are_stale_when_their_input_changes_and_not_before
     check_fresh(lab)
 
 
-@pytest.mark.parametrize("stable", [True])
-def test_a_stale_run_in_which_the_inputs_change_again(stable: bool, lab: Lab):
-    filled_table(lab, stable=stable)
+def test_a_stale_run_in_which_the_inputs_change_again(lab: Lab):
+    filled_table(lab)
     update_input(lab.uri)
-    with lab.held([25 + STEP]):
-        job = lab.start(stale=True)
-        lab.wait_for([25 + STEP], job)
+
+    def act() -> None:
         lance.dataset(lab.uri).update({"x": f"x + {STEP}"}, where="id = 35")
         compact(lab.uri)
-    result = job.result(60)
+
+    with inline_jobs.acting(lab.uri, 25 + STEP, act):
+        result = lab.run(stale=True)
     assert result.rows_recomputed == 1
-    calls = lab.calls()
-    assert calls == Counter([5 + STEP, 25 + STEP, 35 + STEP, 35 + 2 * STEP])
+    assert lab.calls() == Counter([5 + STEP, 25 + STEP, 35 + STEP, 35 + 2 * STEP])
     check_fresh(lab)
 
 

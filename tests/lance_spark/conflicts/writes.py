@@ -1,62 +1,42 @@
-"""Backfills of the DataFrame door between whose tasks and whose commit somebody else acts, in one process and without Spark."""
+"""Backfills by a DataFrame write, between whose tasks and whose commit a concurrent writer acts, in one process and without Spark."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
-from pathlib import Path
+import contextlib
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any, Literal
+from unittest.mock import patch
 
 import lance
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType
 
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import last_commit
+from lance_spark.errors import CommitConflictError, CommitImpossibleError, LanceSparkError
+from tests.lance_spark.conflicts.cases import Case, Column, Done, Moment, Refused
 from tests.lance_spark.conflicts.jobs import slipping_in
 from tests.lance_spark.conflicts.others import (
     ROWS,
     Act,
+    Others,
     assert_indexes_agree,
+    assert_says_what_happened,
+    cast_target,
     column,
     make_table,
     unused_files,
-    work_of_others,
 )
 from tests.lance_spark.write.backfills import Backfill, computed, orphans, snapshot_rows
 
-When = Literal["before", "slipped"]
-"""When somebody else acts: before the committer looks at the head, or between its look and its commit."""
-
-MOMENTS = pytest.mark.parametrize(
-    ("when", "stable", "exclusive", "is_new"),
-    [
-        ("before", True, False, False),
-        ("before", False, True, True),
-        ("slipped", True, True, True),
-        ("slipped", False, False, False),
-    ],
-    ids=["before", "before-addresses-new", "slipped-new", "slipped-addresses"],
-)
-"""Each moment with stable row ids and without, for a column that is there and one that is new. Tasks write whole column files (exclusive), or
-runs of rows that the commit puts together."""
-
-EXISTING = pytest.mark.parametrize(
-    ("when", "stable", "exclusive"),
-    [("before", True, False), ("before", False, True), ("slipped", True, True), ("slipped", False, False)],
-    ids=["before", "before-addresses", "slipped", "slipped-addresses"],
-)
-"""The same for a column that is there."""
-
-EXISTING_IN_SHORT = pytest.mark.parametrize(
-    ("when", "stable", "exclusive"),
-    [("before", False, True), ("slipped", True, False)],
-    ids=["before-addresses", "slipped"],
-)
+Layout = Literal["runs", "direct"]
+"""Whether tasks write runs of rows that the commit puts together, or whole column files."""
 
 
 def old(x: int) -> int:
-    """What rows have before the write, in a column that exists."""
+    """What rows have before the write, in a column of an earlier write."""
     return -x - 1
 
 
@@ -67,17 +47,17 @@ def ours(x: int) -> int:
 
 @dataclass(kw_only=True)
 class Written:
-    """A table, and a write to its column `v` that has run its tasks.
+    """A table, and a write to its column `v`.
 
     Attributes:
         path: Location of the table.
-        theirs: Everything but the target, by id, right after somebody else acted.
+        others: What the table had of others, right after the concurrent writer.
         result: What the commit said.
     """
 
     path: str
-    theirs: Mapping[int, Mapping[str, Any]] = field(default_factory=dict)
-    result: CommitResult | None = None
+    others: Others
+    result: CommitResult
 
     def counted(self, *names: str) -> dict[str, int]:
         """Returns counters of the result."""
@@ -91,54 +71,115 @@ class Written:
             rows: Rows that were written.
             name: The target's name by now.
         """
-        result = self.result
-        assert result is not None
-        now = work_of_others(self.path)
-        assert now == self.theirs, "the other writer's work is not as it was left"
-        x = "x" if "x" in lance.dataset(self.path).schema.names else "renamed_x"
-        right = {i: changed[i] if changed and i in changed else ours(row[x]) for i, row in now.items()}
-        assert column(self.path, name) == right
+        result, changed = self.result, changed or {}
+        now = Others.at(self.path)
+        assert now == self.others, "the other writer's work is not as it was left"
+        assert column(self.path, name) == {i: changed[i] if i in changed else ours(now.x(i)) for i in now.rows}
         assert_indexes_agree(self.path, name)
         assert orphans(self.path) == set() and unused_files(self.path) == set()
-        assert last_commit(self.path) == result
+        assert last_commit(self.path) == result or not result.fragments
+        assert result.version == lance.dataset(self.path).version
         assert result.rows + result.rows_gone + result.rows_nulled == rows
 
 
-def make(path: str, *, stable: bool = True, is_new: bool = False, indexed: bool = False) -> None:
-    """Makes the table, with the column `v`, filled by an earlier write, if it is not new."""
+def make(path: str, *, stable: bool = True, kind: Column = "ours", indexed: bool = False) -> None:
+    """Makes the table, with the column `v` if it is not to be new."""
     make_table(path, stable=stable)
-    if not is_new:
+    if kind == "theirs":
+        lance.dataset(path).add_columns(pa.schema([("v", pa.int64())]))
+    if kind == "ours":
         Backfill(path, "v", LongType()).run(computed(snapshot_rows(path, key="x"), old))
-        if indexed:
-            lance.dataset(path).create_scalar_index("v", "BTREE", name="of v")
+    if indexed and kind != "new":
+        lance.dataset(path).create_scalar_index("v", "BTREE", name="of v")
 
 
 def write_while(
     path: str,
     act: Act,
-    when: When,
+    moment: Moment,
     *,
-    exclusive: bool = True,
+    layout: Layout = "direct",
     rows: Callable[[int], bool] = lambda x: True,
     options: Mapping[str, str] | None = None,
 ) -> Written:
-    """Writes `ours(x)` to the rows of the latest version, and lets somebody else act before the commit. Its errors are raised."""
-    written = Written(path=path)
-    told = {"input_columns": "x", **(options or {})}
-    job = Backfill(path, "v", LongType(), options=told, spec={"exclusive": exclusive})
+    """Writes `ours(x)` to the rows of the latest version, and lets a concurrent writer act before the commit. Its errors are raised."""
+    others: list[Others] = []
+    settings = {"input_columns": "x", **(options or {})}
+    job = Backfill(path, "v", LongType(), options=settings, spec={"exclusive": layout == "direct"})
     given = computed([(address, x) for address, x in snapshot_rows(path, key="x") if rows(x)], ours)
-    parts: Iterable[Any] = (given,) if exclusive else (given[::2], given[1::2])
+    parts: Iterable[Any] = (given,) if layout == "direct" else (given[::2], given[1::2])
     messages = [job.task([job.batch(*zip(*part, strict=True))]) for part in parts]
 
     def observed(uri: str) -> None:
         act(uri)
-        written.theirs = work_of_others(uri) if Path(uri, "_versions").exists() else {-1: {}}
+        others.append(Others.at(uri))
 
-    if when == "before":
+    if moment == "before":
         observed(path)
-        written.result = job.commit(*messages)
+        result = job.commit(*messages)
     else:
-        with slipping_in(path, observed):
-            written.result = job.commit(*messages)
-        assert written.theirs, "nothing was committed"
-    return written
+        slip = {"slipped": slipping_in, "adding": _slipping_in_before_the_column}[moment]
+        with slip(path, observed):
+            result = job.commit(*messages)
+    assert others, "the concurrent writer did not act"
+    return Written(path=path, others=others[0], result=result)
+
+
+@contextlib.contextmanager
+def _slipping_in_before_the_column(uri: str, act: Act) -> Iterator[None]:
+    """Lets a concurrent writer act after the committer looked at the latest version, and before it adds the new column."""
+    real, acts = lance.LanceDataset.add_columns, [act]
+
+    def late(self: lance.LanceDataset, *arguments: Any, **more: Any) -> Any:
+        if acts:
+            acts.pop()(uri)
+        return real(self, *arguments, **more)
+
+    with patch.object(lance.LanceDataset, "add_columns", late):
+        yield
+
+
+def check_case(path: str, case: Case, moment: Moment, *, stable: bool, layout: Layout, kind: Column) -> None:
+    """Writes beside a row of the table of conflicts, and asserts what the row says."""
+    make(path, stable=stable, kind=kind, indexed=case.act is not cast_target)
+    if isinstance(case.expected, Refused):
+        refused(path, case.act, moment, case.expected, layout=layout, options=case.options)
+        return
+    written = write_while(path, case.act, moment, layout=layout, options=case.options)
+    check_done(written, case.expected, kind)
+
+
+def check_done(written: Written, done: Done, kind: Column) -> None:
+    """Asserts what a row of the table says of a write that has ended well."""
+    counters = {name: number for name, number in done.counters.items() if name != "rows_recomputed"}
+    assert written.counted(*counters) == counters
+    assert done.fragments_gone in (None, written.result.fragments_gone)
+    before = {i: old(i) if kind == "ours" else None for i in done.old}
+    written.check({**dict.fromkeys(done.null), **before, **done.given}, name=done.column)
+
+
+def refused(path: str, act: Act, moment: Moment, refused: Refused, **more: Any) -> LanceSparkError:
+    """Asserts that a write is refused, and that the table is as the others left it, with no file of ours."""
+    versions: list[int] = []
+    left: list[Any] = []
+
+    def noted(uri: str) -> None:
+        versions.append(lance.dataset(uri).version)
+        act(uri)
+        versions.append(lance.dataset(uri).version)
+        left.extend((Others.at(uri), lance.dataset(uri).to_table().to_pylist()))
+
+    with pytest.raises(refused.error, match=refused.said) as caught:
+        write_while(path, noted, moment, **more)
+    assert path in str(caught.value)
+    head = lance.dataset(path)
+    assert [Others.at(path), head.to_table().to_pylist()] == left
+    assert orphans(path) == set() and unused_files(path) == set()
+    assert caught.value.retryable == issubclass(refused.error, CommitConflictError)
+    if refused.fragments is not None:
+        assert isinstance(caught.value, CommitConflictError) and caught.value.fragments == refused.fragments
+    if refused.error is CommitImpossibleError:
+        assert head.version == versions[1], "something was committed"
+    if refused.error is CommitImpossibleError and refused.dated:
+        assert_says_what_happened(str(caught.value), path, range(versions[0] + 1, versions[1] + 1))
+    return caught.value

@@ -33,7 +33,6 @@ from lance_spark.write.append_writer import LanceAppendWriter
 from tests.lance_spark.write.appends import batches, ids_in, plan, unused_files, write
 from tests.lance_spark.write.backfills import (
     Backfill,
-    between_look_and_commit,
     column,
     computed,
     make_table,
@@ -306,19 +305,6 @@ def test_an_answer_that_was_lost_while_gaps_were_filled_loses_nothing(
     job.commit(message)
     assert column(at, "other") == {k: k * 10 for k in range(30)}
     assert column(at, "n") == {k: -k for k in range(30)}
-    assert_readable_and_clean(path)
-
-
-def test_a_target_renamed_between_look_and_commit_has_the_values_under_its_new_name(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    at = str(path)
-    make_table(at)
-    job = Backfill(at, "other", LongType())
-    message = job.task([job.batch(*zip(*computed(snapshot_rows(at)), strict=True))])
-    between_look_and_commit(monkeypatch, lambda: lance.dataset(at).alter_columns({"path": "other", "name": "renamed"}))
-    job.commit(message)
-    assert column(at, "renamed") == {k: k * 10 for k in range(30)}
     assert_readable_and_clean(path)
 
 
