@@ -9,10 +9,10 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
-from pyspark.sql import SparkSession
 
 from tests.histories import mutants
 from tests.histories.drawing import histories
@@ -21,6 +21,7 @@ from tests.histories.model import History, Story
 from tests.histories.mutants import histories_for
 from tests.histories.processes import Pool
 from tests.histories.runner import Runner, Tally, threads_at_gates
+from tests.support.inline_jobs import NoSpark, inline_tasks
 
 pytestmark = pytest.mark.classic
 
@@ -52,12 +53,25 @@ def tally() -> Tally:
 
 
 @pytest.fixture(scope="module")
-def play(spark: SparkSession, pool: Pool, tally: Tally) -> Iterator[Play]:
+def session(request: pytest.FixtureRequest) -> Iterator[Any]:
+    """What jobs of this process run on: Spark where there is time for it, else this process itself."""
+    if getattr(request, "param", "") == "Spark":
+        yield request.getfixturevalue("spark")
+        return
+    with inline_tasks():
+        yield NoSpark()
+
+
+ON_SPARK = pytest.mark.parametrize(("session", "pool"), [("Spark", "Spark driver")], indirect=True, ids=["Spark"])
+
+
+@pytest.fixture(scope="module")
+def play(session: Any, pool: Pool, tally: Tally) -> Iterator[Play]:
     """Runs a history in a place of its own."""
 
     def run(history: History) -> Story:
         with tempfile.TemporaryDirectory() as home:
-            return Runner(history, spark=spark, pool=pool, home=Path(home), tally=tally).run()
+            return Runner(history, spark=session, pool=pool, home=Path(home), tally=tally).run()
 
     with threads_at_gates():
         yield run
@@ -107,7 +121,7 @@ def test_histories(play: Play, pool: Pool, tally: Tally):
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("pool", ["Spark driver"], indirect=True)
+@ON_SPARK
 def test_many_histories(play: Play, pool: Pool, tally: Tally):
     pool.prepare(pool.driver)
     run_histories(play, range(QUICK, QUICK + LONG))
@@ -135,7 +149,7 @@ def drawn(number: int, name: str) -> History:
     return found[-1]
 
 
-def find(name: str, spark: SparkSession, play: Play) -> tuple[int, str]:
+def find(name: str, session: Any, play: Play) -> tuple[int, str]:
     """Runs histories until one finds a mutant; returns how many these were, and what was found. Without the mutant nothing is wrong in it."""
     pool = Pool()
     try:
@@ -143,7 +157,7 @@ def find(name: str, spark: SparkSession, play: Play) -> tuple[int, str]:
             history = drawn(number, name)
             try:
                 with mutants.mutated(name), tempfile.TemporaryDirectory() as home:
-                    Runner(history, spark=spark, pool=pool, home=Path(home), tally=Tally()).run()
+                    Runner(history, spark=session, pool=pool, home=Path(home), tally=Tally()).run()
             except Exception as error:  # noqa: BLE001 - whatever it does, it is found
                 play(history)
                 return number + 1, f"{type(error).__name__}: {str(error)[:200]}"
@@ -154,11 +168,12 @@ def find(name: str, spark: SparkSession, play: Play) -> tuple[int, str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", QUICK_MUTANTS)
-def test_a_committer_that_is_broken_on_purpose_is_found(name: str, spark: SparkSession, play: Play):
-    print(find(name, spark, play))
+def test_a_committer_that_is_broken_on_purpose_is_found(name: str, session: Any, play: Play):
+    print(find(name, session, play))
 
 
 @pytest.mark.long
+@pytest.mark.parametrize("session", ["Spark"], indirect=True)
 @pytest.mark.parametrize("name", [name for name in mutants.MUTANTS if name not in QUICK_MUTANTS])
-def test_each_committer_that_is_broken_on_purpose_is_found(name: str, spark: SparkSession, play: Play):
-    print(find(name, spark, play))
+def test_each_committer_that_is_broken_on_purpose_is_found(name: str, session: Any, play: Play):
+    print(find(name, session, play))
