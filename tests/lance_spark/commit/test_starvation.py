@@ -27,7 +27,7 @@ from tests.lance_spark.commit.column_commits import commit, stage
 from tests.lance_spark.commit.hot_writer import ROWS, value
 from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
 
-WRITERS, ROUNDS, APPENDS = 8, 3, 4
+WRITERS, ROUNDS, APPENDS = 5, 3, 4
 MOST_SECONDS = 120
 """What everybody may take together, on a machine of two cores that does other things too."""
 
@@ -78,15 +78,14 @@ def children(*all_of_them: Child) -> Iterator[None]:
 def test_hot_writers_beside_others_all_come_through(path: str) -> None:
     make_table(path, fragments=WRITERS, rows=ROWS, c=pa.int64())
     fillers = [Child("fill", path, number, ROUNDS) for number in range(WRITERS)]
-    appenders = [Child("append", path, number, APPENDS) for number in range(2)]
+    appender = Child("append", path, 0, APPENDS)
     compactor = Child("compact", path)
-    with children(*fillers, *appenders, compactor):
+    with children(*fillers, appender, compactor):
         began = time.monotonic()
-        for child in (*fillers, *appenders, compactor):
+        for child in (*fillers, appender, compactor):
             child.say()
         filled = [child.answer() for child in fillers]
-        for child in appenders:
-            assert child.answer() == {"appended": APPENDS}
+        assert appender.answer() == {"appended": APPENDS}
         seconds = time.monotonic() - began
         compactor.say()
         compacted = compactor.answer()
@@ -102,7 +101,7 @@ def test_hot_writers_beside_others_all_come_through(path: str) -> None:
         key: value(key, ROUNDS - 1) for key in range(WRITERS * ROWS)
     }
     appended = {key for key in now if key >= 1_000_000}
-    assert len(appended) == 2 * APPENDS and all(now[key] is None for key in appended)
+    assert len(appended) == APPENDS and all(now[key] is None for key in appended)
     # What compactions leave that lost their race is Lance's, and has Lance's names.
     assert {name for name in orphans(path) if not re.fullmatch(r"[01]{24}[0-9a-f]+\.lance", name)} == set()
 

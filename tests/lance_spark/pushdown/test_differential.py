@@ -284,8 +284,8 @@ class MutatedSource(LanceDataSource):
             return super().schema()
 
 
-QUICK_MUTANTS = ("= negated", "< for <=", "in without its last value", "a longer prefix for like")
-"""One of each kind. Without Spark, test_filters finds all of them."""
+QUICK_MUTANTS = ("< for <=",)
+"""Without Spark, test_filters finds all of them."""
 
 
 @pytest.mark.slow

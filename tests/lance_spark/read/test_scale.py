@@ -51,7 +51,7 @@ def huge_table(tmp_path_factory: pytest.TempPathFactory) -> str:
     "options",
     [
         pytest.param([], marks=pytest.mark.long),
-        ["filter=id = 3"],
+        pytest.param(["filter=id = 3"], marks=pytest.mark.long),
         pytest.param(["limit=500000"], marks=pytest.mark.long),
         ["columns=id", "target_partition_bytes=64k"],
     ],

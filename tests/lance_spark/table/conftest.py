@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import Connection, Table
@@ -20,9 +20,9 @@ def folder(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def db(folder: str, spark: SparkSession) -> Connection:
+def db(folder: str, jobs: Any) -> Connection:
     """A connection to it, with progress bars off."""
-    return lance_spark.connect(folder, spark, progress=False)
+    return lance_spark.connect(folder, jobs, progress=False)
 
 
 @pytest.fixture

@@ -115,6 +115,7 @@ def test_a_class_without_arguments_can_be_given_as_it_is(table: Table):
     assert table.count_rows("double = id * 2") == 30
 
 
+@pytest.mark.spark
 def test_pysparks_own_udfs_are_udfs(table: Table):
     @pandas_udf("bigint")
     def by_pandas(id: pd.Series) -> pd.Series:
@@ -312,7 +313,9 @@ def sibling_of_text() -> UDF:
 
 
 @pytest.mark.promise("T02", "T03", "T04", "T05", "T09", "T11", "T14", "T16")
-@pytest.mark.parametrize("case", WRONG)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=pytest.mark.spark) if case == "a UDF that aggregates" else case for case in WRONG]
+)
 def test_what_is_wrong_is_said_and_nothing_changes(table: Table, folder: str, case: str):
     make, expected, message = WRONG[case]
     with pytest.raises(expected, match=message) as error:

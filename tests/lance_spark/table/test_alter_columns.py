@@ -212,6 +212,7 @@ def test_several_columns_are_altered_in_one_call(table: Table, seen: Seen):
     assert table.count_rows("a = id * 3 AND b = id * 4") == 30 and "t" in table.schema.names
 
 
+@pytest.mark.spark
 def test_a_pyspark_udf_with_bound_inputs_can_be_the_new_one(filled: Table):
     @pandas_udf("bigint")
     def fourfold(value: pd.Series) -> pd.Series:

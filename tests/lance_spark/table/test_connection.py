@@ -307,6 +307,8 @@ import lance_spark
 from pyspark.sql import SparkSession
 from udf_runtime import udf
 
+pytestmark = pytest.mark.spark
+
 @udf
 def double(id: int) -> int:
     return id * 2

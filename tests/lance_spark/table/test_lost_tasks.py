@@ -23,6 +23,8 @@ from lance_spark.backfill.request import BackfillRequest
 from tests.lance_spark.table.conftest import make_table
 from udf_runtime import UDF, udf
 
+pytestmark = pytest.mark.spark
+
 
 @udf
 def length(text: str) -> int:

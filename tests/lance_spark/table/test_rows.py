@@ -17,6 +17,8 @@ from tests.lance_spark.table.conftest import make_table
 from tests.lance_spark.table.seen import Seen
 from udf_runtime import udf
 
+pytestmark = pytest.mark.spark
+
 
 def test_schema_version_and_versions_are_those_of_the_latest_version(table: Table):
     assert table.schema == pa.schema([("id", pa.int64()), ("text", pa.string())])

@@ -21,6 +21,8 @@ from tests.lance_spark.table.seen import Seen
 from tests.support.waiting import eventually
 from udf_runtime import UDF, Skip, udf
 
+pytestmark = pytest.mark.spark
+
 ALL = list(range(30))
 
 

@@ -16,6 +16,8 @@ from tests.lance_spark.table.conftest import make_table
 from tests.lance_spark.table.seen import Seen
 from udf_runtime import udf
 
+pytestmark = pytest.mark.spark
+
 
 class Bomb:
     """Unpickling it makes a file."""

@@ -13,6 +13,8 @@ from lance_spark import Connection, Table
 from tests.lance_spark.table.conftest import make_table
 from udf_runtime import UDF, udf
 
+pytestmark = pytest.mark.spark
+
 COLUMNS = [f"plus_{number}" for number in range(8)]
 LOOKING_THREADS = 4
 
