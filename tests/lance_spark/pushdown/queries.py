@@ -13,7 +13,7 @@ from lance_spark.pushdown.filters import translate
 from tests.lance_spark.pushdown.datasets import Dataset
 from tests.lance_spark.pushdown.predicates import TYPES, Predicate, leaves, operations, stored_values, to_sql, trees
 
-LEAVES_PER_PAIR = 4
+LEAVES_PER_PAIR = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -232,7 +232,7 @@ def test_rows_are_the_same_in_thousands_of_cases(
 ) -> None:
     start = random.randrange(1 << 32)
     print(f"first seed: {start}")
-    tally = differ(spark, plain_spark, tmp_path, groups(3) * 10, first_seed=start)
+    tally = differ(spark, plain_spark, tmp_path, groups(3) * 20, first_seed=start)
     check(tally, 30)
     assert tally.cases >= 3000, tally
 
