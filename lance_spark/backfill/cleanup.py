@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
 
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.round_context import source_of_ids
@@ -14,6 +15,9 @@ from lance_spark.errors import StoredUdfError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.objects import checkpoint_place, checkpoint_store
 from lance_spark.staging.orphans import remove_orphans
+
+if TYPE_CHECKING:
+    import lance
 
 
 def cleanup(
@@ -58,26 +62,24 @@ def cleanup(
 def _clean_checkpoints(ref: DatasetRef, older_than: timedelta, location: str | None) -> set[str]:
     """Deletes checkpoints that nothing can use; returns the column files that the others name."""
     since = datetime.now(UTC) - older_than
-    history = JobHistory(ref)
+    history, head = JobHistory(ref), ref.open_latest()
     jobs = history.jobs()
     busy = {job.key for job in jobs if job.status != "DONE" and job.updated_at >= since}
-    usable = _usable(ref)
+    usable = _usable(head)
     place = None if location is None else checkpoint_place(location, ref.uri)
     store = checkpoint_store(ref.uri, ref.storage_options, place)
     store.cleanup(keep=lambda key, source: key in busy or (key, source) in usable)
-    _compact_records(ref)
+    _compact_records(RecordStore(ref), head)
     for job in jobs:
         if job.status == "DEAD" and job.updated_at < since:
             history.clear(job.staging_id)
     return store.column_files()
 
 
-def _compact_records(ref: DatasetRef) -> None:
+def _compact_records(records: RecordStore, head: lance.LanceDataset) -> None:
     """Drops records of fragments that are gone and whose compaction no kept version shows."""
-    head = ref.open_latest()
     present = {fragment.fragment_id for fragment in head.get_fragments()}
     oldest = min(version["version"] for version in head.version_refs())
-    records = RecordStore(ref)
     for column in field_identities(head.lance_schema):
         if column.token is not None:
             records.compact(
@@ -85,9 +87,8 @@ def _compact_records(ref: DatasetRef) -> None:
             )
 
 
-def _usable(ref: DatasetRef) -> set[tuple[str, str]]:
+def _usable(head: lance.LanceDataset) -> set[tuple[str, str]]:
     """Returns the keys and sources of the present columns and fragments."""
-    head = ref.open_latest()
     columns = {column.id: column for column in field_identities(head.lance_schema)}
     fragments = [fragment.metadata for fragment in head.get_fragments()]
     usable = set()

@@ -77,19 +77,22 @@ class CheckpointUpkeep:
         """Deletes the checkpoints of a fragment that have no other rows than the committed ones."""
         for entry in self._store.find(self._spec.key, outcome.source):
             is_own = entry.job_id == self._spec.job_id
-            # Of this job's own rows some may have moved to a fragment that comes later.
-            rows = outcome.rows.own if is_own else outcome.rows.computed
-            if (is_own or entry.path in self._left_over) and self._is_covered(entry, outcome.source, rows):
+            if (is_own or entry.path in self._left_over) and self._is_covered(entry, outcome, is_own=is_own):
                 self._store.delete(entry)
 
-    def _is_covered(self, entry: CheckpointEntry, source: str, rows: RowSet) -> bool:
-        is_own = entry.job_id == self._spec.job_id
-        if entry.kind == "values":
-            # Of another job only where the whole span is committed: which of its rows an entry has,
-            # its name does not tell, and what stays is removed by `lance_spark.cleanup`.
-            return rows.count(entry.start, entry.stop) >= (entry.rows if is_own else entry.stop - entry.start)
-        body = self._store.read_reference(entry, self._spec.key, source)
-        return body is None or RowSet.from_text(str(body["rows"]["own" if is_own else "computed"])) <= rows
+    def _is_covered(self, entry: CheckpointEntry, outcome: RangeOutcome, *, is_own: bool) -> bool:
+        # Others may have left rows that this job did not select; of its own, some may have moved to
+        # a fragment that comes later.
+        rows = outcome.rows.own if is_own else outcome.rows.computed
+        if entry.kind == "reference":
+            body = self._store.read_reference(entry, self._spec.key, outcome.source)
+            return body is None or RowSet.from_text(str(body["rows"]["own" if is_own else "computed"])) <= rows
+        # The name of the entry tells most of it; files are large.
+        count = rows.count(entry.start, entry.stop)
+        if is_own or count < entry.rows or count == entry.stop - entry.start:
+            return count >= entry.rows
+        found = self._store.read(entry, self._spec.key, outcome.source)
+        return found is None or RowSet.of(found[0].to_numpy()) <= rows
 
     def _sweep_ended_jobs(self) -> None:
         """Deletes files of earlier jobs of the same values that no checkpoint refers to any more.

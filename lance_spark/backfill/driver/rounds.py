@@ -11,7 +11,7 @@ place where no concurrent commit interfered.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -94,7 +94,8 @@ class FollowUps:
         lineage = self._history.lineage(dataset, self._coverage.version)
         fragments = [handle.metadata for handle in dataset.get_fragments()]
         self.settle(done)
-        inputs = self._inputs_at(latest)
+        columns = field_identities(dataset.lance_schema)
+        inputs = self._inputs_among(columns)
         input_ids = [number for column in inputs for number in column.ids]
         look = self._coverage.look(dataset.version, fragments, lineage, input_ids, spec.target_ids)
         self._coverage = look.coverage
@@ -106,7 +107,8 @@ class FollowUps:
         self.open = tuple(fragment for fragment in look.open if fragment not in failed)
         if not self.open:
             return None
-        self._refuse_other_inputs({column.id: column for column in field_identities(dataset.lance_schema)}, latest)
+        self._refuse_other_inputs(columns, dataset)
+        targets = self._targets_among(columns, dataset)
         follow_up = FollowUp(
             snapshot_version=self._versions[-1],
             covered=self._covered.difference(failed),
@@ -125,16 +127,17 @@ class FollowUps:
             spec.snapshot.uri,
             dataset.version,
         )
-        return self._prepare(latest, inputs, follow_up)
+        return self._prepare(latest, inputs, targets, follow_up)
 
     def settle(self, done: Mapping[int, str | None]) -> None:
         """Notes what the last round has done."""
         self._coverage = self._coverage.settled(done)
 
-    def _prepare(self, latest: DatasetRef, inputs: tuple[FieldIdentity, ...], follow_up: FollowUp) -> Prepared:
+    def _prepare(
+        self, latest: DatasetRef, inputs: tuple[FieldIdentity, ...], targets: Sequence[str], follow_up: FollowUp
+    ) -> Prepared:
         """Puts the round together; columns may have other names at a later version."""
         first, dataset = self._first.spec, latest.open()
-        targets = [column.name for column in self._targets_at(dataset, latest)]
         self._rounds += 1
         spec = replace(
             first,
@@ -152,43 +155,43 @@ class FollowUps:
         plans = plan_fragments(spec, dataset, records, entries, only=frozenset(self.open))
         return replace(self._first, spec=spec, dataset=dataset, records=records, entries=entries, plans=plans)
 
-    def _inputs_at(self, latest: DatasetRef) -> tuple[FieldIdentity, ...]:
-        """Returns the input columns at a later version.
+    def _inputs_among(self, columns: Sequence[FieldIdentity]) -> tuple[FieldIdentity, ...]:
+        """Returns the input columns among those of a later version.
 
         A cast gives a column another field id: then its rows count as changed.
         """
-        fields = field_identities(latest.open().lance_schema)
-        by_id, by_name = {column.id: column for column in fields}, {column.name: column for column in fields}
+        by_id, by_name = {column.id: column for column in columns}, {column.name: column for column in columns}
         inputs = self._first.spec.inputs
         return tuple(by_id.get(column.id) or by_name.get(column.name) or column for column in inputs)
 
-    def _refuse_other_inputs(self, now: Mapping[int, FieldIdentity], latest: DatasetRef) -> None:
+    def _refuse_other_inputs(self, columns: Sequence[FieldIdentity], dataset: lance.LanceDataset) -> None:
         """Refuses to look at rows whose input was dropped where another column has its field id."""
+        ids = {column.id for column in columns}
         for column in self._first.spec.inputs:
-            dropped = drop_of(column, self._history.changes) if column.id in now else None
+            dropped = drop_of(column, self._history.changes) if column.id in ids else None
             if dropped is not None:
-                raise CommitImpossibleError(
-                    f"input column {column.name!r} was dropped ({dropped.text}), and rows that need it "
-                    f"changed{moments_of(latest.open(), [dropped.version])} - at {latest.uri}, version "
-                    f"{latest.version}, read at version {self._versions[-1]} - nothing more is committed; what was "
-                    "computed is kept; give the column another UDF, or drop it",
-                    uri=latest.uri,
-                )
+                reason = f"input column {column.name!r} was dropped ({dropped.text}), and rows that need it changed"
+                advice = "what was computed is kept; give the column another UDF, or drop it"
+                raise self._impossible(reason, [dropped.version], dataset, advice)
 
-    def _targets_at(self, dataset: lance.LanceDataset, latest: DatasetRef) -> list[FieldIdentity]:
-        """Returns the target columns as they are at a later version; refuses others in their place."""
-        now = field_identities(dataset.lance_schema)
+    def _targets_among(self, columns: Sequence[FieldIdentity], dataset: lance.LanceDataset) -> list[str]:
+        """Returns the names that the target columns have at a later version; refuses others in their place."""
         before = {column.name: column for column in field_identities(self._first.dataset.lance_schema)}
-        by_id = {column.id: column for column in now}
-        targets = []
+        names = {column.id: column.name for column in columns}
         for column in self._first.columns:
-            judgement = judge_column(before[column], now, self._history.changes)
+            judgement = judge_column(before[column], columns, self._history.changes)
             if judgement.verdict is not Verdict.VALID:
-                raise CommitImpossibleError(
-                    f"the values cannot be applied: {judgement.reason}{moments_of(dataset, judgement.versions)} - at "
-                    f"{latest.uri}, version {latest.version}, read at version {self._versions[-1]} - nothing more is "
-                    "committed; what was computed is kept, and serves a column that is the same",
-                    uri=latest.uri,
-                )
-            targets.append(by_id[before[column].id])
-        return targets
+                reason = f"the values cannot be applied: {judgement.reason}"
+                advice = "what was computed is kept, and serves a column that is the same"
+                raise self._impossible(reason, judgement.versions, dataset, advice)
+        return [names[before[column].id] for column in self._first.columns]
+
+    def _impossible(
+        self, reason: str, versions: Sequence[int], dataset: lance.LanceDataset, advice: str
+    ) -> CommitImpossibleError:
+        uri = self._first.spec.snapshot.uri
+        return CommitImpossibleError(
+            f"{reason}{moments_of(dataset, versions)} - at {uri}, version {dataset.version}, read at version "
+            f"{self._versions[-1]} - nothing more is committed; {advice}",
+            uri=uri,
+        )

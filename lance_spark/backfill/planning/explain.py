@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pyspark.sql import SparkSession
 
@@ -130,8 +130,8 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
     spec, dataset = prepared.spec, prepared.dataset
     work = prepared.work(scan=exact)
     inside = {plan.fragment_id for plan in prepared.plans}
-    everything = outside or prepared
-    beyond = [] if outside is None else [plan for plan in outside.work(scan=exact) if plan.fragment_id not in inside]
+    others = () if outside is None else tuple(plan for plan in outside.plans if plan.fragment_id not in inside)
+    beyond = replace(prepared, plans=others).work(scan=exact)
     pending = sum(plan.rows_to_do for plan in work)
     return BackfillPlan(
         table_name=table_name,
@@ -142,7 +142,7 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
         udf_version=spec.key.udf_version,
         where=spec.where,
         exact=exact,
-        total_fragments=len(everything.plans),
+        total_fragments=len(inside) + len(others),
         total_rows=dataset.count_rows(),
         fragments=len(work),
         total_tasks=len(plan_tasks(work, prepared.task_rows(SparkSession.getActiveSession()))),
