@@ -8,18 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Container, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from lance_spark.backfill.planning.selection import has_values, null_filter
+from lance_spark.backfill.planning.selection import has_values, matching_addresses, null_filter
 from lance_spark.backfill.reuse.computed_rows import Records
 from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, source_of
 from lance_spark.backfill.reuse.value_finder import ValueFinder
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, Task
-from lance_spark.errors import panics_as_errors
-from lance_spark.read.filtering import explained
 from lance_spark.read.sizes import measure
-from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, fragments_of, offsets_of, runs_of
+from lance_spark.rows.row_addresses import SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.rows.row_set import RowSet
 
 if TYPE_CHECKING:
@@ -136,34 +134,39 @@ def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, skip: Ro
     return None
 
 
-def count_pending(spec: BackfillSpec, dataset: lance.LanceDataset, plans: Sequence[FragmentPlan]) -> dict[int, int]:
-    """Counts the rows to do of fragments, by one scan over the columns of the filter.
+def fragments_with_work(
+    spec: BackfillSpec, dataset: lance.LanceDataset, plans: Sequence[FragmentPlan], *, scan: bool | None = None
+) -> tuple[FragmentPlan, ...]:
+    """Returns the fragments with something to do, with their rows counted.
+
+    Args:
+        spec: The job.
+        dataset: The version that it reads.
+        plans: The fragments to look at.
+        scan: Whether to scan the columns of the filter in fragments of which the manifest and the
+            records do not tell; by default only if that is quick.
 
     Raises:
         FilterError: The filter fails on a value.
         TableUnreadableError: A file is missing or damaged.
     """
-    pending = dict.fromkeys((plan.fragment_id for plan in plans), 0)
-    skip = {plan.fragment_id: plan.done.skip for plan in plans}
-    handles = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in pending]
-    text = spec.where or (None if spec.recomputes else null_filter([column for _, column in spec.outputs]))
-    try:
-        with panics_as_errors():
-            scanner = dataset.scanner(
-                columns=[], filter=text, fragments=handles, with_row_address=True, scan_in_order=True
-            )
-            for batch in scanner.to_reader():
-                addresses = batch.column(ROW_ADDRESS).to_numpy()
-                for fragment, first, end in runs_of(fragments_of(addresses)):
-                    pending[fragment] += end - first
-                    if skip[fragment]:
-                        pending[fragment] -= len(skip[fragment] & RowSet.of(offsets_of(addresses[first:end])))
-    except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-        raise explained(error, dataset, handles[0].fragment_id, text) from error
-    return pending
+    unknown = {plan.fragment_id: plan for plan in plans if plan.pending is None}
+    counts: dict[int, int] = {}
+    if unknown and (countable(unknown.values()) if scan is None else scan):
+        counts = dict.fromkeys(unknown, 0)
+        fragments = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in unknown]
+        text = spec.where or (None if spec.recomputes else null_filter([column for _, column in spec.outputs]))
+        for addresses in matching_addresses(dataset, fragments, text):
+            for fragment, first, end in runs_of(fragments_of(addresses)):
+                skip = unknown[fragment].done.skip
+                counts[fragment] += end - first
+                if skip:
+                    counts[fragment] -= len(skip & RowSet.of(offsets_of(addresses[first:end])))
+    plans = [replace(plan, pending=counts.get(plan.fragment_id, plan.pending)) for plan in plans]
+    return tuple(plan for plan in plans if plan.rows_to_do)
 
 
-def countable(plans: Sequence[FragmentPlan]) -> bool:
+def countable(plans: Collection[FragmentPlan]) -> bool:
     """Tells whether counting the rows of fragments is quick enough to do it before a job."""
     return len(plans) <= COUNTED_FRAGMENTS and sum(plan.physical_rows for plan in plans) <= COUNTED_ROWS
 

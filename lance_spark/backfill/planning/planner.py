@@ -15,9 +15,8 @@ from pyspark.sql import SparkSession
 from lance_spark.backfill.planning.definition import Definition, definition_of
 from lance_spark.backfill.planning.fragment_plan import (
     FragmentPlan,
-    count_pending,
-    countable,
     default_task_rows,
+    fragments_with_work,
     plan_fragments,
 )
 from lance_spark.backfill.request import BackfillRequest
@@ -73,18 +72,8 @@ class Prepared:
         return tuple(column for _, column in self.spec.outputs)
 
     def work(self, *, scan: bool | None = None) -> tuple[FragmentPlan, ...]:
-        """Returns the fragments with something to do.
-
-        Args:
-            scan: Whether to count the rows of fragments of which the manifest and the records do
-                not tell; by default only if that is quick.
-        """
-        unknown = [plan for plan in self.plans if plan.pending is None]
-        counts: Mapping[int, int] = {}
-        if unknown and (countable(unknown) if scan is None else scan):
-            counts = count_pending(self.spec, self.dataset, unknown)
-        plans = [replace(plan, pending=counts.get(plan.fragment_id, plan.pending)) for plan in self.plans]
-        return tuple(plan for plan in plans if plan.rows_to_do)
+        """Returns the fragments with something to do, as :func:`fragments_with_work` counts them."""
+        return fragments_with_work(self.spec, self.dataset, self.plans, scan=scan)
 
     def task_rows(self, spark: SparkSession | None) -> int:
         """Returns the rows of a task on a cluster; without one, on as many slots as may be used."""

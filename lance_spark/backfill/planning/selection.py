@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +15,7 @@ from lance_spark.commit.conflicts.identity import files_of
 from lance_spark.errors import FilterError, panics_as_errors
 from lance_spark.read.filtering import both, explained
 from lance_spark.read.masks import range_mask
-from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, offsets_of
+from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, Addresses, SnapshotRows, offsets_of
 from lance_spark.rows.row_set import RowSet
 
 if TYPE_CHECKING:
@@ -92,32 +92,40 @@ class RangeRows:
         return self.matching(filled)
 
     def matching(self, text: str) -> RowSet:
-        """Returns the live rows that match a filter in Lance SQL.
-
-        Raises:
-            FilterError: The filter fails on a value.
-            TableUnreadableError: A file is missing or damaged.
-        """
+        """Returns the live rows that match a filter, as :func:`matching_addresses` finds them."""
         is_whole = (self._start, self._stop) == (0, self.fragment.metadata.physical_rows)
-        if not is_whole and self._mask is None:
+        mask = None if is_whole else self._mask
+        if not is_whole and mask is None:
             first = self.fragment.fragment_id << 32
             within = f"_rowaddr >= {first + self._start} AND _rowaddr < {first + self._stop}"
             text = both(text, within) or text
-        offsets = [np.empty(0, dtype=np.int64)]
-        try:
-            with panics_as_errors():
-                scanner = self._dataset.scanner(
-                    columns=[],
-                    filter=text,
-                    fragments=[self.fragment],
-                    with_row_address=True,
-                    row_addr_allowlist=None if is_whole else self._mask,
-                    scan_in_order=True,
-                )
-                offsets += [offsets_of(batch.column(ROW_ADDRESS).to_numpy()) for batch in scanner.to_reader()]
-        except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-            raise explained(error, self._dataset, self.fragment.fragment_id, text) from error
-        return RowSet.of(np.concatenate(offsets)) & self.live
+        batches = matching_addresses(self._dataset, [self.fragment], text, mask)
+        return RowSet.of(np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, batches)])) & self.live
+
+
+def matching_addresses(
+    dataset: lance.LanceDataset, fragments: Sequence[LanceFragment], text: str | None, mask: bytes | None = None
+) -> Iterator[Addresses]:
+    """Yields the addresses of the live rows that match a filter in Lance SQL, in order.
+
+    Raises:
+        FilterError: The filter fails on a value.
+        TableUnreadableError: A file is missing or damaged.
+    """
+    try:
+        with panics_as_errors():
+            scanner = dataset.scanner(
+                columns=[],
+                filter=text,
+                fragments=fragments,
+                with_row_address=True,
+                row_addr_allowlist=mask,
+                scan_in_order=True,
+            )
+            for batch in scanner.to_reader():
+                yield batch.column(ROW_ADDRESS).to_numpy()
+    except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
+        raise explained(error, dataset, fragments[0].fragment_id, text) from error
 
 
 def null_filter(columns: Sequence[str]) -> str:
