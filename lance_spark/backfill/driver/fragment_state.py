@@ -86,17 +86,10 @@ class FragmentStates:
         self._states.update({number: FragmentState() for number in fragments})
 
     def add(self, outcome: RangeOutcome, work: FragmentWork, *, is_void: bool) -> FragmentWork | RangeOutcome | None:
-        """Adds what became of a range.
+        """Adds what became of a range, and returns what follows: a column file to commit, or more work.
 
-        Args:
-            outcome: What became of it.
-            work: The range.
-            is_void: Whether it failed because the version that it reads was cleaned up; then its
-                rows come again in another round.
-
-        Returns:
-            What is to be done next: the outcome if its column file is to be committed, or work that
-                assembles the fragment.
+        `is_void` says that it failed because the version that it reads was cleaned up; then its
+        rows come again in another round.
         """
         self.sources.add(outcome.source)
         self.calls += outcome.calls

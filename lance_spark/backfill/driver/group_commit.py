@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(slots=True, kw_only=True)
-class Committed:
-    """What a job committed so far, over its rounds.
+class JobCommits:
+    """The commits of a job over its rounds: what they share, and what they did so far.
 
     Attributes:
         states: The states of its fragments.
@@ -40,7 +40,7 @@ class Committed:
         upkeep: Removes checkpoints of committed rows.
         policy: How long a commit is tried.
         versions: The versions that commits made, in order.
-        retries: Rounds of the commits after their first ones.
+        retries: How often they were tried again.
         files: Names of the files that versions name.
         landed: Fragments whose values were committed, right or not.
         groups: Commits so far.
@@ -64,7 +64,7 @@ class Committed:
 class GroupCommits:
     """Commits groups of finished fragments of one round of a job."""
 
-    def __init__(self, prepared: Prepared, job: Committed) -> None:
+    def __init__(self, prepared: Prepared, job: JobCommits) -> None:
         self._job = job
         self._prepared = prepared
         self._spec = prepared.spec

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep
 from lance_spark.backfill.driver.fragment_state import FragmentStates, FragmentStatus
-from lance_spark.backfill.driver.group_commit import Committed, GroupCommits
+from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits
 from lance_spark.backfill.driver.rounds import FollowUps
 from lance_spark.backfill.driver.scheduler import Lost, Scheduler
 from lance_spark.backfill.driver.snapshot_tag import protect, release, remove_expired
@@ -62,7 +62,7 @@ class BackfillJob:
         self._table_name = table_name
         self._progress = progress
         self._states = FragmentStates()
-        self._committed = Committed(
+        self._commits = JobCommits(
             states=self._states,
             untouched=UntouchedFiles(spec.staging, spec.targets.format),
             upkeep=CheckpointUpkeep(spec, prepared.entries),
@@ -132,7 +132,7 @@ class BackfillJob:
             if self._prepared.request.protect_snapshot:
                 tag = protect(spec.snapshot, spec.staging.job_id)
             self._progress.start(sum(plan.rows_to_do for plan in work), len(work))
-            self._follow_ups = FollowUps(self._prepared, self._committed.history)
+            self._follow_ups = FollowUps(self._prepared, self._commits.history)
             self._run_round(self._prepared)
             self._follow(self._follow_ups)
             status = self._status()
@@ -159,12 +159,12 @@ class BackfillJob:
         concurrent writers change rows faster than they can be computed, there is no end to it: then
         it is over after as many rounds, and after the time that a commit has.
         """
-        states, policy = self._states, self._committed.policy
+        states, policy = self._states, self._commits.policy
         fruitless, rounds = 0, 0
         first = last_settled = time.monotonic()
         while True:
             failed = states.of(FragmentStatus.FAILED)
-            prepared = follow_ups.next_round(states.done(), self._committed.landed, failed)
+            prepared = follow_ups.next_round(states.done(), self._commits.landed, failed)
             self._settled = prepared is None
             if prepared is None or self._cancelled.is_set():
                 return
@@ -201,7 +201,7 @@ class BackfillJob:
         scheduler = self._scheduler = Scheduler(self._spark, spec, limit=limit, description=description)
         if self._cancelled.is_set():
             scheduler.stop()
-        commits = GroupCommits(prepared, self._committed)
+        group_commits = GroupCommits(prepared, self._commits)
         computed: list[RangeOutcome] = []
         running = scheduler.run(tasks, min(request.refresh_status_secs, HEARTBEAT_S))
         try:
@@ -210,14 +210,14 @@ class BackfillJob:
                     computed += self._take(answer, spec, work, scheduler)
                 self._check_skips(final=False)
                 if request.commit_granularity is not None and len(computed) >= request.commit_granularity:
-                    commits.commit(computed)
+                    group_commits.commit(computed)
                     computed = []
                 self._underway.look()
                 self._show()
                 self._beat()
             self._check_skips(final=True)
-            commits.commit(computed)
-            commits.record_inherited(self._states.inherited)
+            group_commits.commit(computed)
+            group_commits.record_inherited(self._states.inherited)
         except BaseException:
             scheduler.stop()
             raise
@@ -303,14 +303,14 @@ class BackfillJob:
 
     def _close(self, status: Status, message: str | None, files_can_serve: bool) -> None:
         """Removes what nothing can use any more, and notes how the job ended."""
-        spec, committed = self._prepared.spec, self._committed
+        spec, commits = self._prepared.spec, self._commits
         self._progress.close(status)
         try:
-            committed.upkeep.at_end(
+            commits.upkeep.at_end(
                 done=status == "DONE",
                 files_can_serve=files_can_serve,
-                committed=committed.files,
-                staged=committed.untouched.names,
+                committed=commits.files,
+                staged=commits.untouched.names,
             )
         except (OSError, LanceSparkError) as error:
             _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
@@ -367,7 +367,7 @@ class BackfillJob:
         )
 
     def _result(self, status: Status) -> BackfillJobResult:
-        spec, states, committed, follow_ups = self._prepared.spec, self._states, self._committed, self._follow_ups
+        spec, states, commits, follow_ups = self._prepared.spec, self._states, self._commits, self._follow_ups
         counts = states.counts
         udf = UdfResult(
             udf_name=spec.key.udf_name,
@@ -387,7 +387,7 @@ class BackfillJob:
             columns=dict.fromkeys(self._prepared.columns, udf),
             where=spec.where,
             read_version=spec.snapshot.version,
-            versions=tuple(committed.versions),
+            versions=tuple(commits.versions),
             rows_selected=counts.selected,
             rows_computed=states.calls + (0 if ended else self._underway.count(states.sources)),
             rows_from_checkpoint=counts.reused,
@@ -402,8 +402,8 @@ class BackfillJob:
             fragments_total=len(self._fragments),
             fragments_done=self._fragments_done(),
             fragments_failed=self._failed(),
-            retries=states.retries + committed.retries,
-            seconds={**states.seconds, "commit": committed.seconds, "total": time.monotonic() - self._began},
+            retries=states.retries + commits.retries,
+            seconds={**states.seconds, "commit": commits.seconds, "total": time.monotonic() - self._began},
         )
 
 
