@@ -86,7 +86,7 @@ class FragmentStates:
         self._states.update({number: FragmentState() for number in fragments})
 
     def add(self, outcome: RangeOutcome, work: FragmentWork, *, is_void: bool) -> FragmentWork | RangeOutcome | None:
-        """Adds what became of a range, and returns what follows: a column file to commit, or more work.
+        """Adds the outcome of a range; returns what follows: a file to commit, or more work.
 
         `is_void` says that it failed because the version that it reads was cleaned up; then its
         rows come again in another round.

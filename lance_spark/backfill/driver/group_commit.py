@@ -1,4 +1,4 @@
-"""Commits what tasks have finished, group by group, and records what was computed. On the driver."""
+"""Commits what tasks have finished, group by group, and records it. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class GroupCommits:
         self._refuse_other_udf()
 
     def record_inherited(self, outcomes: Sequence[RangeOutcome]) -> None:
-        """Records of compacted fragments what is known of the old ones, which need not be followed again."""
+        """Records of compacted fragments what the records of the old ones say."""
         found = []
         for outcome in outcomes:
             files = files_of(self._fragment(outcome.fragment_id), self._spec.target_ids)
@@ -168,7 +168,7 @@ class GroupCommits:
         )
 
     def _note(self, group: Sequence[RangeOutcome], outcome: Outcome) -> None:
-        """Notes what a commit did, records what was computed, and removes superfluous checkpoints."""
+        """Notes what a commit did, and removes the checkpoints that it makes superfluous."""
         job, version = self._job, outcome.result.version
         job.states.conflicts(outcome.conflicts)
         job.retries += outcome.result.retries

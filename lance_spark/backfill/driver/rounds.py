@@ -175,7 +175,7 @@ class FollowUps:
                 raise self._impossible(reason, [dropped.version], dataset, advice)
 
     def _targets_among(self, columns: Sequence[FieldIdentity], dataset: lance.LanceDataset) -> list[str]:
-        """Returns the names that the target columns have at a later version; refuses others in their place."""
+        """Returns the names of the target columns at a later version; refuses other columns."""
         before = {column.name: column for column in field_identities(self._first.dataset.lance_schema)}
         names = {column.id: column.name for column in columns}
         for column in self._first.columns:

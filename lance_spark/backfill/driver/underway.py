@@ -44,7 +44,7 @@ class UnderwayRows:
         self._next_look = time.monotonic() + max(_LOOK_S, 20 * (time.monotonic() - began))
 
     def count(self, answered: Collection[str]) -> int:
-        """Returns the rows of fragments of which no range has answered; answers count the others."""
+        """Returns the rows of fragments of which no range has answered yet."""
         return sum(rows for source, rows in self._by_source.items() if source not in answered)
 
     def clear(self) -> None:

@@ -67,7 +67,7 @@ class Definition:
         return self.stored is not None and self.stored.redefined > 0
 
     def refuse_other(self, snapshot: DatasetRef, when: str) -> None:
-        """Ends a job whose column has got another UDF: its values would be old ones under a new name.
+        """Ends a job whose column has got another UDF: its values would be out of date.
 
         Raises:
             CommitImpossibleError: It has.

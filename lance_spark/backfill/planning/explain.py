@@ -126,7 +126,10 @@ class BackfillPlan:
 
 
 def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, exact: bool) -> BackfillPlan:
-    """Makes the plan for people; `outside` is the backfill of all fragments, where this has a window."""
+    """Makes the plan for people.
+
+    `outside` is the same backfill of all fragments, where `prepared` is of a window.
+    """
     spec, dataset = prepared.spec, prepared.dataset
     work = prepared.work(scan=exact)
     inside = {plan.fragment_id for plan in prepared.plans}

@@ -135,7 +135,7 @@ def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, skip: Ro
 
 
 def fragments_with_work(
-    spec: BackfillSpec, dataset: lance.LanceDataset, plans: Sequence[FragmentPlan], *, scan: bool | None = None
+    spec: BackfillSpec, dataset: lance.LanceDataset, plans: Sequence[FragmentPlan], *, scan: bool | None
 ) -> tuple[FragmentPlan, ...]:
     """Returns the fragments with something to do, with their rows counted.
 

@@ -72,7 +72,7 @@ class Prepared:
         return tuple(column for _, column in self.spec.outputs)
 
     def work(self, *, scan: bool | None = None) -> tuple[FragmentPlan, ...]:
-        """Returns the fragments with something to do, as :func:`fragments_with_work` counts them."""
+        """Returns the fragments with something to do: see :func:`fragments_with_work`."""
         return fragments_with_work(self.spec, self.dataset, self.plans, scan=scan)
 
     def task_rows(self, spark: SparkSession | None) -> int:
