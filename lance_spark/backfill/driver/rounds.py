@@ -29,6 +29,7 @@ from lance_spark.errors import CommitImpossibleError, TableNotFoundError
 
 if TYPE_CHECKING:
     import lance
+    from lance.fragment import FragmentMetadata
 
 _LOG = logging.getLogger(__name__)
 
@@ -55,16 +56,15 @@ class FollowUps:
         self._rounds = 0
         self._appended = 0
         self._rows = first.dataset.count_rows()
-        covered, others = dict[int, Covered](), set[int]()
-        for handle in first.dataset.get_fragments():
-            if handle.fragment_id in self._covered:
-                ids = first.spec.input_ids, first.spec.target_ids
-                identity = fragment_identity(handle.metadata, *ids)
-                covered[handle.fragment_id] = Covered(identity=identity, done=False)
-            else:
-                others.add(handle.fragment_id)
+        ids = first.spec.input_ids, first.spec.target_ids
+        handles = {handle.fragment_id: handle for handle in first.dataset.get_fragments()}
+        covered = {
+            number: Covered(identity=fragment_identity(handles[number].metadata, *ids), done=False)
+            for number in self._covered
+        }
+        others = frozenset(handles.keys() - covered.keys())
         self._first_inputs = {number: one.identity.inputs for number, one in covered.items()}
-        self._coverage = Coverage(version=self._versions[0], covered=covered, others=frozenset(others))
+        self._coverage = Coverage(version=self._versions[0], covered=covered, others=others)
 
     def next_round(
         self, done: Mapping[int, str | None], landed: Collection[int], failed: Collection[int]
@@ -99,11 +99,7 @@ class FollowUps:
         input_ids = [number for column in inputs for number in column.ids]
         look = self._coverage.look(dataset.version, fragments, lineage, input_ids, spec.target_ids)
         self._coverage = look.coverage
-        new = frozenset(look.new)
-        self._appended += sum(fragment.num_rows for fragment in fragments if fragment.id in new)
-        rows = sum(fragment.num_rows for fragment in fragments)
-        self.new_rows = max(self._appended, rows - self._rows)
-        self.rows_gone = max(0, self._rows + self.new_rows - rows)
+        self._count_rows(fragments, frozenset(look.new))
         self.open = tuple(fragment for fragment in look.open if fragment not in failed)
         if not self.open:
             return None
@@ -117,7 +113,7 @@ class FollowUps:
             unchanged=frozenset(
                 number
                 for number, covered in look.coverage.covered.items()
-                if number in self._first_inputs and covered.identity.inputs == self._first_inputs[number]
+                if covered.identity.inputs == self._first_inputs.get(number)
             ),
             on_stale=self._first.request.on_stale,
         )
@@ -128,6 +124,12 @@ class FollowUps:
             dataset.version,
         )
         return self._prepare(latest, inputs, targets, follow_up)
+
+    def _count_rows(self, fragments: Sequence[FragmentMetadata], new: frozenset[int]) -> None:
+        self._appended += sum(fragment.num_rows for fragment in fragments if fragment.id in new)
+        rows = sum(fragment.num_rows for fragment in fragments)
+        self.new_rows = max(self._appended, rows - self._rows)
+        self.rows_gone = max(0, self._rows + self.new_rows - rows)
 
     def settle(self, done: Mapping[int, str | None]) -> None:
         """Notes what the last round has done."""
