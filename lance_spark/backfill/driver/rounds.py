@@ -52,7 +52,7 @@ class FollowUps:
         self._first = first
         self._history = history
         self._covered = frozenset(plan.fragment_id for plan in first.plans)
-        self._versions = [first.spec.snapshot.version or 0]
+        self._versions: tuple[int, ...] = (first.spec.snapshot.version or 0,)
         self._rounds = 0
         self._appended = 0
         self._rows = first.dataset.count_rows()
@@ -151,7 +151,7 @@ class FollowUps:
             follow_up=follow_up,
             round=self._rounds,
         )
-        self._versions = [*few_versions([dataset.version, *self._versions])]
+        self._versions = few_versions([dataset.version, *self._versions])
         records = RecordStore(latest).load(spec.column)
         entries = store_of(spec).find_all(spec.key)
         plans = plan_fragments(spec, dataset, records, entries, only=frozenset(self.open))

@@ -57,16 +57,15 @@ def release(ref: DatasetRef, name: str) -> None:
     _delete(ref.open_latest(), name)
 
 
-def remove_expired(dataset: lance.LanceDataset, *, now: float | None = None) -> None:
+def remove_expired(dataset: lance.LanceDataset) -> None:
     """Removes the tags that jobs have left behind and that have expired.
 
     One that cannot be removed now is left to the next job.
     """
-    at = time.time() if now is None else now
     try:
         for name in _names(dataset):
             until = name.removeprefix(_PREFIX).partition("-")[0]
-            if name.startswith(_PREFIX) and until.isdecimal() and int(until) < at:
+            if name.startswith(_PREFIX) and until.isdecimal() and int(until) < time.time():
                 _LOG.info("removing the expired tag %s of %s", name, dataset.uri)
                 _delete(dataset, name)
     except _ERRORS as error:

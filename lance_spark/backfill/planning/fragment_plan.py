@@ -171,11 +171,6 @@ def countable(plans: Collection[FragmentPlan]) -> bool:
     return len(plans) <= COUNTED_FRAGMENTS and sum(plan.physical_rows for plan in plans) <= COUNTED_ROWS
 
 
-def default_task_rows(rows: int, slots: int) -> int:
-    """Returns the rows of a task where none are asked for: each slot gets two."""
-    return max(1, rows // slots // 2)
-
-
 def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
     """Cuts fragments into ranges, and packs small ones together. Pure.
 

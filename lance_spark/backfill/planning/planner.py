@@ -15,7 +15,6 @@ from pyspark.sql import SparkSession
 from lance_spark.backfill.planning.definition import Definition, definition_of
 from lance_spark.backfill.planning.fragment_plan import (
     FragmentPlan,
-    default_task_rows,
     fragments_with_work,
     plan_fragments,
 )
@@ -82,7 +81,8 @@ class Prepared:
         slots = known or request.concurrency or os.cpu_count() or 1
         if request.concurrency is not None:
             slots = min(slots, request.concurrency)
-        return request.task_size or self.definition.task_size or default_task_rows(self.dataset.count_rows(), slots)
+        # By default each slot gets two.
+        return request.task_size or self.definition.task_size or max(1, self.dataset.count_rows() // slots // 2)
 
     def concurrency(self, spark: SparkSession) -> int | None:
         """Returns the most tasks at once, within the CPUs that the UDF wants."""
