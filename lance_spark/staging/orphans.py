@@ -1,4 +1,4 @@
-"""Removes what jobs left behind whose driver died."""
+"""Removes what jobs left behind whose driver died. Runs on the driver, without Spark."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ def remove_orphans(
 ) -> int:
     """Deletes markers, and data files that no version references, of jobs whose driver died.
 
-    A file that any version of any branch references stays. Safe beside running jobs as long as
-    `older_than` is more than the longest of them takes; a job that loses a file to an early cleanup
-    fails and commits nothing. Runs on the driver, without Spark.
+    Safe beside running jobs as long as `older_than` is more than the longest of them takes; a job
+    that loses a file to an early cleanup fails and commits nothing.
 
     Args:
         uri: Location of the table.
