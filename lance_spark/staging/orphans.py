@@ -33,8 +33,7 @@ def remove_orphans(
         The number of data files that were deleted.
 
     Raises:
-        TableUnreadableError: The table or a version of it cannot be read. Nothing of the job in
-            question was deleted.
+        TableUnreadableError: A version cannot be read. Nothing of the job in question was deleted.
     """
     ref = DatasetRef.at(uri, storage_options or {})
     before = datetime.now(UTC) - older_than

@@ -234,6 +234,7 @@ def _same_place(one: str, other: str) -> bool:
 
 
 def _open(snapshot: DatasetRef) -> lance.LanceDataset:
+    """Opens the version that the rows were read at, and looks at storage for it."""
     try:
         check_still_there(snapshot)
         dataset = snapshot.open()
