@@ -21,7 +21,8 @@ from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, fiel
 from lance_spark.dataset import FOLDER
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError, UnsupportedTypeError
 from lance_spark.objects import LanceObjects
-from lance_spark.staging.blobs import BLOB_KEY, is_logical_blob, prepares_blobs, row_field
+from lance_spark.staging.blobs import is_logical_blob, prepares_blobs, row_field
+from lance_spark.types.fields import BLOB_ENCODING
 from udf_runtime import UDF, Kind
 from udf_runtime.checkpoint import CheckpointKey
 from udf_runtime.errors import UdfRuntimeError
@@ -313,7 +314,7 @@ def _stored(field: pa.Field[Any], version: str) -> pa.Field[Any]:
         return field.with_type(pa.large_binary())
     from lance.blob import BlobType
 
-    metadata = {key: value for key, value in (field.metadata or {}).items() if key != BLOB_KEY}
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key != BLOB_ENCODING}
     return pa.field(field.name, BlobType(), True, metadata)
 
 

@@ -1,4 +1,1 @@
-"""Files that belong to no version yet.
-
-Who wrote them, what is in them, and when they may be deleted.
-"""
+"""Files that belong to no version yet: who wrote them, what is in them, and when they go."""

@@ -79,6 +79,8 @@ def made_at(identifier: str) -> datetime:
 class Staging:
     """The files of one job: a picklable value for the driver, tasks, and the committing process.
 
+    What writes raises a TableUnwritableError where the store refuses.
+
     Attributes:
         uri: Location of the table.
         storage_options: Options of the object store.
@@ -108,11 +110,7 @@ class Staging:
         return f"{STAGING}/{self.job_id}"
 
     def open_job(self) -> None:
-        """Makes the job's own marker, after everything else was checked and before the first task.
-
-        Raises:
-            TableUnwritableError: The store refused.
-        """
+        """Makes the job's own marker, after everything else was checked and before the first task."""
         self._mark(f"{self.folder}/{_OPEN}")
 
     def is_open(self) -> bool:
@@ -125,7 +123,6 @@ class Staging:
         Raises:
             CommitError: The job is over already; Spark starts a task that late where another one
                 fails or is quicker.
-            TableUnwritableError: The store refused.
         """
         attempt = Attempt(self, new_id())
         with refusals_as_errors(self.uri):
@@ -136,13 +133,10 @@ class Staging:
         raise attempt.too_late()
 
     def sweep(self, keep: Collection[str] = ()) -> int:
-        """Deletes what attempts made, at the job's end, and returns the number of data files.
+        """Deletes data files but those named in `keep`, at the job's end, and returns how many.
 
         An attempt that is still running, a killed speculative one for example, notices on closing
         its file that the job is over and deletes that file itself.
-
-        Args:
-            keep: Names in `data/` of the files that were committed.
         """
         # First of all: from here on no attempt begins, and a running one that finishes a file
         # deletes it.
@@ -175,7 +169,6 @@ class Staging:
         Raises:
             CommitError: The job has ended: Spark aborted it, or the table was deleted or cleaned
                 up.
-            TableUnwritableError: The store refused.
         """
         with refusals_as_errors(self.uri):
             self._mark(f"{self.folder}/{_COMMITTING}")
@@ -202,14 +195,10 @@ class Staging:
         return self.objects.contains(f"{self.folder}/{_COMMITTING}")
 
     def close_job(self) -> bool:
-        """Ends the job: from here on no attempt begins and no commit.
+        """Ends the job, and tells whether a commit has begun that may still make a version.
 
-        Runs on the driver, in another process than the commit. A commit that began and whose
-        process is dead is over on a local file system. On an object store its last request may
-        still be on its way.
-
-        Returns:
-            Whether a commit has begun that may still make a version.
+        From here on no attempt begins and no commit. One that began and whose process is dead is
+        over on a local file system; on an object store its last request may still be on its way.
         """
         self.objects.delete(f"{self.folder}/{_OPEN}")
         marker = self.objects.get(f"{self.folder}/{_COMMITTING}")
@@ -261,13 +250,9 @@ class Attempt:
         return f"{self.folder}/{_MARKER}"
 
     def open_data_file(self, schema: pa.Schema, *, version: str) -> StagedFile:
-        """Opens the attempt's next data file; close it before you open another one.
+        """Opens the attempt's next data file, for rows of a schema and in a format such as `2.2`.
 
-        Leftovers are found by counting up.
-
-        Args:
-            schema: Arrow schema of the rows; blobs are `large_binary` in it.
-            version: Lance file format, such as `2.2`.
+        Close it before you open another one: leftovers are found by counting up.
         """
         name = f"{self.id}-{len(self._data_files)}.lance"
         self._data_files.append(name)

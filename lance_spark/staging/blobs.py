@@ -14,13 +14,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from lance_spark.types.fields import BLOB_ENCODING, BLOB_V2, EXTENSION_NAME
+
 if TYPE_CHECKING:
     from lance.blob import PackedBlobWriter
     from lance.file import LanceFileSession
-
-BLOB_KEY = b"lance-encoding:blob"
-_EXTENSION_KEY = b"ARROW:extension:name"
-_EXTENSION = "lance.blob.v2"
 
 _INLINE_BYTES = 64 << 10
 _PACKED_BYTES = 4 << 20
@@ -48,22 +46,19 @@ value."""
 
 def is_logical_blob(field: pa.Field[Any]) -> bool:
     """Tells whether a binary column is marked to be stored as blobs."""
-    return (field.metadata or {}).get(BLOB_KEY) == b"true" and not is_stored_as_blob(field)
+    return (field.metadata or {}).get(BLOB_ENCODING) == b"true" and not is_stored_as_blob(field)
 
 
 def is_stored_as_blob(field: pa.Field[Any]) -> bool:
     """Tells whether a column has blob descriptors, which this module must prepare."""
-    return isinstance(field.type, pa.BaseExtensionType) and field.type.extension_name == _EXTENSION
+    return isinstance(field.type, pa.BaseExtensionType) and field.type.extension_name == BLOB_V2
 
 
 def row_field(field: pa.Field[Any]) -> pa.Field[Any]:
-    """Returns the field that rows have for a column of a table: a blob as `large_binary`, marked.
-
-    Any other as it is.
-    """
+    """Returns the field that rows have for a column of a table: a blob as marked `large_binary`."""
     if not is_stored_as_blob(field):
         return field
-    return pa.field(field.name, pa.large_binary(), field.nullable, {**(field.metadata or {}), BLOB_KEY: b"true"})
+    return pa.field(field.name, pa.large_binary(), field.nullable, {**(field.metadata or {}), BLOB_ENCODING: b"true"})
 
 
 def prepares_blobs(version: str) -> bool:
@@ -75,8 +70,8 @@ def file_field(field: pa.Field[Any], version: str) -> pa.Field[Any]:
     """Returns the field that a file's writer takes for a column of rows: a blob as descriptors."""
     if not is_logical_blob(field) or not prepares_blobs(version):
         return field
-    metadata = {key: value for key, value in (field.metadata or {}).items() if key != BLOB_KEY}
-    return pa.field(field.name, _PREPARED, field.nullable, {**metadata, _EXTENSION_KEY: _EXTENSION.encode()})
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key != BLOB_ENCODING}
+    return pa.field(field.name, _PREPARED, field.nullable, {**metadata, EXTENSION_NAME: BLOB_V2.encode()})
 
 
 class BlobEncoder:

@@ -56,11 +56,7 @@ class StagedFile:
             )
 
     def write_batch(self, batch: pa.RecordBatch) -> None:
-        """Writes rows. Their buffers must be aligned: Lance panics otherwise.
-
-        Raises:
-            TableUnwritableError: The store refused.
-        """
+        """Writes rows; their buffers must be aligned, since Lance panics otherwise."""
         with refusals_as_errors(self._uri):
             self._writer.write_batch(batch if self._blobs is None else self._blobs.encode(batch))
 

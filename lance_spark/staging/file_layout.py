@@ -67,13 +67,7 @@ class FileLayout:
 
     @staticmethod
     def of_table(dataset: lance.LanceDataset, columns: Collection[str]) -> FileLayout:
-        """Returns the layout of new files of an existing table that hold some of its columns.
-
-        Runs on the driver.
-
-        Raises:
-            UnsupportedTypeError, OptionError: As :meth:`of_new_table` says.
-        """
+        """Returns the layout of new files of an existing table that hold some of its columns."""
         schema = pa.schema([row_field(f) for f in dataset.schema if f.name in columns])
         return _layout(schema, dataset.data_storage_version, dataset.lance_schema)
 

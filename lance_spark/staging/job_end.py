@@ -29,10 +29,8 @@ _T = TypeVar("_T")
 def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) -> _T:
     """Runs a commit, and deletes the job's files if it certainly did not happen.
 
-    Raises:
-        Whatever `act` raises. After a `CommitOutcomeUnknownError`, and after any other failure of
-        an object store once the commit has begun, the files are kept, because a request may still
-        arrive.
+    After a `CommitOutcomeUnknownError`, and after any other failure of an object store once the
+    commit has begun, the files are kept, because a request may still arrive.
     """
     try:
         return act()
@@ -95,7 +93,7 @@ def finish(staging: Staging, ref: DatasetRef, keep: Collection[str], *, unless_n
         staging: The job's files.
         ref: The table, at the version that the job read.
         keep: Names of the files that were committed.
-        unless_named: Names of files of which it is not known; those that a version names are kept.
+        unless_named: Names of files that stay if a version names them.
     """
     # The version is there; that something else of the job is there too must not make the job fail.
     with _deletes_later(staging):

@@ -1,4 +1,4 @@
-"""Removes what jobs left behind whose driver died."""
+"""Removes what jobs left behind whose driver died. Runs on the driver, without Spark."""
 
 from __future__ import annotations
 
@@ -19,9 +19,8 @@ def remove_orphans(
 ) -> int:
     """Deletes markers, and data files that no version references, of jobs whose driver died.
 
-    A file that any version of any branch references stays. Safe beside running jobs as long as
-    `older_than` is more than the longest of them takes; a job that loses a file to an early cleanup
-    fails and commits nothing. Runs on the driver, without Spark.
+    Safe beside running jobs as long as `older_than` is more than the longest of them takes; a job
+    that loses a file to an early cleanup fails and commits nothing.
 
     Args:
         uri: Location of the table.
@@ -34,8 +33,7 @@ def remove_orphans(
         The number of data files that were deleted.
 
     Raises:
-        TableUnreadableError: The table or a version of it cannot be read. Nothing of the job in
-            question was deleted.
+        TableUnreadableError: A version cannot be read. Nothing of the job in question was deleted.
     """
     ref = DatasetRef.at(uri, storage_options or {})
     before = datetime.now(UTC) - older_than

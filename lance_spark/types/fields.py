@@ -32,8 +32,8 @@ BLOB_V2 = "lance.blob.v2"
 BFLOAT16 = "lance.bfloat16"
 JSON = "arrow.json"
 
-_EXTENSION_NAME = b"ARROW:extension:name"
-_EXTENSION_KEYS = (_EXTENSION_NAME, b"ARROW:extension:metadata")
+EXTENSION_NAME = b"ARROW:extension:name"
+_EXTENSION_KEYS = (EXTENSION_NAME, b"ARROW:extension:metadata")
 
 _PRIVATE_PREFIXES = (b"SPARK::", b"lance-spark:")
 """Field metadata that belongs to one table or one session: Spark's own, and ours that says which
@@ -62,7 +62,7 @@ def extension_name(field: pa.Field[Any]) -> str | None:
     """Returns the name of a field's extension type, whether or not the extension is registered in this process."""
     if isinstance(field.type, pa.BaseExtensionType):
         return str(field.type.extension_name)
-    name = (field.metadata or {}).get(_EXTENSION_NAME)
+    name = (field.metadata or {}).get(EXTENSION_NAME)
     return None if name is None else name.decode()
 
 

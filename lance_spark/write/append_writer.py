@@ -291,19 +291,9 @@ def _refuse_other_settings(dataset: lance.LanceDataset, options: WriteOptions, u
     has = dataset.data_storage_version
     wanted = options.data_storage_version
     if wanted is not None and has != (stable_version() if wanted == "stable" else wanted):
-        raise OptionError(
-            "data_storage_version",
-            wanted,
-            f"{has}, which the table at {uri} has and keeps, or no such option",
-            problem="is not the table's",
-        )
+        raise _not_the_tables("data_storage_version", wanted, f"{has}, which the table at {uri} has and keeps")
     if dataset.has_stable_row_ids and not options.enable_stable_row_ids:
-        raise OptionError(
-            "enable_stable_row_ids",
-            "false",
-            f"true, which the table at {uri} has and keeps, or no such option",
-            problem="is not the table's",
-        )
+        raise _not_the_tables("enable_stable_row_ids", "false", f"true, which the table at {uri} has and keeps")
 
 
 def _refuse_other_column_options(rows: pa.Schema, options: WriteOptions) -> None:
@@ -312,12 +302,11 @@ def _refuse_other_column_options(rows: pa.Schema, options: WriteOptions) -> None
         for name, value in values:
             if field is None or not _fits(field, name, value):
                 has = "no such column" if field is None else field.type
-                raise OptionError(
-                    f"{column}.{name}",
-                    value,
-                    f"what the table has ({has}), or no such option",
-                    problem="is not the table's",
-                )
+                raise _not_the_tables(f"{column}.{name}", value, f"what the table has ({has})")
+
+
+def _not_the_tables(option: str, value: str, has: str) -> OptionError:
+    return OptionError(option, value, f"{has}, or no such option", problem="is not the table's")
 
 
 def _fits(field: pa.Field[Any], option: str, value: str) -> bool:

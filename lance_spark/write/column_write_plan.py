@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructType
 
 from lance_spark.commit.changes import InputsFrom
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, FieldIdentity, field_identities
-from lance_spark.dataset import DatasetRef, is_local, normalize_uri
+from lance_spark.dataset import DatasetRef, is_local
 from lance_spark.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -26,6 +26,7 @@ from lance_spark.options import WriteOptions
 from lance_spark.rebase.snapshot import check_still_there
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID
 from lance_spark.staging.column_file import Targets
+from lance_spark.staging.file_layout import FileLayout
 from lance_spark.types import check_writable, to_lance_schema
 from lance_spark.types.fields import is_blob
 
@@ -99,7 +100,11 @@ def plan_column_write(
     added = StructType([schema[name] for name in named if name not in existing])
     new_columns = _new_columns(added, options)
     fields = [dataset.schema.field(name) if name in existing else new_columns.field(name) for name in named]
-    _refuse_unsupported(fields, dataset)
+    for field in fields:
+        _refuse_blob(field)
+    if new_columns.names:
+        # Refuses what the table's file format cannot hold.
+        FileLayout.of_new_table(new_columns, dataset.data_storage_version)
     known = {column.name: column for column in field_identities(dataset.lance_schema)}
     inputs, inputs_from = _inputs(options.input_columns, spec.get("input_columns"), named, known, ref.uri)
     by_row_id = address == ROW_ID and dataset.has_stable_row_ids
@@ -172,26 +177,25 @@ def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None,
             f"row addresses of {len(reads)} reads come together in one write ({'; '.join(reads)}), and which row is of "
             f"which cannot be told - writing to {ref.uri} - use one load() for all of them, or write once for each"
         )
-    carried = _carried(metadata[_TABLE], ref.uri) if _TABLE in metadata else {}
-    if carried.get("version") is None:
+    carried = _carried(metadata.get(_TABLE, "{}"), ref)
+    if carried is None:
         return _named_snapshot(ref, version, reads)
-    uri, branch = normalize_uri(carried["uri"]), carried.get("branch")
-    if not _same_place(uri, ref.uri):
+    if not _same_place(carried.uri, ref.uri):
         raise SnapshotError(
-            f"the row addresses are of another table, {uri} - writing to {ref.uri} - they mean other rows here; write "
-            f"to {uri}, or join on a key with a read of this table"
+            f"the row addresses are of another table, {carried.uri} - writing to {ref.uri} - they mean other rows "
+            f"here; write to {carried.uri}, or join on a key with a read of this table"
         )
-    if branch is not None:
+    if carried.branch is not None:
         raise SnapshotError(
-            f"the row addresses are of branch {branch!r}, and a DataFrame write goes to the main branch - writing to "
-            f"{ref.uri} - read the main branch"
+            f"the row addresses are of branch {carried.branch!r}, and a DataFrame write goes to the main branch - "
+            f"writing to {ref.uri} - read the main branch"
         )
-    if version is not None and version != carried["version"]:
+    if version is not None and version != carried.version:
         raise SnapshotError(
-            f"the row addresses were read at version {carried['version']}, but option 'version' says {version} - "
+            f"the row addresses were read at version {carried.version}, but option 'version' says {version} - "
             f"writing to {ref.uri} - leave the option out: the DataFrame knows its version"
         )
-    return replace(ref, version=int(carried["version"]), branch=None, incarnation=carried.get("incarnation"))
+    return replace(ref, version=carried.version, incarnation=carried.incarnation)
 
 
 def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]) -> DatasetRef:
@@ -210,19 +214,19 @@ def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]
     return ref.pin(version)
 
 
-def _carried(text: object, uri: str) -> dict[str, Any]:
-    """Reads what the metadata of the row addresses says; anybody can write column metadata."""
-    shape = {"uri": str, "version": int | None, "incarnation": str | None, "branch": str | None}
+def _carried(text: object, ref: DatasetRef) -> DatasetRef | None:
+    """Returns the version that the metadata of the row addresses names; None for that of catalog tables."""
     try:
-        carried = json.loads(str(text))
-    except ValueError:
-        carried = None
-    if not isinstance(carried, dict) or not all(isinstance(carried.get(key), kind) for key, kind in shape.items()):
+        values = json.loads(str(text))
+        if isinstance(values, dict) and "version" not in values:
+            return None
+        return DatasetRef.of_snapshot_json(str(text), ref.storage_options)
+    except (ValueError, TypeError) as error:
+        # Anybody can write column metadata.
         raise SnapshotError(
-            f"the metadata of the row addresses is damaged: {_TABLE} is {str(text)[:200]!r} - writing to {uri} - "
+            f"the metadata of the row addresses is damaged: {_TABLE} is {str(text)[:200]!r} - writing to {ref.uri} - "
             "select the column as it was read, or say the version with option('version', N)"
-        )
-    return carried
+        ) from error
 
 
 def _same_place(one: str, other: str) -> bool:
@@ -230,6 +234,7 @@ def _same_place(one: str, other: str) -> bool:
 
 
 def _open(snapshot: DatasetRef) -> lance.LanceDataset:
+    """Opens the version that the rows were read at, and looks at storage for it."""
     try:
         check_still_there(snapshot)
         dataset = snapshot.open()
@@ -293,28 +298,14 @@ def _new_columns(added: StructType, options: WriteOptions) -> pa.Schema:
     return pa.schema([])
 
 
-def _refuse_unsupported(fields: Sequence[pa.Field[Any]], dataset: lance.LanceDataset) -> None:
-    for arrow in fields:
-        if is_blob(arrow):
-            raise UnsupportedTypeError(
-                arrow.name,
-                "blob",
-                reason="a backfill cannot write blobs",
-                hint="write binary, or rewrite the table with mode('overwrite')",
-            )
-        if dataset.data_storage_version in ("2.0", "2.1") and _holds_map(arrow.type):
-            raise UnsupportedTypeError(
-                arrow.name,
-                str(arrow.type),
-                reason=f"file format {dataset.data_storage_version} of the table has no maps",
-                hint="write an array of structs, or write the table anew with data_storage_version 2.2",
-            )
-
-
-def _holds_map(type: pa.DataType) -> bool:
-    if pa.types.is_map(type):
-        return True
-    return pa.types.is_nested(type) and any(_holds_map(type.field(i).type) for i in range(type.num_fields))
+def _refuse_blob(field: pa.Field[Any]) -> None:
+    if is_blob(field):
+        raise UnsupportedTypeError(
+            field.name,
+            "blob",
+            reason="a backfill cannot write blobs",
+            hint="write binary, or rewrite the table with mode('overwrite')",
+        )
 
 
 def _inputs(

@@ -42,7 +42,7 @@ from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, f
 from lance_spark.staging.placeholder_files import UntouchedFiles
 from lance_spark.types import WriteConverter
 from lance_spark.write.column_write_plan import ColumnWritePlan, plan_column_write
-from lance_spark.write.sorted_runs import Run, RunWriter, merge_runs
+from lance_spark.write.sorted_runs import Run, RunWriter, first_of_each, merge_runs
 
 if TYPE_CHECKING:
     import lance
@@ -286,12 +286,11 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         """Merges the tasks' sorted runs into column files."""
         plan = self.backfill
         runs = [run for message in messages for run in message.runs]
-        # A write with rejected rows fails in any case: only duplicates between tasks are still to
-        # be counted.
-        columns = [] if rejected else plan.targets.schema.names
-        merged = merge_runs(self.staging, runs, rejected, columns=columns)
+        if rejected:
+            # The write fails in any case: only duplicates between tasks are still to be counted.
+            for addresses, _ in merge_runs(self.staging, runs, ()):
+                first_of_each(addresses, rejected)
         if rejected or not runs:
-            collections.deque(merged, maxlen=0)
             return ()
         if len(runs) > 1:
             _logger.warning(
@@ -304,6 +303,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         seen = {fragment.id: fragment for message in messages for fragment in message.seen}
         rows = SnapshotRows(self._open_for_merge(seen))
         files = ColumnFiles(self.staging.begin_attempt(), rows, plan.targets, rejected)
+        merged = merge_runs(self.staging, runs, plan.targets.schema.names)
         # What the values belong to is the fragment that was read.
         return tuple(replace(part, fragment=seen[part.fragment_id]) for part in files.write(merged))
 

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from lance_spark.errors import refusals_as_errors
 from lance_spark.rows.merge import Chunk, merge
-from lance_spark.rows.row_addresses import DUPLICATE, ROW_ADDRESS, Addresses, Rejected, SnapshotRows, Verifier
+from lance_spark.rows.row_addresses import DUPLICATE, ROW_ADDRESS, Addresses, Mask, Rejected, SnapshotRows, Verifier
 
 if TYPE_CHECKING:
     from lance_spark.staging.area import Attempt, Staging
@@ -86,17 +86,11 @@ class RunWriter:
         values = pa.Table.from_batches(self._values)
         size, self._addresses, self._values, self._bytes = self._bytes, [], [], 0
         order = np.argsort(addresses, kind="stable")
-        ordered = addresses[order]
-        usable = self._rows.usable(ordered, self._rejected)
-        twice = np.zeros(len(ordered), dtype=np.bool_)
-        twice[1:] = ordered[1:] == ordered[:-1]
-        twice &= usable
-        self._rejected.add(DUPLICATE, int(twice.sum()), ordered[twice])
-        usable &= ~twice
-        order, ordered = order[usable], ordered[usable]
-        if len(ordered) == 0:
+        order = order[self._rows.usable(addresses[order], self._rejected)]
+        order = order[first_of_each(addresses[order], self._rejected)]
+        if len(order) == 0:
             return
-        values = values.take(order)
+        ordered, values = addresses[order], values.take(order)
         equal = self._verifier.equal(ordered, values, self._rejected)
         values = values.select(self._names)
         if not equal.all():
@@ -115,18 +109,20 @@ class RunWriter:
         return Run(path=path, rows=len(ordered), bytes=size)
 
 
+def first_of_each(addresses: Addresses, rejected: Rejected) -> Mask:
+    """Tells which of the sorted addresses do not repeat the one before, and counts the others."""
+    first = np.ones(len(addresses), dtype=np.bool_)
+    first[1:] = addresses[1:] != addresses[:-1]
+    rejected.add(DUPLICATE, int((~first).sum()), addresses[~first])
+    return first
+
+
 def merge_runs(
-    staging: Staging, runs: Sequence[Run], rejected: Rejected, *, columns: Sequence[str]
+    staging: Staging, runs: Sequence[Run], columns: Sequence[str]
 ) -> Iterator[tuple[Addresses, pa.RecordBatch]]:
     """Yields the rows of all runs in ascending order of their addresses, with bounded memory.
 
-    Runs in the committing process.
-
-    Args:
-        staging: The job's files.
-        runs: The runs of all tasks.
-        rejected: The account of rows that several runs hold; only the first of them is yielded.
-        columns: The value columns to read; none to look for duplicates only.
+    Runs in the committing process. Rows that several runs hold come one after the other.
     """
     if not runs:
         return
@@ -146,10 +142,5 @@ def merge_runs(
             yield batch.column(0).to_numpy().view(np.int64), batch.to_struct_array()
 
     for rows, values in merge([chunks(run) for run in runs]):
-        addresses, batch = rows.view(np.uint64), pa.RecordBatch.from_struct_array(cast("pa.StructArray", values))
-        twice = np.zeros(len(addresses), dtype=np.bool_)
-        twice[1:] = addresses[1:] == addresses[:-1]
-        if twice.any():
-            rejected.add(DUPLICATE, int(twice.sum()), addresses[twice])
-            addresses, batch = addresses[~twice], batch.filter(pa.array(~twice))
-        yield addresses, batch.select(list(columns))
+        batch = pa.RecordBatch.from_struct_array(cast("pa.StructArray", values))
+        yield rows.view(np.uint64), batch.select(list(columns))
