@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.backfill.reuse.checkpoint_source import Checkpoint, CheckpointPiece
+from lance_spark.backfill.reuse.checkpoint_source import CheckpointPiece
 from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, fitting_records, source_of, target_files
 from lance_spark.backfill.task.messages import FragmentRows
 from lance_spark.catalog.binding import OUTPUT_KEY
@@ -181,29 +181,32 @@ class ValueFinder:
         values = (entry for entry in self._entries(source) if entry.kind == "values")
         for entry in sorted(values, key=lambda entry: entry.job_id != self._spec.job_id):
             if missing and (any_job or self._spec.is_served_by(entry.job_id)):
-                checkpoint = Checkpoint(entry=entry, key=self._spec.key, source=source, moved=moved, store=self._store)
-                missing -= self._take_checkpoint(served, checkpoint, missing)
+                missing -= self._take_checkpoint(served, entry, source, moved, missing)
         return missing
 
-    def _take_checkpoint(self, served: Served, checkpoint: Checkpoint, missing: RowSet) -> RowSet:
+    def _take_checkpoint(
+        self, served: Served, entry: CheckpointEntry, source: str, moved: Moved | None, missing: RowSet
+    ) -> RowSet:
         """Takes what the checkpoint of a batch has, and returns the rows."""
-        entry, moved = checkpoint.entry, checkpoint.moved
         if moved is None:
             rows = missing & RowSet.span(entry.start, entry.stop)
         else:
             rows = missing & RowSet.of(moved.new[slice(*np.searchsorted(moved.old, [entry.start, entry.stop]))])
         if not rows or entry.path in self.missing_files:
             return RowSet.empty()
+        piece = CheckpointPiece(
+            offsets=rows.to_numpy(), entry=entry, key=self._spec.key, source=source, moved=moved, store=self._store
+        )
         takes_nulls = self._spec.is_served_by(entry.job_id)
         # Otherwise its name says it all, and it is read once, when its values are.
         if moved is not None or entry.rows < entry.stop - entry.start or not takes_nulls:
-            chunk = checkpoint.read()
+            chunk = piece.read()
             if chunk is None:
                 return RowSet.empty()
             offsets, values = chunk
             rows &= RowSet.of(offsets if takes_nulls else offsets[np.asarray(values.is_valid())])
         if rows:
-            served.pieces.append(CheckpointPiece(offsets=rows.to_numpy(), checkpoint=checkpoint))
+            served.pieces.append(replace(piece, offsets=rows.to_numpy()))
         return rows
 
     def _take_file(self, served: Served, file: str, computed: RowSet, moved: Moved | None, missing: RowSet) -> RowSet:
