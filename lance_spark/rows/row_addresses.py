@@ -143,7 +143,7 @@ class SnapshotRows:
         return self._deleted[1]
 
     def live_positions(self, fragment_id: int, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Returns positions among the live rows: `fragment.take` does not count deleted ones (measured)."""
+        """Returns positions as `fragment.take` counts: without deleted rows (measured)."""
         deleted = self.deleted(fragment_id)
         return offsets if deleted is None else offsets - np.cumsum(deleted)[offsets]
 
@@ -249,7 +249,7 @@ def _as_mask(array: pa.BooleanArray) -> Mask:
 def addresses_in(
     column: pa.Int64Array, rejected: Rejected, *, ids_of: lance.LanceDataset | None
 ) -> tuple[Addresses, Mask]:
-    """Reads the address column of a batch: the addresses of the usable rows, and which rows those are.
+    """Reads the address column of a batch: usable addresses, and which rows have them.
 
     Args:
         column: int64, NULL and negative values included.
@@ -274,7 +274,7 @@ def addresses_in(
 
 
 def look_up(dataset: lance.LanceDataset, ids: Addresses) -> tuple[Addresses, Mask]:
-    """Maps stable row ids to addresses, and tells which of them the snapshot has: pylance leaves out others."""
+    """Maps stable row ids to addresses, and tells which of them the snapshot has."""
     unique = distinct(ids)
     table = take_known_rows(dataset, unique.tolist(), [ROW_ID, ROW_ADDRESS])
     known = table.column(ROW_ID).to_numpy()

@@ -27,7 +27,7 @@ _ROWS = 1 << 32
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowSet:
-    """A set of physical row offsets of one fragment, each below 2^32. Immutable, hashable, picklable.
+    """A set of physical rows of one fragment, each below 2^32. Immutable, hashable, picklable.
 
     Make sets with :meth:`of`, :meth:`all`, :meth:`span` and :meth:`empty`.
     """
@@ -58,7 +58,7 @@ class RowSet:
 
     @staticmethod
     def of(offsets: Iterable[int] | npt.NDArray[np.integer]) -> RowSet:
-        """Returns the set of some offsets, in any order, repeated ones once; quick for NumPy arrays.
+        """Returns the set of some offsets, in any order; quick for NumPy arrays.
 
         Raises:
             ValueError: An offset is negative or not below 2^32.

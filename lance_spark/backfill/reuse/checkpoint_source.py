@@ -37,7 +37,7 @@ class CheckpointPiece:
     store: CheckpointStore
 
     def read(self) -> Chunk | None:
-        """Returns all values of the checkpoint, by where the rows are now; None if it is not usable."""
+        """Returns the checkpoint's values by where rows are now; None if it is not usable."""
         found = self.store.read(self.entry, self.key, self.source)
         if found is None:
             return None

@@ -121,7 +121,7 @@ class ValueFinder:
             return rows
 
     def own(self, fragment: FragmentMetadata) -> tuple[FragmentRows, frozenset[str]]:
-        """Returns what this job has computed of a fragment of any version, and in which column files.
+        """Returns what this job has computed of a fragment of any version, and in which files.
 
         As far as whole fragments go: what is known of a range that has not ended is in checkpoints
         alone.
@@ -146,7 +146,7 @@ class ValueFinder:
         return rows
 
     def _serve(self, served: Served, fragment: FragmentMetadata, missing: RowSet, *, any_job: bool) -> RowSet:
-        """Takes values from wherever the missing rows were; returns those that are still missing."""
+        """Takes values from wherever the missing rows were; returns what is still missing."""
         missing = self._take(served, fragment, None, missing, any_job=any_job)
         for older, moved in self._compacted(fragment, self._spec.input_ids) if missing else ():
             missing = self._take(served, older, moved, missing, any_job=any_job)
@@ -229,7 +229,7 @@ class ValueFinder:
         return RowSet.of(now)
 
     def _results(self, fragment: FragmentMetadata) -> Iterator[tuple[str, str, FragmentRows]]:
-        """Yields results of whole fragments: column file, job, rows. What a job found has no job."""
+        """Yields results of whole fragments: file, job, rows. What a job found has no job."""
         spec, source = self._spec, source_of(self._spec, fragment)
         for record in fitting_records(spec, fragment, self._context.records):
             rows = FragmentRows(computed=record.computed, nulls=record.nulls, failed=record.failed)
@@ -265,7 +265,7 @@ class ValueFinder:
     def _compacted(
         self, fragment: FragmentMetadata, field_ids: Sequence[int]
     ) -> Iterator[tuple[FragmentMetadata, Moved]]:
-        """Yields where rows of a compacted fragment were, if fields were not rewritten in place since."""
+        """Yields where rows were before compactions, if fields were not rewritten since."""
         if self._spec.lineage_after is None:
             return
         for piece in self._context.lineage(self._spec.lineage_after).origins(fragment.id) or ():
@@ -274,7 +274,7 @@ class ValueFinder:
                 yield piece.fragment, Moved(old=piece.offsets, new=new)
 
     def _outputs_in(self, file: str) -> tuple[tuple[str, str], ...] | None:
-        """Returns the pairs of output field and column that a column file has, by the names of then.
+        """Returns the pairs of output field and column that a column file has.
 
         None where it cannot be used: Lance's cleanup deletes files that no version names, a store
         may damage one, and it may be of another column. Names alone do not serve: siblings may have
