@@ -167,13 +167,13 @@ class ValueFinder:
         self, served: Served, fragment: FragmentMetadata, moved: Moved | None, missing: RowSet, *, any_job: bool
     ) -> RowSet:
         """Takes what one fragment of any version has; returns the rows that are still missing."""
-        for file, job_id, rows in self._results(fragment):
-            if not missing:
-                return missing
+        for file, job_id, rows in self._results(fragment) if missing else ():
             is_served = self._spec.is_served_by(job_id)
             if any_job or is_served:
                 computed = rows.computed if is_served else rows.computed - rows.nulls
                 missing -= self._take_file(served, file, computed, moved, missing)
+            if not missing:
+                break
         if not missing:
             return missing
         source = source_of(self._spec, fragment)
