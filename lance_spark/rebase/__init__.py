@@ -1,1 +1,1 @@
-"""Values at the latest version: where rows were, whose inputs changed, and files that carry values."""
+"""Values at the latest version: where rows were, whose inputs changed, what is carried over."""

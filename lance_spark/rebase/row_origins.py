@@ -81,7 +81,7 @@ class Found:
 
 
 class Origins:
-    """Follows rows of a version back to an older one. Remembers the last fragment; for one thread."""
+    """Follows rows back to an older version. Remembers one fragment; belongs to one thread."""
 
     def __init__(
         self,

@@ -25,7 +25,7 @@ def open_base(ref: DatasetRef, version: int) -> lance.LanceDataset | None:
 
 
 def open_snapshot(snapshot: DatasetRef) -> lance.LanceDataset:
-    """Opens the version that a write's values belong to, to commit them, and looks at storage for it.
+    """Opens the version that a write's values belong to, and looks at storage for it.
 
     A Python worker of Spark may still have it open from before the table was deleted and made anew.
 

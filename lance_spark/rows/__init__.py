@@ -1,1 +1,1 @@
-"""Rows of one fragment: sets of them, their addresses, streams of their values, and reading their inputs."""
+"""Rows of one fragment: sets of them, addresses, streams of values, and reading of inputs."""

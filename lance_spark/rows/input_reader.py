@@ -38,7 +38,7 @@ expected."""
 
 
 class InputReader:
-    """Reads batches of input columns. Belongs to one range of one task; memory is a few batches.
+    """Reads batches of input columns. Belongs to one thread; memory is a few batches.
 
     Attributes:
         seconds: Time spent on reading.
@@ -72,7 +72,7 @@ class InputReader:
         """Yields batches of the input columns, in the order of the rows.
 
         Args:
-            offsets: Physical positions of the rows, ascending.
+            offsets: The rows, ascending.
             next_rows: Says how many rows the next batch should have.
             taken: Gets the offsets of each batch before it is yielded.
 
@@ -122,11 +122,10 @@ class InputReader:
 
     def _take(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
         """Does what a mask does where none can be made: row ids are kept in a file of their own."""
-        deleted = self._rows.deleted(self._fragment.fragment_id)
         for first in range(0, len(offsets), _TAKE_ROWS):
             part = offsets[first : first + _TAKE_ROWS]
-            live = part if deleted is None else part - np.cumsum(deleted)[part]
-            table = self._fragment.take(live, columns=self._scanned).combine_chunks()
+            positions = self._rows.live_positions(self._fragment.fragment_id, part)
+            table = self._fragment.take(positions, columns=self._scanned).combine_chunks()
             address = part.astype(np.uint64) | np.uint64(self._fragment.fragment_id << 32)
             yield from table.append_column(ROW_ADDRESS, pa.array(address)).to_batches()
 

@@ -222,7 +222,7 @@ def chained(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
 
 
 def streams_of(pieces: Iterable[Piece]) -> list[Iterator[Chunk]]:
-    """Returns streams of the values of pieces; of those that make a chain, one is read at a time."""
+    """Returns streams of the values of pieces; of each chain, one is read at a time."""
     chains = chained(pieces)
 
     def read(chain: Sequence[Piece]) -> Iterator[Chunk]:

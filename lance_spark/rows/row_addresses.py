@@ -78,7 +78,8 @@ class Rejected:
         """Returns the error that ends the write."""
         hints = {
             DUPLICATE: f"drop the duplicates, for example with dropDuplicates([{column!r}])",
-            DIFFERENT: "the addresses are of another version or table: read the table again and write without a union of two reads",
+            DIFFERENT: "the addresses are of another version or table: read the table again and write without a "
+            "union of two reads",
         }
         hint = "; ".join(hints[kind] for kind in self.counts if kind in hints)
         return RowAddressError(
@@ -132,11 +133,6 @@ class SnapshotRows:
         """Returns the fragments that were asked for."""
         return tuple(handle.metadata for handle in self._fragments.values() if handle is not None)
 
-    def physical_rows(self, fragment_id: int) -> int:
-        """Returns the rows of a fragment, deleted ones included; 0 if there is no such fragment."""
-        fragment = self.fragment(fragment_id)
-        return 0 if fragment is None else fragment.metadata.physical_rows
-
     def deleted(self, fragment_id: int) -> Mask | None:
         """Returns which physical rows of a fragment are deleted; None if none is.
 
@@ -145,6 +141,11 @@ class SnapshotRows:
         if self._deleted[0] != fragment_id:
             self._deleted = (fragment_id, self._read_deleted(fragment_id))
         return self._deleted[1]
+
+    def live_positions(self, fragment_id: int, offsets: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Returns positions as `fragment.take` counts: without deleted rows (measured)."""
+        deleted = self.deleted(fragment_id)
+        return offsets if deleted is None else offsets - np.cumsum(deleted)[offsets]
 
     def _read_deleted(self, fragment_id: int) -> Mask | None:
         fragment = self.fragment(fragment_id)
@@ -161,15 +162,14 @@ class SnapshotRows:
     def usable(self, addresses: Addresses, rejected: Rejected) -> Mask:
         """Tells which of the addresses are live rows of the snapshot, and counts the others.
 
-        Args:
-            addresses: In any order; fastest where rows of one fragment stand together.
-            rejected: The account.
+        In any order; fastest where rows of one fragment stand together.
         """
         usable = np.ones(len(addresses), dtype=np.bool_)
         offsets = offsets_of(addresses)
         for fragment_id, start, end in runs_of(fragments_of(addresses)):
             part = slice(start, end)
-            inside = offsets[part] < self.physical_rows(fragment_id)
+            fragment = self.fragment(fragment_id)
+            inside = offsets[part] < (0 if fragment is None else fragment.metadata.physical_rows)
             if not inside.all():
                 rejected.add(UNKNOWN, int((~inside).sum()), addresses[part][~inside])
             deleted = self.deleted(fragment_id) if inside.any() else None
@@ -195,10 +195,8 @@ class Verifier:
     def equal(self, addresses: Addresses, values: pa.Table, rejected: Rejected) -> Mask:
         """Tells which rows hold the same values as the table, and counts the others.
 
-        NULL equals NULL, and NaN equals NaN.
-
         Args:
-            addresses: Usable ones, ascending within each fragment.
+            addresses: Usable ones, ascending within each fragment, none twice.
             values: The rows, with the columns to compare in the table's own types.
             rejected: The account.
         """
@@ -209,27 +207,19 @@ class Verifier:
             fragment = self._rows.fragment(fragment_id)
             if fragment is None:
                 continue
-            stored = fragment.take(self._live_positions(fragment_id, addresses[start:end]), columns=list(self._columns))
+            positions = distinct(offsets_of(addresses[start:end]))
+            if len(positions) < end - start:
+                raise ValueError("rows are given twice")
+            stored = fragment.take(self._rows.live_positions(fragment_id, positions), columns=list(self._columns))
             for name in self._columns:
                 given = values.column(name).slice(start, end - start).combine_chunks()
                 equal[start:end] &= equal_values(given, stored.column(name).combine_chunks())
         rejected.add(DIFFERENT, int((~equal).sum()), addresses[~equal])
         return equal
 
-    def _live_positions(self, fragment_id: int, addresses: Addresses) -> NDArray[np.int64]:
-        """Returns positions among the live rows, as `fragment.take` counts (measured), none twice."""
-        offsets = distinct(offsets_of(addresses))
-        if len(offsets) != len(addresses):
-            raise ValueError("rows are given twice")
-        deleted = self._rows.deleted(fragment_id)
-        return offsets if deleted is None else offsets - np.cumsum(deleted)[offsets]
-
 
 def equal_values(given: pa.Array[Any], stored: pa.Array[Any]) -> Mask:
-    """Tells which values are equal.
-
-    NULL equals NULL, and NaN equals NaN; as many values on both sides, of one type.
-    """
+    """Tells which values are equal: NULL equals NULL, and NaN equals NaN."""
     one: Any = given.storage if isinstance(given, pa.ExtensionArray) else given
     other: Any = stored.storage if isinstance(stored, pa.ExtensionArray) else stored
     if one.type != other.type:
@@ -259,16 +249,12 @@ def _as_mask(array: pa.BooleanArray) -> Mask:
 def addresses_in(
     column: pa.Int64Array, rejected: Rejected, *, ids_of: lance.LanceDataset | None
 ) -> tuple[Addresses, Mask]:
-    """Reads the address column of a batch.
+    """Reads the address column of a batch: usable addresses, and which rows have them.
 
     Args:
         column: int64, NULL and negative values included.
         rejected: The account of what is NULL, negative, or an unknown id.
-        ids_of: The snapshot, if the column holds stable row ids, which are looked up in its row id
-            index.
-
-    Returns:
-        The addresses of the usable rows, and which rows those are.
+        ids_of: The snapshot, if the column holds stable row ids.
     """
     usable = _as_mask(column.is_valid())
     rejected.add(NULLS, int((~usable).sum()))
@@ -288,10 +274,7 @@ def addresses_in(
 
 
 def look_up(dataset: lance.LanceDataset, ids: Addresses) -> tuple[Addresses, Mask]:
-    """Maps stable row ids to addresses.
-
-    Ids that the snapshot does not have are left out by pylance.
-    """
+    """Maps stable row ids to addresses, and tells which of them the snapshot has."""
     unique = distinct(ids)
     table = take_known_rows(dataset, unique.tolist(), [ROW_ID, ROW_ADDRESS])
     known = table.column(ROW_ID).to_numpy()

@@ -27,12 +27,9 @@ _ROWS = 1 << 32
 
 @dataclass(frozen=True, slots=True, repr=False)
 class RowSet:
-    """A set of physical row offsets of one fragment, each below 2^32.
+    """A set of physical rows of one fragment, each below 2^32. Immutable, hashable, picklable.
 
-    Immutable, hashable and picklable; works anywhere.
-
-    Attributes:
-        bitmap: The offsets; make sets with :meth:`of`, :meth:`all`, :meth:`span` and :meth:`empty`.
+    Make sets with :meth:`of`, :meth:`all`, :meth:`span` and :meth:`empty`.
     """
 
     bitmap: FrozenBitMap
@@ -49,11 +46,7 @@ class RowSet:
 
     @staticmethod
     def span(start: int, stop: int) -> RowSet:
-        """Returns the set of the offsets `start` to `stop - 1`.
-
-        Raises:
-            ValueError: The bounds are negative or beyond 2^32.
-        """
+        """Returns the set of the offsets `start` to `stop - 1`."""
         if not 0 <= start <= _ROWS or not 0 <= stop <= _ROWS:
             raise ValueError(f"rows {start}..{stop} are no rows of a fragment - offsets are at least 0 and below 2^32")
         if start >= stop:
@@ -65,9 +58,7 @@ class RowSet:
 
     @staticmethod
     def of(offsets: Iterable[int] | npt.NDArray[np.integer]) -> RowSet:
-        """Returns the set of the given offsets, in any order, repeated ones once.
-
-        Quick for NumPy arrays.
+        """Returns the set of some offsets, in any order; quick for NumPy arrays.
 
         Raises:
             ValueError: An offset is negative or not below 2^32.

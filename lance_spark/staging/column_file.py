@@ -135,8 +135,11 @@ class ColumnFile:
         given = pa.Table.from_batches([part[1] for part in self._pending], schema=schema)
         given_row_bytes = self._pending_bytes // max(len(offsets), 1)
         self._pending, self._pending_bytes = [], 0
+        # Where every row is given, none is read, and the width of old ones, never learnt, does not
+        # matter: windows of 256 rows took as long as all the rest of a narrow column.
+        is_complete = len(offsets) == end - self._next
         while self._next < end:
-            stop = min(self._next + self._window_rows(given_row_bytes), end)
+            stop = end if is_complete else min(self._next + self._window_rows(given_row_bytes), end)
             first, last = np.searchsorted(offsets, [self._next, stop])
             self._write_window(stop, offsets[first:last], given.slice(first, last - first))
             self._next = stop

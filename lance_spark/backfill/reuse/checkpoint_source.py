@@ -21,13 +21,15 @@ class MissingCheckpointError(MissingFileError):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Checkpoint:
-    """A checkpoint of rows of a fragment of this or an older version.
+class CheckpointPiece:
+    """Rows that a checkpoint serves.
 
     Attributes:
-        moved: Where its rows are now, if they were elsewhere.
+        offsets: The rows, as they are numbered now.
+        moved: Where the checkpoint's rows are now, if they were elsewhere.
     """
 
+    offsets: Offsets
     entry: CheckpointEntry
     key: CheckpointKey
     source: str
@@ -35,26 +37,18 @@ class Checkpoint:
     store: CheckpointStore
 
     def read(self) -> Chunk | None:
-        """Returns its values by the offsets that its rows have now; None if it is not usable."""
+        """Returns the checkpoint's values by where rows are now; None if it is not usable."""
         found = self.store.read(self.entry, self.key, self.source)
         if found is None:
             return None
         offsets = np.asarray(found[0].to_numpy(), dtype=np.int64)
         return (offsets, found[1]) if self.moved is None else self.moved.chunk(offsets, found[1])
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointPiece:
-    """Rows that a checkpoint serves."""
-
-    offsets: Offsets
-    checkpoint: Checkpoint
-
     def chunks(self, beside: int) -> Iterator[Chunk]:  # noqa: ARG002 - of the protocol
         """Does what :class:`~lance_spark.rows.merge.Piece` says."""
-        found = self.checkpoint.read()
+        found = self.read()
         if found is None:
-            raise MissingCheckpointError(self.checkpoint.entry.path)
+            raise MissingCheckpointError(self.entry.path)
         offsets, values = found
         wanted = np.isin(offsets, self.offsets, assume_unique=True)
         yield offsets[wanted], values if wanted.all() else values.filter(pa.array(wanted))

@@ -93,7 +93,7 @@ class FragmentRecord:
 
 
 class Records:
-    """The records of one column, at the time of reading; row sets are decoded when they are asked for."""
+    """The records of one column, as they were read; row sets are decoded when they are asked for."""
 
     def __init__(self, rows: pa.Table) -> None:
         """Takes rows of :data:`RECORDS` in any order, some of them perhaps twice."""
@@ -165,7 +165,7 @@ class RecordStore:
         return Records(read_rows(self.ref, RECORDS, f"column = {quoted(column)}"))
 
     def compact(self, column: str, *, keep: Callable[[FragmentRecord], bool]) -> int:
-        """Drops the records of a column that are of no use any more, and returns how many; safe beside others.
+        """Drops records of a column that are of no use, and returns how many; safe beside others.
 
         Raises:
             TableUnreadableError: The store refused, so nothing is known.
@@ -183,6 +183,6 @@ def _row(record: FragmentRecord) -> dict[str, Any]:
 
 
 def _digest(row: Mapping[str, Any]) -> int:
-    """Returns what tells a record from others, and from itself after any of its bytes has changed."""
+    """Returns what tells a record from others, and from itself after a byte has changed."""
     digest = hashlib.blake2b(repr([row[name] for name in _FIELDS]).encode(), digest_size=8)
     return int.from_bytes(digest.digest(), "little", signed=True)

@@ -49,7 +49,7 @@ class RoundContext:
         return self._records
 
     def refresh(self) -> None:
-        """Has records read again: another job may have committed what it took out of checkpoints."""
+        """Has records read again: another job may have committed what checkpoints had."""
         self._records = None
 
     def lineage(self, after: int) -> Lineage:

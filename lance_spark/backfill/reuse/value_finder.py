@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
-from lance_spark.backfill.reuse.checkpoint_source import Checkpoint, CheckpointPiece
+from lance_spark.backfill.reuse.checkpoint_source import CheckpointPiece
 from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, fitting_records, source_of, target_files
 from lance_spark.backfill.task.messages import FragmentRows
 from lance_spark.catalog.binding import OUTPUT_KEY
@@ -121,7 +121,7 @@ class ValueFinder:
             return rows
 
     def own(self, fragment: FragmentMetadata) -> tuple[FragmentRows, frozenset[str]]:
-        """Returns what this job has computed of a fragment of any version, and in which column files.
+        """Returns what this job has computed of a fragment of any version, and in which files.
 
         As far as whole fragments go: what is known of a range that has not ended is in checkpoints
         alone.
@@ -146,7 +146,7 @@ class ValueFinder:
         return rows
 
     def _serve(self, served: Served, fragment: FragmentMetadata, missing: RowSet, *, any_job: bool) -> RowSet:
-        """Takes values from wherever the missing rows were; returns those that are still missing."""
+        """Takes values from wherever the missing rows were; returns what is still missing."""
         missing = self._take(served, fragment, None, missing, any_job=any_job)
         for older, moved in self._compacted(fragment, self._spec.input_ids) if missing else ():
             missing = self._take(served, older, moved, missing, any_job=any_job)
@@ -167,13 +167,13 @@ class ValueFinder:
         self, served: Served, fragment: FragmentMetadata, moved: Moved | None, missing: RowSet, *, any_job: bool
     ) -> RowSet:
         """Takes what one fragment of any version has; returns the rows that are still missing."""
-        for file, job_id, rows in self._results(fragment):
-            if not missing:
-                return missing
+        for file, job_id, rows in self._results(fragment) if missing else ():
             is_served = self._spec.is_served_by(job_id)
             if any_job or is_served:
                 computed = rows.computed if is_served else rows.computed - rows.nulls
                 missing -= self._take_file(served, file, computed, moved, missing)
+            if not missing:
+                break
         if not missing:
             return missing
         source = source_of(self._spec, fragment)
@@ -181,29 +181,32 @@ class ValueFinder:
         values = (entry for entry in self._entries(source) if entry.kind == "values")
         for entry in sorted(values, key=lambda entry: entry.job_id != self._spec.job_id):
             if missing and (any_job or self._spec.is_served_by(entry.job_id)):
-                checkpoint = Checkpoint(entry=entry, key=self._spec.key, source=source, moved=moved, store=self._store)
-                missing -= self._take_checkpoint(served, checkpoint, missing)
+                missing -= self._take_checkpoint(served, entry, source, moved, missing)
         return missing
 
-    def _take_checkpoint(self, served: Served, checkpoint: Checkpoint, missing: RowSet) -> RowSet:
+    def _take_checkpoint(
+        self, served: Served, entry: CheckpointEntry, source: str, moved: Moved | None, missing: RowSet
+    ) -> RowSet:
         """Takes what the checkpoint of a batch has, and returns the rows."""
-        entry, moved = checkpoint.entry, checkpoint.moved
         if moved is None:
             rows = missing & RowSet.span(entry.start, entry.stop)
         else:
             rows = missing & RowSet.of(moved.new[slice(*np.searchsorted(moved.old, [entry.start, entry.stop]))])
         if not rows or entry.path in self.missing_files:
             return RowSet.empty()
+        piece = CheckpointPiece(
+            offsets=rows.to_numpy(), entry=entry, key=self._spec.key, source=source, moved=moved, store=self._store
+        )
         takes_nulls = self._spec.is_served_by(entry.job_id)
         # Otherwise its name says it all, and it is read once, when its values are.
         if moved is not None or entry.rows < entry.stop - entry.start or not takes_nulls:
-            chunk = checkpoint.read()
+            chunk = piece.read()
             if chunk is None:
                 return RowSet.empty()
             offsets, values = chunk
             rows &= RowSet.of(offsets if takes_nulls else offsets[np.asarray(values.is_valid())])
         if rows:
-            served.pieces.append(CheckpointPiece(offsets=rows.to_numpy(), checkpoint=checkpoint))
+            served.pieces.append(replace(piece, offsets=rows.to_numpy()))
         return rows
 
     def _take_file(self, served: Served, file: str, computed: RowSet, moved: Moved | None, missing: RowSet) -> RowSet:
@@ -226,7 +229,7 @@ class ValueFinder:
         return RowSet.of(now)
 
     def _results(self, fragment: FragmentMetadata) -> Iterator[tuple[str, str, FragmentRows]]:
-        """Yields results of whole fragments: column file, job, rows. What a job found has no job."""
+        """Yields results of whole fragments: file, job, rows. What a job found has no job."""
         spec, source = self._spec, source_of(self._spec, fragment)
         for record in fitting_records(spec, fragment, self._context.records):
             rows = FragmentRows(computed=record.computed, nulls=record.nulls, failed=record.failed)
@@ -262,7 +265,7 @@ class ValueFinder:
     def _compacted(
         self, fragment: FragmentMetadata, field_ids: Sequence[int]
     ) -> Iterator[tuple[FragmentMetadata, Moved]]:
-        """Yields where rows of a compacted fragment were, if fields were not rewritten in place since."""
+        """Yields where rows were before compactions, if fields were not rewritten since."""
         if self._spec.lineage_after is None:
             return
         for piece in self._context.lineage(self._spec.lineage_after).origins(fragment.id) or ():
@@ -271,7 +274,7 @@ class ValueFinder:
                 yield piece.fragment, Moved(old=piece.offsets, new=new)
 
     def _outputs_in(self, file: str) -> tuple[tuple[str, str], ...] | None:
-        """Returns the pairs of output field and column that a column file has, by the names of then.
+        """Returns the pairs of output field and column that a column file has.
 
         None where it cannot be used: Lance's cleanup deletes files that no version names, a store
         may damage one, and it may be of another column. Names alone do not serve: siblings may have

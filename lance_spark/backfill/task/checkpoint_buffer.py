@@ -19,7 +19,7 @@ compressed buffers, the stream, and the payload."""
 
 
 class CheckpointBuffer:
-    """Holds the computed values of one range until they are worth a checkpoint. Belongs to one task.
+    """Holds computed values of one range until they are worth a checkpoint. Belongs to one task.
 
     Attributes:
         seconds: Time spent on writing.

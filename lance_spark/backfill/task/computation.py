@@ -115,7 +115,7 @@ class Computation:
             began = self._clock()
 
     def end_with(self, error: Exception) -> int | None:
-        """Keeps what was computed before an error, logs it, and returns which row raised it, if known."""
+        """Keeps what was computed before an error, logs it, and returns the row, if known."""
         try:
             self.checkpoints.flush()
         except OSError:

@@ -32,7 +32,7 @@ _DEFAULTS = {"outcome": "failed", "attempt": 1, "max_attempts": 1, "bisect_depth
 
 
 class ErrorLog:
-    """Collects failures, of rows of one fragment or of whole ones, and appends them to the table."""
+    """Collects failures of rows and of fragments, and appends them to the table of errors."""
 
     def __init__(self, spec: BackfillSpec, fragment_id: int = -1) -> None:
         self._spec = spec
@@ -86,7 +86,7 @@ class ErrorLog:
             self.write()
 
     def write(self) -> None:
-        """Appends what was collected; where that is refused, the rows that were computed do not fail."""
+        """Appends what was collected; computed rows do not fail where that is refused."""
         records, self._records = self._records, []
         try:
             if records:
@@ -118,7 +118,7 @@ def fail_ranges(
 def record_ranges(
     spec: BackfillSpec, ranges: Sequence[FragmentWork], *, error_type: str, message: str, trace: str
 ) -> None:
-    """Records an error that ended ranges before any of their rows was computed, once per fragment."""
+    """Records an error that ended ranges before they were begun, once per fragment."""
     log = ErrorLog(spec)
     for fragment_id in sorted({one.fragment_id for one in ranges}):
         log.add_fragment(fragment_id, error_type, message, trace)
@@ -126,5 +126,5 @@ def record_ranges(
 
 
 def type_of(error: Exception) -> str:
-    """Returns the qualified name of an error's class; the one that a UDF raised, where it was that."""
+    """Returns the qualified name of an error's class, or of what a UDF raised."""
     return getattr(error, "error_type", None) or f"{type(error).__module__}.{type(error).__qualname__}"

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal, TypeAlias
 
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
@@ -163,23 +162,20 @@ class FragmentRows:
     skip: RowSet = field(default_factory=RowSet.empty)
 
     def __or__(self, other: FragmentRows) -> FragmentRows:
-        return FragmentRows(**{name: rows | getattr(other, name) for name, rows in self._sets()})
+        return FragmentRows(**{name: rows | getattr(other, name) for name, rows in _fields(self)})
 
     def through(self, moved: Moved) -> FragmentRows:
         """Returns the rows of them that are still there, as they are numbered now."""
-        return FragmentRows(**{name: moved.new_rows(rows) for name, rows in self._sets()})
+        return FragmentRows(**{name: moved.new_rows(rows) for name, rows in _fields(self)})
 
     def to_json(self) -> dict[str, str]:
         """Returns the sets as text."""
-        return {name: rows.to_text() for name, rows in self._sets()}
+        return {name: rows.to_text() for name, rows in _fields(self)}
 
     @staticmethod
     def from_json(values: Mapping[str, str]) -> FragmentRows:
         """Reads them back."""
         return FragmentRows(**{name: RowSet.from_text(text) for name, text in values.items()})
-
-    def _sets(self) -> list[tuple[str, RowSet]]:
-        return [(one.name, getattr(self, one.name)) for one in dataclasses.fields(self)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -187,9 +183,6 @@ class FragmentWork:
     """A range of one fragment's physical rows.
 
     Attributes:
-        fragment_id: Id of the fragment.
-        start: First row.
-        stop: Row after the last.
         ranges: All ranges that the fragment is cut into, as pairs of start and stop.
         done: What is known of rows that were computed before.
         search: Whether there may be checkpoints of the fragment.
@@ -229,7 +222,6 @@ class Task:
 
     Attributes:
         number: Number of the task in its job.
-        work: The ranges.
         isolate: Whether the UDF runs in a process of its own, because an earlier attempt died.
     """
 
@@ -264,14 +256,10 @@ class RowCounts:
     nulled: int = 0
 
     def __add__(self, other: RowCounts) -> RowCounts:
-        return self._with(other, operator.add)
+        return RowCounts(**{name: count + getattr(other, name) for name, count in _fields(self)})
 
     def __sub__(self, other: RowCounts) -> RowCounts:
-        return self._with(other, operator.sub)
-
-    def _with(self, other: RowCounts, act: Callable[[int, int], int]) -> RowCounts:
-        names = [one.name for one in dataclasses.fields(self)]
-        return RowCounts(**{name: act(getattr(self, name), getattr(other, name)) for name in names})
+        return RowCounts(**{name: count - getattr(other, name) for name, count in _fields(self)})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -279,17 +267,12 @@ class RangeOutcome:
     """What became of one range of a fragment, or of the whole fragment.
 
     Attributes:
-        fragment_id: Id of the fragment.
-        start: First row of the range.
-        stop: Row after the last.
         assembled: Whether it is the whole fragment, after all of its ranges, which have answered
             for its rows; then `counts` are of skipped and crashed rows only.
         calls: Rows for which the UDF was called and returned.
         retries: Calls that were tried again.
-        counts: What was done.
         seconds: Time per stage.
         file: Name of the fragment's column file.
-        file_bytes: Its size.
         source: Identity of the fragment's inputs.
         rows: What is known of the fragment's rows from now on.
         selected: Of one of several ranges: the rows that a file of the fragment has to have.
@@ -298,7 +281,7 @@ class RangeOutcome:
         inherited: Whether `rows` says more than the records of the fragment do, because rows were
             followed from older versions.
         checkpoints: Whether checkpoints were left that a commit makes superfluous.
-        error: Why the range failed, or None.
+        error: Why the range failed.
         error_type: Qualified name of the exception.
     """
 
@@ -328,18 +311,12 @@ class RangeOutcome:
         return self.fragment_id, self.start, self.assembled
 
 
+_Fields: TypeAlias = FragmentRows | RowCounts | RangeOutcome
+
+
 def dump_outcomes(outcomes: list[RangeOutcome]) -> bytes:
     """Returns outcomes as JSON."""
-
-    def form(value: object) -> object:
-        if isinstance(value, RowSet):
-            return value.to_text()
-        if isinstance(value, FragmentRows):
-            return value.to_json()
-        return dataclasses.asdict(value) if isinstance(value, RowCounts) else value
-
-    fields = dataclasses.fields(RangeOutcome)
-    return json.dumps([{f.name: form(getattr(one, f.name)) for f in fields} for one in outcomes]).encode()
+    return json.dumps(outcomes, default=_form).encode()
 
 
 def load_outcomes(payload: bytes) -> list[RangeOutcome]:
@@ -347,12 +324,16 @@ def load_outcomes(payload: bytes) -> list[RangeOutcome]:
     return [
         RangeOutcome(
             **values
-            | {
-                "counts": RowCounts(**values["counts"]),
-                "rows": FragmentRows.from_json(values["rows"]),
-                "selected": RowSet.from_text(values["selected"]),
-                "failed": RowSet.from_text(values["failed"]),
-            }
+            | {name: RowSet.from_text(values[name]) for name in ("selected", "failed")}
+            | {"counts": RowCounts(**values["counts"]), "rows": FragmentRows.from_json(values["rows"])}
         )
         for values in json.loads(payload)
     ]
+
+
+def _form(value: RowSet | _Fields) -> object:
+    return value.to_text() if isinstance(value, RowSet) else dict(_fields(value))
+
+
+def _fields(value: _Fields) -> list[tuple[str, Any]]:
+    return [(one.name, getattr(value, one.name)) for one in dataclasses.fields(value)]

@@ -160,7 +160,7 @@ class _RangeRun:
         return fragment
 
     def _search_again(self, missing: set[str]) -> None:
-        """Prepares another pass: who took a file or checkpoint away may have recorded it just before."""
+        """Prepares another pass: the job that took values away may have recorded them."""
         self._has_refreshed = True
         self._context.refresh()
         self._finder = ValueFinder(self._context, self._rows)
@@ -279,7 +279,7 @@ class _RangeRun:
         )
 
     def _fill(self, file: ColumnFile, part: _Selected) -> RowSet:
-        """Writes the values of a range into a column file, and returns the rows whose value is NULL.
+        """Writes the values of a range into a column file; returns the rows that are NULL.
 
         Raises:
             TableUnreadableError: Values that were found are not there any more.
@@ -313,7 +313,7 @@ class _RangeRun:
         return not valued and selects_empty
 
     def _all_rows(self, computed: RowSet, nulls: RowSet, failed: RowSet) -> FragmentRows:
-        """Returns what is known of the fragment's rows from now on: what was done, or known before."""
+        """Returns what is known of the fragment's rows now: what was done, or known before."""
         before = self._done
         touched = computed | failed
         return FragmentRows(
@@ -331,7 +331,7 @@ class _RangeRun:
         return replace(self._outcome(), inherited=self._has_inherited, rows=rows)
 
     def _finish(self, file: str, file_bytes: int | None, rows: FragmentRows) -> RangeOutcome:
-        """Leaves a checkpoint that refers to the file: a later run finds it if it is not committed."""
+        """Leaves a checkpoint that refers to the file, for a run after one that fails."""
         self._computation.errors.write()
         spec = self._spec
         with self._computation.timed("checkpoint"):

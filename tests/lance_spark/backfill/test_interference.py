@@ -234,3 +234,24 @@ def test_a_branch_keeps_the_files_of_a_job_that_ended_badly(lab: Lab):
     assert table.backfill("v", **WHOLE).status == "DONE"
     branch = lance.dataset(lab.uri).checkout_version(("kept", None))
     assert branch.to_table(columns=["v"], filter="id < 30")["v"].to_pylist() == [*range(30)]
+
+
+@pytest.mark.parametrize("settings", [WHOLE, CUT], ids=["one range", "two ranges"])
+def test_a_row_that_is_skipped_when_its_inputs_have_changed_loses_the_value_of_the_old_ones(
+    settings: dict[str, Any], lab: Lab
+):
+    called = lab.called()
+
+    def positive(x: int) -> int:
+        called(x)
+        if x < 0:
+            raise ValueError(x)
+        return x * 10
+
+    table = lab.make(pa.table({"id": range(40), "x": range(40)}), rows_per_file=20)
+    table.add_columns({"v": udf(positive, data_type=pa.int64(), version="1", on_error=lance_spark.skip_on_error())})
+    lab.at(30, lambda: rewrite(lab.uri, "x", {3: -1}))
+    result = table.backfill("v", commit_granularity=1, **settings)
+    assert (result.rows_skipped, result.status) == (1, "DONE")
+    assert values(table, "v")[3] == (None,)
+    assert [row["id"] for row in wrong(lab.uri)] == [3]
