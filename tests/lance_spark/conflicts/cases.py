@@ -35,6 +35,7 @@ from tests.lance_spark.conflicts.others import (
     compact_in_rounds,
     compact_the_first_and_rewrite,
     delete_and_add_column,
+    delete_compact_and_delete,
     delete_fragment,
     delete_rows,
     drop_and_reuse_id,
@@ -49,7 +50,9 @@ from tests.lance_spark.conflicts.others import (
     restore_kept,
     restore_past,
     restore_there_and_back,
+    restore_unfilled,
     rewrite_and_compact_the_first,
+    rewrite_and_update_target,
     rewrite_input,
     rewrite_input_and_cast,
     rewrite_input_as_it_was,
@@ -60,17 +63,19 @@ from tests.lance_spark.conflicts.others import (
     update_input,
     update_input_and_delete,
     update_input_and_target,
+    update_input_of_the_left,
     update_other,
+    update_other_of_the_left,
     upsert,
 )
 
-Moment = Literal["before", "between", "staged", "slipped", "adding"]
+Moment = Literal["before", "between", "staged", "slipped", "adding", "after"]
 """When a concurrent writer acts.
 
 `before`: the job has computed some rows, or the tasks of a write all of them, and nothing is committed. `between`: the job has
 committed the first two of four fragments, and works on the third. `staged`: it has finished the files of the first three, and committed
 nothing. `slipped`: the committer has looked at the latest version, and is about to commit all fragments. `adding`: it is about to add
-the column, which is new.
+the column, which is new. `after`: a job has failed, of whose four fragments one lacks a batch, and the others are committed.
 """
 
 Column = Literal["new", "ours", "theirs"]
@@ -186,6 +191,7 @@ NULL_STALE = {"on_stale": "null"}
 EVERY_ROW = {"where": "1=1"}
 GONE_INPUT = "input columns are gone: 'x'"
 
+COMPACT_AGAIN = one_after_another(compact, compact_in_rounds)
 DELETE_AND_COMPACT = one_after_another(delete_rows, compact_deletions)
 COMPACT_AND_DELETE = one_after_another(compact, delete_rows)
 APPEND_AND_COMPACT = one_after_another(append, compact)
@@ -224,6 +230,8 @@ JOBS: tuple[Case, ...] = (
     Case(delete_and_add_column,     ANY,        BOTH,      done(gone=5)),
     Case(restore_kept,              ANY,        BOTH,      done()),
     Case(restore_there_and_back,    ANY,        BOTH,      done()),
+    Case(restore_unfilled,          AT_ONCE,    BOTH,      done()),
+    Case(restore_unfilled,          "between",  BOTH,      done(carried=20)),
     # Updates, which move rows
     Case(update_other,              AT_ONCE,    STABLE,    done(carried=5)),
     Case(update_other,              "between",  STABLE,    done(carried=3)),
@@ -424,6 +432,24 @@ WRITES: tuple[Case, ...] = (
     Case(overwrite,                 ALWAYS,     BOTH,      refused(r"Overwrite at version")),
     Case(restore_past,              "before slipped", BOTH, refused(r"Restore at version"), columns=EXISTING),
     Case(restore_past,              SEEN,       BOTH,      done(), columns="new"),
+)
+
+AFTER = "after"
+SUCCESSORS: tuple[Case, ...] = (
+    # what another writer does      when        row ids    what the next job calls for, beside the rows that the failed one has left
+    Case(compact,                   AFTER,      BOTH,      done()),
+    Case(compact_deferred,          AFTER,      ADDRESSES, done()),
+    Case(COMPACT_AGAIN,             AFTER,      BOTH,      done()),
+    Case(delete_compact_and_delete, AFTER,      BOTH,      done(uncalled=(28,))),
+    Case(APPEND_AND_COMPACT,        AFTER,      BOTH,      done(calls=NEW)),
+    Case(change_columns,            AFTER,      BOTH,      done()),
+    Case(rename_target,             AFTER,      BOTH,      done(column="w")),
+    Case(clean_up,                  AFTER,      BOTH,      done()),
+    Case(restore_there_and_back,    AFTER,      BOTH,      done()),
+    Case(update_other_of_the_left,  AFTER,      STABLE,    done()),
+    Case(update_other_of_the_left,  AFTER,      ADDRESSES, done(calls=(21, 22))),
+    Case(update_input_of_the_left,  AFTER,      BOTH,      done(calls=(20 + STEP, 21 + STEP))),
+    Case(rewrite_and_update_target, AFTER,      BOTH,      done(given={**GIVEN, 26: -26}, uncalled=(26,))),
 )
 # fmt: on
 

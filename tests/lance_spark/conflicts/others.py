@@ -110,6 +110,27 @@ def update_input(uri: str) -> None:
     lance.dataset(uri).update({"x": f"x + {STEP}"}, where="id IN (5, 25, 35)")
 
 
+def update_other_of_the_left(uri: str) -> None:
+    """Moves rows whose input stays: one that was committed, and two that were computed and are in no version."""
+    lance.dataset(uri).update({"y": "-y"}, where="id IN (5, 21, 22)")
+
+
+def update_input_of_the_left(uri: str) -> None:
+    """Moves rows whose input changes, and that were computed and are in no version."""
+    lance.dataset(uri).update({"x": f"x + {STEP}"}, where="id IN (20, 21)")
+
+
+def rewrite_and_update_target(uri: str) -> None:
+    rewrite_target(uri)
+    lance.dataset(uri).update({"v": "-26"}, where="id = 26")
+
+
+def delete_compact_and_delete(uri: str) -> None:
+    delete_rows(uri)
+    compact(uri)
+    lance.dataset(uri).delete("id = 28")
+
+
 def upsert(uri: str) -> None:
     """Moves rows of both kinds, and inserts one."""
     # Somebody who replaces rows as a whole, and has read the target before.
@@ -179,6 +200,13 @@ def restore_kept(uri: str) -> None:
     before = lance.dataset(uri).version
     append(uri)
     lance.dataset(uri, version=before).restore()
+
+
+def restore_unfilled(uri: str) -> None:
+    """Restores the last version in which the target had no value."""
+    versions = [version["version"] for version in lance.dataset(uri).versions()]
+    unfilled = (n for n in reversed(versions) if not lance.dataset(uri, version=n).count_rows("v IS NOT NULL"))
+    lance.dataset(uri, version=next(unfilled)).restore()
 
 
 def restore_there_and_back(uri: str) -> None:
