@@ -117,11 +117,6 @@ def without_spark(folder: Path) -> Iterator[Lab]:
         yield Lab(folder)
 
 
-def inline_tasks() -> contextlib.AbstractContextManager[object]:
-    """Has tasks of jobs run in this process."""
-    return patch.object(job, "Scheduler", InlineScheduler)
-
-
 def open_table(uri: str) -> Table:
     """Opens a table whose jobs need no Spark."""
     session: Any = NoSpark()

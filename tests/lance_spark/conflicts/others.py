@@ -54,6 +54,10 @@ def append(uri: str) -> None:
     lance.write_dataset(rows_of(uri, {1000: 1000, 1001: 1001}), uri, mode="append")
 
 
+def append_with_values(uri: str) -> None:
+    lance.write_dataset(rows_of(uri, {1000: 1000, 1001: 1001}, v=-1), uri, mode="append")
+
+
 def insert_only(uri: str) -> None:
     source = rows_of(uri, {3: 777, 1000: 1000, 1001: 1001})
     lance.dataset(uri).merge_insert("id").when_not_matched_insert_all().execute(source)
@@ -272,6 +276,15 @@ def rewrite_input_as_it_was(uri: str) -> None:
     rewrite(uri, "x", {5: 5, 25: 25, 35: 35})
 
 
+def rewrite_input_of_null(uri: str) -> None:
+    """Gives a row that was computed as NULL another input, and another row an input of which NULL is computed."""
+    rewrite(uri, "x", {3: 3 + STEP, 4: 10})
+
+
+def rewrite_one_input(uri: str) -> None:
+    rewrite(uri, "x", {5: 5 + STEP})
+
+
 def rewrite_input_like_another(uri: str) -> None:
     """Gives rows the input of another row."""
     rewrite(uri, "x", {5: 7, 35: 7})
@@ -279,6 +292,16 @@ def rewrite_input_like_another(uri: str) -> None:
 
 def rewrite_target_with_null(uri: str) -> None:
     rewrite(uri, "v", {5: None, 6: None, 35: None})
+
+
+def update_and_compact(uri: str) -> None:
+    """Moves a row whose input changes, and all rows then."""
+    lance.dataset(uri).update({"x": f"x + {STEP}"}, where="id = 15")
+    compact_deletions(uri)
+
+
+def update_input_and_unset_target(uri: str) -> None:
+    lance.dataset(uri).update({"x": f"x + {STEP}", "v": "cast(null as bigint)"}, where="id = 7")
 
 
 def update_input_and_target(uri: str) -> None:
@@ -305,13 +328,13 @@ def compact_deletions(uri: str) -> None:
 
 def rewrite_and_compact_the_first(uri: str) -> None:
     """Writes an input in place, and compacts the first two fragments."""
-    rewrite(uri, "x", {5: 5 + STEP})
+    rewrite_one_input(uri)
     compact(uri, excluded_fragment_ids=[2, 3])
 
 
 def compact_the_first_and_rewrite(uri: str) -> None:
     compact(uri, excluded_fragment_ids=[2, 3])
-    rewrite(uri, "x", {5: 5 + STEP})
+    rewrite_one_input(uri)
 
 
 def index_target(uri: str) -> None:

@@ -9,7 +9,7 @@ import lance
 import pytest
 
 import lance_spark
-from tests.lance_spark.conflicts.cases import SUCCESSORS, Case, Done
+from tests.lance_spark.conflicts.cases import SUCCESSORS, Case, Done, variations
 from tests.lance_spark.conflicts.jobs import ALL, SETTINGS, Lab, SparkLab, filled
 from tests.lance_spark.conflicts.others import (
     STEP,
@@ -73,16 +73,8 @@ def check_successor(
     return result
 
 
-def successors() -> list[object]:
-    return [
-        pytest.param(case, stable, id=f"{case.name}-{'stable' if stable else 'addresses'}")
-        for case in SUCCESSORS
-        for stable in case.stable
-    ]
-
-
 @pytest.mark.promise("F04")
-@pytest.mark.parametrize(("case", "stable"), successors())
+@pytest.mark.parametrize(("case", "stable"), variations(SUCCESSORS))
 def test_the_successor_calls_for_what_the_table_of_conflicts_says(case: Case, stable: bool, lab: Lab):
     fail_once(lab, stable=stable)
     case.act(lab.uri)
