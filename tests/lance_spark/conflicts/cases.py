@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+import pytest
+
 from lance_spark.errors import CommitConflictError, CommitImpossibleError, LanceSparkError
 from tests.lance_spark.conflicts.others import (
     ROWS,
@@ -19,6 +21,7 @@ from tests.lance_spark.conflicts.others import (
     add_target,
     add_target_with_values,
     append,
+    append_with_values,
     backfill_another,
     cast_input,
     cast_input_and_rename,
@@ -35,6 +38,7 @@ from tests.lance_spark.conflicts.others import (
     compact_in_rounds,
     compact_the_first_and_rewrite,
     delete_and_add_column,
+    delete_compact_and_delete,
     delete_fragment,
     delete_rows,
     drop_and_reuse_id,
@@ -49,28 +53,37 @@ from tests.lance_spark.conflicts.others import (
     restore_kept,
     restore_past,
     restore_there_and_back,
+    restore_unfilled,
     rewrite_and_compact_the_first,
+    rewrite_and_update_target,
     rewrite_input,
     rewrite_input_and_cast,
     rewrite_input_as_it_was,
     rewrite_input_like_another,
+    rewrite_input_of_null,
+    rewrite_one_input,
     rewrite_other,
     rewrite_target,
     rewrite_target_with_null,
+    update_and_compact,
     update_input,
     update_input_and_delete,
     update_input_and_target,
+    update_input_and_unset_target,
+    update_input_of_the_left,
     update_other,
+    update_other_of_the_left,
     upsert,
 )
 
-Moment = Literal["before", "between", "staged", "slipped", "adding"]
+Moment = Literal["before", "between", "staged", "slipped", "adding", "failed", "finished"]
 """When a concurrent writer acts.
 
 `before`: the job has computed some rows, or the tasks of a write all of them, and nothing is committed. `between`: the job has
 committed the first two of four fragments, and works on the third. `staged`: it has finished the files of the first three, and committed
 nothing. `slipped`: the committer has looked at the latest version, and is about to commit all fragments. `adding`: it is about to add
-the column, which is new.
+the column, which is new. `failed`: a job has failed, of whose four fragments one lacks a batch, and the others are committed. `finished`: a job has
+filled the column.
 """
 
 Column = Literal["new", "ours", "theirs"]
@@ -121,6 +134,25 @@ class Refused:
     dated: bool = True
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutOfDate:
+    """What is out of date when another writer has come after a finished job.
+
+    Attributes:
+        stale: Rows with a value that is out of date, as the plan says.
+        pending: Rows without a value, as the plan says.
+        plain: Calls of a job that selects what has no value, by `x`.
+        left: Rows out of date that its result says; None where these are the same as before.
+        calls: Calls of a job with `stale=True` after it, by `x`.
+    """
+
+    stale: int = 0
+    pending: int = 0
+    plain: tuple[int, ...] = ()
+    left: int | None = None
+    calls: tuple[int, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """A row of the table.
@@ -137,7 +169,7 @@ class Case:
     act: Act
     moments: str
     stable: tuple[bool, ...]
-    expected: Done | Refused
+    expected: Done | Refused | OutOfDate
     options: Mapping[str, Any] = field(default_factory=dict)
     columns: str = "new ours theirs"
 
@@ -151,6 +183,15 @@ def done(*, carried: int = 0, recomputed: int = 0, nulled: int = 0, gone: int = 
     """Returns what is there at the end, with the counters by the names that results have for them."""
     names = ("rows_carried", "rows_recomputed", "rows_nulled", "rows_gone", "new_rows")
     return Done(counters=dict(zip(names, (carried, recomputed, nulled, gone, new), strict=True)), **more)
+
+
+def variations(table: tuple[Case, ...]) -> list[object]:
+    """Returns each row of a table of one moment, with each kind of row ids, as parameters of a test."""
+    return [
+        pytest.param(case, stable, id=f"{case.name}-{'stable' if stable else 'addresses'}")
+        for case in table
+        for stable in case.stable
+    ]
 
 
 def refused(said: str, error: type[LanceSparkError] = CommitImpossibleError, **more: Any) -> Refused:
@@ -186,6 +227,13 @@ NULL_STALE = {"on_stale": "null"}
 EVERY_ROW = {"where": "1=1"}
 GONE_INPUT = "input columns are gone: 'x'"
 
+APPEND_AND_UPDATE = one_after_another(append, update_input)
+NO_INPUT = one_after_another(rewrite_other, delete_rows, compact_deletions, change_columns)
+UPDATE_OTHER_AND_COMPACT = one_after_another(update_other, compact_deletions)
+REWRITE_COMPACT_AND_UPDATE = one_after_another(rewrite_input, compact, update_and_compact)
+CHANGE_AND_CLEAN_UP = one_after_another(change_columns, clean_up_all)
+REWRITE_ONE_AND_CLEAN_UP = one_after_another(rewrite_one_input, clean_up_all)
+COMPACT_AGAIN = one_after_another(compact, compact_in_rounds)
 DELETE_AND_COMPACT = one_after_another(delete_rows, compact_deletions)
 COMPACT_AND_DELETE = one_after_another(compact, delete_rows)
 APPEND_AND_COMPACT = one_after_another(append, compact)
@@ -224,6 +272,8 @@ JOBS: tuple[Case, ...] = (
     Case(delete_and_add_column,     ANY,        BOTH,      done(gone=5)),
     Case(restore_kept,              ANY,        BOTH,      done()),
     Case(restore_there_and_back,    ANY,        BOTH,      done()),
+    Case(restore_unfilled,          AT_ONCE,    BOTH,      done()),
+    Case(restore_unfilled,          "between",  BOTH,      done(carried=20)),
     # Updates, which move rows
     Case(update_other,              AT_ONCE,    STABLE,    done(carried=5)),
     Case(update_other,              "between",  STABLE,    done(carried=3)),
@@ -424,6 +474,49 @@ WRITES: tuple[Case, ...] = (
     Case(overwrite,                 ALWAYS,     BOTH,      refused(r"Overwrite at version")),
     Case(restore_past,              "before slipped", BOTH, refused(r"Restore at version"), columns=EXISTING),
     Case(restore_past,              SEEN,       BOTH,      done(), columns="new"),
+)
+
+FAILED, FINISHED = "failed", "finished"
+SUCCESSORS: tuple[Case, ...] = (
+    # what another writer does      when        row ids    what the next job calls for, beside the rows that the failed one has left
+    Case(compact,                   FAILED,     BOTH,      done()),
+    Case(compact_deferred,          FAILED,     ADDRESSES, done()),
+    Case(COMPACT_AGAIN,             FAILED,     BOTH,      done()),
+    Case(delete_compact_and_delete, FAILED,     BOTH,      done(uncalled=(28,))),
+    Case(APPEND_AND_COMPACT,        FAILED,     BOTH,      done(calls=NEW)),
+    Case(change_columns,            FAILED,     BOTH,      done()),
+    Case(rename_target,             FAILED,     BOTH,      done(column="w")),
+    Case(clean_up,                  FAILED,     BOTH,      done()),
+    Case(restore_there_and_back,    FAILED,     BOTH,      done()),
+    Case(update_other_of_the_left,  FAILED,     STABLE,    done()),
+    Case(update_other_of_the_left,  FAILED,     ADDRESSES, done(calls=(21, 22))),
+    Case(update_input_of_the_left,  FAILED,     BOTH,      done(calls=(20 + STEP, 21 + STEP))),
+    Case(rewrite_and_update_target, FAILED,     BOTH,      done(given={**GIVEN, 26: -26}, uncalled=(26,))),
+)
+
+STALE: tuple[Case, ...] = (
+    # what another writer does      when        row ids    what is out of date, and what is called for
+    Case(append_with_values,        FINISHED,   BOTH,      OutOfDate(stale=2, calls=NEW)),
+    Case(APPEND_AND_UPDATE,         FINISHED,   BOTH,      OutOfDate(stale=3, pending=2, plain=NEW, calls=UPDATED_CALLS)),
+    Case(NO_INPUT,                  FINISHED,   BOTH,      OutOfDate()),
+    Case(compact,                   FINISHED,   BOTH,      OutOfDate()),
+    Case(restore_there_and_back,    FINISHED,   BOTH,      OutOfDate()),
+    Case(update_other,              FINISHED,   STABLE,    OutOfDate(pending=1)),
+    Case(update_other,              FINISHED,   ADDRESSES, OutOfDate(stale=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
+    Case(UPDATE_OTHER_AND_COMPACT,  FINISHED,   STABLE,    OutOfDate(pending=1)),
+    Case(UPDATE_OTHER_AND_COMPACT,  FINISHED,   ADDRESSES, OutOfDate(stale=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
+    Case(update_input,              FINISHED,   BOTH,      OutOfDate(stale=3, calls=UPDATED_CALLS)),
+    Case(update_input_and_unset_target, FINISHED, BOTH,    OutOfDate(pending=1, plain=(7 + STEP,))),
+    Case(rewrite_input,             FINISHED,   BOTH,      OutOfDate(stale=2, pending=3, calls=REWRITTEN_CALLS)),
+    Case(rewrite_input_as_it_was,   FINISHED,   BOTH,      OutOfDate(pending=4)),
+    Case(rewrite_input_of_null,     FINISHED,   BOTH,      OutOfDate(stale=2, pending=1, plain=(3 + STEP,), left=1, calls=(10,))),
+    Case(REWRITE_COMPACT_AND_UPDATE, FINISHED,  BOTH,      OutOfDate(stale=3, pending=3, calls=(5 + STEP, 15 + STEP, 35 + STEP))),
+    # All rows with a value in the files that were written; what the UDF once computed for them is still there
+    Case(rewrite_target,            FINISHED,   BOTH,      OutOfDate(stale=17, pending=3)),
+    Case(rewrite_target_with_null,  FINISHED,   BOTH,      OutOfDate(stale=14, pending=6)),
+    # A change whose history was cleaned up costs the rows of its fragments
+    Case(CHANGE_AND_CLEAN_UP,       FINISHED,   BOTH,      OutOfDate()),
+    Case(REWRITE_ONE_AND_CLEAN_UP,  FINISHED,   BOTH,      OutOfDate(stale=10, pending=1, plain=(3,), left=9, calls=(0, 1, 2, 4, 6, 7, 8, 9, 5 + STEP))),
 )
 # fmt: on
 

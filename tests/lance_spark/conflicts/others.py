@@ -54,6 +54,10 @@ def append(uri: str) -> None:
     lance.write_dataset(rows_of(uri, {1000: 1000, 1001: 1001}), uri, mode="append")
 
 
+def append_with_values(uri: str) -> None:
+    lance.write_dataset(rows_of(uri, {1000: 1000, 1001: 1001}, v=-1), uri, mode="append")
+
+
 def insert_only(uri: str) -> None:
     source = rows_of(uri, {3: 777, 1000: 1000, 1001: 1001})
     lance.dataset(uri).merge_insert("id").when_not_matched_insert_all().execute(source)
@@ -108,6 +112,27 @@ def update_other(uri: str) -> None:
 def update_input(uri: str) -> None:
     """Moves rows whose input changes."""
     lance.dataset(uri).update({"x": f"x + {STEP}"}, where="id IN (5, 25, 35)")
+
+
+def update_other_of_the_left(uri: str) -> None:
+    """Moves rows whose input stays: one that was committed, and two that were computed and are in no version."""
+    lance.dataset(uri).update({"y": "-y"}, where="id IN (5, 21, 22)")
+
+
+def update_input_of_the_left(uri: str) -> None:
+    """Moves rows whose input changes, and that were computed and are in no version."""
+    lance.dataset(uri).update({"x": f"x + {STEP}"}, where="id IN (20, 21)")
+
+
+def rewrite_and_update_target(uri: str) -> None:
+    rewrite_target(uri)
+    lance.dataset(uri).update({"v": "-26"}, where="id = 26")
+
+
+def delete_compact_and_delete(uri: str) -> None:
+    delete_rows(uri)
+    compact(uri)
+    lance.dataset(uri).delete("id = 28")
 
 
 def upsert(uri: str) -> None:
@@ -181,6 +206,13 @@ def restore_kept(uri: str) -> None:
     lance.dataset(uri, version=before).restore()
 
 
+def restore_unfilled(uri: str) -> None:
+    """Restores the last version in which the target had no value."""
+    versions = [version["version"] for version in lance.dataset(uri).versions()]
+    unfilled = (n for n in reversed(versions) if not lance.dataset(uri, version=n).count_rows("v IS NOT NULL"))
+    lance.dataset(uri, version=next(unfilled)).restore()
+
+
 def restore_there_and_back(uri: str) -> None:
     """Restores the first version, which lacks the column, and then the latest again."""
     before = lance.dataset(uri).version
@@ -244,6 +276,15 @@ def rewrite_input_as_it_was(uri: str) -> None:
     rewrite(uri, "x", {5: 5, 25: 25, 35: 35})
 
 
+def rewrite_input_of_null(uri: str) -> None:
+    """Gives a row that was computed as NULL another input, and another row an input of which NULL is computed."""
+    rewrite(uri, "x", {3: 3 + STEP, 4: 10})
+
+
+def rewrite_one_input(uri: str) -> None:
+    rewrite(uri, "x", {5: 5 + STEP})
+
+
 def rewrite_input_like_another(uri: str) -> None:
     """Gives rows the input of another row."""
     rewrite(uri, "x", {5: 7, 35: 7})
@@ -251,6 +292,16 @@ def rewrite_input_like_another(uri: str) -> None:
 
 def rewrite_target_with_null(uri: str) -> None:
     rewrite(uri, "v", {5: None, 6: None, 35: None})
+
+
+def update_and_compact(uri: str) -> None:
+    """Moves a row whose input changes, and all rows then."""
+    lance.dataset(uri).update({"x": f"x + {STEP}"}, where="id = 15")
+    compact_deletions(uri)
+
+
+def update_input_and_unset_target(uri: str) -> None:
+    lance.dataset(uri).update({"x": f"x + {STEP}", "v": "cast(null as bigint)"}, where="id = 7")
 
 
 def update_input_and_target(uri: str) -> None:
@@ -277,13 +328,13 @@ def compact_deletions(uri: str) -> None:
 
 def rewrite_and_compact_the_first(uri: str) -> None:
     """Writes an input in place, and compacts the first two fragments."""
-    rewrite(uri, "x", {5: 5 + STEP})
+    rewrite_one_input(uri)
     compact(uri, excluded_fragment_ids=[2, 3])
 
 
 def compact_the_first_and_rewrite(uri: str) -> None:
     compact(uri, excluded_fragment_ids=[2, 3])
-    rewrite(uri, "x", {5: 5 + STEP})
+    rewrite_one_input(uri)
 
 
 def index_target(uri: str) -> None:

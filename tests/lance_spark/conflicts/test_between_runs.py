@@ -9,24 +9,19 @@ import lance
 import pytest
 
 import lance_spark
+from tests.lance_spark.conflicts.cases import SUCCESSORS, Case, Done, variations
 from tests.lance_spark.conflicts.jobs import ALL, SETTINGS, Lab, SparkLab, filled
 from tests.lance_spark.conflicts.others import (
     STEP,
-    Act,
     append,
     assert_indexes_agree,
-    change_columns,
     clean_up,
     column,
     compact,
-    compact_deferred,
-    compact_in_rounds,
     delete_rows,
     one_after_another,
-    rename_target,
     rewrite,
     rewrite_input,
-    rewrite_target,
     unused_files,
     update_input,
     update_other,
@@ -59,7 +54,8 @@ def check_successor(
     values: dict[int, int | None] | None = None,
     name: str = "v",
     leftovers: bool = False,
-) -> None:
+) -> lance_spark.BackfillJobResult:
+    """Runs a job, asserts what it calls for and leaves, and returns what it did."""
     theirs = work_of_others(lab.uri)
     result = lab.run(name)
     assert lab.calls() == Counter(calls)
@@ -74,65 +70,18 @@ def check_successor(
     assert unused_files(lab.uri) == set()
     assert lab.run(name).versions == ()
     assert lab.calls() == Counter()
+    return result
 
 
 @pytest.mark.promise("F04")
-@EITHER
-@pytest.mark.parametrize(
-    "act",
-    [
-        compact,
-        change_columns,
-        clean_up,
-        one_after_another(compact, compact_in_rounds),
-        one_after_another(delete_rows, compact, lambda uri: lance.dataset(uri).delete("id = 28")),
-    ],
-    ids=["compact", "change_columns", "clean_up", "compact_in_rounds", "delete, compact, delete"],
-)
-def test_the_successor_calls_only_for_rows_that_were_never_computed(stable: bool, act: Act, lab: Lab):
+@pytest.mark.parametrize(("case", "stable"), variations(SUCCESSORS))
+def test_the_successor_calls_for_what_the_table_of_conflicts_says(case: Case, stable: bool, lab: Lab):
     fail_once(lab, stable=stable)
-    act(lab.uri)
-    check_successor(lab, LEFT & set(work_of_others(lab.uri)))
-
-
-def test_the_successor_of_a_deferred_compaction_calls_only_for_rows_that_were_never_computed(lab: Lab):
-    fail_once(lab, stable=False)
-    compact_deferred(lab.uri)
-    check_successor(lab, LEFT)
-
-
-def test_the_successor_finds_a_column_that_was_renamed(lab: Lab):
-    fail_once(lab)
-    rename_target(lab.uri)
-    check_successor(lab, LEFT, name="w")
-
-
-@EITHER
-def test_new_rows_are_called_and_no_others(stable: bool, lab: Lab):
-    fail_once(lab, stable=stable)
-    append(lab.uri)
-    compact(lab.uri)
-    check_successor(lab, LEFT | {1000, 1001})
-
-
-def test_rows_that_an_update_moved_cost_no_call(lab: Lab):
-    """Rows 5, 6, 10 and 35 had been committed; of row 25 nothing was known, and of row 21 there was a checkpoint."""
-    fail_once(lab)
-    update_other(lab.uri)
-    lance.dataset(lab.uri).update({"y": "-y"}, where="id IN (21, 22)")
-    check_successor(lab, LEFT)
-
-
-def test_without_stable_row_ids_rows_that_an_update_moved_without_a_value_are_called(lab: Lab):
-    fail_once(lab, stable=False)
-    lance.dataset(lab.uri).update({"y": "-y"}, where="id IN (5, 21, 22)")
-    check_successor(lab, LEFT | {21, 22})
-
-
-def test_rows_whose_input_an_update_changed_before_they_were_committed_are_called(lab: Lab):
-    fail_once(lab)
-    lance.dataset(lab.uri).update({"x": f"x + {STEP}"}, where="id IN (20, 21)")
-    check_successor(lab, LEFT | {20 + STEP, 21 + STEP})
+    case.act(lab.uri)
+    assert isinstance(case.expected, Done)
+    done = case.expected
+    result = check_successor(lab, {*LEFT, *done.calls} - {*done.uncalled}, values={**done.given}, name=done.column)
+    assert {name: getattr(result, name) for name in done.counters} == done.counters
 
 
 @EITHER
@@ -183,13 +132,6 @@ def test_an_input_that_was_written_in_place_after_the_commit_is_out_of_date(stab
     check_successor(lab, set())
 
 
-def test_values_that_somebody_gave_between_two_runs_are_kept(lab: Lab):
-    fail_once(lab)
-    rewrite_target(lab.uri)
-    lance.dataset(lab.uri).update({"v": "-26"}, where="id = 26")
-    check_successor(lab, LEFT - {26}, values={5: -5, 35: -35, 26: -26})
-
-
 @EITHER
 def test_a_cleanup_after_a_compaction_between_two_runs(stable: bool, lab: Lab):
     fail_once(lab, stable=stable)
@@ -238,15 +180,6 @@ def test_a_killed_driver_and_others_cost_no_call_of_rows_that_were_persisted(spa
     one_after_another(delete_rows, update_other, compact, append)(lab.uri)
     lance.dataset(lab.uri).update({"x": f"x + {STEP}"}, where="id = 22")
     check_successor(lab, {22 + STEP, *range(25, 30), *range(36, 40), 1000, 1001}, leftovers=True)
-
-
-def test_restores_between_two_runs_in_both_directions(lab: Lab):
-    fail_once(lab)
-    failed = lance.dataset(lab.uri).version
-    lance.dataset(lab.uri, version=1).restore()
-    assert "v" not in lance.dataset(lab.uri).schema.names
-    lance.dataset(lab.uri, version=failed).restore()
-    check_successor(lab, LEFT)
 
 
 def test_the_version_before_all_commits_is_restored_and_nothing_is_called_again(lab: Lab):
