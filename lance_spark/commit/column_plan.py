@@ -150,13 +150,13 @@ class Planner:
         still = coverage.others if lineage.complete and not lineage.replaced else frozenset()
         still -= lineage.compacted
         fragments = [head.fragments[number] for number in head.fragments if number not in still]
-        look = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
-        if look.open:
+        now = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
+        if now.open:
             refuse_renamed(self.job.change, head, self.job.snapshot.uri)
-        parts = {number: valid[number] for number in look.open if number in valid}
+        parts = {number: valid[number] for number in now.open if number in valid}
         # Where every fragment has all the rows that it had, none of them is elsewhere, whatever
         # happened to other fragments.
-        elsewhere = [] if self._has_all_rows(head, valid) else [number for number in look.open if number not in valid]
+        elsewhere = [] if self._has_all_rows(head, valid) else [number for number in now.open if number not in valid]
         again = [number for number in elsewhere if not self._still_fits(number, judge)]
         fresh: Sequence[RebasedColumns] = ()
         if again:
@@ -164,9 +164,9 @@ class Planner:
         known = {**self.rebased, **{one.fragment_id: one for one in fresh}}
         self.rebased = rebased = {number: known[number] for number in elsewhere}
         parts.update({number: one.columns for number, one in rebased.items() if one.columns is not None})
-        new_rows = sum(head.fragments[number].num_rows for number in look.new)
+        new_rows = sum(head.fragments[number].num_rows for number in now.new)
         new_rows += sum(head.fragments[number].num_rows - one.covered for number, one in rebased.items())
-        done = look.coverage.settled(dict.fromkeys(look.open))
+        done = now.settled(dict.fromkeys(now.open))
         return Plan(
             head=head,
             parts=parts,
@@ -179,7 +179,7 @@ class Planner:
 
     def _coverage(self) -> Coverage:
         """Returns what the job covered when it last committed; before, at its snapshot."""
-        if self.landed is not None and self.landed.coverage is not None:
+        if self.landed and self.landed.coverage:
             return self.landed.coverage
         covered = {
             number: Covered(identity=fragment_identity(part.fragment, self.input_ids), done=False)

@@ -96,14 +96,13 @@ class FollowUps:
         self.settle(done)
         inputs = self._inputs_at(latest)
         input_ids = [number for column in inputs for number in column.ids]
-        look = self._coverage.look(dataset.version, fragments, lineage, input_ids, spec.target_ids)
-        self._coverage = look.coverage
-        new = frozenset(look.new)
-        self._appended += sum(fragment.num_rows for fragment in fragments if fragment.id in new)
+        now = self._coverage.look(dataset.version, fragments, lineage, input_ids, spec.target_ids)
+        self._coverage = now
+        self._appended += sum(fragment.num_rows for fragment in fragments if fragment.id in now.new)
         rows = sum(fragment.num_rows for fragment in fragments)
         self.new_rows = max(self._appended, rows - self._rows)
         self.rows_gone = max(0, self._rows + self.new_rows - rows)
-        self.open = tuple(fragment for fragment in look.open if fragment not in failed)
+        self.open = tuple(fragment for fragment in now.open if fragment not in failed)
         if not self.open:
             return None
         self._refuse_other_inputs({column.id: column for column in field_identities(dataset.lance_schema)}, latest)
@@ -114,7 +113,7 @@ class FollowUps:
             committed=self._covered.intersection(landed),
             unchanged=frozenset(
                 number
-                for number, covered in look.coverage.covered.items()
+                for number, covered in now.covered.items()
                 if number in self._first_inputs and covered.identity.inputs == self._first_inputs[number]
             ),
             on_stale=self._first.request.on_stale,

@@ -45,22 +45,6 @@ class Covered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What became of the covered rows.
-
-    Attributes:
-        coverage: What the job covers at the later version.
-        open: Fragments in which covered rows may lack their value, or have one that is out of date:
-            the covered ones that are not done are among them.
-        new: Fragments of rows that were added; they are not covered.
-    """
-
-    coverage: Coverage
-    open: tuple[int, ...]
-    new: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """What a job covers at one version.
 
@@ -68,11 +52,18 @@ class Coverage:
         version: The version.
         covered: The fragments that it covers, by id.
         others: Ids of the other fragments.
+        new: Those of the others with rows that were added since the version before.
     """
 
     version: int
     covered: Mapping[int, Covered]
     others: frozenset[int]
+    new: frozenset[int] = frozenset()
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        """Fragments in which covered rows may lack their value, or have one that is out of date."""
+        return tuple(sorted(number for number, one in self.covered.items() if not one.done))
 
     def look(
         self,
@@ -81,14 +72,13 @@ class Coverage:
         lineage: Lineage,
         input_ids: Sequence[int],
         target_ids: Sequence[int] = (),
-    ) -> Look:
+    ) -> Coverage:
         """Follows the covered rows to a later version.
 
         `lineage` says what happened between this version and that one. Without `target_ids` the job
         replaces whatever the target columns have.
         """
-        covered, others = dict[int, Covered](), set[int]()
-        open_ones, new = list[int](), list[int]()
+        covered, others, new = dict[int, Covered](), set[int](), set[int]()
         for fragment in fragments:
             identity = fragment_identity(fragment, input_ids, target_ids)
             state = self._state(fragment, identity, lineage, input_ids, target_ids)
@@ -96,13 +86,10 @@ class Coverage:
                 others.add(fragment.id)
                 known = {fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())}
                 if known.isdisjoint(self.others):
-                    new.append(fragment.id)
-                continue
-            covered[fragment.id] = Covered(identity=identity, done=state)
-            if not state:
-                open_ones.append(fragment.id)
-        coverage = Coverage(version=version, covered=covered, others=frozenset(others))
-        return Look(coverage=coverage, open=tuple(sorted(open_ones)), new=tuple(sorted(new)))
+                    new.add(fragment.id)
+            else:
+                covered[fragment.id] = Covered(identity=identity, done=state)
+        return Coverage(version=version, covered=covered, others=frozenset(others), new=frozenset(new))
 
     def settled(self, done: Mapping[int, str | None]) -> Coverage:
         """Returns the same with more fragments done: with the file committed, or nothing to do."""

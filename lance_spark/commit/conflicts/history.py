@@ -97,6 +97,10 @@ class Change:
         )
         return f"{name} at version {self.version}"
 
+    def took_from(self, fragment: int) -> bool:
+        """Tells whether it moved rows of a fragment elsewhere."""
+        return fragment in self.compacted or (self.touched is not None and fragment in self.touched)
+
     @staticmethod
     def of(event: Event) -> Change:
         """Takes it from a transaction; but for what a restore undid, which is in others."""
