@@ -68,19 +68,16 @@ def commit_columns(
     deleted rows back. A death between the two leaves the column all NULL.
 
     Args:
-        snapshot: The table, at the version that the values belong to. That version need not be
-            there any more.
+        snapshot: The table, at the version that the values belong to, which need not be there.
         change: The column files.
-        job_id: Identifies the job over attempts; a second commit with the same id returns the
-            result of the first.
+        job_id: A second commit with the same id returns the result of the first.
         stage: Stages files beside the job's own.
         snapshot_fragments: Ids of the snapshot's fragments, those of `change` included or not; none
             where the snapshot was cleaned up.
         rebaser: Brings fragments that cannot be committed as they are to the latest version; then
             the commit is all or nothing. Without it they are left out.
         policy: Bounds of the retries; by default as the environment says.
-        history: What earlier commits have read, where a job of one snapshot makes several, each
-            under an id of its own; is added to.
+        history: What earlier commits of the job have read; is added to.
 
     Raises:
         CommitConflictError: A concurrent writer renamed a target or added the same column, or as
@@ -153,27 +150,18 @@ class _ColumnCommit:
                 )
                 plan = self.unanswered.pop(result.retries, None)
                 if plan is not None:
-                    # Its answer was lost, and it was found in the history: it is verified as any
-                    # other.
+                    # Its answer was lost, and it was found in the history: checked as any other.
                     self._land(plan, result, None)
             except CommitOutcomeUnknownError:
                 raise
             except BaseException as error:
                 if self.first is None:
                     raise
-                left = self._take_back(self.first, since)
-                but = (
-                    f" but for fragments {left}, whose values others have moved or rewritten since: write these again"
-                    if left
-                    else ""
-                )
+                said = self._take_back(self.first, since)
                 if not isinstance(error, CommitError):
                     raise
-                raise CommitConflictError(
-                    f"{error}; the commit was taken back{but}",
-                    uri=job.snapshot.uri,
-                    fragments=getattr(error, "fragments", ()),
-                ) from error
+                fragments = getattr(error, "fragments", ())
+                raise CommitConflictError(f"{error}; {said}", uri=job.snapshot.uri, fragments=fragments) from error
             if not self.again:
                 return self.result or result
             since = result.version
@@ -228,8 +216,8 @@ class _ColumnCommit:
         self.files.update(part.staged.name for part in plan.parts.values())
         return result
 
-    def _take_back(self, first: Plan, since: int) -> list[int]:
-        """Gives fragments their previous values again; returns those of which not all are there."""
+    def _take_back(self, first: Plan, since: int) -> str:
+        """Gives fragments their previous values again, and says so, for a message."""
         from lance import LanceOperation
 
         before, upto = first.head.dataset, self.result.version if self.result else 0
@@ -255,4 +243,5 @@ class _ColumnCommit:
             return LanceOperation.DataReplacement(groups) if groups else None
 
         take_back(self.job.snapshot, undo, job_id=self.job.job_id, since=since, policy=self.job.policy)
-        return sorted(left)
+        but = " but for fragments {}, whose values others have moved or rewritten since: write these again"
+        return f"the commit was taken back{but.format(sorted(left)) if left else ''}"

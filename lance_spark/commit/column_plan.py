@@ -203,31 +203,23 @@ class Planner:
 
         Another plan is to be made for it; None where the plan can be committed as it is.
         """
-        added = self._add_columns(plan.head)
-        return self._fill_gaps(plan) if added is None else added
-
-    def _add_columns(self, head: Head) -> lance.LanceDataset | Lost | Unknown | None:
-        """Adds the new columns that a version lacks; None if there are none."""
+        head, change = plan.head, self.job.change
         there = {column.name for column in head.fields}
-        missing = [arrow for arrow in self.job.change.new_columns if arrow.name not in there]
-        if not missing:
-            return None
-        token = self.token or uuid.uuid4().hex
-        outcome = add_null_columns(head.dataset, missing, token)
-        if outcome is not None:
-            return outcome
-        self.token = token
-        return self.job.snapshot.open_latest()
+        missing = [arrow for arrow in change.new_columns if arrow.name not in there]
+        if missing:
+            token = self.token or uuid.uuid4().hex
+            outcome = add_null_columns(head.dataset, missing, token)
+            if outcome is not None:
+                return outcome
+            self.token = token
+            return self.job.snapshot.open_latest()
+        return fill_gaps(head, sorted(plan.parts), targets_in(head, change), self._blank, self.job.snapshot.storage)
 
-    def _fill_gaps(self, plan: Plan) -> lance.LanceDataset | Lost | Unknown | None:
-        def blank(dataset: lance.LanceDataset, fragment: int, names: Sequence[str]) -> StagedColumns:
-            staged = self.job.stage.blank(dataset, fragment, names)
-            # Before the commit: where its answer is lost, the next round meets these files.
-            self.blanks.add(staged.name)
-            return staged
-
-        targets = targets_in(plan.head, self.job.change)
-        return fill_gaps(plan.head, sorted(plan.parts), targets, blank, self.job.snapshot.storage)
+    def _blank(self, dataset: lance.LanceDataset, fragment: int, names: Sequence[str]) -> StagedColumns:
+        staged = self.job.stage.blank(dataset, fragment, names)
+        # Before the commit: where its answer is lost, the next round meets these files.
+        self.blanks.add(staged.name)
+        return staged
 
     def result(self, plan: Plan, retries: int, earlier: CommitResult | None) -> CommitResult:
         """Returns what the commit of a plan will have done, but for its version.

@@ -108,13 +108,13 @@ def _resolve_unknown(ref: DatasetRef, job_id: str, since: int, error: Exception)
     On a local file system a failed call leaves nothing under way, so what cannot be found did not
     happen; on an object store a request may still arrive.
     """
+    mine, looked = None, False
     try:
         head = _open_head(ref)
         mine = None if head is None else find_job(head, job_id, after=since)
-    except OSError as again:
-        error, mine, looked = again, None, False
-    else:
         looked = True
+    except OSError as again:
+        error = again
     if mine is not None:
         return dataclasses.replace(mine, uri=ref.uri)
     if looked and "://" not in ref.uri:

@@ -1,9 +1,9 @@
 """Which fragments of a version have rows of a job whose values are not right there.
 
-Pure functions over manifests, no storage. A job covers fragments of its snapshot. Meanwhile rows of these move: a compaction puts them into
-new fragments, and so does an update that rewrites rows. Or they stay, and their inputs are
-rewritten in place. What stayed as it was needs nothing, or can be committed as it is; the rest has
-to be looked at row by row.
+Pure functions over manifests, no storage. A job covers fragments of its snapshot. Meanwhile rows of
+these move: a compaction puts them into new fragments, and so does an update that rewrites rows. Or
+they stay, and their inputs are rewritten in place. What stayed as it was needs nothing, or can be
+committed as it is; the rest has to be looked at row by row.
 """
 
 from __future__ import annotations

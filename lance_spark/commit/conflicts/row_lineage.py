@@ -154,9 +154,7 @@ class Lineage:
         return self._follow(fragment_id, back)
 
     def origins(self, fragment_id: int) -> list[Piece] | None:
-        """Returns where the rows of a fragment were at the older version.
-
-        Reads the deletion files that were applied.
+        """Returns where the rows of a fragment were at the older version, by its deletion files.
 
         A way back ends at a fragment that did not come out of a compaction: one of the older
         version, or one that was appended or made by an update since. Which of these it is, and
@@ -211,12 +209,9 @@ class Lineage:
         fragment = None if before is None else before.get_fragment(old.id)
         if fragment is None or _deletions(fragment.metadata) != _deletions(old):
             logger.warning(
-                "version %s of %s is gone, which knows the deleted rows of fragment %s: rows cannot be followed "
-                "through it",
-                version - 1,
-                self._dataset.uri,
-                old.id,
-            )
+                "version %s of %s is gone, which knows the deleted rows of fragment %s: rows cannot be followed through it",
+                version - 1, self._dataset.uri, old.id,
+            )  # fmt: skip
             return None
         addresses = fragment.scanner(columns=[], with_row_address=True).to_table()["_rowaddr"].to_numpy()
         offsets: npt.NDArray[np.int64] = (addresses & _OFFSET_BITS).astype(np.int64)
@@ -235,10 +230,7 @@ class Lineage:
 
 
 def _through(older: list[Piece], part: Part, live: npt.NDArray[np.int64], new: FragmentMetadata) -> Iterator[Piece]:
-    """Yields where live rows of an old fragment were before.
-
-    `older` is where all of its rows were, `new` what they are in now.
-    """
+    """Yields where live rows of an old fragment, now in `new`, were; `older` is where all were."""
     if not older:
         yield Piece(fragment=part.old, offsets=live, start=part.start, way=(new,))
     for piece in older:
