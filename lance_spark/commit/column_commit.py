@@ -220,7 +220,7 @@ class _ColumnCommit:
         """Gives fragments their previous values again, and says so, for a message."""
         from lance import LanceOperation
 
-        before, upto = first.head.dataset, self.result.version if self.result else 0
+        before, upto = first.head, self.result.version if self.result else 0
         names = [column.name for column in self.job.change.targets]
         staged: dict[int, StagedColumns] = {}
         left: set[int] = set()
@@ -233,10 +233,11 @@ class _ColumnCommit:
             for fragment, part in self.parts.items() if live else ():
                 now = head.fragments.get(fragment)
                 mine = None if now is None else file_named(now, part.staged.name)
-                if (now is not None and mine is None) or any(change.took_from(fragment) for change in moving):
+                restorable = mine is not None and fragment in before.fragments
+                if (now is not None and not restorable) or any(change.took_from(fragment) for change in moving):
                     left.add(fragment)
-                if mine is not None and live.intersection(mine.fields):
-                    staged[fragment] = staged.get(fragment) or self.job.stage.restore(before, fragment, names)
+                if mine is not None and restorable and live.intersection(mine.fields):
+                    staged[fragment] = staged.get(fragment) or self.job.stage.restore(before.dataset, fragment, names)
                     # It has the columns of the file that it replaces, under their ids: names may
                     # have changed.
                     groups.append(LanceOperation.DataReplacementGroup(fragment, same_columns(mine, staged[fragment])))

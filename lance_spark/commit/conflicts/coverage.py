@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
     from lance_spark.commit.conflicts.row_lineage import Leaf, Lineage
 
+_Ids = tuple[Sequence[int], Sequence[int]]
+"""Field ids of inputs and of targets."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Covered:
@@ -81,7 +84,7 @@ class Coverage:
         covered, others, new = dict[int, Covered](), set[int](), set[int]()
         for fragment in fragments:
             identity = fragment_identity(fragment, input_ids, target_ids)
-            state = self._state(fragment, identity, lineage, input_ids, target_ids)
+            state = self._state(fragment, identity, lineage, (input_ids, target_ids))
             if state is None:
                 others.add(fragment.id)
                 known = {fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())}
@@ -98,14 +101,7 @@ class Coverage:
             covered[number] = replace(covered[number], done=True, committed=done[number])
         return replace(self, covered=covered)
 
-    def _state(
-        self,
-        now: FragmentMetadata,
-        identity: FragmentIdentity,
-        lineage: Lineage,
-        input_ids: Sequence[int],
-        target_ids: Sequence[int],
-    ) -> bool | None:
+    def _state(self, now: FragmentMetadata, identity: FragmentIdentity, lineage: Lineage, ids: _Ids) -> bool | None:
         """Tells whether all covered rows of a fragment are done; None where it has none."""
         leaves = lineage.leaves(now.id)
         before = self.covered.get(now.id)
@@ -117,23 +113,16 @@ class Coverage:
             return False  # what it is made of is not known
         if not leaves:
             return self._foreign_state(now, lineage)
-        states = [self._leaf_state(leaf, now, lineage, input_ids, target_ids) for leaf in leaves]
+        states = [self._leaf_state(leaf, now, lineage, ids) for leaf in leaves]
         known = [state for state in states if state is not None]
         return all(known) if known else None
 
-    def _leaf_state(
-        self,
-        leaf: Leaf,
-        now: FragmentMetadata,
-        lineage: Lineage,
-        input_ids: Sequence[int],
-        target_ids: Sequence[int],
-    ) -> bool | None:
+    def _leaf_state(self, leaf: Leaf, now: FragmentMetadata, lineage: Lineage, ids: _Ids) -> bool | None:
         before = self.covered.get(leaf.fragment.id)
         if before is None:
             return self._foreign_state(leaf.fragment, lineage)
-        unchanged = leaf.is_unchanged(now, [*input_ids, *target_ids])
-        return unchanged and before.is_right(fragment_identity(leaf.fragment, input_ids, target_ids))
+        unchanged = leaf.is_unchanged(now, [number for some in ids for number in some])
+        return unchanged and before.is_right(fragment_identity(leaf.fragment, *ids))
 
     def _foreign_state(self, fragment: FragmentMetadata, lineage: Lineage) -> bool | None:
         """Tells whether an update may have moved covered rows to a fragment that is not covered.

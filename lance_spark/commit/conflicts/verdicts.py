@@ -20,10 +20,6 @@ from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentit
 if TYPE_CHECKING:
     from lance_spark.commit.conflicts.table_state import Head
 
-_REPLACING = (None, "Overwrite", "Restore", "Clone")
-"""Operations after which a fragment's id may mean another fragment; None is one whose version was
-cleaned up."""
-
 
 class Verdict(enum.Enum):
     """What becomes of one fragment's result."""
@@ -171,11 +167,11 @@ def judge_fragment(then: FragmentIdentity, now: FragmentIdentity | None, changes
         by = [c for c in changes if then.fragment_id in c.compacted]
         if by:
             return _conflict(f"its rows moved to new fragments: {by[0].text}")
-        unclear = [c for c in changes if c.operation in _REPLACING]
+        unclear = [c for c in changes if c.replaces]
         if unclear:
             return _conflict(f"it is not in the table any more: {unclear[0].text}")
         return Judgement(verdict=Verdict.GONE, reason="all of its rows were deleted or moved by an update")
-    replaced = any(change.operation in _REPLACING for change in changes)
+    replaced = any(change.replaces for change in changes)
     if not then.is_same(now, replaced=replaced) or now.deleted_rows < then.deleted_rows:
         return _conflict(f"it is another fragment of the same id{_rewrites(changes)}")
     if now.inputs != then.inputs:

@@ -370,7 +370,7 @@ class Model:
 
     def lineage(self, after: int) -> Lineage:
         none: Any = None  # nothing is opened where all transactions are there
-        return Lineage.between(none, after, self.version, self.steps)
+        return Lineage(none, after, self.version, self.steps)
 
 
 @given(st.data())
