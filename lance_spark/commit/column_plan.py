@@ -49,7 +49,7 @@ class Plan:
         gone: Fragments of the job whose rows are nowhere.
         conflicts: Why other fragments are left out.
         new_rows: Rows that the snapshot did not have.
-        coverage: What the job covers once it is committed; None without a rebaser.
+        coverage: What the job covers once it is committed; None where nothing was rebased.
     """
 
     head: Head
@@ -121,11 +121,13 @@ class Planner:
         change, changes, uri = self.job.change, self.changes, self.job.snapshot.uri
         refuse_other_columns(change, head, changes, token=self.token, uri=uri)
         judge = fragment_judge(change, head, changes, self.blanks)
-        judged = {number: judge(part) for number, part in self.parts.items()}
+        # Once they are committed, their coverage says what became of them.
+        judged = {} if self.landed else {number: judge(part) for number, part in self.parts.items()}
         parts = {number: self.parts[number] for number, one in judged.items() if one.verdict is Verdict.VALID}
-        if self.parts and not parts and self.landed is None:
+        if judged and not parts:
             refuse_overwritten(change, head, changes, uri)
-        if self.job.rebaser is not None:
+        conflicts = {number: one.reason for number, one in judged.items() if one.verdict is Verdict.CONFLICT}
+        if self.job.rebaser and (self.landed or conflicts or any(change.moves for change in changes)):
             return self._plan_rebased(self.job.rebaser, head, judge, parts)
         if parts:
             refuse_renamed(change, head, uri)
@@ -135,7 +137,7 @@ class Planner:
             parts=parts,
             rebased={},
             gone=tuple(number for number, one in judged.items() if one.verdict is Verdict.GONE),
-            conflicts={number: one.reason for number, one in judged.items() if one.verdict is Verdict.CONFLICT},
+            conflicts=conflicts,
             new_rows=sum(head.fragments[number].num_rows for number in head.fragments if number not in known),
         )
 
@@ -179,14 +181,20 @@ class Planner:
 
     def _coverage(self) -> Coverage:
         """Returns what the job covered when it last committed; before, at its snapshot."""
-        if self.landed and self.landed.coverage:
-            return self.landed.coverage
+        landed = self.landed
+        if landed is None:
+            version, fragments = self.job.change.read_version, {n: part.fragment for n, part in self.parts.items()}
+            others = self.job.snapshot_fragments
+        elif landed.coverage is None:
+            version, fragments = landed.head.dataset.version, {n: landed.head.fragments[n] for n in landed.parts}
+            others = frozenset(landed.head.fragments)
+        else:
+            return landed.coverage
         covered = {
-            number: Covered(identity=fragment_identity(part.fragment, self.input_ids), done=False)
-            for number, part in self.parts.items()
+            number: Covered(identity=fragment_identity(fragment, self.input_ids), done=landed is not None)
+            for number, fragment in fragments.items()
         }
-        others = self.job.snapshot_fragments - covered.keys()
-        return Coverage(version=self.job.change.read_version, covered=covered, others=others)
+        return Coverage(version=version, covered=covered, others=others - covered.keys())
 
     def _has_all_rows(self, head: Head, valid: Mapping[int, FragmentColumns]) -> bool:
         return len(valid) == len(self.parts) and all(

@@ -102,6 +102,11 @@ class Change:
         """Whether a fragment's id may mean another fragment after it."""
         return self.operation in (None, "Overwrite", "Restore", "Clone")
 
+    @property
+    def moves(self) -> bool:
+        """Whether it may have put rows into other fragments."""
+        return self.operation in ("Rewrite", "Update") or self.replaces
+
     def took_from(self, fragment: int) -> bool:
         """Tells whether it moved rows of a fragment elsewhere."""
         return fragment in self.compacted or (self.touched is not None and fragment in self.touched)
