@@ -99,8 +99,8 @@ def _commit_rows_once(
 def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: str) -> None:
     """Refuses new rows whose columns are not the table's columns any more.
 
-    Measured: pylance accepts an append whose column was dropped, renamed or cast meanwhile, and the
-    values are lost or land under another name without an error.
+    Measured: pylance refuses an append beside Overwrite and Restore alone. Where a column was
+    dropped, renamed or cast, its values are lost or land under another name without an error.
 
     Raises:
         CommitConflictError: A column was dropped, renamed, cast, or made anew, or may not hold NULL
