@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import logging
 from typing import TYPE_CHECKING
 
@@ -40,10 +41,7 @@ def commit_rows(
         CommitError: The commit did not happen, for another reason.
     """
     policy = policy or CommitPolicy.of(None)
-
-    def one_round(head: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
-        return _commit_rows_once(ref, head, change, job_id, retries, policy)
-
+    one_round = functools.partial(_commit_rows_once, ref, change, job_id, policy)
     result = run_rounds(ref, job_id, change.read_version or 0, one_round, policy)
     _logger.info(
         "%s of %d rows in %d fragments committed to %s as version %d after %d retries (job %s)",
@@ -54,11 +52,11 @@ def commit_rows(
 
 def _commit_rows_once(
     ref: DatasetRef,
-    head: lance.LanceDataset | None,
     change: RowsToCommit,
     job_id: str,
-    retries: int,
     policy: CommitPolicy,
+    head: lance.LanceDataset | None,
+    retries: int,
 ) -> CommitResult | Lost | Unknown:
     from lance import LanceOperation
 
@@ -101,8 +99,8 @@ def _commit_rows_once(
 def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: str) -> None:
     """Refuses new rows whose columns are not the table's columns any more.
 
-    Measured: pylance accepts an append whose column was dropped, renamed or cast meanwhile, and the
-    values are lost or land under another name without an error.
+    Measured: pylance refuses an append beside Overwrite and Restore alone. Where a column was
+    dropped, renamed or cast, its values are lost or land under another name without an error.
 
     Raises:
         CommitConflictError: A column was dropped, renamed, cast, or made anew, or may not hold NULL
@@ -140,12 +138,10 @@ def _refuse_slipped(
 
     def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
         ids = [f.fragment_id for f in head.get_fragments() if any(d.path in ours for d in f.metadata.files)]
-        return (
-            LanceOperation.Delete(
-                updated_fragments=[], deleted_fragment_ids=ids, predicate="rows of a commit that is undone"
-            )
-            if ids
-            else None
+        if not ids:
+            return None
+        return LanceOperation.Delete(
+            updated_fragments=[], deleted_fragment_ids=ids, predicate="rows of a commit that is undone"
         )
 
     try:

@@ -91,17 +91,14 @@ def attempt_commit(
         )
     except CommitConflictError as error:
         return Lost(race=is_taken_slot(error), error=error)
-    except OSError as error:
-        if is_created_meanwhile(error):
-            return Lost(race=True, error=error)
-        if is_fragment_gone(error):
-            # The fragment went between our look and the commit, and the transaction that says so
-            # was cleaned up already.
-            return Lost(race=False, error=error)
-        if is_bad_request(error):
-            raise CommitError(
-                f"Lance refused the commit: {error} - at {uri} - nothing was committed", uri=uri
-            ) from error
-        return Unknown(error=error)
-    except (ValueError, TypeError, NotImplementedError) as error:
+    except (OSError, ValueError, TypeError, NotImplementedError) as error:
+        if isinstance(error, OSError):
+            if is_created_meanwhile(error):
+                return Lost(race=True, error=error)
+            if is_fragment_gone(error):
+                # The fragment went between our look and the commit, and the transaction that says
+                # so was cleaned up already.
+                return Lost(race=False, error=error)
+            if not is_bad_request(error):
+                return Unknown(error=error)
         raise CommitError(f"Lance refused the commit: {error} - at {uri} - nothing was committed", uri=uri) from error

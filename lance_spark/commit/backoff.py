@@ -1,8 +1,8 @@
 """When to try a commit again: slot backoff and its bounds.
 
-A commit that lost a race waits for a random number of slots, each as long as its
-first attempt took, out of a number of slots that doubles with every loss. So writers that collided
-spread out, on a fast store as on a slow one.
+A commit that lost a race waits for a random number of slots, each as long as its first attempt
+took, out of a number of slots that doubles with every loss. So writers that collided spread out, on
+a fast store as on a slow one.
 """
 
 from __future__ import annotations
@@ -64,12 +64,7 @@ class CommitPolicy:
 
 @dataclass(slots=True, kw_only=True)
 class Rounds:
-    """Counts the rounds of one commit, and waits between them. Belongs to one thread.
-
-    Attributes:
-        policy: The bounds.
-        retries: Rounds after the first, whatever their reason.
-    """
+    """Counts the rounds of one commit, and waits between them. Belongs to one thread."""
 
     policy: CommitPolicy
     clock: Callable[[], float] = time.monotonic
@@ -86,10 +81,6 @@ class Rounds:
         self._attempt_began = self.clock()
         if self._began is None:
             self._began = self._attempt_began
-
-    def progress(self) -> None:
-        """Notes that an attempt did something of lasting value: fruitless rounds are forgiven."""
-        self._fruitless = 0
 
     def again(self, *, race: bool) -> bool:
         """Waits for the next round, or returns False if there is to be none.

@@ -33,16 +33,12 @@ class RowsToCommit:
     Attributes:
         mode: `append` adds to the table and creates it where there is none; `overwrite` makes a
             version of only these rows.
-        schema: Schema of a table that is created or overwritten; for an append to an existing
-            table, its schema.
+        schema: Schema of the table that is created, overwritten, or appended to.
         fields: The fields whose ids the fragments' data files name: of the table at `read_version`,
             or as a new table numbers them.
         fragments: The fragments, in the order that they get ids in.
-        rows: Number of rows in them.
-        read_version: Version of the table that the write was planned on; None where there was no
-            table.
+        read_version: The version that the write was planned on; None where there was no table.
         enable_stable_row_ids: Whether a table that is created gets stable row ids.
-        commit_message: Kept with the version.
     """
 
     mode: Literal["append", "overwrite"]
@@ -95,7 +91,6 @@ class RebasedColumns:
     """Values of one fragment of the latest version: of rows that moved there or were changed.
 
     Attributes:
-        fragment_id: Id of the fragment that they are in.
         columns: Their values, staged for that fragment; None where nothing has to be written.
         carried: Rows that get the job's value.
         nulled: Rows that are NULL, because their inputs are not those that the value was computed
@@ -115,14 +110,10 @@ class ColumnsToCommit:
     """Column files for fragments of a snapshot.
 
     Attributes:
-        read_version: Version of the snapshot.
         targets: The columns that are written, with their identity in the snapshot; id -1 where the
             column is to be added.
         new_columns: Arrow fields of the columns that are to be added, in the order of `targets`.
         inputs: The columns that the values depend on, as the snapshot had them.
-        inputs_from: How the inputs were determined.
-        fragments: One entry per fragment.
-        commit_message: Kept with the version.
         advice: The end of an error's message: what was committed, and what to do.
     """
 

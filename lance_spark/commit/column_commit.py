@@ -32,18 +32,14 @@ from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.column_plan import Job, Plan, Planner
 from lance_spark.commit.commit_loop import properties_of, run_rounds
-from lance_spark.commit.conflicts.table_state import Head, SeenHistory
+from lance_spark.commit.conflicts.identity import ids_of
+from lance_spark.commit.conflicts.table_state import SeenHistory
+from lance_spark.commit.conflicts.verdicts import targets_in
 from lance_spark.commit.data_files import data_files, file_named, same_columns
 from lance_spark.commit.protocols import Outcome, Rebaser, Stage
 from lance_spark.commit.verify import refuse_lost_files, take_back
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import (
-    CommitConflictError,
-    CommitError,
-    CommitOutcomeUnknownError,
-    TableNotFoundError,
-    VersionNotFoundError,
-)
+from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError
 
 if TYPE_CHECKING:
     import lance
@@ -72,19 +68,16 @@ def commit_columns(
     deleted rows back. A death between the two leaves the column all NULL.
 
     Args:
-        snapshot: The table, at the version that the values belong to. That version need not be
-            there any more.
+        snapshot: The table, at the version that the values belong to, which need not be there.
         change: The column files.
-        job_id: Identifies the job over attempts; a second commit with the same id returns the
-            result of the first.
+        job_id: A second commit with the same id returns the result of the first.
         stage: Stages files beside the job's own.
         snapshot_fragments: Ids of the snapshot's fragments, those of `change` included or not; none
             where the snapshot was cleaned up.
         rebaser: Brings fragments that cannot be committed as they are to the latest version; then
             the commit is all or nothing. Without it they are left out.
         policy: Bounds of the retries; by default as the environment says.
-        history: What earlier commits have read, where a job of one snapshot makes several, each
-            under an id of its own; is added to.
+        history: What earlier commits of the job have read; is added to.
 
     Raises:
         CommitConflictError: A concurrent writer renamed a target or added the same column, or as
@@ -133,7 +126,8 @@ class _ColumnCommit:
         result: What the table has of the job by now.
         parts: The column files that it has, by fragment.
         files: Names of all files that versions have of the job.
-        unchecked: The version that the last commit made, where something may have slipped in.
+        again: Whether something may have slipped in beside the last commit.
+        landed: The version that it made; None where its answer was lost.
     """
 
     job: Job
@@ -143,7 +137,8 @@ class _ColumnCommit:
     result: CommitResult | None = None
     parts: dict[int, FragmentColumns] = field(default_factory=dict)
     files: set[str] = field(default_factory=set)
-    unchecked: lance.LanceDataset | None = None
+    again: bool = False
+    landed: lance.LanceDataset | None = None
 
     def run(self, since: int) -> CommitResult:
         """Commits, and again until nothing has slipped in."""
@@ -155,31 +150,27 @@ class _ColumnCommit:
                 )
                 plan = self.unanswered.pop(result.retries, None)
                 if plan is not None:
-                    # Its answer was lost, and it was found in the history: it is verified as any
-                    # other.
-                    self._land(plan, result, self.planner.look(self._open(result.version)).dataset)
+                    # Its answer was lost, and it was found in the history: checked as any other.
+                    self._land(plan, result, None)
             except CommitOutcomeUnknownError:
                 raise
             except BaseException as error:
                 if self.first is None:
                     raise
-                self._take_back(self.first, since)
+                said = self._take_back(self.first, since)
                 if not isinstance(error, CommitError):
                     raise
-                raise CommitConflictError(
-                    f"{error}; the commit was taken back",
-                    uri=job.snapshot.uri,
-                    fragments=getattr(error, "fragments", ()),
-                ) from error
-            if self.unchecked is None:
+                fragments = getattr(error, "fragments", ())
+                raise CommitConflictError(f"{error}; {said}", uri=job.snapshot.uri, fragments=fragments) from error
+            if not self.again:
                 return self.result or result
             since = result.version
 
     def _run_round(self, dataset: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
         """Does one round, as :data:`~lance_spark.commit.commit_loop.Round` says."""
-        if self.unchecked is not None:
-            # What came after the commit came after it: only what slipped in is looked for.
-            dataset, self.unchecked = self.unchecked, None
+        if self.again and self.landed is not None:
+            dataset = self.landed  # only what slipped in is looked for, not what came after
+        self.again = False
         while True:
             plan = self.planner.plan(self.planner.look(dataset))
             if self.result is not None and not plan.parts:
@@ -212,11 +203,10 @@ class _ColumnCommit:
             return outcome
         return self._land(plan, replace(result, version=outcome.dataset.version), outcome.dataset)
 
-    def _land(self, plan: Plan, result: CommitResult, landed: lance.LanceDataset) -> CommitResult:
-        """Checks what was committed; `landed` is the version made, or a later one."""
+    def _land(self, plan: Plan, result: CommitResult, landed: lance.LanceDataset | None) -> CommitResult:
+        """Checks what was committed."""
         refuse_lost_files(self.job.snapshot, result.version, plan.parts, self.job.stage)
-        if landed.version != plan.head.dataset.version + 1:
-            self.unchecked = landed
+        self.again, self.landed = result.version != plan.head.dataset.version + 1, landed
         return self._note(plan, result)
 
     def _note(self, plan: Plan, result: CommitResult) -> CommitResult:
@@ -226,36 +216,33 @@ class _ColumnCommit:
         self.files.update(part.staged.name for part in plan.parts.values())
         return result
 
-    def _open(self, version: int) -> lance.LanceDataset | None:
-        """Opens a version, or the latest one where it was cleaned up; None without a table."""
-        try:
-            try:
-                return replace(self.job.snapshot, version=version, incarnation=None).open()
-            except VersionNotFoundError:
-                return self.job.snapshot.open_latest()
-        except TableNotFoundError:
-            return None
-
-    def _take_back(self, first: Plan, since: int) -> None:
-        """Gives fragments that still have files of the commit their previous values again."""
+    def _take_back(self, first: Plan, since: int) -> str:
+        """Gives fragments their previous values again, and says so, for a message."""
         from lance import LanceOperation
 
-        before = first.head.dataset
+        before, upto = first.head, self.result.version if self.result else 0
         names = [column.name for column in self.job.change.targets]
         staged: dict[int, StagedColumns] = {}
+        left: set[int] = set()
 
         def undo(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
-            head = Head.of(dataset)
-            live = {i for column in head.fields for i in column.ids}
+            head = self.planner.look(dataset)
+            live = set(ids_of(targets_in(head, self.job.change)))
+            moving = [change for change in self.planner.changes if change.version > upto]
             groups = []
-            for fragment, part in self.parts.items():
+            for fragment, part in self.parts.items() if live else ():
                 now = head.fragments.get(fragment)
                 mine = None if now is None else file_named(now, part.staged.name)
-                if mine is not None and live.intersection(mine.fields):
-                    staged[fragment] = staged.get(fragment) or self.job.stage.restore(before, fragment, names)
+                restorable = mine is not None and fragment in before.fragments
+                if (now is not None and not restorable) or any(change.took_from(fragment) for change in moving):
+                    left.add(fragment)
+                if mine is not None and restorable and live.intersection(mine.fields):
+                    staged[fragment] = staged.get(fragment) or self.job.stage.restore(before.dataset, fragment, names)
                     # It has the columns of the file that it replaces, under their ids: names may
                     # have changed.
                     groups.append(LanceOperation.DataReplacementGroup(fragment, same_columns(mine, staged[fragment])))
             return LanceOperation.DataReplacement(groups) if groups else None
 
         take_back(self.job.snapshot, undo, job_id=self.job.job_id, since=since, policy=self.job.policy)
+        but = " but for fragments {}, whose values others have moved or rewritten since: write these again"
+        return f"the commit was taken back{but.format(sorted(left)) if left else ''}"

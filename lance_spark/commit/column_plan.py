@@ -49,7 +49,7 @@ class Plan:
         gone: Fragments of the job whose rows are nowhere.
         conflicts: Why other fragments are left out.
         new_rows: Rows that the snapshot did not have.
-        coverage: What the job covers once it is committed; None without a rebaser.
+        coverage: What the job covers once it is committed; None where nothing was rebased.
     """
 
     head: Head
@@ -121,11 +121,13 @@ class Planner:
         change, changes, uri = self.job.change, self.changes, self.job.snapshot.uri
         refuse_other_columns(change, head, changes, token=self.token, uri=uri)
         judge = fragment_judge(change, head, changes, self.blanks)
-        judged = {number: judge(part) for number, part in self.parts.items()}
+        # Once they are committed, their coverage says what became of them.
+        judged = {} if self.landed else {number: judge(part) for number, part in self.parts.items()}
         parts = {number: self.parts[number] for number, one in judged.items() if one.verdict is Verdict.VALID}
-        if self.parts and not parts and self.landed is None:
+        if judged and not parts:
             refuse_overwritten(change, head, changes, uri)
-        if self.job.rebaser is not None:
+        conflicts = {number: one.reason for number, one in judged.items() if one.verdict is Verdict.CONFLICT}
+        if self.job.rebaser and (self.landed or conflicts or any(change.moves for change in changes)):
             return self._plan_rebased(self.job.rebaser, head, judge, parts)
         if parts:
             refuse_renamed(change, head, uri)
@@ -135,7 +137,7 @@ class Planner:
             parts=parts,
             rebased={},
             gone=tuple(number for number, one in judged.items() if one.verdict is Verdict.GONE),
-            conflicts={number: one.reason for number, one in judged.items() if one.verdict is Verdict.CONFLICT},
+            conflicts=conflicts,
             new_rows=sum(head.fragments[number].num_rows for number in head.fragments if number not in known),
         )
 
@@ -150,13 +152,13 @@ class Planner:
         still = coverage.others if lineage.complete and not lineage.replaced else frozenset()
         still -= lineage.compacted
         fragments = [head.fragments[number] for number in head.fragments if number not in still]
-        look = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
-        if look.open:
+        now = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
+        if now.open:
             refuse_renamed(self.job.change, head, self.job.snapshot.uri)
-        parts = {number: valid[number] for number in look.open if number in valid}
+        parts = {number: valid[number] for number in now.open if number in valid}
         # Where every fragment has all the rows that it had, none of them is elsewhere, whatever
         # happened to other fragments.
-        elsewhere = [] if self._has_all_rows(head, valid) else [number for number in look.open if number not in valid]
+        elsewhere = [] if self._has_all_rows(head, valid) else [number for number in now.open if number not in valid]
         again = [number for number in elsewhere if not self._still_fits(number, judge)]
         fresh: Sequence[RebasedColumns] = ()
         if again:
@@ -164,9 +166,9 @@ class Planner:
         known = {**self.rebased, **{one.fragment_id: one for one in fresh}}
         self.rebased = rebased = {number: known[number] for number in elsewhere}
         parts.update({number: one.columns for number, one in rebased.items() if one.columns is not None})
-        new_rows = sum(head.fragments[number].num_rows for number in look.new)
+        new_rows = sum(head.fragments[number].num_rows for number in now.new)
         new_rows += sum(head.fragments[number].num_rows - one.covered for number, one in rebased.items())
-        done = look.coverage.settled(dict.fromkeys(look.open))
+        done = now.settled(dict.fromkeys(now.open))
         return Plan(
             head=head,
             parts=parts,
@@ -179,14 +181,20 @@ class Planner:
 
     def _coverage(self) -> Coverage:
         """Returns what the job covered when it last committed; before, at its snapshot."""
-        if self.landed is not None and self.landed.coverage is not None:
-            return self.landed.coverage
+        landed = self.landed
+        if landed is None:
+            version, fragments = self.job.change.read_version, {n: part.fragment for n, part in self.parts.items()}
+            others = self.job.snapshot_fragments
+        elif landed.coverage is None:
+            version, fragments = landed.head.dataset.version, {n: landed.head.fragments[n] for n in landed.parts}
+            others = frozenset(landed.head.fragments)
+        else:
+            return landed.coverage
         covered = {
-            number: Covered(identity=fragment_identity(part.fragment, self.input_ids), done=False)
-            for number, part in self.parts.items()
+            number: Covered(identity=fragment_identity(fragment, self.input_ids), done=landed is not None)
+            for number, fragment in fragments.items()
         }
-        others = self.job.snapshot_fragments - covered.keys()
-        return Coverage(version=self.job.change.read_version, covered=covered, others=others)
+        return Coverage(version=version, covered=covered, others=others - covered.keys())
 
     def _has_all_rows(self, head: Head, valid: Mapping[int, FragmentColumns]) -> bool:
         return len(valid) == len(self.parts) and all(
@@ -203,31 +211,23 @@ class Planner:
 
         Another plan is to be made for it; None where the plan can be committed as it is.
         """
-        added = self._add_columns(plan.head)
-        return self._fill_gaps(plan) if added is None else added
-
-    def _add_columns(self, head: Head) -> lance.LanceDataset | Lost | Unknown | None:
-        """Adds the new columns that a version lacks; None if there are none."""
+        head, change = plan.head, self.job.change
         there = {column.name for column in head.fields}
-        missing = [arrow for arrow in self.job.change.new_columns if arrow.name not in there]
-        if not missing:
-            return None
-        token = self.token or uuid.uuid4().hex
-        outcome = add_null_columns(head.dataset, missing, token)
-        if outcome is not None:
-            return outcome
-        self.token = token
-        return self.job.snapshot.open_latest()
+        missing = [arrow for arrow in change.new_columns if arrow.name not in there]
+        if missing:
+            token = self.token or uuid.uuid4().hex
+            outcome = add_null_columns(head.dataset, missing, token)
+            if outcome is not None:
+                return outcome
+            self.token = token
+            return self.job.snapshot.open_latest()
+        return fill_gaps(head, sorted(plan.parts), targets_in(head, change), self._blank, self.job.snapshot.storage)
 
-    def _fill_gaps(self, plan: Plan) -> lance.LanceDataset | Lost | Unknown | None:
-        def blank(dataset: lance.LanceDataset, fragment: int, names: Sequence[str]) -> StagedColumns:
-            staged = self.job.stage.blank(dataset, fragment, names)
-            # Before the commit: where its answer is lost, the next round meets these files.
-            self.blanks.add(staged.name)
-            return staged
-
-        targets = targets_in(plan.head, self.job.change)
-        return fill_gaps(plan.head, sorted(plan.parts), targets, blank, self.job.snapshot.storage)
+    def _blank(self, dataset: lance.LanceDataset, fragment: int, names: Sequence[str]) -> StagedColumns:
+        staged = self.job.stage.blank(dataset, fragment, names)
+        # Before the commit: where its answer is lost, the next round meets these files.
+        self.blanks.add(staged.name)
+        return staged
 
     def result(self, plan: Plan, retries: int, earlier: CommitResult | None) -> CommitResult:
         """Returns what the commit of a plan will have done, but for its version.

@@ -43,14 +43,8 @@ def run_rounds(
 ) -> CommitResult:
     """Runs rounds until one commits, one raises, or the policy ends it.
 
-    Args:
-        ref: The table.
-        job_id: Whose transaction is looked for before each round, in versions after `since`.
-        since: A version before which there is none.
-        one_round: Does a round.
-        policy: Bounds of the retries.
-        known: What is read of the history, for rounds that ask for it too.
-        make_rounds: Makes the counter of rounds; tests inject clock and sleep.
+    Before each round the job's own transaction is looked for in the versions after `since`; what is
+    read for that is added to `known`. With `make_rounds` tests inject clock and sleep.
 
     Raises:
         CommitConflictError: Other writers kept coming first.
@@ -108,13 +102,13 @@ def _resolve_unknown(ref: DatasetRef, job_id: str, since: int, error: Exception)
     On a local file system a failed call leaves nothing under way, so what cannot be found did not
     happen; on an object store a request may still arrive.
     """
+    mine, looked = None, False
     try:
         head = _open_head(ref)
         mine = None if head is None else find_job(head, job_id, after=since)
-    except OSError as again:
-        error, mine, looked = again, None, False
-    else:
         looked = True
+    except OSError as again:
+        error = again
     if mine is not None:
         return dataclasses.replace(mine, uri=ref.uri)
     if looked and "://" not in ref.uri:

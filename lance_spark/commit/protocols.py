@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
@@ -26,19 +26,12 @@ class Stage(Protocol):
         """Returns those data files that are not there."""
 
 
-class Rebaser(Protocol):
-    """Stages values for where their rows are now."""
+Rebaser = Callable[["lance.LanceDataset", Lineage, Sequence[int]], Sequence[RebasedColumns]]
+"""Stages values of a version's fragments row by row; the lineage is that since the snapshot.
 
-    def __call__(
-        self, head: lance.LanceDataset, lineage: Lineage, fragments: Sequence[int], /
-    ) -> Sequence[RebasedColumns]:
-        """Looks at fragments of a version row by row; `lineage` begins at the snapshot.
-
-        Raises:
-            CommitConflictError: Inputs changed, and the user wants to hear of it; or more has moved
-                than the user allows to carry over.
-            CommitImpossibleError: What tells where rows have moved to was cleaned up.
-        """
+It raises a `CommitConflictError` where inputs changed, and the user wants to hear of it, or more has
+moved than the user allows to carry over, and a `CommitImpossibleError` where what tells where rows
+have moved to was cleaned up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +40,7 @@ class Outcome:
 
     Attributes:
         result: What was committed.
-        conflicts: Why fragments were not committed; only without a :class:`Rebaser`.
+        conflicts: Why fragments were not committed; only without a :data:`Rebaser`.
         files: Names of the files that the version has of this commit; None where an earlier attempt
             had committed already.
     """

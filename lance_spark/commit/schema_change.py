@@ -20,15 +20,11 @@ def change_schema(
     """Applies a change to the latest version, again where another writer came first.
 
     Runs on the driver. `change` checks its preconditions on the dataset that it is given, anew each
-    time, and makes one commit through that handle.
-
-    Returns:
-        The table as it is afterwards.
+    time, and makes one commit through that handle. Returns the table as it is afterwards.
 
     Raises:
         CommitConflictError: Other writers kept coming first.
         CommitError: Lance refuses the change.
-        LanceSparkError: Whatever `change` raises.
     """
     from lance.commit import CommitConflictError as LanceConflict
 

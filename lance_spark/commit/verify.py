@@ -92,12 +92,8 @@ def take_back(
 ) -> None:
     """Takes a commit back, on top of whatever came first.
 
-    Args:
-        ref: The table.
-        undo: Makes the operation for the latest version; None where nothing of the commit is there.
-        job_id: The job whose commit it was.
-        since: The version after which an earlier attempt of this may be.
-        policy: Bounds of the retries.
+    `undo` makes the operation for the latest version; None where nothing of the commit is there.
+    Versions after `since` may be of an earlier attempt.
 
     Raises:
         CommitOutcomeUnknownError: It was not possible.

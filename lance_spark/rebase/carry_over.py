@@ -80,7 +80,7 @@ class _Versions:
 
 
 class CarryOver:
-    """Stages values anew; a :class:`~lance_spark.commit.protocols.Rebaser`."""
+    """Stages values anew; a :data:`~lance_spark.commit.protocols.Rebaser`."""
 
     def __init__(self, staging: Staging, plan: CarryPlan, parts: Mapping[int, FragmentColumns]) -> None:
         """Takes the job's files, and what it has written, by fragment of the snapshot."""
@@ -95,7 +95,7 @@ class CarryOver:
         return open_session(self._staging.uri, self._staging.storage_options)
 
     def __call__(self, head: lance.LanceDataset, lineage: Lineage, fragments: Sequence[int], /) -> list[RebasedColumns]:
-        """Does what :class:`~lance_spark.commit.protocols.Rebaser` says."""
+        """Does what :data:`~lance_spark.commit.protocols.Rebaser` says."""
         self._carried_bytes = 0
         if lineage.cleaned_up:
             raise cleaned_up(self._plan.snapshot, "versions after it are not there any more")

@@ -137,10 +137,10 @@ def is_a_conflict(*operations: str) -> Replace:
 def snapshot_must_be_there(real: Any) -> Any:
     from lance_spark.errors import CommitImpossibleError
 
-    def look(self: Any, dataset: Any, after: int) -> None:
+    def look(self: Any, dataset: Any, after: int, *known: Any) -> None:
         if all(kept["version"] != after for kept in dataset.version_refs()):
             raise CommitImpossibleError("the snapshot is gone")
-        real(self, dataset, after)
+        real(self, dataset, after, *known)
 
     return look
 

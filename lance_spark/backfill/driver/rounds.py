@@ -98,7 +98,7 @@ class FollowUps:
         inputs = self._inputs_among(columns)
         input_ids = [number for column in inputs for number in column.ids]
         look = self._coverage.look(dataset.version, fragments, lineage, input_ids, spec.target_ids)
-        self._coverage = look.coverage
+        self._coverage = look
         self._count_rows(fragments, frozenset(look.new))
         self.open = tuple(fragment for fragment in look.open if fragment not in failed)
         if not self.open:
@@ -112,7 +112,7 @@ class FollowUps:
             committed=self._covered.intersection(landed),
             unchanged=frozenset(
                 number
-                for number, covered in look.coverage.covered.items()
+                for number, covered in look.covered.items()
                 if covered.identity.inputs == self._first_inputs.get(number)
             ),
             on_stale=self._first.request.on_stale,

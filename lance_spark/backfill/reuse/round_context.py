@@ -56,7 +56,7 @@ class RoundContext:
         """Returns where rows came from since an older version."""
         if after not in self._lineages:
             dataset = self.spec.snapshot.open()
-            self._lineages[after] = Lineage.between(dataset, after, dataset.version, self._steps)
+            self._lineages[after] = Lineage(dataset, after, dataset.version, self._steps)
         return self._lineages[after]
 
     def base(self, version: int) -> lance.LanceDataset | None:

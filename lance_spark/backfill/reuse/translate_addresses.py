@@ -36,7 +36,7 @@ def latest_addresses(ref: DatasetRef, rows: Iterable[tuple[int, int]]) -> list[i
 def _translate(ref: DatasetRef, head: SnapshotRows, version: int, wanted: dict[int, list[int]]) -> Iterable[int]:
     """Yields where rows of fragments of a version are in the latest one."""
     latest = head.dataset.version
-    lineage = Lineage.between(head.dataset, min(version, latest), latest)
+    lineage = Lineage(head.dataset, min(version, latest), latest)
     origins = Origins(open_base(ref, version), head, lineage, (), unchanged=wanted)
     for handle in head.dataset.get_fragments():
         fragment = handle.metadata

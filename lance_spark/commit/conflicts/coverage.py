@@ -1,9 +1,9 @@
 """Which fragments of a version have rows of a job whose values are not right there.
 
-Pure functions over manifests, no storage. A job covers fragments of its snapshot. Meanwhile rows of these move: a compaction puts them into
-new fragments, and so does an update that rewrites rows. Or they stay, and their inputs are
-rewritten in place. What stayed as it was needs nothing, or can be committed as it is; the rest has
-to be looked at row by row.
+Pure functions over manifests, no storage. A job covers fragments of its snapshot. Meanwhile rows of
+these move: a compaction puts them into new fragments, and so does an update that rewrites rows. Or
+they stay, and their inputs are rewritten in place. What stayed as it was needs nothing, or can be
+committed as it is; the rest has to be looked at row by row.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
 
     from lance_spark.commit.conflicts.row_lineage import Leaf, Lineage
+
+_Ids = tuple[Sequence[int], Sequence[int]]
+"""Field ids of inputs and of targets."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,22 +48,6 @@ class Covered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """What became of the covered rows.
-
-    Attributes:
-        coverage: What the job covers at the later version.
-        open: Fragments in which covered rows may lack their value, or have one that is out of date:
-            the covered ones that are not done are among them.
-        new: Fragments of rows that were added; they are not covered.
-    """
-
-    coverage: Coverage
-    open: tuple[int, ...]
-    new: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
     """What a job covers at one version.
 
@@ -68,11 +55,18 @@ class Coverage:
         version: The version.
         covered: The fragments that it covers, by id.
         others: Ids of the other fragments.
+        new: Those of the others with rows that were added since the version before.
     """
 
     version: int
     covered: Mapping[int, Covered]
     others: frozenset[int]
+    new: frozenset[int] = frozenset()
+
+    @property
+    def open(self) -> tuple[int, ...]:
+        """Fragments in which covered rows may lack their value, or have one that is out of date."""
+        return tuple(sorted(number for number, one in self.covered.items() if not one.done))
 
     def look(
         self,
@@ -81,28 +75,24 @@ class Coverage:
         lineage: Lineage,
         input_ids: Sequence[int],
         target_ids: Sequence[int] = (),
-    ) -> Look:
+    ) -> Coverage:
         """Follows the covered rows to a later version.
 
         `lineage` says what happened between this version and that one. Without `target_ids` the job
         replaces whatever the target columns have.
         """
-        covered, others = dict[int, Covered](), set[int]()
-        open_ones, new = list[int](), list[int]()
+        covered, others, new = dict[int, Covered](), set[int](), set[int]()
         for fragment in fragments:
             identity = fragment_identity(fragment, input_ids, target_ids)
-            state = self._state(fragment, identity, lineage, input_ids, target_ids)
+            state = self._state(fragment, identity, lineage, (input_ids, target_ids))
             if state is None:
                 others.add(fragment.id)
                 known = {fragment.id, *(leaf.fragment.id for leaf in lineage.leaves(fragment.id) or ())}
                 if known.isdisjoint(self.others):
-                    new.append(fragment.id)
-                continue
-            covered[fragment.id] = Covered(identity=identity, done=state)
-            if not state:
-                open_ones.append(fragment.id)
-        coverage = Coverage(version=version, covered=covered, others=frozenset(others))
-        return Look(coverage=coverage, open=tuple(sorted(open_ones)), new=tuple(sorted(new)))
+                    new.add(fragment.id)
+            else:
+                covered[fragment.id] = Covered(identity=identity, done=state)
+        return Coverage(version=version, covered=covered, others=frozenset(others), new=frozenset(new))
 
     def settled(self, done: Mapping[int, str | None]) -> Coverage:
         """Returns the same with more fragments done: with the file committed, or nothing to do."""
@@ -111,14 +101,7 @@ class Coverage:
             covered[number] = replace(covered[number], done=True, committed=done[number])
         return replace(self, covered=covered)
 
-    def _state(
-        self,
-        now: FragmentMetadata,
-        identity: FragmentIdentity,
-        lineage: Lineage,
-        input_ids: Sequence[int],
-        target_ids: Sequence[int],
-    ) -> bool | None:
+    def _state(self, now: FragmentMetadata, identity: FragmentIdentity, lineage: Lineage, ids: _Ids) -> bool | None:
         """Tells whether all covered rows of a fragment are done; None where it has none."""
         leaves = lineage.leaves(now.id)
         before = self.covered.get(now.id)
@@ -130,23 +113,16 @@ class Coverage:
             return False  # what it is made of is not known
         if not leaves:
             return self._foreign_state(now, lineage)
-        states = [self._leaf_state(leaf, now, lineage, input_ids, target_ids) for leaf in leaves]
+        states = [self._leaf_state(leaf, now, lineage, ids) for leaf in leaves]
         known = [state for state in states if state is not None]
         return all(known) if known else None
 
-    def _leaf_state(
-        self,
-        leaf: Leaf,
-        now: FragmentMetadata,
-        lineage: Lineage,
-        input_ids: Sequence[int],
-        target_ids: Sequence[int],
-    ) -> bool | None:
+    def _leaf_state(self, leaf: Leaf, now: FragmentMetadata, lineage: Lineage, ids: _Ids) -> bool | None:
         before = self.covered.get(leaf.fragment.id)
         if before is None:
             return self._foreign_state(leaf.fragment, lineage)
-        unchanged = leaf.is_unchanged(now, [*input_ids, *target_ids])
-        return unchanged and before.is_right(fragment_identity(leaf.fragment, input_ids, target_ids))
+        unchanged = leaf.is_unchanged(now, [number for some in ids for number in some])
+        return unchanged and before.is_right(fragment_identity(leaf.fragment, *ids))
 
     def _foreign_state(self, fragment: FragmentMetadata, lineage: Lineage) -> bool | None:
         """Tells whether an update may have moved covered rows to a fragment that is not covered.

@@ -7,13 +7,7 @@ from collections.abc import Sequence
 from lance_spark.commit.changes import ColumnsToCommit
 from lance_spark.commit.conflicts.history import Change
 from lance_spark.commit.conflicts.table_state import Head
-from lance_spark.commit.conflicts.verdicts import (
-    Judgement,
-    Verdict,
-    judge_column,
-    judge_input,
-    judge_new_column,
-)
+from lance_spark.commit.conflicts.verdicts import Verdict, judge_column, judge_input, judge_new_column
 from lance_spark.dataset import moments_of
 from lance_spark.errors import CommitConflictError, CommitImpossibleError
 
@@ -31,30 +25,23 @@ def refuse_other_columns(
         CommitConflictError: A concurrent writer added one of the same name.
     """
     where = f"at {uri}, version {head.dataset.version}, read at version {change.read_version}"
-    for column in change.targets:
-        if column.id >= 0:
-            judgement = judge_column(column, head.fields, changes)
-        else:
-            judgement = judge_new_column(column.name, column.type, head.fields, mine=token, is_filled=head.is_filled)
+    targets = [
+        judge_column(column, head.fields, changes)
+        if column.id >= 0
+        else judge_new_column(column, head.fields, mine=token, is_filled=head.is_filled)
+        for column in change.targets
+    ]
+    for judgement in [*targets, *(judge_input(column, head.fields, changes) for column in change.inputs)]:
         if judgement.verdict is Verdict.IMPOSSIBLE:
-            raise _impossible(change, judgement, head, where, uri)
+            moments = moments_of(head.dataset, judgement.versions)
+            raise CommitImpossibleError(
+                f"the values cannot be applied: {judgement.reason}{moments} - {where} - {change.advice}", uri=uri
+            )
+    for judgement in targets:
         if judgement.verdict is Verdict.CONFLICT:
             raise CommitConflictError(
                 f"{judgement.reason} - {where} - {change.advice}, or choose another name", uri=uri
             )
-    for column in change.inputs:
-        judgement = judge_input(column, head.fields, changes)
-        if judgement.verdict is Verdict.IMPOSSIBLE:
-            raise _impossible(change, judgement, head, where, uri)
-
-
-def _impossible(
-    change: ColumnsToCommit, judgement: Judgement, head: Head, where: str, uri: str
-) -> CommitImpossibleError:
-    moments = moments_of(head.dataset, judgement.versions)
-    return CommitImpossibleError(
-        f"the values cannot be applied: {judgement.reason}{moments} - {where} - {change.advice}", uri=uri
-    )
 
 
 def refuse_renamed(change: ColumnsToCommit, head: Head, uri: str) -> None:

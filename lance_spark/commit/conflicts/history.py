@@ -97,6 +97,20 @@ class Change:
         )
         return f"{name} at version {self.version}"
 
+    @property
+    def replaces(self) -> bool:
+        """Whether a fragment's id may mean another fragment after it."""
+        return self.operation in (None, "Overwrite", "Restore", "Clone")
+
+    @property
+    def moves(self) -> bool:
+        """Whether it may have put rows into other fragments."""
+        return self.operation in ("Rewrite", "Update") or self.replaces
+
+    def took_from(self, fragment: int) -> bool:
+        """Tells whether it moved rows of a fragment elsewhere."""
+        return fragment in self.compacted or (self.touched is not None and fragment in self.touched)
+
     @staticmethod
     def of(event: Event) -> Change:
         """Takes it from a transaction; but for what a restore undid, which is in others."""
@@ -106,7 +120,8 @@ class Change:
         change = Change(version=event.version, operation=None if operation is None else event.name)
         if isinstance(operation, LanceOperation.Rewrite):
             old = frozenset(fragment.id for group in operation.groups for fragment in group.old_fragments)
-            return replace(change, compacted=old, made=_made_by(operation, event.version))
+            made = {one.new.id: one for group in operation.groups for one in _made_by(group, event.version)}
+            return replace(change, compacted=old, made=made)
         if isinstance(operation, LanceOperation.Update):
             took = [*operation.removed_fragment_ids, *(fragment.id for fragment in operation.updated_fragments)]
             return replace(change, moved=_paths_of(operation.new_fragments), touched=np.array(took, np.uint32))
@@ -209,14 +224,7 @@ def _paths_of(fragments: Iterable[FragmentMetadata]) -> tuple[str, ...]:
     return tuple(file.path for fragment in fragments for file in fragment.files)
 
 
-def _made_by(rewrite: lance.LanceOperation.Rewrite, version: int) -> dict[int, Made]:
-    made = (Made(version=version, new=new, parts=parts) for group in rewrite.groups for new, parts in _parts(group))
-    return {one.new.id: one for one in made}
-
-
-def _parts(
-    group: lance.LanceOperation.RewriteGroup,
-) -> Iterator[tuple[FragmentMetadata, tuple[Part, ...] | None]]:
+def _made_by(group: lance.LanceOperation.RewriteGroup, version: int) -> Iterator[Made]:
     """Yields for each new fragment of a compaction which live rows of which old ones are in it."""
     olds, news = list(group.old_fragments), list(group.new_fragments)
     agree = sum(old.num_rows for old in olds) == sum(new.physical_rows for new in news)
@@ -229,5 +237,5 @@ def _parts(
             if first < last:
                 parts.append(Part(old=old, first=first, last=last, start=at + first - begin))
             at += old.num_rows
-        yield new, tuple(parts) if agree else None
+        yield Made(version=version, new=new, parts=tuple(parts) if agree else None)
         begin = end

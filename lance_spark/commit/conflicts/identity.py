@@ -29,8 +29,6 @@ class FieldIdentity:
     """A top-level column at some version.
 
     Attributes:
-        name: Its name.
-        id: Its field id.
         ids: Its own and its descendants' field ids, depth first: data files name parents (format
             2.0) or only leaves (2.1, 2.2).
         type: Its Arrow type, as text; equal texts are equal types.
@@ -52,7 +50,6 @@ class FragmentIdentity:
     """The part of one fragment that a result depends on.
 
     Attributes:
-        fragment_id: Id of the fragment.
         physical_rows: Its physical rows, deleted ones included.
         deleted_rows: How many of them were deleted.
         files: Names of all of its data files: one of them in common tells that a fragment of the

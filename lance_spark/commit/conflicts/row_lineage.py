@@ -74,9 +74,11 @@ class Piece(Leaf):
 
 
 class Lineage:
-    """The compactions between two versions of a table. Not for several threads at once.
+    """The compactions between two versions of a table, at any version of its branch.
 
-    Holds metadata only; offsets are read and made when they are asked for.
+    Holds metadata only; offsets are read and made when they are asked for. Not for several threads
+    at once. Without `changes` the transactions of the versions `after + 1` to `upto` are read; they
+    may be of others, too.
 
     Attributes:
         complete: Whether every transaction on the way is known. Where not, the origins of fragments
@@ -89,7 +91,11 @@ class Lineage:
             ones.
     """
 
-    def __init__(self, dataset: lance.LanceDataset, after: int, upto: int, changes: Iterable[Change]) -> None:
+    def __init__(
+        self, dataset: lance.LanceDataset, after: int, upto: int, changes: Iterable[Change] | None = None
+    ) -> None:
+        if changes is None:
+            changes = map(Change.of, events_between(dataset, after, upto))
         steps = {change.version: change for change in changes if after < change.version <= upto}
         self._dataset = dataset
         self._after = after
@@ -97,7 +103,7 @@ class Lineage:
         self._moved: dict[str, npt.NDArray[np.uint32]] = {}
         self.complete = True
         self.cleaned_up = False
-        self.replaced = any(step.operation in (None, "Overwrite", "Restore") for step in steps.values())
+        self.replaced = any(step.replaces for step in steps.values())
         at = upto
         while at > after:
             step = steps[at]
@@ -116,17 +122,6 @@ class Lineage:
         self.compacted = frozenset(self._made)
         self._there_before: frozenset[int] | None = None
         self._opened: lance.LanceDataset | None = None
-
-    @staticmethod
-    def between(dataset: lance.LanceDataset, after: int, upto: int, changes: Iterable[Change] | None = None) -> Lineage:
-        """Follows the versions `after + 1` to `upto`; the dataset is at any version of the branch.
-
-        `changes` is what is known of these versions already, and maybe of others; by default their
-        transactions are read, one small read each.
-        """
-        if changes is None:
-            changes = map(Change.of, events_between(dataset, after, upto))
-        return Lineage(dataset, after, upto, changes)
 
     def moved_from(self, fragment: FragmentMetadata) -> frozenset[int] | None:
         """Returns where an update may have taken a fragment's rows from.
@@ -154,9 +149,7 @@ class Lineage:
         return self._follow(fragment_id, back)
 
     def origins(self, fragment_id: int) -> list[Piece] | None:
-        """Returns where the rows of a fragment were at the older version.
-
-        Reads the deletion files that were applied.
+        """Returns where the rows of a fragment were at the older version, by its deletion files.
 
         A way back ends at a fragment that did not come out of a compaction: one of the older
         version, or one that was appended or made by an update since. Which of these it is, and
@@ -211,12 +204,9 @@ class Lineage:
         fragment = None if before is None else before.get_fragment(old.id)
         if fragment is None or _deletions(fragment.metadata) != _deletions(old):
             logger.warning(
-                "version %s of %s is gone, which knows the deleted rows of fragment %s: rows cannot be followed "
-                "through it",
-                version - 1,
-                self._dataset.uri,
-                old.id,
-            )
+                "version %s of %s is gone, which knows the deleted rows of fragment %s: rows cannot be followed through it",
+                version - 1, self._dataset.uri, old.id,
+            )  # fmt: skip
             return None
         addresses = fragment.scanner(columns=[], with_row_address=True).to_table()["_rowaddr"].to_numpy()
         offsets: npt.NDArray[np.int64] = (addresses & _OFFSET_BITS).astype(np.int64)
@@ -235,10 +225,7 @@ class Lineage:
 
 
 def _through(older: list[Piece], part: Part, live: npt.NDArray[np.int64], new: FragmentMetadata) -> Iterator[Piece]:
-    """Yields where live rows of an old fragment were before.
-
-    `older` is where all of its rows were, `new` what they are in now.
-    """
+    """Yields where live rows of an old fragment, now in `new`, were; `older` is where all were."""
     if not older:
         yield Piece(fragment=part.old, offsets=live, start=part.start, way=(new,))
     for piece in older:

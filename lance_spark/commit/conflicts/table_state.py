@@ -84,4 +84,4 @@ class SeenHistory:
 
     def lineage(self, dataset: lance.LanceDataset, after: int) -> Lineage:
         """Returns where the rows of a version came from since an older one; both were looked at."""
-        return Lineage.between(dataset, after, dataset.version, self.changes)
+        return Lineage(dataset, after, dataset.version, self.changes)

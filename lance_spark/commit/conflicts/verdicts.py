@@ -20,10 +20,6 @@ from lance_spark.commit.conflicts.identity import FieldIdentity, FragmentIdentit
 if TYPE_CHECKING:
     from lance_spark.commit.conflicts.table_state import Head
 
-_REPLACING = (None, "Overwrite", "Restore", "Clone")
-"""Operations after which a fragment's id may mean another fragment; None is one whose version was
-cleaned up."""
-
 
 class Verdict(enum.Enum):
     """What becomes of one fragment's result."""
@@ -98,7 +94,7 @@ def judge_input(then: FieldIdentity, head: Collection[FieldIdentity], changes: I
     lost = drop_of(then, changes)
     when = "" if lost is None else f" ({lost.text})"
     if any(column.name == then.name for column in head):
-        return Judgement(verdict=Verdict.CONFLICT, reason=f"input column {then.name!r} was cast or made anew{when}")
+        return _conflict(f"input column {then.name!r} was cast or made anew{when}")
     if lost is not None and lost.operation == "Merge":
         return _impossible(f"input column {then.name!r}: it was cast under another name", [lost])
     return Judgement(verdict=Verdict.GONE, reason=f"input column {then.name!r} was dropped{when}")
@@ -130,6 +126,10 @@ def _suspects(then: FieldIdentity, changes: list[Change]) -> list[Change]:
     return lost or [c for c in changes if c.operation in ("Merge", "Project")]
 
 
+def _conflict(reason: str) -> Judgement:
+    return Judgement(verdict=Verdict.CONFLICT, reason=reason)
+
+
 def _impossible(reason: str, suspects: list[Change]) -> Judgement:
     when = f" ({', '.join(change.text for change in suspects)})" if suspects else ""
     versions = tuple(change.version for change in suspects)
@@ -137,8 +137,7 @@ def _impossible(reason: str, suspects: list[Change]) -> Judgement:
 
 
 def judge_new_column(
-    name: str,
-    type_text: str,
+    column: FieldIdentity,
     head: Collection[FieldIdentity],
     *,
     mine: str | None,
@@ -149,18 +148,13 @@ def judge_new_column(
     It can if it is not there yet, or is this job's (`mine` is the token that the job has added it
     with), or was added by another backfill that never filled it.
     """
-    now = next((field for field in head if field.name == name), None)
+    now = next((field for field in head if field.name == column.name), None)
     if now is None:
-        if mine is None:
-            return VALID
-        return Judgement(
-            verdict=Verdict.IMPOSSIBLE, reason=f"column {name!r}: it was dropped after this job had added it"
-        )
-    if now.token is not None and now.type == type_text and (now.token == mine or not is_filled(now)):
+        gone = f"column {column.name!r}: it was dropped or renamed after this job had added it"
+        return VALID if mine is None else _impossible(gone, [])
+    if now.token is not None and now.type == column.type and (now.token == mine or not is_filled(now)):
         return VALID
-    return Judgement(
-        verdict=Verdict.CONFLICT, reason=f"column {name!r} was added by a concurrent writer after the snapshot"
-    )
+    return _conflict(f"column {column.name!r} was added by a concurrent writer after the snapshot")
 
 
 def judge_fragment(then: FragmentIdentity, now: FragmentIdentity | None, changes: Sequence[Change]) -> Judgement:
@@ -172,20 +166,18 @@ def judge_fragment(then: FragmentIdentity, now: FragmentIdentity | None, changes
     if now is None:
         by = [c for c in changes if then.fragment_id in c.compacted]
         if by:
-            return Judgement(verdict=Verdict.CONFLICT, reason=f"its rows moved to new fragments: {by[0].text}")
-        unclear = [c for c in changes if c.operation in _REPLACING]
+            return _conflict(f"its rows moved to new fragments: {by[0].text}")
+        unclear = [c for c in changes if c.replaces]
         if unclear:
-            return Judgement(verdict=Verdict.CONFLICT, reason=f"it is not in the table any more: {unclear[0].text}")
+            return _conflict(f"it is not in the table any more: {unclear[0].text}")
         return Judgement(verdict=Verdict.GONE, reason="all of its rows were deleted or moved by an update")
-    replaced = any(change.operation in _REPLACING for change in changes)
+    replaced = any(change.replaces for change in changes)
     if not then.is_same(now, replaced=replaced) or now.deleted_rows < then.deleted_rows:
-        return Judgement(verdict=Verdict.CONFLICT, reason=f"it is another fragment of the same id{_rewrites(changes)}")
+        return _conflict(f"it is another fragment of the same id{_rewrites(changes)}")
     if now.inputs != then.inputs:
-        return Judgement(verdict=Verdict.CONFLICT, reason=f"input columns were rewritten in place{_rewrites(changes)}")
+        return _conflict(f"input columns were rewritten in place{_rewrites(changes)}")
     if now.targets != then.targets:
-        return Judgement(
-            verdict=Verdict.CONFLICT, reason=f"the column itself was rewritten in place{_rewrites(changes)}"
-        )
+        return _conflict(f"the column itself was rewritten in place{_rewrites(changes)}")
     return VALID
 
 

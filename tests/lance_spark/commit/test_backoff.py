@@ -57,15 +57,6 @@ def test_lost_races_are_not_counted_and_end_at_the_timeout() -> None:
     assert clock.now <= 1802
 
 
-def test_progress_forgives_earlier_rounds() -> None:
-    clock = Clock()
-    rounds = clock.rounds(max_retries=1, timeout_s=1e9)
-    assert clock.attempt(rounds, race=False)
-    rounds.progress()
-    assert clock.attempt(rounds, race=False)
-    assert not clock.attempt(rounds, race=False)
-
-
 def test_the_number_of_retries_is_the_option_else_the_environment_else_ten(monkeypatch: pytest.MonkeyPatch) -> None:
     variable = "LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES"
     monkeypatch.delenv(variable, raising=False)

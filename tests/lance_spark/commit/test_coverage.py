@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lance import LanceOperation
 from lance.fragment import DataFile, DeletionFile, FragmentMetadata
 
-from lance_spark.commit.conflicts.coverage import Coverage, Covered, Look
+from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.history import Change, Event
 from lance_spark.commit.conflicts.identity import fragment_identity
 from lance_spark.commit.conflicts.row_lineage import Leaf, Lineage
@@ -62,20 +62,20 @@ def coverage(done: Mapping[int, bool], others: Iterable[int] = ()) -> Coverage:
     return Coverage(version=1, covered=covered, others=frozenset(others))
 
 
-def look(before: Coverage, now: Sequence[FragmentMetadata], **lineage: Any) -> Look:
+def look(before: Coverage, now: Sequence[FragmentMetadata], **lineage: Any) -> Coverage:
     told: Any = FakeLineage(**lineage)
     return before.look(2, now, told, [INPUT])
 
 
-def seen(found: Look) -> dict[int, str]:
+def seen(found: Coverage) -> dict[int, str]:
     """Returns what was said of each fragment."""
-    said = dict.fromkeys(found.coverage.others, "other") | dict.fromkeys(found.new, "new")
-    for number, one in found.coverage.covered.items():
+    said = dict.fromkeys(found.others, "other") | dict.fromkeys(found.new, "new")
+    for number, one in found.covered.items():
         assert one.done == (number not in found.open)
         said[number] = "done" if one.done else "open"
-    assert found.coverage.version == 2
-    assert set(found.open) <= set(found.coverage.covered)
-    assert set(found.new) <= found.coverage.others
+    assert found.version == 2
+    assert set(found.open) <= set(found.covered)
+    assert set(found.new) <= found.others
     return said
 
 
@@ -107,7 +107,7 @@ def test_an_overlay_over_an_input_counts_as_a_rewrite() -> None:
 
 def test_a_fragment_that_is_gone_is_nowhere() -> None:
     found = look(coverage({0: True, 1: False}), [])
-    assert (found.open, found.new, found.coverage.covered, found.coverage.others) == ((), (), {}, frozenset())
+    assert (found.open, found.new, found.covered, found.others) == ((), frozenset(), {}, frozenset())
 
 
 @pytest.mark.parametrize("done", [True, False])
@@ -150,7 +150,7 @@ def test_an_appended_fragment_is_new_only_once() -> None:
     first = look(coverage({0: True}, [1]), [fragment(0), fragment(1), fragment(2)])
     assert seen(first) == {0: "done", 1: "other", 2: "new"}
     told: Any = FakeLineage()
-    assert first.coverage.look(3, [fragment(0), fragment(2)], told, [INPUT]).new == ()
+    assert first.look(3, [fragment(0), fragment(2)], told, [INPUT]).new == frozenset()
 
 
 def test_after_a_restore_an_id_of_another_fragment_may_be_that_of_an_update() -> None:
@@ -370,7 +370,7 @@ class Model:
 
     def lineage(self, after: int) -> Lineage:
         none: Any = None  # nothing is opened where all transactions are there
-        return Lineage.between(none, after, self.version, self.steps)
+        return Lineage(none, after, self.version, self.steps)
 
 
 @given(st.data())
@@ -404,7 +404,7 @@ def test_no_row_that_needs_a_value_is_missed_and_nothing_is_looked_at_in_vain(da
             if whole and covered and not needs and not any(row.get("wrong") for row in rows):
                 assert said[number] == "done", f"fragment {number} is looked at in vain"
         # The job does what is open: after that its rows are right.
-        now = found.coverage.settled(dict.fromkeys(found.open))
+        now = found.settled(dict.fromkeys(found.open))
         for number in found.open:
             for row in model.rows[number]:
                 if row["job"] is not None:
@@ -413,6 +413,6 @@ def test_no_row_that_needs_a_value_is_missed_and_nothing_is_looked_at_in_vain(da
                     row["wrong"] = False
 
 
-def seen_at(found: Look) -> dict[int, str]:
-    said = dict.fromkeys(found.coverage.others, "other")
-    return said | {n: "open" if n in found.open else "done" for n in found.coverage.covered}
+def seen_at(found: Coverage) -> dict[int, str]:
+    said = dict.fromkeys(found.others, "other")
+    return said | {n: "open" if n in found.open else "done" for n in found.covered}

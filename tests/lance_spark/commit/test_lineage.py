@@ -81,7 +81,7 @@ class Table:
 def check(table: Table, after: int, upto: int | None = None) -> int:
     """Follows every row back, and returns how many of them came to another fragment by compaction."""
     upto = upto or table.version
-    lineage = Lineage.between(table.head, after, upto)
+    lineage = Lineage(table.head, after, upto)
     assert lineage.complete
     before = table.places(after)
     there = {fragment.id for fragment in table.fragments(after)}
@@ -115,7 +115,7 @@ def test_rows_are_followed_through_one_compaction(path: str, stable: bool) -> No
     table.compact(1000)
     assert check(table, 1) == 100
     (new,) = table.fragments()
-    pieces = Lineage.between(table.head, 1, table.version).origins(new.id)
+    pieces = Lineage(table.head, 1, table.version).origins(new.id)
     assert pieces is not None
     assert [(p.fragment.id, p.start, len(p.offsets)) for p in pieces] == [(i, i * 20, 20) for i in range(5)]
 
@@ -126,7 +126,7 @@ def test_rows_deleted_before_are_left_out(path: str, stable: bool) -> None:
     table.compact(1000)
     assert check(table, 1) == check(table, 2) == 76
     (new,) = table.fragments()
-    pieces = Lineage.between(table.head, 1, table.version).origins(new.id)
+    pieces = Lineage(table.head, 1, table.version).origins(new.id)
     assert pieces is not None and pieces[0].offsets.tolist() == [i for i in range(20) if i % 3]
     assert pieces[0].fragment.deletion_file is not None, "the fragment is told as it was when it was compacted"
 
@@ -172,7 +172,7 @@ def test_fragments_that_were_not_compacted_are_their_own_origin(path: str, stabl
     Compaction.commit(table.head, [tasks[1].execute(table.head)])
     assert check(table, 1) == 60
     assert {0, 1} <= {fragment.id for fragment in table.fragments()}
-    lineage = Lineage.between(table.head, 1, table.version)
+    lineage = Lineage(table.head, 1, table.version)
     assert lineage.origins(0) == [] and lineage.leaves(0) == []
     assert lineage.origins(999) == []
 
@@ -181,12 +181,12 @@ def test_rows_that_an_update_moved_end_at_the_fragment_it_made(path: str, stable
     table = Table(path, stable=stable)
     table.update("id between 10 and 14")
     moved = max(fragment.id for fragment in table.fragments())
-    lineage = Lineage.between(table.head, 1, table.version)
+    lineage = Lineage(table.head, 1, table.version)
     assert lineage.origins(moved) == [] and moved not in {fragment.id for fragment in table.fragments(1)}
     table.compact(1000)
     assert check(table, 1) == 95
     (new,) = table.fragments()
-    pieces = Lineage.between(table.head, 1, table.version).origins(new.id)
+    pieces = Lineage(table.head, 1, table.version).origins(new.id)
     assert pieces is not None
     (last,) = [piece for piece in pieces if piece.fragment.id == moved]
     assert sorted(table.ids_in(last.fragment)[last.offsets].tolist()) == [10, 11, 12, 13, 14]
@@ -198,20 +198,20 @@ def test_a_restore_takes_compactions_back(path: str, stable: bool) -> None:
     compacted = table.version
     lance.dataset(path, version=1).restore()
     assert check(table, 1) == 0
-    assert Lineage.between(table.head, 1, table.version).compacted == frozenset()
+    assert Lineage(table.head, 1, table.version).compacted == frozenset()
     lance.dataset(path, version=compacted).restore()
     assert check(table, 1) == 100
-    assert Lineage.between(table.head, compacted + 1, table.version).compacted == frozenset(), "it was before the start"
+    assert Lineage(table.head, compacted + 1, table.version).compacted == frozenset(), "it was before the start"
 
 
 def test_a_table_made_anew_has_nothing_of_the_old_one(path: str, stable: bool) -> None:
     table = Table(path, stable=stable)
     table.compact(1000)
     lance.write_dataset(pa.table({"id": range(8), "x": range(8)}), path, mode="overwrite", max_rows_per_file=4)
-    lineage = Lineage.between(table.head, 1, table.version)
+    lineage = Lineage(table.head, 1, table.version)
     assert lineage.compacted == frozenset() and lineage.complete
     table.compact(1000)
-    lineage = Lineage.between(table.head, 1, table.version)
+    lineage = Lineage(table.head, 1, table.version)
     (new,) = table.fragments()
     assert len({leaf.fragment.id for leaf in lineage.leaves(new.id) or ()}) == 2
 
@@ -228,7 +228,7 @@ def test_what_lies_behind_a_lost_transaction_is_not_known(path: str, stable: boo
     kept = table.version
     table.append(30)
     table.compact(1000)
-    lineage = Lineage.between(table.head, 1, table.version)
+    lineage = Lineage(table.head, 1, table.version)
     assert not lineage.complete
     (new,) = table.fragments()
     assert lineage.origins(new.id) is None and lineage.leaves(new.id) is None
@@ -245,7 +245,7 @@ def test_a_tagged_snapshot_tells_what_was_there_before_the_loss(path: str, stabl
     Compaction.commit(table.head, results[1:])
     table.head.cleanup_old_versions(older_than=timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False)
     first, second = sorted(fragment.id for fragment in table.fragments() if fragment.id > 4)
-    lineage = Lineage.between(table.head, 1, table.version)
+    lineage = Lineage(table.head, 1, table.version)
     assert not lineage.complete
     assert lineage.origins(first) is None, "it came out of a compaction that nobody knows"
     assert lineage.origins(4) == [], "it was there before"
@@ -260,7 +260,7 @@ def test_deletions_of_a_lost_version_are_not_guessed(path: str, stable: bool, ca
     table.compact(40)
     before = table.version - 1
     clean(table)
-    lineage = Lineage.between(table.head, before, table.version)
+    lineage = Lineage(table.head, before, table.version)
     assert lineage.complete, "the only transaction on the way is there"
     first, second = table.fragments()[:2]
     assert lineage.origins(first.id) is None
@@ -302,7 +302,7 @@ def test_a_version_with_other_deletions_than_the_transaction_names_is_not_believ
     table = Table(path, stable=stable)
     table.delete("id = 5")
     table.compact(1000)
-    lineage = Lineage.between(table.head, 1, table.version)
+    lineage = Lineage(table.head, 1, table.version)
     (new,) = table.fragments()
     assert lineage.origins(new.id) is not None
     monkeypatch.setattr(Lineage, "_at", lambda self, version: lance.dataset(path, version=1))
@@ -318,6 +318,6 @@ def test_rows_are_followed_on_a_branch(path: str, stable: bool) -> None:
     branch = table.head.checkout_version(("work", None))
     table.delete("id % 2 = 0")
     (new,) = branch.get_fragments()
-    pieces = Lineage.between(branch, start, branch.version).origins(new.fragment_id)
+    pieces = Lineage(branch, start, branch.version).origins(new.fragment_id)
     assert pieces is not None
     assert [i for p in pieces for i in (p.offsets + p.fragment.id * 20).tolist()] == [i for i in range(100) if i % 9]

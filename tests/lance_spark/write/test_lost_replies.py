@@ -151,21 +151,30 @@ def test_a_commit_that_cannot_be_repaired_is_taken_back_whatever_the_reason(
     assert column(path, "c") == without(*range(30))
 
 
-def test_a_commit_beside_which_nothing_can_be_repaired_in_time_is_taken_back(
-    path: str, monkeypatch: pytest.MonkeyPatch
+def rewrite_the_target(path: str) -> None:
+    source = pa.table({"id": pa.array([8], pa.int64()), "c": pa.array([-8], pa.int64())})
+    lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
+
+
+@pytest.mark.parametrize(
+    ("act", "left"),
+    [
+        (lambda path: lance.dataset(path).create_scalar_index("c", "BTREE"), set()),
+        (rewrite_the_target, set(range(10))),
+        (compact, set(range(30))),
+    ],
+    ids=["indexed", "rewritten", "compacted"],
+)
+def test_a_commit_that_cannot_be_repaired_in_time_is_taken_back_or_says_what_is_left(
+    act: Callable[[str], object], left: set[int], path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, message = staged(path, commit_max_retries="0")
-    source = pa.table({"id": pa.array([8], pa.int64()), "c": pa.array([-8], pa.int64())})
-
-    def rewrite_the_target() -> None:
-        lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns").execute(source)
-
-    acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5, 6), 2: rewrite_the_target})
-    with pytest.raises(CommitConflictError, match=r"gave up .* taken back"):
+    acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5, 6), 2: lambda: act(path)})
+    with pytest.raises(CommitConflictError, match=r"gave up .* taken back") as caught:
         job.commit(message)
-    # Of the fragment that another writer has filled meanwhile, all values are that writer's.
-    theirs = {**ALL, 8: -8}
-    assert column(path, "c") == {key: theirs[key] if key < 10 else None for key in range(30)}
+    said = str(caught.value).partition("but for fragments ")[2]
+    assert said.startswith(str(sorted({key // 10 for key in left})) if left else "")
+    assert {key for key, now in column(path, "c").items() if now is not None} == left
 
 
 def test_a_table_that_is_deleted_in_the_moment_of_the_commit_is_said(
