@@ -92,15 +92,10 @@ class Origins:
         *,
         unchanged: Collection[int] = (),
     ) -> None:
-        """Takes both versions.
+        """Takes both versions, what happened between them, and what rows are compared by.
 
-        Args:
-            base: The older version; None where it was cleaned up.
-            head: The newer one.
-            lineage: What happened between them.
-            inputs: The columns that rows are compared by.
-            unchanged: Fragments of which it is known without the older version that they were
-                there, with the same inputs.
+        `base` is None where it was cleaned up; `unchanged` are the fragments of which it is known
+        without it that they were there, with the same inputs.
         """
         self._unchanged = frozenset(unchanged)
         self._base = None if base is None else SnapshotRows(base)

@@ -36,8 +36,7 @@ def judge_stale(stale: Moved, *, now: Values, before: Values, staged: Values) ->
         staged: What this write has for them, by where they were.
 
     Returns:
-        The rows whose value is a copy, ascending, and how many of all rows have no value without
-        it.
+        The rows whose value is a copy, ascending, and how many of all have no value without it.
     """
     order = np.argsort(stale.new)
     copies, empty = np.zeros(len(order), dtype=np.bool_), np.zeros(len(order), dtype=np.bool_)

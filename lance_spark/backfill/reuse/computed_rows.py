@@ -93,7 +93,7 @@ class FragmentRecord:
 
 
 class Records:
-    """The records of one column, as they were read; row sets are decoded when they are asked for."""
+    """The records of one column, as they were read; row sets are decoded when asked for."""
 
     def __init__(self, rows: pa.Table) -> None:
         """Takes rows of :data:`RECORDS` in any order, some of them perhaps twice."""
@@ -141,9 +141,7 @@ class RecordStore:
     ref: DatasetRef
 
     def append(self, records: Sequence[FragmentRecord]) -> None:
-        """Stores records in one commit. The same records again change nothing that is read.
-
-        Where the table of records is damaged they are not stored, with a warning.
+        """Stores records in one commit; none, with a warning, where their table is damaged.
 
         Raises:
             TableUnwritableError: The store refused; the same call again is safe.

@@ -243,7 +243,7 @@ class RowCounts:
         crashed: Rows that killed their process.
         carried: Rows of follow-up rounds whose value an earlier round had computed.
         recomputed: Rows of follow-up rounds that were computed once more.
-        nulled: Rows of follow-up rounds that were left NULL because their inputs had changed.
+        nulled: Rows of follow-up rounds that became NULL because their inputs had changed.
     """
 
     selected: int = 0
