@@ -1,8 +1,10 @@
-"""The table of conflicts: what becomes of a job, and of a DataFrame write, beside each kind of concurrent commit, at each moment.
+"""The table of conflicts: what becomes of a job, and of a DataFrame write, beside each kind of
+concurrent commit, at each moment.
 
-A table has the ids 0 to 39, ten in each of four fragments, the input `x`, which is the id, `y`, and the target `v`. A row of the table
-of conflicts says what is not as it would be without the concurrent writer: counters that it does not name are 0, a value that it does not
-name is that of the row's input at the end, and each row of the snapshot is computed once.
+A table has the ids 0 to 39, ten in each of four fragments, the input `x`, which is the id, `y`, and
+the target `v`. A row of the table of conflicts says what is not as it would be without the
+concurrent writer: counters that it does not name are 0, a value that it does not name is that of
+the row's input at the end, and each row of the snapshot is computed once.
 """
 
 from __future__ import annotations
@@ -79,15 +81,18 @@ from tests.lance_spark.conflicts.others import (
 Moment = Literal["before", "between", "staged", "slipped", "adding", "failed", "finished"]
 """When a concurrent writer acts.
 
-`before`: the job has computed some rows, or the tasks of a write all of them, and nothing is committed. `between`: the job has
-committed the first two of four fragments, and works on the third. `staged`: it has finished the files of the first three, and committed
-nothing. `slipped`: the committer has looked at the latest version, and is about to commit all fragments. `adding`: it is about to add
-the column, which is new. `failed`: a job has failed, of whose four fragments one lacks a batch, and the others are committed. `finished`: a job has
-filled the column.
+`before`: the job has computed some rows, or the tasks of a write all of them, and nothing is
+committed. `between`: the job has committed the first two of four fragments, and works on the third.
+`staged`: it has finished the files of the first three, and committed nothing. `slipped`: the
+committer has looked at the latest version, and is about to commit all fragments. `adding`: it is
+about to add the column, which is new. `failed`: a job has failed, of whose four fragments one lacks
+a batch, and the others are committed. `finished`: a job has filled the column.
 """
 
 Column = Literal["new", "ours", "theirs"]
-"""The target of a write: not there, of an earlier write with its values, or added by somebody else, and NULL."""
+"""The target of a write: not there, of an earlier write with its values, or added by another
+writer, and NULL.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,13 +101,15 @@ class Done:
 
     Attributes:
         calls: Calls of the UDF beside one for each row of the snapshot, by `x`.
-        uncalled: The `x` of rows of the snapshot for which there was no call, as their input was another one before.
+        uncalled: The `x` of rows of the snapshot for which there was no call, as their input was
+            another one before.
         null: Ids of rows without a value. The next job calls for them, and for no others.
         old: Ids of rows that have what they had before the write.
         given: Values of others, by id, which stay.
         column: Name of the target at the end.
         next: What the next job is refused with, as a regular expression; empty where it is not.
-        fragments_gone: Fragments that the result of a write says are gone; None where that does not matter.
+        fragments_gone: Fragments that the result of a write says are gone; None where that does not
+            matter.
         counters: Counters of the result.
     """
 
@@ -186,7 +193,9 @@ def done(*, carried: int = 0, recomputed: int = 0, nulled: int = 0, gone: int = 
 
 
 def variations(table: tuple[Case, ...]) -> list[object]:
-    """Returns each row of a table of one moment, with each kind of row ids, as parameters of a test."""
+    """Returns each row of a table of one moment, with each kind of row ids, as parameters of a
+    test.
+    """
     return [
         pytest.param(case, stable, id=f"{case.name}-{'stable' if stable else 'addresses'}")
         for case in table
@@ -281,13 +290,18 @@ JOBS: tuple[Case, ...] = (
     Case(update_input,              ANY,        BOTH,      done(recomputed=3, calls=UPDATED_CALLS)),
     Case(update_input,              ANY,        STABLE,    done(nulled=3, null=UPDATED), NULL_STALE),
     Case(update_input,              ANY,        ADDRESSES, done(recomputed=3, calls=UPDATED_CALLS), NULL_STALE),
-    Case(update_input,              ANY,        STABLE,    done(recomputed=3, calls=UPDATED_CALLS), {"where": "x < 1000"}),
+    Case(update_input,              ANY,        STABLE,
+         done(recomputed=3, calls=UPDATED_CALLS), {"where": "x < 1000"}),
     Case(update_input_and_target,   ANY,        BOTH,      done(recomputed=3, calls=UPDATED_CALLS)),
     Case(update_input_and_delete,   ANY,        BOTH,      done(recomputed=1, gone=3, calls=(25 + STEP,))),
-    Case(UPDATE_TWICE,              ANY,        BOTH,      done(recomputed=3, calls=tuple(i + 2 * STEP for i in UPDATED))),
-    Case(upsert,                    AT_ONCE,    STABLE,    done(carried=2, recomputed=2, new=1, calls=(5 + STEP, 25 + STEP), null=(1000,))),
-    Case(upsert,                    "between",  STABLE,    done(carried=1, recomputed=2, new=1, calls=(5 + STEP, 25 + STEP), null=(1000,))),
-    Case(upsert,                    ANY,        ADDRESSES, done(recomputed=5, new=1, calls=(5 + STEP, 6, 25 + STEP, 36, 1000))),
+    Case(UPDATE_TWICE,              ANY,        BOTH,
+         done(recomputed=3, calls=tuple(i + 2 * STEP for i in UPDATED))),
+    Case(upsert,                    AT_ONCE,    STABLE,
+         done(carried=2, recomputed=2, new=1, calls=(5 + STEP, 25 + STEP), null=(1000,))),
+    Case(upsert,                    "between",  STABLE,
+         done(carried=1, recomputed=2, new=1, calls=(5 + STEP, 25 + STEP), null=(1000,))),
+    Case(upsert,                    ANY,        ADDRESSES,
+         done(recomputed=5, new=1, calls=(5 + STEP, 6, 25 + STEP, 36, 1000))),
     # Compactions
     Case(compact,                   AT_ONCE,    BOTH,      done(carried=40)),
     Case(compact,                   "between",  BOTH,      done(carried=20)),
@@ -304,7 +318,8 @@ JOBS: tuple[Case, ...] = (
     Case(compact_and_update,        AT_ONCE,    STABLE,    done(carried=37, recomputed=3, calls=UPDATED_CALLS)),
     Case(compact_and_update,        "between",  STABLE,    done(carried=19, recomputed=3, calls=UPDATED_CALLS)),
     Case(compact_and_update,        AT_ONCE,    ADDRESSES, done(carried=35, calls=(6, 10, *UPDATED_CALLS))),
-    Case(compact_and_update,        "between",  ADDRESSES, done(carried=18, recomputed=5, calls=(6, 10, *UPDATED_CALLS))),
+    Case(compact_and_update,        "between",  ADDRESSES,
+         done(carried=18, recomputed=5, calls=(6, 10, *UPDATED_CALLS))),
     # Inputs that are written in place
     Case(rewrite_input,             LOOKED_AT,  BOTH,      done(carried=18, recomputed=2, calls=REWRITTEN_CALLS)),
     Case(rewrite_input,             "between",  BOTH,      done(carried=9, recomputed=2, calls=REWRITTEN_CALLS)),
@@ -321,7 +336,8 @@ JOBS: tuple[Case, ...] = (
     Case(REWRITE_UPDATE_AND_COMPACT, AT_ONCE,   STABLE,    done(carried=38, recomputed=2, calls=REWRITTEN_CALLS)),
     Case(REWRITE_UPDATE_AND_COMPACT, "between", STABLE,    done(carried=21, recomputed=2, calls=REWRITTEN_CALLS)),
     Case(REWRITE_UPDATE_AND_COMPACT, AT_ONCE,   ADDRESSES, done(carried=35, calls=(6, 10, 25, *REWRITTEN_CALLS))),
-    Case(REWRITE_UPDATE_AND_COMPACT, "between", ADDRESSES, done(carried=19, recomputed=5, calls=(6, 10, 25, *REWRITTEN_CALLS))),
+    Case(REWRITE_UPDATE_AND_COMPACT, "between", ADDRESSES,
+         done(carried=19, recomputed=5, calls=(6, 10, 25, *REWRITTEN_CALLS))),
     Case(COMPACT_AND_REWRITE,       AT_ONCE,    BOTH,      done(carried=38, recomputed=2, calls=REWRITTEN_CALLS)),
     Case(COMPACT_AND_REWRITE,       "between",  BOTH,      done(carried=22, recomputed=2, calls=REWRITTEN_CALLS)),
     Case(rewrite_and_compact_the_first, AT_ONCE, BOTH,     done(carried=19, recomputed=1, calls=(5 + STEP,))),
@@ -333,7 +349,7 @@ JOBS: tuple[Case, ...] = (
     Case(cast_input,                "between",  BOTH,      done(recomputed=20, calls=ALL, next=GONE_INPUT)),
     Case(rewrite_input_and_cast,    AT_ONCE,    BOTH,      done(calls=CAST_CALLS, next=GONE_INPUT)),
     Case(rewrite_input_and_cast,    "between",  BOTH,      done(recomputed=20, calls=CAST_CALLS, next=GONE_INPUT)),
-    # The target, written in place: values of others stay in rows that were to be filled, and go where a filter selects the rows
+    # The target, written in place: values of others stay where no filter asked for their rows
     Case(rewrite_target,            AT_ONCE,    BOTH,      done(carried=18, given=GIVEN)),
     Case(rewrite_target,            "between",  BOTH,      done(carried=10, given=GIVEN)),
     Case(rewrite_target,            ANY,        BOTH,      done(carried=20), EVERY_ROW),
@@ -354,9 +370,12 @@ JOBS: tuple[Case, ...] = (
     Case(COMPACT_AND_CLEAN_UP_ALL,  "between",  BOTH,      done(recomputed=40, calls=ALL[:30])),
     Case(COMPACT_AND_CLEAN_UP_ALL,  "staged slipped", BOTH, done(calls=ALL)),
     Case(UPDATE_INPUT_AND_CLEAN_UP, ANY,        BOTH,      done(recomputed=3, calls=UPDATED_CALLS)),
-    Case(UPDATE_COMPACT_AND_CLEAN_UP, "before", BOTH,      done(calls=(*range(5), *range(6, 10), *UPDATED_CALLS), uncalled=(25, 35))),
-    Case(UPDATE_COMPACT_AND_CLEAN_UP, "between", BOTH,     done(recomputed=40, calls=(*(x for x in ALL[:30] if x not in UPDATED), *UPDATED_CALLS), uncalled=(35,))),
-    Case(UPDATE_COMPACT_AND_CLEAN_UP, "staged slipped", BOTH, done(calls=(*(x for x in ALL if x not in UPDATED), *UPDATED_CALLS))),
+    Case(UPDATE_COMPACT_AND_CLEAN_UP, "before", BOTH,
+         done(calls=(*range(5), *range(6, 10), *UPDATED_CALLS), uncalled=(25, 35))),
+    Case(UPDATE_COMPACT_AND_CLEAN_UP, "between", BOTH,
+         done(recomputed=40, calls=(*(x for x in ALL[:30] if x not in UPDATED), *UPDATED_CALLS), uncalled=(35,))),
+    Case(UPDATE_COMPACT_AND_CLEAN_UP, "staged slipped", BOTH,
+         done(calls=(*(x for x in ALL if x not in UPDATED), *UPDATED_CALLS))),
     Case(UPDATE_OTHER_AND_CLEAN_UP, ANY,        BOTH,      done(recomputed=5, calls=MOVED)),
     # What cannot be applied any more
     Case(drop_target,               ANY,        BOTH,      refused(r"Project|drop")),
@@ -364,7 +383,8 @@ JOBS: tuple[Case, ...] = (
     Case(cast_target,               ANY,        BOTH,      refused(r"type|cast")),
     Case(overwrite,                 ANY,        BOTH,      refused(r"Overwrite|overwritten")),
     Case(restore_past,              ANY,        BOTH,      refused(r"Restore|restored")),
-    Case(cast_input_and_rename,     ANY,        BOTH,      refused(r"input column 'x'.*another name.*run the backfill again")),
+    Case(cast_input_and_rename,     ANY,        BOTH,
+         refused(r"input column 'x'.*another name.*run the backfill again")),
 )
 
 ALWAYS = "before slipped adding"
@@ -402,7 +422,8 @@ WRITES: tuple[Case, ...] = (
     Case(delete_and_add_column,     ALWAYS,     BOTH,      done(gone=5)),
     Case(restore_kept,              ALWAYS,     BOTH,      done()),
     Case(restore_there_and_back,    ALWAYS,     BOTH,      done(), columns=TOKEN),
-    Case(restore_there_and_back,    "before slipped", BOTH, refused("it may be another one .Restore"), columns="theirs"),
+    Case(restore_there_and_back,    "before slipped", BOTH,
+         refused("it may be another one .Restore"), columns="theirs"),
     # Updates, which move rows
     Case(update_other,              ALWAYS,     STABLE,    done(carried=5)),
     Case(update_other,              ALWAYS,     ADDRESSES, done(gone=5, new=5, old=MOVED)),
@@ -411,8 +432,10 @@ WRITES: tuple[Case, ...] = (
     Case(update_input,              ALWAYS,     STABLE,    done(nulled=3, null=UPDATED)),
     Case(update_input,              ALWAYS,     ADDRESSES, done(gone=3, new=3, old=UPDATED)),
     Case(update_input,              ALWAYS,     STABLE,    conflict("input", fragments=(4,)), ERROR),
-    Case(update_input_and_target,   "before slipped", STABLE, done(nulled=1, gone=2, null=(25,), given={5: -777, 35: -777}), columns=EXISTING),
-    Case(update_input_and_target,   "before slipped", ADDRESSES, done(gone=3, new=3, old=(25,), given={5: -777, 35: -777}), columns=EXISTING),
+    Case(update_input_and_target,   "before slipped", STABLE,
+         done(nulled=1, gone=2, null=(25,), given={5: -777, 35: -777}), columns=EXISTING),
+    Case(update_input_and_target,   "before slipped", ADDRESSES,
+         done(gone=3, new=3, old=(25,), given={5: -777, 35: -777}), columns=EXISTING),
     Case(update_input_and_delete,   ALWAYS,     STABLE,    done(nulled=1, gone=3, null=(25,))),
     Case(update_input_and_delete,   ALWAYS,     ADDRESSES, done(gone=4, new=1, old=(25,))),
     Case(UPDATE_TWICE,              ALWAYS,     STABLE,    done(nulled=3, null=UPDATED)),
@@ -421,7 +444,8 @@ WRITES: tuple[Case, ...] = (
     Case(upsert,                    ALWAYS,     ADDRESSES, done(gone=4, new=5, old=(5, 6, 25, 36), null=(1000,))),
     # Compactions
     Case(compact,                   ALWAYS,     BOTH,      done(carried=40)),
-    Case(compact,                   "before slipped", BOTH, conflict("carry_over_max_bytes allows 16.* write again", fragments=(4,)), SMALL),
+    Case(compact,                   "before slipped", BOTH,
+         conflict("carry_over_max_bytes allows 16.* write again", fragments=(4,)), SMALL),
     Case(compact_deferred,          ALWAYS,     ADDRESSES, done(carried=40)),
     Case(compact_in_rounds,         ALWAYS,     BOTH,      done(carried=33, gone=7)),
     Case(DELETE_AND_COMPACT,        ALWAYS,     BOTH,      done(carried=36, gone=4)),
@@ -468,9 +492,11 @@ WRITES: tuple[Case, ...] = (
     Case(DELETE_AND_CLEAN_UP,       "before",   BOTH,      refused(UNKNOWN, dated=False), columns="theirs"),
     Case(DELETE_AND_CLEAN_UP,       "slipped",  BOTH,      conflict(UNKNOWN), columns="theirs"),
     # What cannot be applied any more
-    Case(drop_target,               "before slipped", BOTH, refused(r"column 'v': it was dropped .Project"), columns=EXISTING),
+    Case(drop_target,               "before slipped", BOTH,
+         refused(r"column 'v': it was dropped .Project"), columns=EXISTING),
     Case(drop_and_reuse_id,         "before slipped", BOTH, refused(r"column 'v'.*Project"), columns=EXISTING),
-    Case(cast_target,               "before slipped", BOTH, refused(r"its type changed from int64 to int32"), columns=EXISTING),
+    Case(cast_target,               "before slipped", BOTH,
+         refused(r"its type changed from int64 to int32"), columns=EXISTING),
     Case(overwrite,                 ALWAYS,     BOTH,      refused(r"Overwrite at version")),
     Case(restore_past,              "before slipped", BOTH, refused(r"Restore at version"), columns=EXISTING),
     Case(restore_past,              SEEN,       BOTH,      done(), columns="new"),
@@ -478,7 +504,7 @@ WRITES: tuple[Case, ...] = (
 
 FAILED, FINISHED = "failed", "finished"
 SUCCESSORS: tuple[Case, ...] = (
-    # what another writer does      when        row ids    what the next job calls for, beside the rows that the failed one has left
+    # what another writer does      when        row ids    what the next job calls for, beside what is left
     Case(compact,                   FAILED,     BOTH,      done()),
     Case(compact_deferred,          FAILED,     ADDRESSES, done()),
     Case(COMPACT_AGAIN,             FAILED,     BOTH,      done()),
@@ -497,26 +523,32 @@ SUCCESSORS: tuple[Case, ...] = (
 STALE: tuple[Case, ...] = (
     # what another writer does      when        row ids    what is out of date, and what is called for
     Case(append_with_values,        FINISHED,   BOTH,      OutOfDate(stale=2, calls=NEW)),
-    Case(APPEND_AND_UPDATE,         FINISHED,   BOTH,      OutOfDate(stale=3, pending=2, plain=NEW, calls=UPDATED_CALLS)),
+    Case(APPEND_AND_UPDATE,         FINISHED,   BOTH,
+         OutOfDate(stale=3, pending=2, plain=NEW, calls=UPDATED_CALLS)),
     Case(NO_INPUT,                  FINISHED,   BOTH,      OutOfDate()),
     Case(compact,                   FINISHED,   BOTH,      OutOfDate()),
     Case(restore_there_and_back,    FINISHED,   BOTH,      OutOfDate()),
     Case(update_other,              FINISHED,   STABLE,    OutOfDate(pending=1)),
-    Case(update_other,              FINISHED,   ADDRESSES, OutOfDate(stale=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
+    Case(update_other,              FINISHED,   ADDRESSES,
+         OutOfDate(stale=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
     Case(UPDATE_OTHER_AND_COMPACT,  FINISHED,   STABLE,    OutOfDate(pending=1)),
-    Case(UPDATE_OTHER_AND_COMPACT,  FINISHED,   ADDRESSES, OutOfDate(stale=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
+    Case(UPDATE_OTHER_AND_COMPACT,  FINISHED,   ADDRESSES,
+         OutOfDate(stale=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
     Case(update_input,              FINISHED,   BOTH,      OutOfDate(stale=3, calls=UPDATED_CALLS)),
     Case(update_input_and_unset_target, FINISHED, BOTH,    OutOfDate(pending=1, plain=(7 + STEP,))),
     Case(rewrite_input,             FINISHED,   BOTH,      OutOfDate(stale=2, pending=3, calls=REWRITTEN_CALLS)),
     Case(rewrite_input_as_it_was,   FINISHED,   BOTH,      OutOfDate(pending=4)),
-    Case(rewrite_input_of_null,     FINISHED,   BOTH,      OutOfDate(stale=2, pending=1, plain=(3 + STEP,), left=1, calls=(10,))),
-    Case(REWRITE_COMPACT_AND_UPDATE, FINISHED,  BOTH,      OutOfDate(stale=3, pending=3, calls=(5 + STEP, 15 + STEP, 35 + STEP))),
+    Case(rewrite_input_of_null,     FINISHED,   BOTH,
+         OutOfDate(stale=2, pending=1, plain=(3 + STEP,), left=1, calls=(10,))),
+    Case(REWRITE_COMPACT_AND_UPDATE, FINISHED,  BOTH,
+         OutOfDate(stale=3, pending=3, calls=(5 + STEP, 15 + STEP, 35 + STEP))),
     # All rows with a value in the files that were written; what the UDF once computed for them is still there
     Case(rewrite_target,            FINISHED,   BOTH,      OutOfDate(stale=17, pending=3)),
     Case(rewrite_target_with_null,  FINISHED,   BOTH,      OutOfDate(stale=14, pending=6)),
     # A change whose history was cleaned up costs the rows of its fragments
     Case(CHANGE_AND_CLEAN_UP,       FINISHED,   BOTH,      OutOfDate()),
-    Case(REWRITE_ONE_AND_CLEAN_UP,  FINISHED,   BOTH,      OutOfDate(stale=10, pending=1, plain=(3,), left=9, calls=(0, 1, 2, 4, 6, 7, 8, 9, 5 + STEP))),
+    Case(REWRITE_ONE_AND_CLEAN_UP,  FINISHED,   BOTH,
+         OutOfDate(stale=10, pending=1, plain=(3,), left=9, calls=(0, 1, 2, 4, 6, 7, 8, 9, 5 + STEP))),
 )
 # fmt: on
 

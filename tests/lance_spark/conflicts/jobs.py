@@ -1,4 +1,6 @@
-"""Backfills of the table API beside which a concurrent writer acts, at a moment that a test names; every call of the UDF is counted."""
+"""Backfills of the table API beside which a concurrent writer acts, at a moment that a test names;
+every call of the UDF is counted.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,8 @@ class Seen:
 
 @dataclass(kw_only=True)
 class Lab:
-    """Where one test works: a folder with a table `t`, whose jobs run in this process, one task after the other.
+    """Where one test works: a folder with a table `t`, whose jobs run in this process, one task
+    after the other.
 
     Attributes:
         home: Folder of the table, and of what the UDF and the tests tell each other.
@@ -108,7 +111,10 @@ class Lab:
         return table
 
     def udf(self, *, version: str = "1", factor: int = 10, name: str = "computed", log: str = "calls") -> UDF:
-        """Returns the UDF of the column. It logs each call, and waits or acts where a test wants that."""
+        """Returns the UDF of the column.
+
+        It logs each call, and waits or acts where a test wants that.
+        """
         return counting_udf(str(self.home), self.uri, version=version, factor=factor, name=name, log=log)
 
     def run(self, column: str = "v", **more: Any) -> lance_spark.BackfillJobResult:
@@ -141,7 +147,10 @@ class Lab:
         return Counter(map(int, lines))
 
     def run_while(self, act: Act, moment: Moment, **more: Any) -> Seen:
-        """Runs a backfill, and lets a concurrent writer act meanwhile. Errors of the job are raised."""
+        """Runs a backfill, and lets a concurrent writer act meanwhile.
+
+        Errors of the job are raised.
+        """
         others: list[Others] = []
         before = target_files(self.uri)
 
@@ -183,9 +192,11 @@ class Lab:
             seen: What became of it.
             calls: How often the UDF was called, by `x`.
             values: Values, by id, that are not `value(x)`.
-            again: The `x` of rows for which a second run calls the UDF; by default those without a value among `values`.
+            again: The `x` of rows for which a second run calls the UDF; by default those without a
+                value among `values`.
             column_name: The target's name by now.
-            next_error: What a second run is refused with, as a regular expression; empty where it is not.
+            next_error: What a second run is refused with, as a regular expression; empty where it
+                is not.
         """
         assert self.calls() == Counter(calls)
         assert seen.result.status == "DONE"
@@ -231,7 +242,9 @@ class Lab:
         self.check(seen, calls=calls, values=values, column_name=done.column, next_error=done.next)
 
     def _check_refused(self, case: Case, refused: Refused, moment: Moment) -> None:
-        """Asserts that a job says what happened, at which version and when, and leaves the table as it is."""
+        """Asserts that a job says what happened, at which version and when, and leaves the table as
+        it is.
+        """
         before: list[int] = []
 
         def noted(uri: str) -> None:
@@ -307,8 +320,8 @@ class SparkLab(Lab):
 def counting_udf(folder: str, inline: str | None, *, version: str, factor: int, name: str, log: str) -> UDF:
     """Returns a UDF that logs each call in a folder.
 
-    Where its calls are made in this process, for the table at `inline`, it lets a concurrent writer act; else it waits where
-    `hold/<x>` is in the folder.
+    Where its calls are made in this process, for the table at `inline`, it lets a concurrent writer
+    act; else it waits where `hold/<x>` is in the folder.
     """
 
     def computed(x: int) -> int | None:
@@ -364,7 +377,8 @@ def finished(uri: str) -> set[str]:
 
 @contextlib.contextmanager
 def slipping_in(uri: str, *acts: Act) -> Iterator[list[Act]]:
-    """Lets others commit after the committer looked at the head, and before it commits column files: one act at each attempt.
+    """Lets others commit after the committer looked at the head, and before it commits column
+    files: one act at each attempt.
 
     Yields the acts that are still to come.
     """

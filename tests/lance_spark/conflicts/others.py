@@ -82,18 +82,8 @@ def change_settings(uri: str) -> None:
     lance.dataset(uri).create_scalar_index("y", "BITMAP", name="of y")
     lance.dataset(uri).drop_index("of y")
     lance.dataset(uri).tags.create("theirs", lance.dataset(uri).version)
-    lance.dataset(uri).update_config({"somebody": "else"})
+    lance.dataset(uri).update_config({"another": "writer"})
     lance.dataset(uri).update_metadata({"about": "numbers"})
-
-
-def settings_are_there(uri: str) -> bool:
-    head = lance.dataset(uri)
-    return (
-        {index.name for index in head.describe_indices()} >= {"of id"}
-        and set(head.tags.list()) == {"theirs"}
-        and head.config()["somebody"] == "else"
-        and head.metadata["about"] == "numbers"
-    )
 
 
 def delete_rows(uri: str) -> None:
@@ -137,7 +127,7 @@ def delete_compact_and_delete(uri: str) -> None:
 
 def upsert(uri: str) -> None:
     """Moves rows of both kinds, and inserts one."""
-    # Somebody who replaces rows as a whole, and has read the target before.
+    # A writer that replaces rows as a whole, and has read the target before.
     now = lance.dataset(uri).to_table(columns=["id", "v"]).to_pylist() if "v" in lance.dataset(uri).schema.names else []
     values = {row["id"]: row["v"] for row in now}
     source = rows_of(uri, {5: 5 + STEP, 6: 6, 25: 25 + STEP, 36: 36, 1000: 1000}).to_pylist()

@@ -1,4 +1,6 @@
-"""Jobs beside what no row of the table says: concurrent writers that act again and again, filters, two jobs at once, what the next run finds."""
+"""Jobs beside what no row of the table says: concurrent writers that act again and again, filters,
+two jobs at once, what the next run finds.
+"""
 
 from __future__ import annotations
 
@@ -89,7 +91,9 @@ def test_an_input_that_is_written_again_and_again(lab: Lab):
 
 
 def test_a_value_that_the_job_gave_for_an_input_before_the_last_is_not_taken_for_a_concurrent_writers(lab: Lab):
-    """The value of the first input is committed, that of the second is never, because the input changes once more."""
+    """The value of the first input is committed, that of the second is never, because the input
+    changes once more.
+    """
     lab.table(indexed=True)
 
     def again(uri: str) -> None:
@@ -105,7 +109,9 @@ def test_a_value_that_the_job_gave_for_an_input_before_the_last_is_not_taken_for
 
 
 def test_a_table_whose_target_is_written_in_place_with_every_commit_still_gets_its_values(lab: Lab):
-    """A concurrent writer fills rows of the same column one by one, each time that the committer has looked."""
+    """A concurrent writer fills rows of the same column one by one, each time that the committer
+    has looked.
+    """
     lab.table(indexed=True)
     acts = [lambda uri, i=i: rewrite(uri, "v", {i: -i}) for i in (5, 15, 35)]
     with slipping_in(lab.uri, *acts) as left:
@@ -120,7 +126,9 @@ def test_a_table_whose_target_is_written_in_place_with_every_commit_still_gets_i
 
 
 def test_an_update_of_rows_that_were_not_selected_leaves_them_alone(lab: Lab):
-    """The values that they have are of another run; the next run says what is out of date, and does not change it."""
+    """The values that they have are of another run; the next run says what is out of date, and does
+    not change it.
+    """
     lab.table()
     lab.run(where="x < 20")
     lab.calls()
@@ -299,7 +307,9 @@ def test_a_job_never_brings_a_deleted_row_back(granularity: int | None, lab: Lab
 
 
 def test_repairs_after_a_commit_bring_no_deleted_row_back(lab: Lab):
-    """What slipped in has to be repaired by another commit, and rows are deleted before that one too."""
+    """What slipped in has to be repaired by another commit, and rows are deleted before that one
+    too.
+    """
     lab.table(indexed=True)
 
     def first(uri: str) -> None:

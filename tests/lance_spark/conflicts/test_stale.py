@@ -142,7 +142,7 @@ def test_a_stale_run_in_which_the_inputs_change_again(lab: Lab):
     check_fresh(lab)
 
 
-def test_a_column_that_nobody_has_filled_is_pending_and_not_stale(lab: Lab):
+def test_a_column_that_was_never_filled_is_pending_and_not_stale(lab: Lab):
     lab.table()
     plan = planned(lab, stale=True)
     assert (plan.total_rows_pending, planned(lab).total_rows_pending) == (ROWS, ROWS)

@@ -1,4 +1,7 @@
-"""Every row of the table of conflicts, by each API. One of each row and moment is quick; `make test-long` runs them all."""
+"""Every row of the table of conflicts, by each API.
+
+One of each row and moment is quick; `make test-long` runs them all.
+"""
 
 from __future__ import annotations
 

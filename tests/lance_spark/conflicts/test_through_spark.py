@@ -1,5 +1,7 @@
-"""One row of the table of conflicts for each kind of concurrent commit, through Spark: jobs whose tasks run at once in other processes, and
-`df.write`, whose commit runs in a process of its own. Every call of the UDF is counted there too."""
+"""One row of the table of conflicts for each kind of concurrent commit, through Spark: jobs whose
+tasks run at once in other processes, and `df.write`, whose commit runs in a process of its own.
+Every call of the UDF is counted there too.
+"""
 
 from __future__ import annotations
 
@@ -86,7 +88,7 @@ def calls(tmp_path: Path) -> Callable[[], Counter[int]]:
 
 
 def values(spark: SparkSession, path: str, **options: Any) -> DataFrame:
-    """Returns a DataFrame of a snapshot, whose values nobody has computed yet."""
+    """Returns a DataFrame of a snapshot, whose values are computed when it is written."""
     log = str(Path(path).parent / "calls")
 
     @pandas_udf("long")  # type: ignore[call-overload]

@@ -1,4 +1,6 @@
-"""DataFrame writes beside what no row of the table says: writes of some rows, two writes at once, what is not there any more, lost answers."""
+"""DataFrame writes beside what no row of the table says: writes of some rows, two writes at once,
+what is not there any more, lost answers.
+"""
 
 from __future__ import annotations
 
@@ -158,7 +160,9 @@ def test_deleted_rows_stay_deleted_where_the_commit_has_to_be_built_anew(path: s
 
 @pytest.mark.parametrize("stable", [True, False])
 def test_a_write_never_brings_a_deleted_row_back(stable: bool, path: str) -> None:
-    """Deletions that come after the committer's look are in the fragment that it replaces a file of."""
+    """Deletions that come after the committer's look are in the fragment that it replaces a file
+    of.
+    """
     make(path, stable=stable, indexed=True)
     deleted = [0, 9, 10, 11, 12, 39]
 

@@ -1,4 +1,6 @@
-"""Backfills by a DataFrame write, between whose tasks and whose commit a concurrent writer acts, in one process and without Spark."""
+"""Backfills by a DataFrame write, between whose tasks and whose commit a concurrent writer acts, in
+one process and without Spark.
+"""
 
 from __future__ import annotations
 
@@ -102,7 +104,9 @@ def write_while(
     rows: Callable[[int], bool] = lambda x: True,
     options: Mapping[str, str] | None = None,
 ) -> Written:
-    """Writes `ours(x)` to the rows of the latest version, and lets a concurrent writer act before the commit. Its errors are raised."""
+    """Writes `ours(x)` to the rows of the latest version, and lets a concurrent writer act before
+    the commit. Its errors are raised.
+    """
     others: list[Others] = []
     settings = {"input_columns": "x", **(options or {})}
     job = Backfill(path, "v", LongType(), options=settings, spec={"exclusive": layout == "direct"})
@@ -127,7 +131,9 @@ def write_while(
 
 @contextlib.contextmanager
 def _slipping_in_before_the_column(uri: str, act: Act) -> Iterator[None]:
-    """Lets a concurrent writer act after the committer looked at the latest version, and before it adds the new column."""
+    """Lets a concurrent writer act after the committer looked at the latest version, and before it
+    adds the new column.
+    """
     real, acts = lance.LanceDataset.add_columns, [act]
 
     def late(self: lance.LanceDataset, *arguments: Any, **more: Any) -> Any:
@@ -159,7 +165,9 @@ def check_done(written: Written, done: Done, kind: Column) -> None:
 
 
 def refused(path: str, act: Act, moment: Moment, refused: Refused, **more: Any) -> LanceSparkError:
-    """Asserts that a write is refused, and that the table is as the others left it, with no file of ours."""
+    """Asserts that a write is refused, and that the table is as the others left it, with no file of
+    ours.
+    """
     versions: list[int] = []
     left: list[Any] = []
 
