@@ -19,7 +19,19 @@ def constant(value: Any) -> Replace:
 
 
 def new_rows_are_covered(real: Any) -> Any:
-    return lambda *arguments: False if (state := real(*arguments)) is None else state
+    from lance_spark.commit.conflicts.coverage import Covered
+    from lance_spark.commit.conflicts.identity import fragment_identity
+
+    def look(self: Any, version: Any, fragments: Any, lineage: Any, *ids: Any) -> Any:
+        found = real(self, version, fragments, lineage, *ids)
+        new = {
+            fragment.id: Covered(identity=fragment_identity(fragment, *ids), done=False)
+            for fragment in fragments
+            if fragment.id in found.new
+        }
+        return dataclasses.replace(found, covered={**found.covered, **new}, new=frozenset())
+
+    return look
 
 
 def nothing_is_foreign(real: Any) -> Any:
@@ -98,8 +110,12 @@ def gone_is_an_error(real: Any) -> Any:
     return plan
 
 
-def nothing_slips_in(_real: Any) -> Any:
-    return lambda self, plan, result, _landed: self._note(plan, result)
+def nothing_slips_in(real: Any) -> Any:
+    return lambda self, head: real(self, head) if self.landed is None else dataclasses.replace(self.landed, parts={})
+
+
+def no_row_id_is_known(_real: Any) -> Any:
+    return lambda _dataset, ids: (np.zeros(len(ids), np.uint64), np.zeros(len(ids), np.bool_))
 
 
 def inputs_look_the_same(real: Any) -> Any:

@@ -94,7 +94,7 @@ _COLUMN = (
 _CHANGED = "lance_spark.rebase.row_origins:changed_rows"
 _FRAGMENT = "lance_spark.commit.conflicts.verdicts:judge_fragment"
 _PLAN = "lance_spark.commit.column_plan:Planner.plan"
-_STATE = "lance_spark.commit.conflicts.coverage:Coverage._state"
+_LOOK = "lance_spark.commit.conflicts.coverage:Coverage.look"
 _OF = "lance_spark.rebase.row_origins:Origins.of"
 _LINEAGE = "lance_spark.commit.conflicts.row_lineage:Lineage"
 
@@ -106,7 +106,7 @@ _STABLE, _ADDRESSES = st.just(True), st.just(False)
 MUTANTS: dict[str, Mutant] = {
     "new rows are computed": Mutant(
         row="append, insert-only merge_insert",
-        patches={_STATE: broken.new_rows_are_covered, _OF: broken.nothing_is_foreign},
+        patches={_LOOK: broken.new_rows_are_covered, _OF: broken.nothing_is_foreign},
         acts=_one(st.sampled_from([Append((100, 101)), InsertOnly((102, 103))])),
         starts=_job(),
     ),
@@ -142,7 +142,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "moved rows are lost": Mutant(
         row="update or merge_insert by row rewrite, unchanged inputs",
-        patches={"lance_spark.rebase.row_origins:Origins._by_row_id": broken.constant(())},
+        patches={"lance_spark.rebase.row_origins:look_up": broken.no_row_id_is_known},
         acts=_one(st.one_of(st.builds(Update, _KEYS), st.builds(Upsert, _KEYS))),
         starts=_EITHER,
         stable=_STABLE,
@@ -163,7 +163,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "stale values stay in a write": Mutant(
         row="update by row rewrite, changed inputs, DataFrame write",
-        patches={"lance_spark.rebase.carry_over:CarryOver._changed": broken.nothing_is_stale},
+        patches={"lance_spark.rebase.row_origins:Origins.changed": broken.nothing_is_stale},
         acts=_one(st.one_of(_UPDATE_INPUT, _REWRITE)),
         starts=_write(),
         stable=_STABLE,
@@ -179,7 +179,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "what slips in is not looked for": Mutant(
         row="update in place of an input, between look and commit",
-        patches={"lance_spark.commit.column_commit:_ColumnCommit._land": broken.nothing_slips_in},
+        patches={_PLAN: broken.nothing_slips_in},
         acts=_one(_REWRITE),
         starts=_write(("commit",)),
     ),
