@@ -1,4 +1,7 @@
-"""Makes `format("lance")` known: Spark imports top-level modules named `pyspark_*` and takes their `DefaultSource`."""
+"""Makes `format("lance")` known to Spark.
+
+Spark imports top-level modules named `pyspark_*` and takes their `DefaultSource`.
+"""
 
 from lance_spark.datasource import LanceDataSource as DefaultSource
 

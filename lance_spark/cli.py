@@ -161,10 +161,7 @@ def errors(
     storage: StorageOptions = None,
     as_json: AsJson = False,
 ) -> None:
-    """Lists rows that a UDF failed on, and ranges of rows that failed, newest last.
-
-    With --json, traces too.
-    """
+    """Lists rows and ranges of rows that a UDF failed on, newest last; traces with --json."""
     every = open_table(uri, storage_options=_storage(storage)).get_errors(job_id, column, error_type)
     shown = every[-limit:]
     if as_json:
@@ -355,8 +352,8 @@ def _counts(job: JobRecord | BackfillJobResult) -> dict[str, str | None]:
     stages = ", ".join(f"{stage} {seconds:,.1f}" for stage, seconds in job.seconds.items())
     return {
         "rows": (
-            f"{job.rows_selected:,} selected: {job.rows_computed:,} computed, {job.rows_from_checkpoint:,} from "
-            f"checkpoints, {job.rows_skipped:,} skipped, {job.rows_failed:,} failed"
+            f"{job.rows_selected:,} selected: {job.rows_computed:,} computed, "
+            f"{job.rows_from_checkpoint:,} from checkpoints, {job.rows_skipped:,} skipped, {job.rows_failed:,} failed"
         ),
         "fragments": f"{job.fragments_done:,} of {job.fragments_total:,}",
         "versions": ", ".join(map(str, job.versions)) or "none",

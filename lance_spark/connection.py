@@ -70,8 +70,8 @@ def connect(  # noqa: PLR0913 - the specification's parameters
             )
     if default_manifest is not None:
         raise UnsupportedOperationError(
-            "environments per UDF are not available in this release - in connect, default_manifest - install what UDFs "
-            "need on the executors"
+            "environments per UDF are not available in this release - in connect, default_manifest "
+            "- install what UDFs need on the executors"
         )
     if not isinstance(uri, str) or not uri.strip():
         raise OptionError("uri", repr(uri), "the location of a folder of Lance tables")
@@ -143,10 +143,7 @@ class Connection:
         return session
 
     def _session(self) -> SparkSession:
-        """Returns the session without the planner rule, which jobs do not need.
-
-        Compiling it takes a second.
-        """
+        """Returns the session without the planner rule: jobs need none, and it takes a second."""
         if self._spark is None:
             self._spark = session_or_local(None)
         return self._spark
@@ -251,8 +248,8 @@ class Connection:
             raise TableNotFoundError(old, hint="table_names() lists the tables")
         if not is_local(old):
             raise UnsupportedOperationError(
-                f"an object store cannot rename - {old} - copy the folder to {new} with the store's own tools, and "
-                "drop the old one"
+                f"an object store cannot rename - {old} "
+                f"- copy the folder to {new} with the store's own tools, and drop the old one"
             )
         if os.path.exists(new):
             raise TableExistsError(new, hint="drop it first, or choose another name")

@@ -103,7 +103,7 @@ class DatasetRef:
         return ref.pin(int(number) if number.isdecimal() else number)
 
     def pin(self, version: int | str | None) -> DatasetRef:
-        """Returns this reference at a version: a number, a tag, or None for the latest of its branch."""
+        """Returns this reference at a version: a number, a tag, or None for the branch's latest."""
         dataset = _open(self.uri, self.branch, version, self.storage_options)
         return replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
 
@@ -128,10 +128,7 @@ class DatasetRef:
         return _open(self.uri, self.branch, None, self.storage_options)
 
     def snapshot_json(self) -> str:
-        """Returns table, version, incarnation and branch as the JSON that column metadata carries.
-
-        Never storage options.
-        """
+        """Returns table, version, incarnation and branch, never storage options, as JSON."""
         return json.dumps(
             {"uri": self.uri, "version": self.version, "incarnation": self.incarnation, "branch": self.branch},
             sort_keys=True,
@@ -139,7 +136,7 @@ class DatasetRef:
 
     @staticmethod
     def of_snapshot_json(text: str, storage_options: tuple[tuple[str, str], ...]) -> DatasetRef:
-        """Returns the reference that :meth:`snapshot_json` wrote, with storage options of the caller.
+        """Returns the reference of :meth:`snapshot_json`'s text, with the caller's storage options.
 
         Raises:
             ValueError: The text is something else.
@@ -154,7 +151,7 @@ class DatasetRef:
 
 
 def incarnation_of(dataset: lance.LanceDataset) -> str:
-    """Returns what tells this version from one of the same number in a table made anew at the same place.
+    """Returns the identity of a version, which differs from the same number in a table made anew.
 
     It is the time of the version's commit, to the microsecond, and its row and file counts: all in
     the manifest, so it costs no I/O, and it works for tables that others made.
@@ -165,9 +162,9 @@ def incarnation_of(dataset: lance.LanceDataset) -> str:
 
 
 def _moment_of(version: Mapping[str, Any]) -> datetime:
-    """Returns when a version was committed.
+    """Returns when a version was committed, by the arithmetic of pylance's `versions()`.
 
-    It is pylance's own arithmetic: a moment that a user has from its `versions()` is found.
+    So a moment that a user has from there is found.
     """
     nanoseconds: int = version["timestamp"]
     microseconds = (nanoseconds % 1e9) // 1e3
@@ -175,7 +172,7 @@ def _moment_of(version: Mapping[str, Any]) -> datetime:
 
 
 def normalize_uri(uri: str) -> str:
-    """Returns a location in the one form that is compared and stored: local paths absolute and without `file:`."""
+    """Returns a location as it is compared and stored; a local one absolute, without `file:`."""
     parts = urlsplit(uri)
     if parts.scheme == "file":
         return os.path.abspath(unquote(parts.path))
@@ -190,7 +187,9 @@ def is_local(uri: str) -> bool:
 
 
 def table_exists(uri: str, storage_options: Mapping[str, str]) -> bool:
-    """Tells whether a table is there: whether it has versions, since write tasks make the directory before the first commit.
+    """Tells whether a table is there: whether it has a version.
+
+    A directory alone is no table: write tasks make it before the first commit.
 
     Raises:
         TableUnreadableError: The store refused or could not be reached, so nothing is known.
@@ -220,8 +219,8 @@ def _open_pinned(ref: DatasetRef) -> lance.LanceDataset:
     dataset = _open(ref.uri, ref.branch, ref.version, ref.storage_options)
     if incarnation_of(dataset) != ref.incarnation:
         raise SnapshotError(
-            f"the table was deleted and made anew since version {ref.version} of it was read - at {ref.uri} - read it "
-            "again"
+            f"the table was deleted and made anew since version {ref.version} of it was read - at {ref.uri} "
+            "- read it again"
         )
     return dataset
 
@@ -288,10 +287,7 @@ def _version_at(ref: DatasetRef, moment: datetime) -> int:
 
 
 def moments_of(dataset: lance.LanceDataset, versions: Collection[int]) -> str:
-    """Returns when versions were made, as text for a message.
-
-    Empty where that is not known any more.
-    """
+    """Returns when versions were made, as text for a message; empty where it is no longer known."""
     if not versions:
         return ""
     found = {v["version"]: _moment_of(v) for v in versions_of(dataset)}

@@ -1,4 +1,4 @@
-"""`format("lance")`: takes what Spark hands over, and gives it to the reader or the writer that it is meant for.
+"""`format("lance")`: takes what Spark hands over, and gives it to the reader or writer.
 
 Spark makes an instance in a planning process of its own, calls `schema()`, pickles the instance,
 and calls `reader()` on the copy: what `schema()` pins is still pinned in `reader()`. Reader and
@@ -62,7 +62,10 @@ class LanceDataSource(DataSource):
         self._spec: ScanSpec | None = None
 
     def __getstate__(self) -> dict[str, object]:
-        """Returns the state with the pin as text, last, where the planner rule finds it without unpickling anything."""
+        """Returns the state with the pin as text, last, where the planner rule finds it.
+
+        It reads the text from the pickle's bytes, and unpickles nothing.
+        """
         pin = None if self.pinned is None else PIN_MARK + self.pinned.snapshot_json()
         return {**{key: value for key, value in self.__dict__.items() if key != "pin"}, "pin": pin}
 
@@ -90,9 +93,9 @@ class LanceDataSource(DataSource):
         return _for_catalog(schema, self.pinned, self.options) if "provider" in self.options else schema
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Returns the reader of these columns at the pinned version.
+        """Returns the reader of these columns. Runs on the driver.
 
-        For a catalog table, at the latest. Runs on the driver.
+        It reads the pinned version, and of a catalog table the latest.
         """
         from lance_spark.read.reader import LanceReader
 
@@ -102,7 +105,9 @@ class LanceDataSource(DataSource):
         return LanceReader(ref=ref, schema=schema, options=options, spec=self._spec)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Returns the writer of a job that begins; everything that can be checked without the rows is checked here, on the driver.
+        """Returns the writer of a job that begins. Runs on the driver.
+
+        Everything that can be checked without the rows is checked here.
 
         Raises:
             NoLocationError: Spark did not say where to write.
@@ -115,9 +120,9 @@ class LanceDataSource(DataSource):
         path = options.path or (plan or {}).get("path")
         if not path:
             raise NoLocationError(
-                "Spark did not say where to write, as it does not for catalog tables and writeTo - nothing was written "
-                "- call "
-                "lance_spark.enable_pushdown(spark) first, or write df.write.format('lance').mode('append').save(path)"
+                "Spark did not say where to write, as it does not for catalog tables and writeTo "
+                "- nothing was written - call lance_spark.enable_pushdown(spark) first, "
+                "or write df.write.format('lance').mode('append').save(path)"
             )
         ref = DatasetRef.at(path, options.storage)
         writer: LanceBackfillWriter | LanceAppendWriter
@@ -134,7 +139,7 @@ class LanceDataSource(DataSource):
         return writer
 
     def _planned_schema(self) -> StructType:
-        """Answers the planner rule: the columns that this one scan needs, and what of it Lance does."""
+        """Returns the answer to the planner rule: a scan's columns, and what of it Lance does."""
         from lance_spark.pushdown.filters import translate
         from lance_spark.read.dense import dense_columns
         from lance_spark.read.reader import describe_scan
@@ -155,7 +160,7 @@ class LanceDataSource(DataSource):
 
 
 def _pinned_at(pin: str, options: ReadOptions) -> DatasetRef:
-    """Returns the version that the original source has pinned, so that all scans of a DataFrame read one version.
+    """Returns the version that the original source has pinned, for all scans of a DataFrame.
 
     The storage options are those of the scan itself: the pin carries none.
     """
@@ -182,7 +187,10 @@ def _write_spec(text: str | None) -> dict[str, Any] | None:
 
 
 def _for_catalog(schema: StructType, ref: DatasetRef, options: Mapping[str, str]) -> StructType:
-    """Puts the location and the options of `CREATE TABLE` into the columns' metadata, the only thing that Spark hands to the reader later."""
+    """Returns the columns with location and options of `CREATE TABLE` in their metadata.
+
+    Spark hands nothing else to the reader later.
+    """
     from pyspark.sql.types import StructField, StructType
 
     kept = {k: v for k, v in options.items() if k not in ("path", "provider", "owner", "location")}
@@ -199,13 +207,14 @@ def _for_catalog(schema: StructType, ref: DatasetRef, options: Mapping[str, str]
 
 
 def _catalog_options(schema: StructType) -> dict[str, str]:
-    """Returns location and options of a catalog table, as `CREATE TABLE` left them in its columns' metadata."""
+    """Returns location and options of a catalog table, from its columns' metadata."""
     tables = {str(f.metadata[TABLE_METADATA]) for f in schema.fields if TABLE_METADATA in (f.metadata or {})}
     if len(tables) != 1:
         raise OptionError(
             "path",
             None,
-            "a location that the table knows: make it with CREATE TABLE t USING lance OPTIONS (path '...') and without a column list",
+            "a location that the table knows: "
+            "make it with CREATE TABLE t USING lance OPTIONS (path '...') and without a column list",
         )
     table = json.loads(tables.pop())
     return {"path": normalize_uri(table["uri"]), **table.get("options", {})}

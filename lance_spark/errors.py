@@ -55,7 +55,7 @@ def panics_as_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def refusals_as_errors(uri: str) -> Iterator[None]:
-    """Turns what a store says that refuses a write, below a table's location, into a TableUnwritableError."""
+    """Turns a store's refusal of a write below a table's location into a TableUnwritableError."""
     try:
         yield
     except OSError as error:
@@ -114,8 +114,8 @@ class TableUnwritableError(LanceSparkError, OSError):
 
     def __init__(self, uri: str, reason: str) -> None:
         super().__init__(
-            f"the table cannot be written: {reason} - at {uri} - check permissions and space there, and the storage.* "
-            "options"
+            f"the table cannot be written: {reason} - at {uri} "
+            "- check permissions and space there, and the storage.* options"
         )
         self.uri = uri
 

@@ -1,4 +1,4 @@
-"""What is known of pylance beyond its documentation: private names, bugs, and what its messages mean.
+"""Private names, bugs and meanings of messages of pylance, which its documentation does not have.
 
 Everything here has to be looked at again with each release of pylance. Nowhere else is a private
 name of pylance used, or a decision made by the text of one of its messages.
@@ -19,13 +19,14 @@ if TYPE_CHECKING:
 
 _LOG_LEVELS = "LANCE_LOG"
 _QUIET = "warn,lance_table::transaction::manifest_build=error"
-"""pylance's own default, without the warning at every `DataReplacement` that it is not stable yet."""
+"""pylance's default, without the warning at every `DataReplacement` that it is not stable yet."""
 
 
 def load_lance() -> None:
-    """Imports Lance, whose log levels are read at that moment, so that our commits do not write to a terminal.
+    """Imports Lance with log levels under which our commits do not write to a terminal.
 
-    Where the user has set LANCE_LOG, or has imported Lance before, their logging stays as it is.
+    It reads them when it is imported. Where the user has set LANCE_LOG, or has imported Lance
+    before, their logging stays as it is.
     """
     if "lance" in sys.modules or _LOG_LEVELS in os.environ:
         return
@@ -41,10 +42,11 @@ def load_lance() -> None:
 
 
 def version_of(dataset: lance.LanceDataset) -> Mapping[str, Any]:
-    """Returns what the manifest says of the dataset's version; its `timestamp` is in nanoseconds since the epoch.
+    """Returns what the manifest says of the dataset's version.
 
-    The public `versions()` makes local time without a zone of it, which is ambiguous in the hour
-    that comes twice when clocks go back, and other in another process.
+    Its `timestamp` is in nanoseconds since the epoch. The public `versions()` makes local time
+    without a zone of it, which is ambiguous in the hour that comes twice when clocks go back, and
+    other in another process.
     """
     return cast(Mapping[str, Any], dataset._ds.current_version())  # noqa: SLF001 - nothing public has the nanoseconds
 
@@ -104,7 +106,10 @@ def is_unknown_scheme(error: BaseException) -> bool:
 
 
 def is_taken_slot(error: BaseException) -> bool:
-    """Tells whether a commit lost only the version's slot: pylance has one type for that and for a conflict of contents."""
+    """Tells whether a commit lost only the version's slot.
+
+    pylance has one type for that and for a conflict of contents.
+    """
     return _says("Failed to commit the transaction after", error=error)
 
 
@@ -117,12 +122,15 @@ def is_created_meanwhile(error: BaseException) -> bool:
 
 
 def is_fragment_gone(error: BaseException) -> bool:
-    """Tells whether a commit was refused because a fragment whose file it replaces is not in the latest version."""
+    """Tells whether a commit was refused because a fragment of its file replacements is gone."""
     return _says("Fragment being replaced not found", error=error)
 
 
 def is_bad_request(error: BaseException) -> bool:
-    """Tells whether Lance refuses what it was asked for as such, where it uses one type for that and for trouble of the store."""
+    """Tells whether Lance refuses a request as such.
+
+    It uses one type for that and for trouble of the store.
+    """
     return str(error).startswith("Invalid user input")
 
 
@@ -158,9 +166,9 @@ def unsupported_reason(error: BaseException) -> str:
 
 
 def answering_indexes(plan: str, names: Iterable[str]) -> tuple[list[str], bool] | None:
-    """Returns which scalar indexes answer the filter of a scan, and whether they alone know its rows.
+    """Returns the scalar indexes that answer a scan's filter, and whether they alone know its rows.
 
-    How a plan is printed is the only place where Lance tells it; not understanding it costs only
+    How a plan is printed is the only place where Lance says so; not understanding it costs only
     time.
 
     Args:

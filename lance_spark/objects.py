@@ -1,4 +1,4 @@
-"""Bytes by name on any store that Lance can reach, and the folder for those that we keep beside a table's data.
+"""Bytes by name on any store that Lance can reach, and our folder of them beside a table's data.
 
     <table>/_lance_spark/...
 
@@ -32,10 +32,7 @@ def objects_beside(ref: DatasetRef) -> LanceObjects:
 
 @functools.lru_cache(maxsize=16)
 def open_session(uri: str, storage_options: tuple[tuple[str, str], ...]) -> LanceFileSession:
-    """Returns this process's file session for a table's directory.
-
-    Its paths are relative to that directory.
-    """
+    """Returns this process's file session for a table's directory; paths are relative to it."""
     load_lance()
     from lance.file import LanceFileSession
 
@@ -95,7 +92,7 @@ class LanceObjects:
                 return file.read()
 
     def list(self, prefix: str) -> list[str]:
-        """Returns the paths of all objects in a folder and the folders in it, sorted; a folder need not be there.
+        """Returns the paths of all objects below a folder, sorted; the folder need not be there.
 
         Raises:
             OSError: The store refused.
@@ -121,7 +118,9 @@ class LanceObjects:
                 raise
 
     def delete_folder(self, folder: str) -> None:
-        """Deletes all objects in a folder, on a mounted file system with it and what killed writers left there.
+        """Deletes all objects in a folder.
+
+        On a mounted file system the folder goes too, with what killed writers left there.
 
         Raises:
             OSError: An object store refused.
@@ -156,7 +155,9 @@ class LanceObjects:
 
 
 def checkpoint_place(folder: str, uri: str) -> str:
-    """Returns where a table's checkpoints are in a folder that many tables share; those of one name in two places do not share theirs.
+    """Returns where a table's checkpoints are in a folder that many tables share.
+
+    Tables of one name in two places do not share theirs.
 
     Args:
         folder: The shared folder, as `connect(checkpoint=...)` was given it.

@@ -66,10 +66,7 @@ def _byte_size(text: str) -> int:
 
 
 def _names(text: str) -> tuple[str, ...]:
-    """Column names: a JSON array of strings, or a comma-separated list.
-
-    A name with a comma needs the JSON form.
-    """
+    """Column names: a JSON array, needed for a name with a comma, or a comma-separated list."""
     if text.lstrip().startswith("["):
         names = json.loads(text)
         if not isinstance(names, list) or not all(isinstance(n, str) for n in names):

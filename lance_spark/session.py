@@ -1,4 +1,4 @@
-"""Spark sessions, classic or over Connect: made where there is none, and asked for what the table API has to know."""
+"""Spark sessions, classic or over Connect: made where there is none, and asked for their size."""
 
 from __future__ import annotations
 
@@ -60,10 +60,7 @@ def make_session(master: str = "local[*,4]") -> SparkSession:
 
 
 def _quiet_start() -> dict[str, bool | float | int | str | None]:
-    """Returns settings under which the JVM starts without log4j's own lines.
-
-    None where the user has configured its logging.
-    """
+    """Returns settings against log4j's start-up lines, or None if the user configures logging."""
     import os
 
     import pyspark
@@ -76,9 +73,9 @@ def _quiet_start() -> dict[str, bool | float | int | str | None]:
 
 
 def known_slots(spark: SparkSession) -> int | None:
-    """Returns how many tasks the cluster runs at once at most, or None where that is not known or changes.
+    """Returns how many tasks the cluster runs at once at most; None where unknown or changing.
 
-    A local master tells it. A cluster tells it where the session fixes its size: by
+    A local master says so. A cluster does where the session fixes its size: by
     `spark.cores.max`, or by the number of executors and their cores. What is running now is no
     bound: executors may still be on their way.
     """
@@ -98,7 +95,10 @@ def known_slots(spark: SparkSession) -> int | None:
 
 @contextmanager
 def tagged(spark: SparkSession, tag: str, description: str) -> Iterator[None]:
-    """Marks the Spark jobs that this thread starts meanwhile, so that :func:`cancel` finds them and the Spark UI says what they are."""
+    """Marks the Spark jobs that this thread starts meanwhile.
+
+    So :func:`cancel` finds them, and the Spark UI says what they are.
+    """
     if not is_classic(spark):
         spark.addTag(tag)
         try:

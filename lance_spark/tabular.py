@@ -90,8 +90,8 @@ def write_rows(
         if not is_other_schema(error):
             raise
         raise SchemaMismatchError(
-            f"the data does not fit: {plain(error)} - nothing was written - give it the columns and types of the "
-            f"table: {ref.open_latest().schema}"
+            f"the data does not fit: {plain(error)} - nothing was written "
+            f"- give it the columns and types of the table: {ref.open_latest().schema}"
         ) from error
 
 
@@ -126,8 +126,8 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
             rows = data
         else:
             raise SchemaMismatchError(
-                f"{type(data).__name__} is no data for a table - nothing was written - give a Spark or pandas "
-                "DataFrame, Arrow, or a list of dicts"
+                f"{type(data).__name__} is no data for a table - nothing was written "
+                "- give a Spark or pandas DataFrame, Arrow, or a list of dicts"
             )
         if wanted is not None and not rows.schema.equals(wanted):
             rows = rows.select(wanted.names).cast(wanted)
@@ -164,6 +164,6 @@ def _refuse_others(names: Sequence[str], schema: pa.Schema) -> None:
     others = [name for name in names if name not in schema.names]
     if others:
         raise SchemaMismatchError(
-            f"the data has columns that are not there: {', '.join(map(repr, others))} - nothing was written - its "
-            f"columns may be {', '.join(map(repr, schema.names))}"
+            f"the data has columns that are not there: {', '.join(map(repr, others))} - nothing was written "
+            f"- its columns may be {', '.join(map(repr, schema.names))}"
         )

@@ -6,7 +6,7 @@ The rules, in one table (everything else is refused with an error that asks for 
 | --- | --- |
 | `bool`, `int`, `float`, `str`, `bytes` | bool, int64, float64, string, binary |
 | NumPy scalar types and dtypes (`np.float32`, ...) | the Arrow type of the same width |
-| `datetime.datetime` | timestamp[us] without a zone; an aware value is stored as its UTC wall time |
+| `datetime.datetime` | timestamp[us] without a zone; aware values are stored as UTC wall time |
 | `date`, `time`, `timedelta` | date32, time64[us], duration[us] |
 | `Decimal` | decimal128(38, 18) |
 | `list[T]`, `Sequence[T]`, `tuple[T, ...]`, `NDArray[T]` | list<T> |

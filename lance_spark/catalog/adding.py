@@ -118,8 +118,8 @@ def _single(name: str, value: object) -> UDF:
         raise RegistrationError(f"{value!r} cannot compute a column - column {name!r} - give {_FORMS}")
     if udf.is_columns:
         raise RegistrationError(
-            f"UDF {udf.name!r} makes several columns, so it cannot be the value of one - column {name!r} - pass it by "
-            f"itself: add_columns({udf.name}), or add_columns(UnpackedUDF({udf.name}, prefix='...'))"
+            f"UDF {udf.name!r} makes several columns, so it cannot be the value of one - column {name!r} "
+            f"- pass it by itself: add_columns({udf.name}), or add_columns(UnpackedUDF({udf.name}, prefix='...'))"
         )
     if not bound:
         return udf
@@ -142,8 +142,8 @@ def _check(dataset: lance.LanceDataset, sql: Mapping[str, str], computed: Sequen
                 dataset.scanner(columns={name: expression}, with_row_address=True).explain_plan()
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
             raise RegistrationError(
-                f"the expression {expression!r} is not valid: {error} - column {name!r} of {dataset.uri} - expressions "
-                "are Lance SQL over the table's columns; nothing was added"
+                f"the expression {expression!r} is not valid: {error} - column {name!r} of {dataset.uri} "
+                "- expressions are Lance SQL over the table's columns; nothing was added"
             ) from error
 
 
@@ -157,8 +157,8 @@ def _add_sql(ref: DatasetRef, sql: Mapping[str, str]) -> None:
             if isinstance(error, OSError) and not is_bad_value(error):
                 raise  # another writer came first, or the store refused
             raise RegistrationError(
-                f"an expression failed on the table's values: {plain(error)} - columns {', '.join(map(repr, sql))} of "
-                f"{ref.uri} - nothing was added"
+                f"an expression failed on the table's values: {plain(error)} "
+                f"- columns {', '.join(map(repr, sql))} of {ref.uri} - nothing was added"
             ) from error
 
     change_schema(ref, add)

@@ -108,8 +108,8 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF
     unknown = sorted(set(alteration) - allowed)
     if unknown:
         raise RegistrationError(
-            f"{', '.join(map(repr, unknown))} cannot be altered here - column {path!r} - give path with udf (and "
-            "input_columns, recreate), or path with name, nullable, data_type"
+            f"{', '.join(map(repr, unknown))} cannot be altered here - column {path!r} "
+            "- give path with udf (and input_columns, recreate), or path with name, nullable, data_type"
         )
     if "udf" not in alteration:
         _check_plain(dataset, path, alteration)
@@ -126,14 +126,14 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF
         udf = udf.with_input_columns(list(inputs))  # type: ignore[call-overload]
     if udf.is_columns or OUTPUT_KEY.encode() in (dataset.schema.field(path).metadata or {}):
         raise RegistrationError(
-            f"columns of a UDF that returns Columns[T] cannot get another UDF one by one - column {path!r} - drop them "
-            "and add them again"
+            f"columns of a UDF that returns Columns[T] cannot get another UDF one by one - column {path!r} "
+            "- drop them and add them again"
         )
     has = value_type(dataset.schema.field(path))
     if has != udf.data_type and not alteration.get("recreate"):
         raise RegistrationError(
-            f"UDF {udf.name!r} returns {udf.data_type}, column {path!r} is {has} - in {dataset.uri} - give it "
-            f"data_type={has}, or say 'recreate': True to drop the column with all its values and add it anew"
+            f"UDF {udf.name!r} returns {udf.data_type}, column {path!r} is {has} - in {dataset.uri} "
+            f"- give it data_type={has}, or say 'recreate': True to drop the column with all its values and add it anew"
         )
     check_udf(dataset, udf, (("", path),))
     if alteration.get("recreate"):
@@ -184,8 +184,8 @@ def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> None:
     has = value_type(head.schema.field(column))
     if has != udf.data_type:
         raise RegistrationError(
-            f"UDF {udf.name!r} returns {udf.data_type}, and a concurrent writer made column {column!r} {has} - in "
-            f"{head.uri} - nothing was changed"
+            f"UDF {udf.name!r} returns {udf.data_type}, and a concurrent writer made column {column!r} {has} "
+            f"- in {head.uri} - nothing was changed"
         )
     inputs = check_udf(head, udf, (("", column),), warn=False)
     # Values that are there already, be they another UDF's or given by hand, are out of date from

@@ -119,8 +119,8 @@ class Binding:
             return Binding(**values)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoredUdfError(
-                f"what is stored of the UDF is damaged: {error} - column {column!r} - give the column a UDF again with "
-                "alter_columns"
+                f"what is stored of the UDF is damaged: {error} - column {column!r} "
+                "- give the column a UDF again with alter_columns"
             ) from error
 
 
@@ -169,8 +169,8 @@ def _columns_now(dataset: lance.LanceDataset, column: str, binding: Binding) -> 
     missing = [name for field, name in binding.columns if field not in siblings]
     if missing:
         raise RegistrationError(
-            f"sibling columns are gone: {', '.join(map(repr, missing))} - computed together with {column!r} in "
-            f"{dataset.uri} - drop the remaining ones, and add all of them again"
+            f"sibling columns are gone: {', '.join(map(repr, missing))} "
+            f"- computed together with {column!r} in {dataset.uri} - drop the remaining ones, and add all of them again"
         )
     return tuple((field, siblings[field]) for field, _ in binding.columns)
 
@@ -202,8 +202,9 @@ def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tu
     gone = [name for name, number in inputs if number not in known]
     if gone:
         raise RegistrationError(
-            f"input columns are gone: {', '.join(map(repr, gone))} - of UDF {binding.udf_name!r}, which computes "
-            f"{column!r} in {dataset.uri} - give the column a UDF of other inputs with alter_columns"
+            f"input columns are gone: {', '.join(map(repr, gone))} "
+            f"- of UDF {binding.udf_name!r}, which computes {column!r} in {dataset.uri} "
+            "- give the column a UDF of other inputs with alter_columns"
         )
     return tuple(known[number] for number in binding.input_ids)
 

@@ -43,27 +43,27 @@ def check_udf(
     names = udf.input_columns or ()
     if not names:
         raise RegistrationError(
-            f"UDF {udf.name!r} reads no column - in {dataset.uri} - give it a parameter: a value that depends on "
-            "nothing is the same in every row"
+            f"UDF {udf.name!r} reads no column - in {dataset.uri} "
+            "- give it a parameter: a value that depends on nothing is the same in every row"
         )
     missing = [name for name in names if name not in known]
     if missing:
         raise RegistrationError(
-            f"UDF {udf.name!r} reads columns that are not there: {', '.join(map(repr, missing))} - in {dataset.uri}, "
-            "whose columns are "
-            f"{', '.join(map(repr, known))} - name its parameters like columns, or bind it with (udf, ['column', ...])"
+            f"UDF {udf.name!r} reads columns that are not there: {', '.join(map(repr, missing))} "
+            f"- in {dataset.uri}, whose columns are {', '.join(map(repr, known))} "
+            "- name its parameters like columns, or bind it with (udf, ['column', ...])"
         )
     own = [name for name in names if name in outputs]
     if own:
         raise RegistrationError(
-            f"output column {own[0]!r} is among the inputs of UDF {udf.name!r} - in {dataset.uri} - compute it into "
-            "another column"
+            f"output column {own[0]!r} is among the inputs of UDF {udf.name!r} - in {dataset.uri} "
+            "- compute it into another column"
         )
     unchecked = _check_types(dataset, udf, names)
     if unchecked and warn:
         warnings.warn(
-            f"the types of {', '.join(map(repr, unchecked))} of UDF {udf.name!r} are not checked: these parameters "
-            "have no annotations",
+            f"the types of {', '.join(map(repr, unchecked))} of UDF {udf.name!r} are not checked: "
+            "these parameters have no annotations",
             UserWarning,
             stacklevel=5,
         )
@@ -96,8 +96,9 @@ def _mismatch(
     udf: UDF, parameter: str, wants: str, field: pa.Field[Any], dataset: lance.LanceDataset
 ) -> RegistrationError:
     return RegistrationError(
-        f"type mismatch: parameter {parameter!r} of UDF {udf.name!r} takes {wants}, column {field.name!r} is "
-        f"{field.type} - in {dataset.uri} - correct the annotation, or bind another column with (udf, ['column', ...])"
+        f"type mismatch: parameter {parameter!r} of UDF {udf.name!r} takes {wants}, "
+        f"column {field.name!r} is {field.type} - in {dataset.uri} "
+        "- correct the annotation, or bind another column with (udf, ['column', ...])"
     )
 
 
@@ -178,6 +179,6 @@ def check_new_names(dataset: lance.LanceDataset, names: Sequence[str]) -> None:
     nested = [name for name in names if "." in name]
     if nested:
         raise RegistrationError(
-            f"column {nested[0]!r} would be a field inside a struct, which cannot be computed by itself - in "
-            f"{dataset.uri} - compute the whole struct, or a column of its own"
+            f"column {nested[0]!r} would be a field inside a struct, which cannot be computed by itself "
+            f"- in {dataset.uri} - compute the whole struct, or a column of its own"
         )

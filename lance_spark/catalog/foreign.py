@@ -38,8 +38,8 @@ def to_udf(given: object) -> UDF | None:
     known = {getattr(PythonEvalType, name): kind for name, kind in _KINDS.items() if hasattr(PythonEvalType, name)}
     if kind not in known:
         raise RegistrationError(
-            f"PySpark UDF {func.__name__!r} computes no value per row (evalType {kind}) - a column needs one value per "
-            "row - give a scalar udf, pandas_udf or arrow_udf"
+            f"PySpark UDF {func.__name__!r} computes no value per row (evalType {kind}) "
+            "- a column needs one value per row - give a scalar udf, pandas_udf or arrow_udf"
         )
     return UDF.define(func, kind=known[kind], data_type=_plain(to_arrow_type(returns)))
 

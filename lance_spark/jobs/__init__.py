@@ -1,1 +1,1 @@
-"""Jobs as people see them: history and errors in Lance tables beside the data, handles, results, progress."""
+"""Jobs as people see them: handles, results, progress, and history and errors in Lance tables."""

@@ -114,9 +114,9 @@ class Job:
             if self._future.done():
                 return self._future.result()  # it has ended at the last moment, or the error is its own
         raise JobTimeoutError(
-            f"job {self._job_id} did not end within {seconds:g} s - backfill of {', '.join(self._columns)} in "
-            f"{self._table_name} - it goes on; "
-            "job.result() waits again, and job.cancel() ends it (this error has the job as .job)",
+            f"job {self._job_id} did not end within {seconds:g} s "
+            f"- backfill of {', '.join(self._columns)} in {self._table_name} "
+            "- it goes on; job.result() waits again, and job.cancel() ends it (this error has the job as .job)",
             job=self,
         )
 

@@ -1,4 +1,4 @@
-"""What a person sees of a running job: bars on a terminal or in a notebook, and nothing where there is neither."""
+"""Progress bars of a running job on a terminal or in a notebook; nothing where there is neither."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Lance tables that lie inside a table's directory: the history of its jobs, and the errors of their rows.
+"""Lance tables inside a table's directory: the history of its jobs, and the errors of their rows.
 
 `spark.read.format("lance").load(f"{uri}/_lance_spark/jobs.lance")` reads them like any other. Rows
 are only appended, so any number of drivers and executors write at once.
@@ -248,7 +248,9 @@ def _read(source: lance.LanceDataset | lance.LanceFragment, table: SystemTable, 
 
 
 def _warn_of_damage(at: DatasetRef, paths: Sequence[str], error: Exception) -> None:
-    """Notes that files cannot be used, if that is not the store's fault: then they can be fetched, or are gone.
+    """Warns that a table is damaged, unless the store is at fault.
+
+    The files of a damaged one can be fetched, or are gone.
 
     Raises:
         TableUnreadableError: The store refused.

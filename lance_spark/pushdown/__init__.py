@@ -1,1 +1,1 @@
-"""The planner rule that gives Lance scans their columns, filters and limits, and its translation of predicates."""
+"""The planner rule, which gives Lance scans columns, filters and limits, and SQL of predicates."""

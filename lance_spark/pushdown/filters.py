@@ -60,7 +60,7 @@ def translate(predicate: Predicate, schema: pa.Schema) -> str | None:
 
     Returns:
         The SQL, or None where nothing that restricts rows can be said. `FALSE` where no row can
-            match.
+        match.
     """
     sql = _translate(predicate, negated=False, schema=schema, depth=0)
     return None if sql is None or len(sql) > MAX_SQL_CHARS else sql
@@ -99,7 +99,10 @@ def _all_of(parts: Sequence[str | None]) -> str | None:
 
 
 def _is_implied(part: str, parts: Sequence[str | None]) -> bool:
-    """Tells whether `x IS NOT NULL`, which Spark adds to most filters, follows from another conjunct; it would be looked up as well."""
+    """Tells whether `x IS NOT NULL` follows from another conjunct.
+
+    Spark adds it to most filters, and an index would be asked for it as well.
+    """
     column = part.removesuffix(" IS NOT NULL")
     if column == part or " " in column:
         return False
@@ -218,9 +221,9 @@ def _compare(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | No
 
 
 def _same_type(column: _Column, other: Predicate, schema: pa.Schema) -> _Column:
-    """Returns the other column where two columns may be compared.
+    """Returns the other column where two may be compared.
 
-    Not floats, whose NaNs Lance compares by their bits.
+    Floats may not: Lance compares their NaNs by their bits.
     """
     second, _ = _comparable(other, schema)
     if second.stored != column.stored or pa.types.is_floating(column.stored) or pa.types.is_dictionary(column.stored):
@@ -264,10 +267,7 @@ def _in(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
 
 
 def _range(column: _Column, domain: Domain, values: Sequence[Any]) -> str | None:
-    """Returns the range from the smallest to the largest of many integers.
-
-    Other types are left to Spark.
-    """
+    """Returns the range that many integers span; other types are left to Spark."""
     if not pa.types.is_integer(column.stored):
         return None
     numbers = [int(value) for value in values]
@@ -293,7 +293,7 @@ def _text_match(predicate: Predicate, negated: bool, schema: pa.Schema) -> str |
 
 
 def _like(predicate: Predicate, negated: bool, schema: pa.Schema) -> str | None:
-    """LIKE becomes the test for the text before its first wildcard, which is a superset and so has no negation."""
+    """Tests for the text before LIKE's first wildcard: a superset, which so has no negation."""
     column, domain = _comparable(predicate["args"][0], schema)
     pattern = _literal(predicate["args"][1], domain)
     if "string" not in domain.spark_types:
@@ -355,4 +355,4 @@ LEAVES: dict[str, Callable[[Predicate, bool, pa.Schema], str | None]] = {
     "col": _boolean_column,
     "lit": _boolean_literal,
 }
-"""How each operation is translated: of the predicate, whether it is negated, and the stored schema."""
+"""The translation of each operation, given predicate, whether it is negated, and stored schema."""

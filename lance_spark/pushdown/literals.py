@@ -29,7 +29,7 @@ _INTEGERS = frozenset({"tinyint", "smallint", "int", "bigint", "decimal(20,0)"})
 
 
 class UntranslatableError(Exception):
-    """This comparison cannot be written so that it is sure to select every row that Spark selects."""
+    """A comparison cannot be written so that it surely selects every row that Spark selects."""
 
 
 class Domain(ABC):
@@ -54,7 +54,7 @@ class Domain(ABC):
         """
 
     def accepts(self, spark_type: str) -> bool:
-        """Tells whether a literal or a column of this Spark type has the values that this domain expects."""
+        """Tells whether literals and columns of a Spark type have the values of this domain."""
         return spark_type in self.spark_types
 
 
@@ -225,7 +225,7 @@ _ZONE = re.compile(r"[A-Za-z0-9_+:/-]+")
 
 
 def domain_of(type_: pa.DataType) -> Domain | None:
-    """Returns how values of a stored type compare, or None where Spark keeps comparisons to itself."""
+    """Returns the domain of a stored type, or None where Spark keeps comparisons to itself."""
     if pa.types.is_dictionary(type_):
         return domain_of(type_.value_type) if _is_text(type_.value_type) else None
     if pa.types.is_integer(type_):

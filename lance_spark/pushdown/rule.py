@@ -1,7 +1,7 @@
-"""Installs the planner rule, which is Java that Spark's own compiler (Janino) compiles in the driver's JVM at run time.
+"""Installs the planner rule, which is compiled in the driver's JVM at run time.
 
-There is no jar: the sources in `java/` are package data. Compiling takes under a second, once per
-JVM.
+It is Java, and Spark's own compiler (Janino) compiles it. There is no jar: the sources in `java/`
+are package data. Compiling takes under a second, once per JVM.
 """
 
 from __future__ import annotations

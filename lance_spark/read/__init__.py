@@ -1,1 +1,1 @@
-"""Reading: which columns and rows a scan needs, how it is cut into partitions, and how a partition becomes Arrow batches for Spark."""
+"""Reading: what a scan needs, how it is cut into partitions, and their Arrow batches for Spark."""

@@ -1,4 +1,7 @@
-"""Partial aggregates of one partition: `count`, `min` and `max` over Arrow batches, by the rules of Spark SQL. Runs on executors."""
+"""Partial aggregates of one partition. Runs on executors.
+
+`count`, `min` and `max` over Arrow batches, by the rules of Spark SQL.
+"""
 
 from __future__ import annotations
 
@@ -13,10 +16,10 @@ from lance_spark.types.fields import Array
 
 
 class PartialAggregates:
-    """Counts rows and values, and keeps the least and greatest value, over batches of Spark's own Arrow types.
+    """Counts rows and values, and keeps the least and greatest value, over Arrow batches.
 
-    NULL is skipped by all but `count_star`; no value gives NULL. As in Spark, NaN is equal to
-    itself and greater than any other number.
+    Their types are Spark's own. NULL is skipped by all but `count_star`; no value gives NULL. As in
+    Spark, NaN is equal to itself and greater than any other number.
     """
 
     def __init__(self, calls: Sequence[AggregateCall]) -> None:
@@ -57,10 +60,7 @@ class PartialAggregates:
 
 
 def _extreme(array: Array, fn: Literal["min", "max"], before: Array | None) -> Array | None:
-    """Returns the least or greatest of an array and what was found before, as an array of one.
-
-    None where there is no value.
-    """
+    """Returns the least or greatest of an array and earlier ones, as an array of one, or None."""
     values = array.drop_null()
     if before is not None:
         values = pa.concat_arrays([before, values])

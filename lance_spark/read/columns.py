@@ -1,4 +1,4 @@
-"""Which columns a scan fetches, by what names, and how what Lance yields becomes the columns that Spark asked for.
+"""Which columns a scan fetches, and how they become the columns that Spark asked for.
 
 Lance fetches a nested field alone only under a flattened name (`s.a`, not `s`), so a pruned struct
 is put together again here. Row ids, addresses and versions become signed.
@@ -42,7 +42,9 @@ def lance_blob_handling(handling: BlobHandling) -> Literal["all_binary", "blobs_
 
 
 def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOptions) -> StructType:
-    """Returns the columns of a plain load: those of the option `columns`, else all, then the `with_*` columns.
+    """Returns the columns of a plain load, in order.
+
+    They are those of the option `columns`, else all, then the `with_*` columns.
 
     Raises:
         ColumnNotFoundError: `columns` names a column that is not there, or one that two columns
@@ -85,7 +87,10 @@ def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOpti
 
 
 def _refuse_backticks(names: Sequence[str], dataset: lance.LanceDataset) -> None:
-    """Refuses columns before Spark plans with them: Lance can store such a name but has no way to write it in a projection."""
+    """Refuses columns with a backtick in their name before Spark plans with them.
+
+    Lance can store such a name, but has no way to write it in a projection.
+    """
     for name in names:
         if "`" in name:
             others = [n for n in dataset.schema.names if "`" not in n]
@@ -93,12 +98,15 @@ def _refuse_backticks(names: Sequence[str], dataset: lance.LanceDataset) -> None
                 name,
                 str(dataset.schema.field(name).type),
                 reason="Lance cannot read a top-level column whose name holds a backtick",
-                hint=f"leave it out with the option columns, which may name {', '.join(others) or 'no other column here'}",
+                hint="leave it out with the option columns, "
+                f"which may name {', '.join(others) or 'no other column here'}",
             )
 
 
 def resolve_name(name: str, dataset: lance.LanceDataset, uri: str) -> str:
-    """Returns the table's own spelling of a top-level column: an exact match, else the only one that differs in case.
+    """Returns the table's own spelling of a top-level column.
+
+    It is an exact match, else the only one that differs in case.
 
     Raises:
         ColumnNotFoundError: There is none, or more than one.
@@ -240,10 +248,7 @@ def _leaves(tree: _Whole | _Struct) -> Iterator[tuple[str, ...]]:
 
 
 def _dotted(path: tuple[str, ...]) -> str:
-    """A top-level name is taken literally by Lance, whatever is in it.
-
-    Parts of a path are quoted.
-    """
+    """Returns a path as Lance takes it: a top-level name literally, the parts of others quoted."""
     return path[0] if len(path) == 1 else ".".join(f"`{part}`" for part in path)
 
 

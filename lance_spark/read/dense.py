@@ -43,7 +43,10 @@ def dense_columns(dataset: lance.LanceDataset, columns: StructType) -> tuple[str
 
 
 def doubled(columns: StructType, dense: Sequence[str]) -> StructType:
-    """Returns the columns as the scan gives them: dense ones without NULL elements, then for each of them one with."""
+    """Returns the columns as the scan gives them: after all, for each dense one a second.
+
+    The dense ones hold no NULL elements, the second ones are for vectors that do.
+    """
     first = [
         StructField(f.name, ArrayType(f.dataType.elementType, containsNull=False), True, f.metadata)
         if f.name in dense and isinstance(f.dataType, ArrayType)

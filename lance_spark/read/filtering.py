@@ -1,4 +1,4 @@
-"""The filter of a scan: put together, checked by planning it, and answered from a scalar index where one knows the rows."""
+"""The filter of a scan: put together, checked, and answered from an index that knows the rows."""
 
 from __future__ import annotations
 
@@ -57,14 +57,20 @@ def check_filter(dataset: lance.LanceDataset, text: str, uri: str, blobs: BlobHa
     elif "which blobs" in reason:
         hint = "set the option blob_handling to bytes"
     elif is_unknown_column(reason):
-        hint = "name the table's columns as they are written there, quoted with backticks where they hold capitals or other signs"
+        hint = (
+            "name the table's columns as they are written there, "
+            "quoted with backticks where they hold capitals or other signs"
+        )
     else:
         hint = "the option `filter` is Lance SQL: a condition such as lang = 'en' AND size > 100"
     raise FilterError(text, reason, uri=uri, hint=hint)
 
 
 def usable(dataset: lance.LanceDataset, pushed: str | None, blobs: BlobHandling) -> str | None:
-    """Returns a pushed filter if Lance accepts it, else None: Spark has its own filter above, so leaving it out is safe."""
+    """Returns a pushed filter if Lance accepts it, else None.
+
+    Spark has its own filter above, so leaving it out is safe.
+    """
     if pushed is None or _reads_null_blobs(dataset, pushed, blobs):
         return None
     reason = _problem(dataset, pushed)
@@ -75,10 +81,7 @@ def usable(dataset: lance.LanceDataset, pushed: str | None, blobs: BlobHandling)
 
 
 def _malformed(text: str) -> str | None:
-    """Returns what is wrong with a filter that Lance would misunderstand, or say too little about.
-
-    None otherwise.
-    """
+    """Returns what is wrong with a filter that Lance would take for another or explain badly."""
     bare = re.sub(r"'[^']*'|\"[^\"]*\"|`[^`]*`|--[^\n]*", "", text)
     if re.search(r"\bIN\s*\(\s*\)", bare, re.IGNORECASE):
         return _EMPTY_LIST
@@ -91,7 +94,10 @@ def _malformed(text: str) -> str | None:
 
 
 def _reads_null_blobs(dataset: lance.LanceDataset, text: str, blobs: BlobHandling) -> bool:
-    """Tells whether a filter names a blob column where a NULL blob reads as a descriptor that is not NULL: in files of format 2.0."""
+    """Tells whether a filter names a blob column whose NULLs read as descriptors that are not NULL.
+
+    They do in files of format 2.0.
+    """
     if blobs == "bytes" or dataset.data_storage_version != "2.0":
         return False
     return any(

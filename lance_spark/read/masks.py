@@ -25,10 +25,10 @@ _Numbers = TypeVar("_Numbers", bound=np.generic)
 
 
 def range_mask(dataset: lance.LanceDataset, fragment: LanceFragment, start: int, stop: int) -> bytes | None:
-    """Returns the mask of a fragment's rows at positions `start` to `stop`, deleted ones counted; None where it cannot be told.
+    """Returns the mask of a fragment's rows at positions `start` to before `stop`, or None.
 
-    Runs on an executor. Where row ids are stable, 8 bytes a row of the fragment are held for a
-    moment.
+    Deleted rows are counted. None: the ids are not known, as :func:`stable_ids` says. Runs on an
+    executor. Where row ids are stable, 8 bytes a row of the fragment are held for a moment.
     """
     if not dataset.has_stable_row_ids:
         return serialize_range(fragment.fragment_id, start, stop)
@@ -51,7 +51,7 @@ def rows_mask(dataset: lance.LanceDataset, fragment: LanceFragment, offsets: npt
 
 
 def stable_ids(fragment: LanceFragment) -> npt.NDArray[np.uint64] | None:
-    """Returns the row ids of all of a fragment's rows, or None where they are kept in a file of their own."""
+    """Returns the ids of all rows of a fragment, or None where they are in a file of their own."""
     from lance.fragment import RowIdSequence
 
     meta = fragment.metadata.row_id_meta
@@ -89,12 +89,12 @@ def serialize_ids(ids: npt.NDArray[np.uint64]) -> bytes:
 
 
 def serialize_range(high: int, start: int, stop: int) -> bytes:
-    """Returns the mask of the row ids from `start` to before `stop` that share their upper 32 bits."""
+    """Returns the mask of row ids: upper 32 bits `high`, lower ones `start` to before `stop`."""
     return _serialize({high: BitMap(range(start, stop))})
 
 
 def _serialize(bitmaps: dict[int, BitMap]) -> bytes:
-    """Returns the form that Lance's mask has: 32-bit Roaring bitmaps, each behind its upper half and its size."""
+    """Returns Lance's form of a mask: 32-bit Roaring bitmaps, each after upper half and size."""
     parts = [struct.pack("<I", len(bitmaps))]
     for high, bitmap in bitmaps.items():
         bitmap.run_optimize()

@@ -80,7 +80,7 @@ class CutRule:
 
 
 def plan_scan_tasks(fragments: Sequence[FragmentSize], rule: CutRule) -> list[ScanTask]:
-    """Cuts fragments into partitions that together hold every live row exactly once, in the order of the table.
+    """Cuts fragments into partitions that together hold every live row once, in the table's order.
 
     With `rule.prefix`, together they hold exactly the first so many live rows.
 
@@ -117,7 +117,7 @@ def plan_scan_tasks(fragments: Sequence[FragmentSize], rule: CutRule) -> list[Sc
 def _first_rows(
     fragments: Sequence[FragmentSize], rows: int
 ) -> tuple[Sequence[FragmentSize], tuple[FragmentSize, int] | None]:
-    """Returns the fragments that are wholly within the first rows, and the one after them with how many of its rows are."""
+    """Returns the fragments wholly within the first rows, and the next with its share of them."""
     for position, fragment in enumerate(fragments):
         if fragment.live_rows > rows:
             return fragments[:position], (fragment, rows) if rows else None

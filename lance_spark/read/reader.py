@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from lance_spark.options import ReadOptions
 
 SCAN_COLUMN = "__lance_scan"
-"""Pseudo column in whose metadata the planner rule is told about a scan."""
+"""Pseudo column whose metadata describes a scan to the planner rule."""
 
 SCAN_METADATA = "lance.scan"
 
@@ -67,7 +67,7 @@ def read_schema(ref: DatasetRef, options: ReadOptions) -> StructType:
 
 
 def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> StructType:
-    """Returns the columns of a scan that the planner rule asks for, and one pseudo column that tells the rule about it.
+    """Returns the columns of a scan for the planner rule, and a pseudo column that describes it.
 
     The metadata `lance.scan` of the column `__lance_scan` is a JSON object: `description` (for
     `explain()`), `rows` and `bytes` (estimates), `splits` (whether a fragment is cut into several
@@ -113,7 +113,7 @@ def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanP
 class LanceReader(DataSourceReader):
     """Reads one version of a table, in partitions.
 
-    `pushFilters` is left alone on purpose: Spark keeps what it is told in an object that all
+    `pushFilters` is left alone on purpose: Spark keeps what is pushed in an object that all
     queries over a DataFrame share, and then returns wrong rows (see docs/reading.md).
 
     Attributes:

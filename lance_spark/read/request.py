@@ -1,4 +1,4 @@
-"""What one scan has to do: the user's options and the planner rule's wishes combined, and the partitions that follow from it."""
+"""What one scan has to do, by the user's options and the planner rule's wishes; its partitions."""
 
 from __future__ import annotations
 
@@ -137,7 +137,10 @@ def check_fragments(dataset: lance.LanceDataset, ids: Sequence[int], uri: str) -
 
 
 def aggregate_schema(calls: Sequence[AggregateCall], columns: StructType) -> StructType:
-    """Returns the columns of one row of partial results: counts are bigint, `min` and `max` keep the column's type."""
+    """Returns the columns of a row of partial results.
+
+    Counts are bigint, `min` and `max` keep the column's type.
+    """
     fields = []
     for call in calls:
         if call.column is None or call.fn == "count":
@@ -165,7 +168,7 @@ def find_field(columns: StructType, name: str) -> StructField:
 def target_columns(
     ref: DatasetRef, options: ReadOptions, spec: ScanSpec, schema: StructType | None = None
 ) -> StructType:
-    """Returns the columns that have to be read: for aggregates their inputs, else what Spark asks for."""
+    """Returns the columns to read: the inputs of aggregates, else what Spark asks for."""
     if spec.aggregate:
         base = (
             spec.columns if spec.columns is not None and spec.columns.fields else table_schema(ref.open(), ref, options)
@@ -194,7 +197,7 @@ def _rule(
 
 
 def _filtered(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanSize, filter: str) -> list[ScanTask]:
-    """Plans a scan with a filter: from an index where one lists the matches, else over all fragments."""
+    """Plans a scan with a filter: of the matches that an index lists, else of all fragments."""
     answer = ask_index(ref, filter)
     can_mask = ref.open().data_storage_version not in ("legacy", "0.1")
     if answer is None or (answer.exact and answer.matches is None):

@@ -56,7 +56,9 @@ def read_batches(
 
 
 def merged(batches: Iterable[pa.RecordBatch], rows: int, *, clock: Callable[[], float]) -> Iterator[pa.RecordBatch]:
-    """Puts batches of few rows together: each is a message to the JVM, and small fragments and filters make many of them.
+    """Puts batches of few rows together, so that fewer go to the JVM, each a message of its own.
+
+    Small fragments and filters make many of them.
 
     Args:
         batches: The batches; their order is kept.
@@ -89,7 +91,10 @@ def merged(batches: Iterable[pa.RecordBatch], rows: int, *, clock: Callable[[], 
 
 
 def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
-    """Returns the batches as one, or as they are where Arrow cannot: together, dictionaries may have more values than their indices count."""
+    """Returns the batches as one, or as they are where Arrow cannot.
+
+    Together, dictionaries may have more values than their indices count.
+    """
     try:
         return pa.Table.from_batches(batches).combine_chunks().to_batches()
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
@@ -98,7 +103,7 @@ def _joined(batches: list[pa.RecordBatch]) -> list[pa.RecordBatch]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Scan:
-    """One scanner over the fragments of a task, whose errors say which table and fragment they are about."""
+    """The scanner over the fragments of a task; its errors name table and fragment."""
 
     ref: DatasetRef
     dataset: lance.LanceDataset
@@ -183,7 +188,10 @@ class _Scan:
         )
 
     def _culprit(self, fragments: list[LanceFragment]) -> list[LanceFragment]:
-        """Returns the first fragment that cannot be read by itself: most of Lance's errors about damaged files do not name the file."""
+        """Returns the first fragment that cannot be read by itself.
+
+        Most of Lance's errors about damaged files do not name the file.
+        """
         if len(fragments) < 2:
             return fragments
         for fragment in fragments:

@@ -92,7 +92,7 @@ class _Leaf:
 
 @dataclass(frozen=True, slots=True)
 class _Shape:
-    """What a row takes in one kind of data file (one list of field ids): all of it, and what is read of it."""
+    """What a row takes in data files of one list of field ids: in all, and what is read of it."""
 
     row_bytes: float
     read_bytes: float
@@ -156,7 +156,7 @@ def measure(
 
 
 def _blobs_apart(dataset: lance.LanceDataset, paths: Sequence[str]) -> dict[str, float]:
-    """Returns the average size of a blob for each column of blobs that need not lie in the data files."""
+    """Returns the average blob size of each column whose blobs may lie outside of data files."""
     found = {}
     for field in dataset.schema:
         if field.name in paths and is_blob(field) and extension_name(field) == BLOB_V2:
@@ -185,10 +185,7 @@ def _statistics(uri: str, path: str, storage: tuple[tuple[str, str], ...]) -> tu
 
 
 def _column_bytes(uri: str, file: DataFile, storage: tuple[tuple[str, str], ...]) -> dict[int, int]:
-    """Returns the stored bytes of each field of a data file.
-
-    Nothing where the file cannot be asked.
-    """
+    """Returns the stored bytes of each field of a data file; none where it cannot be opened."""
     try:
         with panics_as_errors():
             sizes = _statistics(uri, f"data/{file.path}", storage)

@@ -1,8 +1,9 @@
-"""What the planner rule asks of one scan: :class:`ScanSpec`, parsed from the internal option `lancespark.scan`.
+"""What the planner rule asks of one scan: :class:`ScanSpec`.
 
-The rule runs in the JVM and only moves structure; this is the form in which its wishes reach
-Python. A spec never changes the result of a query: Spark keeps its own filter and limit above the
-scan, so everything here may only leave out rows that Spark would drop anyway.
+It is parsed from the internal option `lancespark.scan`. The rule runs in the JVM and only moves
+structure; this is the form in which its wishes reach Python. A spec never changes the result of a
+query: Spark keeps its own filter and limit above the scan, so everything here may only leave out
+rows that Spark would drop anyway.
 """
 
 from __future__ import annotations
@@ -88,12 +89,14 @@ class ScanSpec:
 
     @property
     def row_limit(self) -> int | None:
-        """The limit where it may be applied by the scan: nothing above may drop rows, and none are counted."""
+        """The limit if the scan may apply it: nothing above drops rows, and none are counted."""
         return None if self.filtered or self.filter_sql is not None or self.aggregate else self.limit
 
     @staticmethod
     def from_json(text: str) -> ScanSpec:
-        """Parses the rule's JSON. Options can be set by everybody, also in SQL: text is all that it ever is.
+        """Parses the rule's JSON.
+
+        Any user can set options, also in SQL: text is all that it ever is.
 
         Raises:
             OptionError: The text was not made by this version's rule.
@@ -139,7 +142,10 @@ def only_of_the_rule(text: str) -> Iterator[None]:
 
 
 def _without_classes(value: dict[str, Any]) -> dict[str, Any]:
-    """Refuses user-defined types: PySpark imports the class that their JSON names, and older releases unpickle it."""
+    """Refuses user-defined types.
+
+    PySpark imports the class that their JSON names, and older releases unpickle it.
+    """
     if value.get("type") == "udt":
         raise ValueError("a user-defined type")
     return value

@@ -87,11 +87,11 @@ class ReadConverter:
         Args:
             source: What the scan yields; it may hold more than `target`, and its columns in another
                 order.
-            target: What Spark was told, perhaps with fewer nested fields than the table has.
+            target: Spark's columns, perhaps with fewer nested fields than the table has.
 
         Raises:
-            SchemaMismatchError: The table does not have the columns that Spark was told, or they
-                changed their types since.
+            SchemaMismatchError: The table does not have the columns that Spark planned with, or
+                they changed their types since.
         """
         self.schema: pa.Schema = spark_arrow_schema(target)
         self._plan = self._planned(source)
@@ -109,7 +109,9 @@ class ReadConverter:
         return plan
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the batch with exactly the schema `to_arrow_schema(target, timezone="UTC")`; `num_rows` stays without columns too.
+        """Returns the batch with exactly the schema `to_arrow_schema(target, timezone="UTC")`.
+
+        It has as many rows, also without columns.
 
         Raises:
             ValueConversionError: A value does not fit Spark's type, or the batch has more than 2
@@ -126,7 +128,9 @@ class ReadConverter:
             ) from error
 
     def convert_split(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
-        """Yields the batch converted, in halves of halves where one column has more than 2 GiB of text or 2^31 elements.
+        """Yields the batch converted, in parts where it is too large for Spark's Arrow types.
+
+        It is halved until no column has more than 2 GiB of text or 2^31 elements.
 
         Raises:
             ValueConversionError: As in :meth:`convert`; of the size only where a single row is too
@@ -178,7 +182,7 @@ class WriteConverter:
         self._rows = 0
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Returns the batch with exactly the target's schema and order; missing columns are all NULL.
+        """Returns the batch with exactly the target's columns, in order; missing ones are all NULL.
 
         Raises:
             ValueConversionError: A value does not fit, or is NULL where that is not allowed; names
@@ -221,7 +225,10 @@ def check_writable(schema: StructType, target: pa.Schema) -> None:
 
 
 def _written_schema(schema: StructType) -> pa.Schema:
-    """Returns the Arrow schema of a DataFrame, but for time zones and names of nested fields, which make no difference here."""
+    """Returns the Arrow schema of a DataFrame.
+
+    Time zones and names of nested fields differ, which makes no difference here.
+    """
     return pa.schema([pa.field(f.name, arrow_type(f.dataType, f.name), f.nullable) for f in schema.fields])
 
 

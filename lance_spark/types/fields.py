@@ -1,4 +1,4 @@
-"""Arrow fields as Lance has them: extension types, blobs, and the field that travels in Spark's column metadata.
+"""Arrow fields as Lance has them: extension types, blobs, and fields in Spark's column metadata.
 
 Whether PyArrow shows an extension type as such or as its storage type with two metadata keys
 depends on whether the process has imported the package that registers it; everything here treats
@@ -59,7 +59,7 @@ def storage_type(field: pa.Field[Any]) -> Kind:
 
 
 def extension_name(field: pa.Field[Any]) -> str | None:
-    """Returns the name of a field's extension type, whether or not the extension is registered in this process."""
+    """Returns the name of a field's extension type, be it registered in this process or not."""
     if isinstance(field.type, pa.BaseExtensionType):
         return str(field.type.extension_name)
     name = (field.metadata or {}).get(EXTENSION_NAME)
@@ -81,7 +81,7 @@ def is_descriptor(field: pa.Field[Any]) -> bool:
 
 
 def children_of(field: pa.Field[Any]) -> list[pa.Field[Any]]:
-    """Returns the fields nested directly in a field: of a struct, the item of a list, key and value of a map."""
+    """Returns a field's children: fields of a struct, item of a list, key and value of a map."""
     kind = storage_type(field)
     if pa.types.is_struct(kind):
         return list(kind)
@@ -134,7 +134,7 @@ def without_private_metadata(field: pa.Field[Any]) -> pa.Field[Any]:
 
 
 def scan_schema(schema: pa.Schema, blob_handling: BlobHandling = "descriptor") -> pa.Schema:
-    """Returns the schema that a scan of all columns yields: blob columns become descriptors, or bytes, at any depth."""
+    """Returns the schema of a scan of all columns: blobs are descriptors or bytes, at any depth."""
     return pa.schema([scan_field(field, blob_handling) for field in schema])
 
 
@@ -160,7 +160,7 @@ def encode_field(field: pa.Field[Any]) -> str:
 
 
 def decode_field(text: object) -> pa.Field[Any] | None:
-    """Returns the field of a text form, or None where it is none: column metadata can be set by anybody."""
+    """Returns the field of a text form, or None: any user can set column metadata."""
     try:
         return without_private_metadata(
             pa.ipc.read_schema(pa.py_buffer(base64.b64decode(str(text), validate=True))).field(0)

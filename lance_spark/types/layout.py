@@ -1,4 +1,7 @@
-"""Arrow buffers without copying them: giving data another schema of the same layout, and moving just the buffers that are misaligned."""
+"""Arrow buffers without copies: another schema of the same layout, and alignment.
+
+Only buffers that are misaligned are moved.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,10 @@ Spark's Arrow stream only to 8."""
 
 
 class _Relabelled:
-    """Data of one schema under another one, through Arrow's C data interface, which hands over buffers and type apart."""
+    """Data of one schema under another one, through Arrow's C data interface.
+
+    It hands over buffers and type apart.
+    """
 
     def __init__(self, data: Any, schema: Any) -> None:  # noqa: ANN401 - an array with a type, or a batch with a schema
         self._data = data
@@ -60,10 +66,7 @@ def same_layout(one: Kind, other: Kind) -> bool:
 
 
 def validity(array: Array) -> pa.Buffer | None:
-    """Returns an array's validity bitmap, starting at its first value.
-
-    None where it has no NULLs.
-    """
+    """Returns an array's validity bitmap from its first value on; None where it has no NULLs."""
     if array.null_count == 0 or pa.types.is_null(array.type):
         return None
     if array.offset % 8 == 0:
@@ -90,7 +93,7 @@ def assemble(kind: Kind, length: int, buffers: list[pa.Buffer | None], children:
 
 
 def offsets_of(array: Array) -> np.ndarray[Any, Any]:
-    """Returns the offsets of an array of lists, strings or binaries as integers of 32 or 64 bits, one more than it has values."""
+    """Returns the offsets of lists, strings or binaries: int32 or int64, one more than values."""
     kind = array.type
     large = pa.types.is_large_list(kind) or pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
     if len(array) == 0:
@@ -116,10 +119,7 @@ def filler(kind: Kind, length: int) -> Array:
 
 @functools.lru_cache(maxsize=1024)
 def _alignments(kind: Kind) -> tuple[int, ...]:
-    """Returns what Lance demands of the address of each buffer, in the order of `Array.buffers()`.
-
-    1 is no demand.
-    """
+    """Returns the alignment that Lance demands of each of `Array.buffers()`; 1 is no demand."""
     kind = plain_type(kind)
     own: tuple[int, ...]
     if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind):

@@ -149,7 +149,7 @@ def _cast(want: Kind) -> Step:
 
 
 def _first_bad(array: Array, want: Kind) -> int:
-    """Finds the first value that does not cast, by halving: Arrow's message has the value but not its place."""
+    """Returns the place of the first value that does not cast, by halving: Arrow gives none."""
     low, high = 0, len(array)
     while high - low > 1:
         middle = (low + high) // 2

@@ -70,7 +70,9 @@ _TO_ARROW: Mapping[type[spark.DataType], pa.DataType] = {
 
 
 def spark_type(field: pa.Field[Any], path: str) -> spark.DataType:
-    """Returns the Spark type that holds every value of a field that a Lance scan yields, or that refuses single values by name.
+    """Returns the Spark type of a field that a Lance scan yields.
+
+    It holds every value, or conversion refuses single values by name.
 
     Args:
         field: A field of a scan's schema.
@@ -164,13 +166,15 @@ def _decimal(kind: Kind, path: str) -> spark.DecimalType:
 
 def spark_arrow_schema(schema: spark.StructType) -> pa.Schema:
     """Returns the Arrow schema that Spark demands, to the letter, of what a reader yields."""
-    # PySparks that cannot be told a time zone use UTC here.
-    told: dict[str, Any] = {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
-    return to_arrow_schema(schema, **told)
+    # PySparks without this parameter use UTC.
+    timezone: dict[str, Any] = (
+        {"timezone": "UTC"} if "timezone" in inspect.signature(to_arrow_schema).parameters else {}
+    )
+    return to_arrow_schema(schema, **timezone)
 
 
 def arrow_type(kind: spark.DataType, path: str) -> Kind:
-    """Returns the Arrow type that a new Lance column gets for a Spark type; everything nested is nullable.
+    """Returns the Arrow type of a new Lance column for a Spark type; nested fields are nullable.
 
     Args:
         kind: The Spark type.
@@ -211,8 +215,9 @@ def _remedy(kind: spark.DataType, path: str) -> str:
 
 
 def bare(kind: spark.DataType) -> spark.DataType:
-    """Returns a type without what Arrow does not keep: nullability, metadata, collations, lengths, interval ranges, user-defined names.
+    """Returns a type without what Arrow does not keep.
 
+    Those are nullability, metadata, collations, lengths, interval ranges and user-defined names.
     Two types with the same bare form have the same values in Arrow.
     """
     if isinstance(kind, spark.ArrayType):

@@ -16,7 +16,7 @@ _MOST_WIDTH = 60
 
 
 def side_by_side(schema: spark.StructType, target: pa.Schema, problems: Collection[str]) -> str:
-    """Returns the columns of a DataFrame and of a table as two aligned trees, with a mark at what does not fit.
+    """Returns the columns of a DataFrame and a table as two aligned trees, misfits marked.
 
     Args:
         schema: The DataFrame's.

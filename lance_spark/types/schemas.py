@@ -160,7 +160,7 @@ def _apply(made: pa.Field[Any], field: spark.StructField, path: str, options: Ma
 
 
 def _kept_field(field: spark.StructField, path: str) -> pa.Field[Any] | None:
-    """Returns the Arrow field that came with a column from a Lance table, if it still describes it."""
+    """Returns the Arrow field that a column has from a Lance table, if it still describes it."""
     text = (field.metadata or {}).get(LANCE_FIELD)
     kept = None if text is None else decode_field(text)
     if kept is None:
@@ -169,7 +169,8 @@ def _kept_field(field: spark.StructField, path: str) -> pa.Field[Any] | None:
         raise UnsupportedTypeError(
             path,
             field.dataType.simpleString(),
-            reason="it says where the bytes of a blob lie in the table that was read, which another version does not hold",
+            reason="it says where the bytes of a blob lie in the table that was read, "
+            "which another version does not hold",
             hint="read with option blob_handling=bytes, or leave the column out",
         )
     try:
@@ -190,7 +191,7 @@ def _are_descriptors(kept: pa.Field[Any], kind: spark.DataType) -> bool:
 
 
 def _as_nullable_as(field: pa.Field[Any], *, nullable: bool, kind: spark.DataType) -> pa.Field[Any]:
-    """Returns a field that is NOT NULL only where Spark says the same: after an outer join NULLs are to be expected."""
+    """Returns a field that is NOT NULL only where Spark says the same: outer joins bring NULLs."""
     field = field.with_nullable(field.nullable or nullable)
     if isinstance(field.type, pa.BaseExtensionType) or isinstance(kind, spark.UserDefinedType):
         return field

@@ -1,4 +1,7 @@
-"""What Lance refuses to store, said before it is tried: some of it would panic in Lance, in an executor, hours later."""
+"""What Lance refuses to store, found before it is tried.
+
+Some of it would panic in Lance, in an executor, hours later.
+"""
 
 from __future__ import annotations
 

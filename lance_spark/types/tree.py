@@ -1,4 +1,6 @@
-"""Conversion of columns at any depth: a tree of nodes, one per field, planned once and run per batch.
+"""Conversion of columns at any depth: a tree of nodes, one per field.
+
+It is planned once and run per batch.
 
 Children that a NULL parent hides may hold anything in Arrow. They are never reported as bad values:
 a conversion that fails is tried again on an array in which what is hidden is NULL as well.
@@ -174,9 +176,10 @@ class Planner:
 
 
 def pair_names(have: list[str], want: list[str]) -> dict[str, int]:
-    """Returns for each wanted name the position of the one that serves it: the same name, else one that differs only in case.
+    """Returns for each wanted name the position of the one that serves it.
 
-    As in Spark, upper and lower case do not matter where that is unambiguous.
+    That is the same name, else one that differs only in case: as in Spark, upper and lower case do
+    not matter where that is unambiguous.
     """
     found = {name: have.index(name) for name in want if name in have}
     left = [i for i, name in enumerate(have) if i not in found.values()]
@@ -321,10 +324,10 @@ def _to_vectors(array: Array, item: Node, want: Kind) -> Array:
 
 
 def _with_gaps(child: Array, offsets: np.ndarray[Any, Any], valid: np.ndarray[Any, Any], want: Kind) -> Array:
-    """Returns the elements with `size` more in the place of each NULL vector: NULLs, or zeros where elements must not be NULL.
+    """Returns the elements with `size` fillers in the place of each NULL vector.
 
-    Lance refuses a NULL element below a NULL vector where its field is not nullable (pylance 14,
-    file formats 2.1 and 2.2).
+    Fillers are NULLs, or zeros where elements must not be NULL: Lance refuses a NULL element below
+    a NULL vector where its field is not nullable (pylance 14, file formats 2.1 and 2.2).
     """
     size = want.list_size
     places = (offsets[:-1, None] + np.arange(size)).ravel()

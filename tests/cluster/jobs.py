@@ -29,7 +29,7 @@ def rows(spark: SparkSession) -> DataFrame:
 
 
 def slowly(df: DataFrame, seconds: float) -> DataFrame:
-    """Returns the same rows, each batch after a pause, so that somebody can come between."""
+    """Returns the same rows, each batch after a pause, so that a concurrent writer can come between."""
 
     def pause(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -1,4 +1,4 @@
-"""The backfills of a history: the table that they fill, the functions that they compute, and how each door is opened."""
+"""The backfills of a history: the table that they fill, the functions that they compute, and how each API is called."""
 
 from __future__ import annotations
 

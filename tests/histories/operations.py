@@ -75,7 +75,7 @@ def read(dataset: lance.LanceDataset) -> tuple[Rows, dict[int, int]]:
 
 
 def new_row(key: int, columns: Sequence[str]) -> Row:
-    """Returns a row that somebody adds."""
+    """Returns a row that another writer adds."""
     return {name: {"a": 1000 * key, "b": 1000 * key, "other": key}.get(name) for name in columns}
 
 

@@ -1,4 +1,4 @@
-"""Random histories of a table: other writers in processes of their own beside backfills through both doors, and what is right afterwards.
+"""Random histories of a table: other writers in processes of their own beside backfills through both APIs, and what is right afterwards.
 
 A history is a list of steps that Hypothesis draws, so that one that fails shrinks, and is printed as the call that runs it again:
 `run(History(...))`.

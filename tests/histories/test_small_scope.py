@@ -1,7 +1,7 @@
 """The decision table in small scope: every interleaving of backfills of two fragments with what others do, up to a bound, without Spark.
 
 A backfill is a DataFrame write, in three moments: it reads and writes its files (`B`), it looks at the head (`L`), it commits (`C`). An
-operation of somebody else happens at one moment (`o`). All orders of these moments are run, on small tables, and checked as histories are.
+operation of a concurrent writer happens at one moment (`o`). All orders of these moments are run, on small tables, and checked as histories are.
 """
 
 from __future__ import annotations

@@ -84,7 +84,7 @@ def clocks_go_back(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 
 
 def committed_at(*moments: int) -> SimpleNamespace:
-    """Stands for a table whose versions were committed at these moments; nobody can set Lance's clock."""
+    """Stands for a table whose versions were committed at these moments; Lance's clock cannot be set."""
 
     def versions() -> list[dict[str, object]]:
         counts = {"total_rows": "1", "total_data_files": "1"}

@@ -51,7 +51,7 @@ def drop_the_column(place: Place) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Scenario:
-    """What somebody does, and what becomes of the values that are computed meanwhile; the defaults are those of a change beside them.
+    """What a concurrent writer does, and what becomes of the values that are computed meanwhile; the defaults are those of a change beside them.
 
     Attributes:
         act: What is done.

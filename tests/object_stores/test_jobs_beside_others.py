@@ -1,4 +1,4 @@
-"""A backfill of the table API, on object stores, with somebody else's commit while it computes."""
+"""A backfill of the table API, on object stores, with a concurrent commit while it computes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A backfill that is written, on object stores, with somebody else's commit between its snapshot and its own."""
+"""A backfill that is written, on object stores, with a concurrent commit between its snapshot and its own."""
 
 from __future__ import annotations
 

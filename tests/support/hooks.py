@@ -1,4 +1,4 @@
-"""Holds a backfill at points that no UDF can reach, in its tasks and in its driver, until the file `go` is there or somebody kills it."""
+"""Holds a backfill at points that no UDF can reach, in its tasks and in its driver, until the file `go` is there or it is killed."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def in_column_file(folder: str) -> Any:
 
 
 def after_column_file(folder: str) -> Any:
-    """In a task, where the file is written and nobody knows of it yet."""
+    """In a task, where the file is written and nothing knows of it yet."""
     return _before(task._RangeRun, "_finish", lambda: hold(folder))
 
 

@@ -1,8 +1,7 @@
 """Where checkpoints are kept: :class:`CheckpointStore`, over any store of named objects.
 
-    <root>/<key>/<source>/<start>-<stop>.<rows>.<job>.<random>.rows     values of rows of one
-    fragment <root>/<key>/<source>/file.<job>.<random>.ref                       a pointer to a
-    whole column file
+    <root>/<key>/<source>/<start>-<stop>.<rows>.<job>.<random>.rows  values of rows of a fragment
+    <root>/<key>/<source>/file.<job>.<random>.ref                    pointer to a whole column file
 
 `key` is the digest of a :class:`~udf_runtime.checkpoint.key.CheckpointKey`, `source` that of the
 fragment's input files. So each job that needs the same values finds them, whatever its job, filter
@@ -155,9 +154,7 @@ class CheckpointStore:
         rows: Mapping[str, JsonValue],
         context: Mapping[str, JsonValue],
     ) -> CheckpointEntry:
-        """Stores a pointer to a finished column file of one fragment, instead of its values.
-
-        Runs in a task.
+        """Stores a pointer to a fragment's finished column file, not its values. Runs in a task.
 
         Args:
             key: What the values in the file depend on.
@@ -183,9 +180,7 @@ class CheckpointStore:
         return CheckpointEntry(kind="reference", job_id=job_id, path=path)
 
     def find(self, key: CheckpointKey, source: str) -> list[CheckpointEntry]:
-        """Returns the entries of one fragment, by first row and path.
-
-        One listing; nothing is opened.
+        """Returns the entries of one fragment, by first row and path. One listing, none opened.
 
         Raises:
             CheckpointError: The store refused.
@@ -213,7 +208,7 @@ class CheckpointStore:
         return set(self.find_all(key))
 
     def read(self, entry: CheckpointEntry, key: CheckpointKey, source: str) -> tuple[Array, Array] | None:
-        """Returns row offsets (int64, ascending) and their values.
+        """Returns row offsets (int64, ascending) and their values, or None.
 
         None where the entry is gone, damaged, or of another key.
 
@@ -254,9 +249,7 @@ class CheckpointStore:
         return cast("ColumnFileReference", {field: content[0][field] for field in fields})
 
     def column_files(self) -> set[str]:
-        """Returns the names of all column files that references point to, whatever their key.
-
-        Opens each reference.
+        """Returns the names of all column files that references of any key point to; opens each.
 
         Raises:
             CheckpointError: The store refused.
@@ -345,8 +338,8 @@ class CheckpointStore:
             self.objects.delete(path)
         except OSError as error:
             raise CheckpointError(
-                f"a checkpoint cannot be deleted: {error} - at {path} - check permissions at the place of the "
-                "checkpoints"
+                f"a checkpoint cannot be deleted: {error} - at {path} "
+                "- check permissions at the place of the checkpoints"
             ) from error
 
 

@@ -73,8 +73,8 @@ class UdfFactory:
             inspect.signature(self.cls).bind(*args, **kwargs)
         except TypeError as error:
             raise UdfDefinitionError(
-                f"the arguments do not fit the constructor: {error} - UDF {name!r} - call it as "
-                f"{name}{inspect.signature(self.cls)}"
+                f"the arguments do not fit the constructor: {error} - UDF {name!r} "
+                f"- call it as {name}{inspect.signature(self.cls)}"
             ) from error
         return self._wishes.define(Stateful(self.cls, args, kwargs), call, name)
 

@@ -203,7 +203,8 @@ class _Reader:
         if kind is None or (kind is Kind.RECORD_BATCH_ITER and len(item) > 1):
             raise self.error(
                 f"an iterator over {annotations[0]} is no input of a UDF",
-                "take Iterator[pa.Array], Iterator[pd.Series], Iterator[pa.RecordBatch], or one of tuples of arrays or series",
+                "take Iterator[pa.Array], Iterator[pd.Series], Iterator[pa.RecordBatch], "
+                "or one of tuples of arrays or series",
             )
         return kind, _width_of(annotations[0])
 

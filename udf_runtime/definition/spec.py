@@ -364,7 +364,7 @@ def _bound_columns(signature: UdfSignature, columns: tuple[str, ...] | None, whe
     if not max(signature.required, 1) <= len(columns) <= len(signature.inputs):
         raise UdfDefinitionError(
             f"the function expects {signature.accepted} parameters but {len(columns)} input columns were given "
-            f"({', '.join(columns)}) - {where} - give one column per parameter: "
-            f"{', '.join(p.name for p in signature.inputs)}"
+            f"({', '.join(columns)}) - {where} "
+            f"- give one column per parameter: {', '.join(p.name for p in signature.inputs)}"
         )
     return columns

@@ -101,8 +101,8 @@ class Output:
             return array
         if not can_become(array.type, self.data_type):
             raise UdfOutputError(
-                f"UDF {self.udf!r} returned values of the wrong type: expected {self.data_type}, got {array.type} - in "
-                "the batch - convert the result, or declare another data_type",
+                f"UDF {self.udf!r} returned values of the wrong type: expected {self.data_type}, got {array.type} "
+                "- in the batch - convert the result, or declare another data_type",
                 udf=self.udf,
             )
         try:
@@ -196,8 +196,8 @@ class Output:
     def _wrong_value(self, error: BaseException, row: int | None) -> UdfOutputError:
         where = "in the batch" if row is None else f"row {row} of the batch"
         return UdfOutputError(
-            f"UDF {self.udf!r} returned a value that does not fit: expected {self.data_type}, got "
-            f"{shortened(message_of(error))} - {where} - convert the result, or declare another data_type",
+            f"UDF {self.udf!r} returned a value that does not fit: expected {self.data_type}, "
+            f"got {shortened(message_of(error))} - {where} - convert the result, or declare another data_type",
             udf=self.udf,
             row=row,
         )
@@ -218,8 +218,8 @@ def _one_array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     made = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     if isinstance(made, pa.ChunkedArray):
         raise pa.ArrowCapacityError(
-            f"the values of the batch are too large for one array of {column.type}; use a large_ type or smaller "
-            "batches"
+            f"the values of the batch are too large for one array of {column.type}; "
+            "use a large_ type or smaller batches"
         )
     return made
 

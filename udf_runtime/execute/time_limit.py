@@ -86,7 +86,8 @@ class TimeLimit:
                         udf=self._udf,
                         row=None,
                         error_type="TimeoutError",
-                        error_message=f"{hung} calls took longer than the timeout of {self._limit_s} s and have not ended",
+                        error_message=f"{hung} calls took longer than the timeout of {self._limit_s} s "
+                        "and have not ended",
                         error_trace="",
                     )
                 helper = _Helper(self._udf, self._function)

@@ -75,8 +75,8 @@ class Units:
         except pa.ArrowInvalid as overflow:
             udf = self._setting.udf.name
             raise UdfOutputError(
-                f"UDF {udf!r} returned too much for one array: {overflow} - in the batch - use a large_ type or "
-                "smaller batches",
+                f"UDF {udf!r} returned too much for one array: {overflow} - in the batch "
+                "- use a large_ type or smaller batches",
                 udf=udf,
             ) from overflow
 

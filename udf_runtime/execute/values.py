@@ -70,8 +70,8 @@ class ValueConverter:
         made: Any = pa.array(_untyped(values), type=self._storage, from_pandas=self.nan_is_null)
         if isinstance(made, pa.ChunkedArray):
             raise pa.ArrowCapacityError(
-                f"the values of the batch are too large for one array of {self._storage}; use a large_ type or smaller "
-                "batches"
+                f"the values of the batch are too large for one array of {self._storage}; "
+                "use a large_ type or smaller batches"
             )
         return self._as_type(made)
 

@@ -16,10 +16,7 @@ import pyarrow.compute as pc
 
 
 def data_parts(value: object) -> Iterator[object] | None:
-    """Returns the parts of a NumPy, Arrow or pandas value, as plain values, bytes and arrays.
-
-    None for other values.
-    """
+    """Returns a NumPy, Arrow or pandas value as plain values, bytes and arrays; None for others."""
     if isinstance(value, pa.Array):
         return _array_parts(value)
     if isinstance(value, pa.ChunkedArray):

@@ -41,16 +41,23 @@ from udf_runtime.fingerprint.places import is_library, source_digest
 
 _CLASS_SURROUNDINGS = frozenset(
     {
-        "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate__", "__annotate_func__",
-        "__annotations_cache__", "__firstlineno__", "__static_attributes__", "__abstractmethods__", "_abc_impl", "__parameters__",
-        "__conditional_annotations__", "__classdictcell__", "__dataclass_fields__", "__dataclass_params__",
+        "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate__",
+        "__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__",
+        "__abstractmethods__", "_abc_impl", "__parameters__", "__conditional_annotations__", "__classdictcell__",
+        "__dataclass_fields__", "__dataclass_params__",
     }
 )  # fmt: skip
 """What a class says about where it stands, what it is made from (hashed in another form), or what
 it keeps for itself."""
 
-_DESCRIPTORS = (types.GetSetDescriptorType, types.MemberDescriptorType, types.WrapperDescriptorType, types.MethodDescriptorType,
-                types.ClassMethodDescriptorType, types.MethodWrapperType)  # fmt: skip
+_DESCRIPTORS = (
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.WrapperDescriptorType,
+    types.MethodDescriptorType,
+    types.ClassMethodDescriptorType,
+    types.MethodWrapperType,
+)
 
 
 @runtime_checkable

@@ -31,13 +31,13 @@ class Backoff:
     def __post_init__(self) -> None:
         if self.kind not in get_args(BackoffKind):
             raise UdfDefinitionError(
-                f"backoff {self.kind!r} is not known - in Retry - give one of {', '.join(get_args(BackoffKind))}, or a "
-                "Backoff"
+                f"backoff {self.kind!r} is not known - in Retry "
+                f"- give one of {', '.join(get_args(BackoffKind))}, or a Backoff"
             )
         if not 0 <= self.initial_s <= self.max_s:
             raise UdfDefinitionError(
-                f"a backoff of {self.initial_s} to {self.max_s} seconds is not possible - in Retry - give 0 <= "
-                "initial_s <= max_s"
+                f"a backoff of {self.initial_s} to {self.max_s} seconds is not possible - in Retry "
+                "- give 0 <= initial_s <= max_s"
             )
 
     def delay_s(self, attempt: int, rng: random.Random) -> float:

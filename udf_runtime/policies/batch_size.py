@@ -74,8 +74,8 @@ def checkpoint_bounds(
         maximum = min(minimum, checkpoint)
     if minimum > maximum:
         raise UdfDefinitionError(
-            f"min_checkpoint_size={minimum} is above the largest checkpoint of {maximum} rows - among the checkpoint "
-            "sizes - lower it, or raise checkpoint_size and max_checkpoint_size"
+            f"min_checkpoint_size={minimum} is above the largest checkpoint of {maximum} rows "
+            "- among the checkpoint sizes - lower it, or raise checkpoint_size and max_checkpoint_size"
         )
     return minimum, maximum, min(max(checkpoint, minimum), maximum) if given else minimum
 

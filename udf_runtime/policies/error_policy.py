@@ -164,6 +164,6 @@ def retry_all(*, max_attempts: int = 3, backoff: BackoffKind | Backoff = "expone
 
 def _no_matcher(value: object) -> UdfDefinitionError:
     return UdfDefinitionError(
-        f"{value!r} is no error policy - in on_error - give Retry(...), Skip(...), Fail(...), a list of them, or a "
-        "factory's result, for example skip_on_error()"
+        f"{value!r} is no error policy - in on_error "
+        "- give Retry(...), Skip(...), Fail(...), a list of them, or a factory's result, for example skip_on_error()"
     )

@@ -26,16 +26,16 @@ class Matcher:
         for item in exceptions:
             if not (isinstance(item, type) and issubclass(item, BaseException)):
                 raise UdfDefinitionError(
-                    f"{item!r} is not an exception class - in {type(self).__name__} - give classes, such as "
-                    "ValueError, not instances"
+                    f"{item!r} is not an exception class - in {type(self).__name__} "
+                    "- give classes, such as ValueError, not instances"
                 )
         if match is not None:
             try:
                 re.compile(match)
             except (re.error, TypeError) as error:
                 raise UdfDefinitionError(
-                    f"match={match!r} is not a regular expression ({error}) - in {type(self).__name__} - correct it, "
-                    "or use re.escape"
+                    f"match={match!r} is not a regular expression ({error}) - in {type(self).__name__} "
+                    "- correct it, or use re.escape"
                 ) from error
         # Frozen: the fields of a dataclass with an __init__ of its own are set past its guard, here
         # and in the subclasses.

@@ -84,7 +84,7 @@ final class LanceReads {
     }
   }
 
-  /** Columns of the table at a location that this plan reads; null where that cannot be told. */
+  /** Columns of the table at a location that this plan reads; null where they are not known. */
   List inputColumns(String target) {
     if (opaque) return null;
     Set names = new LinkedHashSet();

@@ -65,7 +65,7 @@ final class LanceSource {
     this.pinKey = pinKey;
   }
 
-  /** Returns the source of a relation, or null where it cannot be told (a schema given by the user). */
+  /** Returns the source of a relation, or null where it is not known (a schema given by the user). */
   static LanceSource of(DataSourceV2Relation relation) throws Exception {
     Map options = new HashMap(relation.options().asCaseSensitiveMap());
     if (relation.identifier().isDefined()) {
@@ -179,14 +179,14 @@ final class LanceSource {
     if (!last.name().equals(SCAN_COLUMN)) throw new IllegalStateException("the data source did not answer the rule");
     StructType schema = new StructType();
     for (int i = 0; i < answered.length() - 1; i++) schema = schema.add(answered.fields()[i]);
-    Map told = (Map) JSON.readValue(last.metadata().getString(SCAN_METADATA), Map.class);
+    Map known = (Map) JSON.readValue(last.metadata().getString(SCAN_METADATA), Map.class);
     if (pins != null && pin == null) keep(provider);
     Table table = provider.getTable(schema, null, map);
     Scan python = ((PythonTable) table).newScanBuilder(map).build();
     whole.put("pin", pin);
     String key = JSON.writeValueAsString(new TreeMap(options)) + JSON.writeValueAsString(whole);
-    return new LanceScan(python, key, whole, options, path(), String.valueOf(told.get("description")),
-        number(told.get("rows")), number(told.get("bytes")), Boolean.TRUE.equals(told.get("splits")), (List) told.get("dense"));
+    return new LanceScan(python, key, whole, options, path(), String.valueOf(known.get("description")),
+        number(known.get("rows")), number(known.get("bytes")), Boolean.TRUE.equals(known.get("splits")), (List) known.get("dense"));
   }
 
   /** The same scan with one entry of its spec changed. */

@@ -59,8 +59,8 @@ final class LanceWrites {
     PythonDataSourceV2 source = (PythonDataSourceV2) Reflection.field(write, "ds");
     boolean truncate = ((Boolean) Reflection.field(write, "isTruncate")).booleanValue();
     changes = new HashMap();
-    PythonWrite told = new PythonWrite(source, LanceSource.NAME, fuller, truncate);
-    changes.put("write", new Some(LanceWrite.of(told, command.query().schema(), ordered != null ? ordered : query)));
+    PythonWrite described = new PythonWrite(source, LanceSource.NAME, fuller, truncate);
+    changes.put("write", new Some(LanceWrite.of(described, command.query().schema(), ordered != null ? ordered : query)));
     if (ordered != null) changes.put("query", ordered);
     return (LogicalPlan) Reflection.copy((Product) command, changes);
   }

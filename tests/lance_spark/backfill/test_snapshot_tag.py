@@ -22,7 +22,7 @@ def refuse(*_: object) -> None:
     raise ValueError("Ref conflict: the store said no")
 
 
-def test_a_job_runs_although_an_expired_tag_of_somebody_cannot_be_removed(
+def test_a_job_runs_although_an_expired_tag_of_another_job_cannot_be_removed(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     table = lab.make(IDS)

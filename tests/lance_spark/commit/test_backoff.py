@@ -1,4 +1,4 @@
-"""When a commit is tried again. The clock is a number, and nobody sleeps."""
+"""When a commit is tried again. The clock is a number, and no test sleeps."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def test_an_append_creates_a_table_that_is_not_there(path: str) -> None:
     assert properties["__lance_commit_message"] == "a message"
 
 
-def test_an_append_to_a_table_that_somebody_made_meanwhile_joins_it(path: str) -> None:
+def test_an_append_to_a_table_that_a_concurrent_writer_made_joins_it(path: str) -> None:
     first, second = rows(path, 1), rows(path, 2)
     commit(path, first, "one")
     result = commit(path, second, "two")

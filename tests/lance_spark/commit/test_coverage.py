@@ -247,7 +247,7 @@ def test_a_compaction_of_rows_that_the_job_does_not_cover_is_not_new() -> None:
 
 
 @pytest.mark.parametrize("others", [(), (7,)])
-def test_a_fragment_of_which_nobody_knows_what_it_is_made_of_is_open(others: tuple[int, ...]) -> None:
+def test_a_fragment_of_unknown_making_is_open(others: tuple[int, ...]) -> None:
     found = look(coverage({0: True}, others), [fragment(0), fragment(7)], way={7: None}, complete=False)
     assert seen(found) == {0: "done", 7: "open"}
 

@@ -128,7 +128,7 @@ def test_a_column_is_the_same_by_its_token_or_its_history(then: FieldIdentity, c
         ([replace(OURS, type="string")], "one", False, Verdict.CONFLICT),
     ],
 )
-def test_a_new_column_is_filled_only_if_nobody_else_has_it(
+def test_a_new_column_is_filled_only_if_no_concurrent_writer_has_it(
     head: list[FieldIdentity], mine: str | None, filled: bool, verdict: Verdict
 ) -> None:
     assert judge_new_column(COLUMN, head, mine=mine, is_filled=lambda _: filled).verdict is verdict

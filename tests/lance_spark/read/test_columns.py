@@ -198,7 +198,7 @@ def test_a_whole_struct_keeps_its_nulls(nested_path: str):
     assert read(nested_path, ScanSpec(columns=reader.schema))["s"].to_pylist() == NESTED
 
 
-def test_a_struct_with_fewer_fields_keeps_its_nulls_where_nobody_pruned_it(nested_path: str):
+def test_a_struct_with_fewer_fields_keeps_its_nulls_where_it_was_not_pruned(nested_path: str):
     """A catalog table does not know of fields that were added later, and nothing says that its queries do not test for NULL."""
     reader = make_reader(nested_path)
     reader.schema = reader.target = struct(s=struct(a=A))

@@ -347,7 +347,7 @@ def test_an_expression_that_fails_on_a_value_adds_nothing_of_the_whole_call(tabl
     assert {file.path for fragment in table.to_lance().get_fragments() for file in fragment.metadata.files} == files
 
 
-def test_a_column_that_somebody_added_meanwhile_is_found(table: Table, monkeypatch: pytest.MonkeyPatch):
+def test_a_column_that_a_concurrent_writer_added_is_found(table: Table, monkeypatch: pytest.MonkeyPatch):
     from lance_spark.catalog import adding
 
     store = adding.store_udf

@@ -154,7 +154,7 @@ def test_rows_whose_computed_value_is_null_count_as_computed(db: Connection, log
 
 
 @pytest.mark.promise("T31")
-def test_a_value_that_somebody_removed_is_put_back_without_a_call(db: Connection, log: Log) -> None:
+def test_a_value_that_another_writer_removed_is_put_back_without_a_call(db: Connection, log: Log) -> None:
     """Its input is the same and its row has not moved, so what was computed still serves."""
     table = make(db, id=lambda x: x)
     table.add_columns({"y": log.doubling()})

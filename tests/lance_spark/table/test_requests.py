@@ -209,7 +209,7 @@ def test_where_it_is_not_strict_it_is_a_warning_and_the_job_runs(table: Table):
         assert table.backfill("x", _admission_strict=False).rows_computed == 30
 
 
-def test_without_the_check_the_job_runs_and_nobody_is_warned(table: Table):
+def test_without_the_check_the_job_runs_without_a_warning(table: Table):
     table.add_columns({"x": demanding(num_gpus=1)})
     assert table.backfill("x", _admission_check=False).rows_computed == 30
 

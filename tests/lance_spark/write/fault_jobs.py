@@ -33,7 +33,7 @@ PARTITIONS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class HeldWriter(LanceAppendWriter):
-    """A writer that stops in its commit until somebody makes the file `go`, or kills it."""
+    """A writer that stops in its commit until the file `go` is there, or it is killed."""
 
     folder: str
     where: str

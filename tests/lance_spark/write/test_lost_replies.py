@@ -1,4 +1,4 @@
-"""Commits that land and whose answer is lost, and commits beside which somebody acts in the same moment: nothing is lost, all of it is right."""
+"""Commits that land and whose answer is lost, and commits with a concurrent commit in the same moment: nothing is lost, all of it is right."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ def lines_of(log: Path) -> list[str]:
 
 
 def gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody has asked for its status yet counts."""
+    """Whether a process has ended; one whose status was not asked for yet counts."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

@@ -282,7 +282,7 @@ def test_blobs_arrive_as_files_from_the_column_or_from_an_opener(isolate):
         run(head, *elsewhere, isolate=isolate)
 
 
-def test_ctrl_c_is_nobodys_failure():
+def test_ctrl_c_is_no_failure_of_a_row():
     def work(x: int) -> int:
         raise KeyboardInterrupt
 

@@ -1,4 +1,6 @@
-"""The process that runs a UDF for a runner: `python -m udf_runtime.execute.isolation.child PARENT_PID`.
+"""The process that runs a UDF for a runner.
+
+It is started as `python -m udf_runtime.execute.isolation.child PARENT_PID`.
 
 Batches come on standard input and results go to standard output, as frames. Both are moved to other
 descriptors before any of the user's code runs, so what a UDF prints goes to standard error and what

@@ -142,8 +142,8 @@ class _Parts:
         except pa.ArrowInvalid as overflow:
             udf = self._setting.udf.name
             raise UdfOutputError(
-                f"UDF {udf!r} returned too much for one array: {overflow} - in the batch - use a large_ type or "
-                "smaller batches",
+                f"UDF {udf!r} returned too much for one array: {overflow} - in the batch "
+                "- use a large_ type or smaller batches",
                 udf=udf,
             ) from overflow
 
@@ -176,10 +176,7 @@ class _Parts:
                 return [nulls(1, self._setting.udf.data_type)]
 
     def _again(self, died: UdfProcessDiedError, attempt: int) -> bool:
-        """Returns whether a row that killed its process is called again.
-
-        Raises if the policy says that this ends the work.
-        """
+        """Returns whether a row that killed its process is called again; a `Fail` raises."""
         decision = self._setting.policy.decide(died, attempt=attempt, rng=self._setting.rng)
         if decision.action == "retry":
             self._setting.sleep(decision.delay_s)

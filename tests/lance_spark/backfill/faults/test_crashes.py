@@ -185,7 +185,7 @@ def test_a_retry_policy_calls_a_row_again_whose_process_died(lab: Lab):
     assert [(e.attempt, e.max_attempts) for e in table.get_errors(result.job_id)] == [(2, 2)]
 
 
-def test_a_worker_that_somebody_kills_costs_a_batch_per_task(lab: Lab):
+def test_a_worker_that_is_killed_costs_a_batch_per_task(lab: Lab):
     table = lab.table()
     lab.order({35: "wait"})
     job = table.backfill_async("v", task_size=40, **SETTINGS)

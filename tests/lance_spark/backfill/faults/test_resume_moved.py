@@ -36,7 +36,7 @@ def compact(table: lance_spark.Table, rows: int = 1000) -> None:
 
 
 def set_in_place(table: lance_spark.Table, fragment_id: int, column: str, values: dict[int, int | None]) -> None:
-    """Puts values into a fragment by another column file, as somebody else's tool may; rows keep their places."""
+    """Puts values into a fragment by another column file, as another tool may; rows keep their places."""
     dataset = table.to_lance()
     fragment = dataset.get_fragment(fragment_id)
     now = fragment.to_table(columns=[column]).column(column).to_pylist()
@@ -150,7 +150,7 @@ def test_a_compaction_while_a_job_runs_loses_nothing(lab: Lab, stable_row_ids: b
     assert lab.new_calls() == Counter(range(120)), "each row once, in both runs together"
 
 
-def test_a_value_that_somebody_set_to_null_is_restored_without_a_call(lab: Lab):
+def test_a_value_that_another_writer_set_to_null_is_restored_without_a_call(lab: Lab):
     table = lab.table()
     run(table)
     lab.new_calls()
@@ -158,7 +158,7 @@ def test_a_value_that_somebody_set_to_null_is_restored_without_a_call(lab: Lab):
     assert wrong_rows(table) == [46, 53], "row 45 was computed as NULL"
     result = run(table)
     assert lab.new_calls() == Counter()
-    # Whoever put the file there may have meant the NULLs of other rows too: all of them are looked up.
+    # The writer of that file may have meant the NULLs of other rows too: all of them are looked up.
     assert (result.rows_computed, result.rows_from_checkpoint) == (0, 7)
     assert wrong_rows(table) == []
 
