@@ -201,8 +201,10 @@ def inputs_now(dataset: lance.LanceDataset, binding: Binding, column: str) -> tu
             known.pop(number, None)
     gone = [name for name, number in inputs if number not in known]
     if gone:
+        anew = [name for name in gone if name in dataset.schema.names]
+        cast = f"(cast or made anew: {', '.join(map(repr, anew))}) " if anew else ""
         raise RegistrationError(
-            f"input columns are gone: {', '.join(map(repr, gone))} "
+            f"input columns are gone: {', '.join(map(repr, gone))} {cast}"
             f"- of UDF {binding.udf_name!r}, which computes {column!r} in {dataset.uri} "
             "- give the column a UDF of other inputs with alter_columns"
         )

@@ -234,7 +234,7 @@ LOOKED_AT = "before staged"
 """Nothing is committed, and the committer sees what was done."""
 NULL_STALE = {"on_stale": "null"}
 EVERY_ROW = {"where": "1=1"}
-GONE_INPUT = "input columns are gone: 'x'"
+GONE_INPUT = r"input columns are gone: 'x' \(cast or made anew: 'x'\) - "
 
 APPEND_AND_UPDATE = one_after_another(append, update_input)
 NO_INPUT = one_after_another(rewrite_other, delete_rows, compact_deletions, change_columns)
