@@ -61,10 +61,9 @@ def _commit_rows_once(
     from lance import LanceOperation
 
     fragments = list(change.fragments)
-    creates = head is None
     result = CommitResult(
         uri=ref.uri,
-        operation="create" if creates else change.mode,
+        operation="create" if head is None else change.mode,
         job_id=job_id,
         version=0,
         read_version=change.read_version,
@@ -79,21 +78,19 @@ def _commit_rows_once(
         _refuse_changed_fields(head, change, ref.uri)
         operation = LanceOperation.Append(fragments)
     outcome = attempt_commit(
-        # Read version 0 creates: pylance refuses it where a table came first, so that a creation
-        # overwrites no table.
+        # Read version 0 creates: pylance refuses it where a table came first.
         ref.uri if head is None else head,
         operation,
         read_version=0 if head is None else head.version,
         properties=properties_of(result, change.commit_message),
         storage_options=ref.storage,
-        enable_stable_row_ids=change.enable_stable_row_ids if creates else None,
+        enable_stable_row_ids=change.enable_stable_row_ids if head is None else None,
     )
     if not isinstance(outcome, Landed):
         return outcome
-    landed = outcome.dataset
-    if head is not None and change.mode == "append" and landed.version != head.version + 1:
-        _refuse_slipped(landed, change, ref, job_id, policy)
-    return dataclasses.replace(result, version=landed.version)
+    if head is not None and change.mode == "append" and outcome.dataset.version != head.version + 1:
+        _refuse_slipped(outcome.dataset, change, ref, job_id, policy)
+    return dataclasses.replace(result, version=outcome.dataset.version)
 
 
 def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: str) -> None:
@@ -103,8 +100,7 @@ def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: 
     dropped, renamed or cast, its values are lost or land under another name without an error.
 
     Raises:
-        CommitConflictError: A column was dropped, renamed, cast, or made anew, or may not hold NULL
-            any more; or the table was created with other columns meanwhile.
+        CommitConflictError: They are not; or a column may not hold NULL any more.
     """
     fields = change.fields
     used = {field for fragment in change.fragments for file in fragment.files for field in file.fields}
@@ -138,11 +134,8 @@ def _refuse_slipped(
 
     def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
         ids = [f.fragment_id for f in head.get_fragments() if any(d.path in ours for d in f.metadata.files)]
-        if not ids:
-            return None
-        return LanceOperation.Delete(
-            updated_fragments=[], deleted_fragment_ids=ids, predicate="rows of a commit that is undone"
-        )
+        undone = "rows of a commit that is undone"
+        return LanceOperation.Delete(updated_fragments=[], deleted_fragment_ids=ids, predicate=undone) if ids else None
 
     try:
         _refuse_changed_fields(landed, change, ref.uri)

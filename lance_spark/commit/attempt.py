@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import lance
     from lance import LanceOperation
 
-
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
@@ -32,9 +31,7 @@ class Landed:
 class Lost:
     """The commit certainly made no version.
 
-    Attributes:
-        race: It lost only the race for a version slot; Lance had nothing against its content.
-        error: What pylance said.
+    In a `race` it lost only a version slot; Lance had nothing against its content.
     """
 
     race: bool
@@ -78,27 +75,21 @@ def attempt_commit(
     from lance.dataset import Transaction
 
     uri = base if isinstance(base, str) else base.uri
+    storage = dict(storage_options) or None
     transaction = Transaction(read_version=read_version, operation=operation, transaction_properties=dict(properties))
     try:
-        return Landed(
-            dataset=lance.LanceDataset.commit(
-                base,
-                transaction,
-                storage_options=dict(storage_options) or None,
-                max_retries=0,
-                enable_stable_row_ids=enable_stable_row_ids,
-            )
+        dataset = lance.LanceDataset.commit(
+            base, transaction, storage_options=storage, max_retries=0, enable_stable_row_ids=enable_stable_row_ids
         )
+        return Landed(dataset=dataset)
     except CommitConflictError as error:
         return Lost(race=is_taken_slot(error), error=error)
     except (OSError, ValueError, TypeError, NotImplementedError) as error:
         if isinstance(error, OSError):
-            if is_created_meanwhile(error):
-                return Lost(race=True, error=error)
-            if is_fragment_gone(error):
-                # The fragment went between our look and the commit, and the transaction that says
-                # so was cleaned up already.
-                return Lost(race=False, error=error)
+            # A fragment may have gone between our look and the commit, and the transaction that
+            # says so been cleaned up.
+            if (is_created := is_created_meanwhile(error)) or is_fragment_gone(error):
+                return Lost(race=is_created, error=error)
             if not is_bad_request(error):
                 return Unknown(error=error)
         raise CommitError(f"Lance refused the commit: {error} - at {uri} - nothing was committed", uri=uri) from error

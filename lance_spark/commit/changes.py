@@ -33,12 +33,10 @@ class RowsToCommit:
     Attributes:
         mode: `append` adds to the table and creates it where there is none; `overwrite` makes a
             version of only these rows.
-        schema: Schema of the table that is created, overwritten, or appended to.
         fields: The fields whose ids the fragments' data files name: of the table at `read_version`,
             or as a new table numbers them.
         fragments: The fragments, in the order that they get ids in.
         read_version: The version that the write was planned on; None where there was no table.
-        enable_stable_row_ids: Whether a table that is created gets stable row ids.
     """
 
     mode: Literal["append", "overwrite"]
@@ -185,7 +183,6 @@ class CommitResult:
     def from_json(text: str, *, uri: str, version: int) -> CommitResult:
         """Reads a summary back; keys that a newer release added are left out."""
         known = {field.name for field in dataclasses.fields(CommitResult)}
-        values: dict[str, Any] = {
-            k: tuple(v) if isinstance(v, list) else v for k, v in json.loads(text).items() if k in known
-        }
+        read = {k: v for k, v in json.loads(text).items() if k in known}
+        values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in read.items()}
         return CommitResult(**{**values, "uri": uri, "version": version})

@@ -61,8 +61,6 @@ def commit_columns(
 ) -> Outcome:
     """Commits column files as one version.
 
-    Runs on the driver, or in Spark's commit process, without a session.
-
     A new column takes a version more: it is added as all NULL first, since a Merge that carried
     values would have to be sent again on a conflict, and pylance then drops other columns or brings
     deleted rows back. A death between the two leaves the column all NULL.
@@ -98,7 +96,9 @@ def commit_columns(
         rebaser=rebaser,
         policy=policy or CommitPolicy.of(None),
     )
-    commit = _ColumnCommit(job=job, planner=Planner.of(job, history))
+    parts = {part.fragment_id: part for part in change.fragments}
+    planner = Planner(job=job, history=history, parts=parts, input_ids=ids_of(change.inputs))
+    commit = _ColumnCommit(job=job, planner=planner)
     result = commit.run(max(change.read_version, history.upto))
     _logger.info(
         "backfill of %s committed to %s as version %d: %d rows in %d fragments, read at version %d, inputs %s (from "
@@ -118,8 +118,6 @@ class _ColumnCommit:
     """One commit over its rounds.
 
     Attributes:
-        job: What is to be committed.
-        planner: What each round sends.
         unanswered: Plans whose commit was not answered, by the retries of their result.
         first: The plan that was committed first; its version is what a taken back commit restores.
             None before, and where an earlier attempt has committed.
@@ -152,10 +150,8 @@ class _ColumnCommit:
                 if plan is not None:
                     # Its answer was lost, and it was found in the history: checked as any other.
                     self._land(plan, result, None)
-            except CommitOutcomeUnknownError:
-                raise
             except BaseException as error:
-                if self.first is None:
+                if self.first is None or isinstance(error, CommitOutcomeUnknownError):
                     raise
                 said = self._take_back(self.first, since)
                 if not isinstance(error, CommitError):

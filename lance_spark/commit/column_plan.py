@@ -13,7 +13,7 @@ from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentCo
 from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.errors import refuse_other_columns, refuse_overwritten, refuse_renamed
 from lance_spark.commit.conflicts.history import Change, Event
-from lance_spark.commit.conflicts.identity import fragment_identity, ids_of
+from lance_spark.commit.conflicts.identity import fragment_identity
 from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.conflicts.verdicts import FragmentJudge, Verdict, fragment_judge, targets_in
 from lance_spark.commit.data_files import add_null_columns, fill_gaps
@@ -43,7 +43,6 @@ class Plan:
     """What one round commits.
 
     Attributes:
-        head: The version that it is for.
         parts: Column files, by the fragment of the head that they are for.
         rebased: Those that a rebaser has staged, by fragment, also where nothing is to be written.
         gone: Fragments of the job whose rows are nowhere.
@@ -66,10 +65,7 @@ class Planner:
     """Plans the rounds of one commit, and keeps what earlier ones have learned and made.
 
     Attributes:
-        job: What is to be committed.
-        history: What is known of the table's history.
         parts: The job's column files, by fragment.
-        input_ids: Field ids of the inputs and all that is below them.
         events: Transactions that were read, by version.
         token: What is in the metadata of the columns that it has added; None before.
         blanks: Names of the files of NULLs that it has added.
@@ -86,12 +82,6 @@ class Planner:
     blanks: set[str] = field(default_factory=set)
     rebased: Mapping[int, RebasedColumns] = field(default_factory=dict)
     landed: Plan | None = None
-
-    @staticmethod
-    def of(job: Job, history: SeenHistory) -> Planner:
-        """Returns the planner of a job's first round."""
-        parts = {part.fragment_id: part for part in job.change.fragments}
-        return Planner(job=job, history=history, parts=parts, input_ids=ids_of(job.change.inputs))
 
     @property
     def changes(self) -> list[Change]:
@@ -158,7 +148,10 @@ class Planner:
         parts = {number: valid[number] for number in now.open if number in valid}
         # Where every fragment has all the rows that it had, none of them is elsewhere, whatever
         # happened to other fragments.
-        elsewhere = [] if self._has_all_rows(head, valid) else [number for number in now.open if number not in valid]
+        has_all_rows = len(valid) == len(self.parts) and all(
+            head.fragments[number].num_deletions == part.fragment.num_deletions for number, part in valid.items()
+        )
+        elsewhere = [] if has_all_rows else [number for number in now.open if number not in valid]
         again = [number for number in elsewhere if not self._still_fits(number, judge)]
         fresh: Sequence[RebasedColumns] = ()
         if again:
@@ -195,11 +188,6 @@ class Planner:
             for number, fragment in fragments.items()
         }
         return Coverage(version=version, covered=covered, others=others - covered.keys())
-
-    def _has_all_rows(self, head: Head, valid: Mapping[int, FragmentColumns]) -> bool:
-        return len(valid) == len(self.parts) and all(
-            head.fragments[number].num_deletions == part.fragment.num_deletions for number, part in valid.items()
-        )
 
     def _still_fits(self, fragment: int, judge: FragmentJudge) -> bool:
         """Tells whether what was rebased to an earlier version still fits."""

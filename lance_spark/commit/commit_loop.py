@@ -17,14 +17,13 @@ from lance_spark.commit.backoff import CommitPolicy, Rounds
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, Event, find_job
 from lance_spark.commit.store_check import refuse_unsafe_store
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, is_local
 from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError, TableNotFoundError
 
 if TYPE_CHECKING:
     import lance
 
 _logger = logging.getLogger(__name__)
-
 
 Round = Callable[["lance.LanceDataset | None", int], CommitResult | Lost | Unknown]
 """Builds the operation for the latest version (None: no table) and commits it once; the number is
@@ -67,9 +66,8 @@ def run_rounds(
             outcome = one_round(head, rounds.retries)
         except (OSError, CommitError) as error:
             # Only an object store can still make a version of a request that it did not answer.
-            if unanswered is None or isinstance(error, CommitOutcomeUnknownError):
-                raise
-            if isinstance(error, CommitError) and "://" not in ref.uri:
+            is_final = isinstance(error, CommitError) and is_local(ref.uri)
+            if unanswered is None or is_final or isinstance(error, CommitOutcomeUnknownError):
                 raise
             return _resolve_unknown(ref, job_id, since, error)
         if isinstance(outcome, CommitResult):
@@ -102,20 +100,19 @@ def _resolve_unknown(ref: DatasetRef, job_id: str, since: int, error: Exception)
     On a local file system a failed call leaves nothing under way, so what cannot be found did not
     happen; on an object store a request may still arrive.
     """
-    mine, looked = None, False
     try:
         head = _open_head(ref)
         mine = None if head is None else find_job(head, job_id, after=since)
-        looked = True
     except OSError as again:
         error = again
-    if mine is not None:
-        return dataclasses.replace(mine, uri=ref.uri)
-    if looked and "://" not in ref.uri:
-        raise CommitError(
-            f"the commit failed: {error} - at {ref.uri} - nothing was committed; check permissions and space there",
-            uri=ref.uri,
-        ) from error
+    else:
+        if mine is not None:
+            return dataclasses.replace(mine, uri=ref.uri)
+        if is_local(ref.uri):
+            raise CommitError(
+                f"the commit failed: {error} - at {ref.uri} - nothing was committed; check permissions and space there",
+                uri=ref.uri,
+            ) from error
     raise CommitOutcomeUnknownError(
         f"the store failed before it said whether the commit happened: {error} - at {ref.uri}, job {job_id} - written "
         "files are kept; call lance_spark.last_commit(path) when the store answers again: it shows the job if it was "

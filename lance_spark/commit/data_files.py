@@ -23,8 +23,7 @@ def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> 
     pylance reads the footer of one of them for that; the others differ only in name and size.
 
     Raises:
-        CommitConflictError: It cannot be read: a cleanup of files that no version names may come
-            between two rounds.
+        CommitConflictError: It cannot be read: a cleanup may come between two rounds.
     """
     from lance.fragment import DataFile
 
@@ -33,7 +32,7 @@ def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> 
     except (ValueError, OSError) as error:
         raise CommitConflictError(
             f"a written column file is not there any more, as after a cleanup of files that no version names: {error} "
-            f"- {staged[0].name} in {dataset.uri} - nothing of it was committed; write again, or run the backfill again",
+            f"- {staged[0].name} in {dataset.uri} - nothing of it was committed; write or run the backfill again",
             uri=dataset.uri,
         ) from error
     return [same_columns(first, file) for file in staged]
@@ -43,14 +42,8 @@ def same_columns(like: DataFile, staged: StagedColumns) -> DataFile:
     """Returns the entry of a file that holds the same columns as another one."""
     from lance.fragment import DataFile
 
-    return DataFile(
-        staged.name,
-        list(like.fields),
-        list(like.column_indices),
-        like.file_major_version,
-        like.file_minor_version,
-        staged.size_bytes,
-    )
+    version = like.file_major_version, like.file_minor_version
+    return DataFile(staged.name, list(like.fields), list(like.column_indices), *version, staged.size_bytes)
 
 
 def file_named(fragment: FragmentMetadata, name: str) -> DataFile | None:
@@ -99,10 +92,8 @@ def fill_gaps(
 ) -> lance.LanceDataset | Lost | Unknown | None:
     """Gives fragments that have files of some target columns files of NULLs of the others too.
 
-    Measured: a DataReplacement replaces a file of a fragment, or adds one, but does not do both.
-
-    Returns:
-        The dataset with them, None where there was nothing to do.
+    Returns the dataset with them; None where there was nothing to do. Measured: a DataReplacement
+    replaces a file of a fragment, or adds one, but does not do both.
     """
     from lance import LanceOperation
 

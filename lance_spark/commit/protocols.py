@@ -29,9 +29,8 @@ class Stage(Protocol):
 Rebaser = Callable[["lance.LanceDataset", Lineage, Sequence[int]], Sequence[RebasedColumns]]
 """Stages values of a version's fragments row by row; the lineage is that since the snapshot.
 
-It raises a `CommitConflictError` where inputs changed, and the user wants to hear of it, or more has
-moved than the user allows to carry over, and a `CommitImpossibleError` where what tells where rows
-have moved to was cleaned up."""
+It raises a `CommitConflictError` where the user refuses changed inputs, or that as much is carried
+over, and a `CommitImpossibleError` where what tells where rows have moved to was cleaned up."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

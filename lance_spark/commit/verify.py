@@ -64,7 +64,8 @@ def refuse_lost_files(snapshot: DatasetRef, version: int, parts: Mapping[int, Fr
         manifest = f"_versions/{_LATEST_MANIFEST - version}.manifest"
         raise _deleted(
             snapshot,
-            f"version {version} there names files that are gone; delete {manifest}, and the folder if no other is there",
+            f"version {version} there names files that are gone; delete {manifest}, and the folder if no other is "
+            "there",
         )
     raise CommitOutcomeUnknownError(
         "column files were deleted while they were committed, as by a cleanup of files that no version names, so that "
@@ -107,11 +108,7 @@ def take_back(
         if head is None or operation is None:
             return nothing
         outcome = attempt_commit(
-            head,
-            operation,
-            read_version=head.version,
-            properties={UNDONE_KEY: job_id},
-            storage_options=ref.storage,
+            head, operation, read_version=head.version, properties={UNDONE_KEY: job_id}, storage_options=ref.storage
         )
         return dataclasses.replace(nothing, version=outcome.dataset.version) if isinstance(outcome, Landed) else outcome
 
@@ -119,7 +116,7 @@ def take_back(
         run_rounds(ref, f"{job_id}-undo", since, one_round, policy)
     except (LanceSparkError, OSError, ValueError) as error:
         raise CommitOutcomeUnknownError(
-            f"the table changed in the moment of the commit, which could not be taken back: {error} - at {ref.uri}, job "
-            f"{job_id} - restore the version before it, or delete these rows, or backfill these columns again",
+            f"the table changed in the moment of the commit, which could not be taken back: {error} - at {ref.uri}, "
+            f"job {job_id} - restore the version before it, or delete these rows, or backfill these columns again",
             uri=ref.uri,
         ) from error

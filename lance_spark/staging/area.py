@@ -37,7 +37,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, TypeVar
 
 from lance_spark.dataset import is_local
-from lance_spark.errors import CommitError, refusals_as_errors
+from lance_spark.errors import CommitConflictError, CommitError, refusals_as_errors
 from lance_spark.objects import LanceObjects, open_session
 from lance_spark.staging.data_file import StagedFile
 from lance_spark.staging.folders import STAGING, remove_empty_folders
@@ -56,6 +56,7 @@ _OPEN = "open"
 _COMMITTING = "committing"
 _ID_LENGTH = 40
 _PARALLEL_REQUESTS = 16
+_SHOWN_FILES = 3
 _PROBED_ATTEMPTS = 1000
 """From this many attempts on, all of `data/` is listed instead of asking for the files of each: a
 listing brings 1,000 names a request."""
@@ -82,9 +83,6 @@ class Staging:
     What writes raises a TableUnwritableError where the store refuses.
 
     Attributes:
-        uri: Location of the table.
-        storage_options: Options of the object store.
-        job_id: Id of the job, of :func:`new_id`.
         made_folder: Topmost folder that the job makes on a local file system, to be taken away
             again if it fails.
     """
@@ -110,7 +108,7 @@ class Staging:
         return f"{STAGING}/{self.job_id}"
 
     def open_job(self) -> None:
-        """Makes the job's own marker, after everything else was checked and before the first task."""
+        """Makes the job's own marker, after everything was checked and before the first task."""
         self._mark(f"{self.folder}/{_OPEN}")
 
     def is_open(self) -> bool:
@@ -190,6 +188,18 @@ class Staging:
                 uri=self.uri,
             )
 
+    def refuse_missing(self, names: Sequence[str], fragments: Sequence[int] = ()) -> None:
+        """Refuses files that a cleanup took before their commit; `fragments` are whose they are."""
+        missing = missing_data_files(self.uri, self.storage_options, names)
+        if missing:
+            raise CommitConflictError(
+                f"{len(missing)} of {len(names)} data files that this job wrote were deleted before it could commit "
+                f"them ({', '.join(missing[:_SHOWN_FILES])}) - at {self.uri} - nothing was committed; write again, and "
+                "clean up only what is older than the longest job",
+                uri=self.uri,
+                fragments=[fragment for fragment, name in zip(fragments, names, strict=False) if name in missing],
+            )
+
     def has_begun_commit(self) -> bool:
         """Tells whether a commit of this job has begun, in whatever process."""
         return self.objects.contains(f"{self.folder}/{_COMMITTING}")
@@ -210,7 +220,7 @@ class Staging:
         return by["host"] != socket.gethostname() or is_running(by["pid"])
 
     def find_data_files(self) -> list[str]:
-        """Returns the names in `data/` of all data files of the job, also where only sidecars are."""
+        """Returns the names of all data files of the job, also where only sidecars are there."""
         files = _find_data_files(self.objects, self._attempts())
         return [name for names in files.values() for name in names]
 
@@ -226,12 +236,7 @@ class Staging:
 
 
 class Attempt:
-    """One attempt of one task: names its files. Lives in the task's process.
-
-    Attributes:
-        staging: The job's staging.
-        id: Id of the attempt; begins the names of all of its files.
-    """
+    """One attempt of a task; its id begins the names of its files. Lives in the task's process."""
 
     def __init__(self, staging: Staging, attempt_id: str) -> None:
         self.staging = staging
@@ -302,17 +307,14 @@ def staged_jobs(uri: str, storage_options: tuple[tuple[str, str], ...]) -> list[
 
 
 def missing_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> list[str]:
-    """Returns those of the names that are not in the table's `data/`.
-
-    A cleanup may have come between writing and committing.
-    """
+    """Returns those of the names that are not in the table's `data/`."""
     objects = LanceObjects(uri, storage_options)
     there = _in_parallel(lambda name: objects.contains(f"data/{name}"), names)
     return [name for name, found in zip(names, there, strict=True) if not found]
 
 
 def _find_data_files(objects: LanceObjects, attempts: Collection[str]) -> dict[str, list[str]]:
-    """Returns the names of the data files of each attempt, in the order that they were opened in."""
+    """Returns the names of the data files of each attempt, in the order of their opening."""
     if len(attempts) < _PROBED_ATTEMPTS:
         return dict(zip(attempts, _in_parallel(functools.partial(_probe, objects), attempts), strict=True))
     # A stem is the attempt's id, a dash and a number; sidecars are one folder deeper.
@@ -340,13 +342,11 @@ def _delete_data_file(objects: LanceObjects, name: str) -> None:
 
 
 def is_running(pid: int) -> bool:
-    """Tells whether a process of this machine runs."""
+    """Tells whether a process of this machine runs, of whatever user."""
     try:
         os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
+    except OSError as error:
+        return not isinstance(error, ProcessLookupError)
     return True
 
 

@@ -115,8 +115,7 @@ class BlobEncoder:
         )
         ids = np.zeros(len(values), np.uint32)
         positions = np.zeros(len(values), np.uint64)
-        # One step per value from here on, but only for values that take a write of their own
-        # anyway.
+        # One step per value, but only for those that take a write of their own anyway.
         for row in np.flatnonzero(kinds != _INLINE).tolist():
             value = values[row].as_buffer()
             if kinds[row] == _PACKED:

@@ -49,7 +49,7 @@ class Targets:
     """The columns that a backfill writes. Picklable.
 
     Attributes:
-        schema: Their Arrow fields, as rows have them: blobs as `large_binary`.
+        schema: Their fields, as rows have them: blobs as `large_binary`.
         existing: Names of those that the snapshot has; gaps keep their values there. The others are
             new, and gaps are NULL.
         format: Lance file format of the table, such as `2.1`.
@@ -66,11 +66,7 @@ class Targets:
 
 
 class ColumnFile:
-    """The column file of one fragment, being written. Belongs to one task.
-
-    Attributes:
-        given: Rows that were given so far.
-    """
+    """The column file of one fragment, and the rows given for it so far. Belongs to one task."""
 
     def __init__(self, attempt: Attempt, rows: SnapshotRows, fragment: LanceFragment, targets: Targets) -> None:
         self.given = RowSet.empty()
@@ -90,12 +86,7 @@ class ColumnFile:
         return len(self.given)
 
     def append(self, offsets: NDArray[np.int64], values: pa.RecordBatch) -> None:
-        """Adds rows.
-
-        Args:
-            offsets: Their positions, strictly ascending, and after all earlier ones.
-            values: Their values in the columns and types of the targets.
-        """
+        """Adds rows, in the columns and types of the targets, strictly ascending over all calls."""
         if len(offsets) == 0:
             return
         self.given |= RowSet.of(offsets)
@@ -105,11 +96,7 @@ class ColumnFile:
             self._flush(int(offsets[-1]) + 1)
 
     def close(self) -> FragmentColumns:
-        """Fills the rest and finishes the file.
-
-        Raises:
-            CommitError: The file does not have exactly one row per physical row.
-        """
+        """Fills the rest and finishes the file."""
         self._flush(self._physical_rows)
         rows = self._file.close()
         if rows != self._physical_rows:
@@ -169,12 +156,11 @@ class ColumnFile:
             new = given.column(field.name)
             if old is None or field.name not in self._targets.existing:
                 column = new.take(nullable) if len(offsets) else pa.chunked_array([pa.nulls(rows, field.type)])
-            elif len(offsets):
-                column = pa.chunked_array([*old.column(field.name).chunks, *new.chunks], type=field.type).take(
-                    pa.array(merged)
-                )
             else:
                 column = old.column(field.name)
+                if len(offsets):
+                    both = pa.chunked_array([*column.chunks, *new.chunks], type=field.type)
+                    column = both.take(pa.array(merged))
             columns.append(column)
         for batch in pa.Table.from_arrays(columns, schema=self._targets.schema).combine_chunks().to_batches():
             self._write(batch)
@@ -191,10 +177,7 @@ class ColumnFile:
             ) from error
 
     def _read_old(self, start: int, rows: int) -> pa.Table:
-        """Reads the snapshot's values of a window.
-
-        With deleted rows included, positions are physical ones (measured).
-        """
+        """Reads the snapshot's values of a window."""
         blobs = [name for name in self._targets.existing if name in self._targets.blobs]
         old = self._scan_old(start, rows, [name for name in self._targets.existing if name not in blobs])
         for name in blobs:
@@ -214,6 +197,7 @@ class ColumnFile:
         return blobs
 
     def _scan_old(self, start: int, rows: int, names: list[str]) -> pa.Table:
+        # With deleted rows included, positions are physical ones (measured).
         scanner = self._fragment.scanner(
             columns=names, offset=start, limit=rows, include_deleted_rows=True, with_row_id=True, batch_size=rows
         )
@@ -245,7 +229,7 @@ class ColumnFiles:
         self._done: list[FragmentColumns] = []
 
     def write(self, batches: Iterable[tuple[Addresses, pa.RecordBatch]]) -> tuple[FragmentColumns, ...]:
-        """Writes live rows of the snapshot; one that repeats the one before is counted and left out.
+        """Writes live rows of the snapshot, and counts those that repeat the one before.
 
         Raises:
             CommitError: The rows of a fragment do not stand together, or are not ascending.
@@ -303,10 +287,7 @@ class ColumnFiles:
 
 
 def _fixed_bytes(type: pa.DataType) -> int:
-    """Returns the bytes that a value takes at least, even a NULL one.
-
-    Fixed-size lists reserve room for all of their elements.
-    """
+    """Returns the bytes that a value takes at least; a NULL list of fixed size takes as many."""
     if isinstance(type, pa.BaseExtensionType):
         return _fixed_bytes(type.storage_type)
     if pa.types.is_fixed_size_list(type):

@@ -39,8 +39,7 @@ class FileLayout:
     Attributes:
         version: File format, such as `2.2`.
         table_schema: Schema of the table as Lance stores it, of the columns that the files hold.
-        row_schema: Arrow schema that rows are to have; blobs are `large_binary` in it.
-        fields: The columns with their field ids.
+        row_schema: Schema that rows are to have; blobs are `large_binary` in it.
         file: Entry of a file with these columns.
     """
 
@@ -54,10 +53,7 @@ class FileLayout:
     def of_new_table(schema: pa.Schema, version: str) -> FileLayout:
         """Returns the layout of a table that is created or overwritten. Runs on the driver.
 
-        Args:
-            schema: Columns of the table; a blob is a binary column with the metadata
-                `lance-encoding:blob`.
-            version: File format, or `stable` or `next`.
+        A blob is a binary column with the metadata `lance-encoding:blob`.
 
         Raises:
             UnsupportedTypeError: The file format cannot hold a column.
@@ -80,7 +76,7 @@ class FileLayout:
 
 
 def _layout(schema: pa.Schema, version: str, table: LanceSchema | None) -> FileLayout:
-    """Returns the layout of files of a new table, or with the field ids of a table that is there."""
+    """Returns the layout of a new table's files, or of files with the field ids of a table."""
     from lance.file import stable_version
 
     if version in ("legacy", "0.1"):
@@ -102,11 +98,7 @@ def _layout(schema: pa.Schema, version: str, table: LanceSchema | None) -> FileL
         ids = dict(zip((i for f in sampled for i in f.ids), (i for f in fields for i in f.ids), strict=True))
         file.fields = [ids[i] for i in file.fields]
     return FileLayout(
-        version=dataset.data_storage_version,
-        table_schema=dataset.schema,
-        row_schema=schema,
-        fields=fields,
-        file=file,
+        version=dataset.data_storage_version, table_schema=dataset.schema, row_schema=schema, fields=fields, file=file
     )
 
 
@@ -132,27 +124,18 @@ def _write_sample(
 def explain_refusal(
     schema: pa.Schema, version: str, error: Exception, batch: pa.RecordBatch | None = None
 ) -> UnsupportedTypeError:
-    """Turns Lance's refusal of a file into an error that names the first column at fault.
-
-    Args:
-        schema: Schema of the file's rows.
-        version: File format.
-        error: What Lance said to the whole.
-        batch: Rows that were refused; None where the schema alone was.
-    """
+    """Turns Lance's refusal of a schema, or of rows, into one that names the column at fault."""
+    at_fault = schema.field(0)
     for field in schema:
         rows = None if batch is None or is_logical_blob(field) else batch.select([field.name])
         try:
             _write_sample(pa.schema([field]), version, rows)
         except (ValueError, OSError, NotImplementedError) as own:
-            return _unsupported(field, version, own)
-    return _unsupported(schema.field(0), version, error)
-
-
-def _unsupported(field: pa.Field[Any], version: str, error: Exception) -> UnsupportedTypeError:
+            at_fault, error = field, own
+            break
     return UnsupportedTypeError(
-        field.name,
-        str(field.type),
+        at_fault.name,
+        str(at_fault.type),
         reason=unsupported_reason(error),
         hint=f"cast or rename the column, or use another file format than {version}: option data_storage_version, "
         "for a new table",
@@ -167,22 +150,14 @@ def _refuse_what_cannot_be_read_back(path: str, field: pa.Field[Any]) -> None:
     """
     if is_stored_as_blob(field):
         if "." in path:
-            raise UnsupportedTypeError(
-                path,
-                "blob",
-                reason="a blob inside another column cannot be written",
-                hint="make it a column of its own",
-            )
+            why = "a blob inside another column cannot be written"
+            raise UnsupportedTypeError(path, "blob", reason=why, hint="make it a column of its own")
         return
     if pa.types.is_fixed_size_list(field.type):
         element = field.type.value_type
         if pa.types.is_struct(element) or element in _VARIABLE:
-            raise UnsupportedTypeError(
-                path,
-                str(field.type),
-                reason=f"Lance cannot hold fixed-size lists of {element}",
-                hint="use a list of variable size",
-            )
+            why = f"Lance cannot hold fixed-size lists of {element}"
+            raise UnsupportedTypeError(path, str(field.type), reason=why, hint="use a list of variable size")
     if pa.types.is_nested(field.type):
         for index in range(field.type.num_fields):
             inner = field.type.field(index)

@@ -24,9 +24,7 @@ def first_missing_folder(uri: str) -> str | None:
 def remove_empty_folders(uri: str, *, made: str | None) -> None:
     """Deletes the folders of a table that was never committed; no folder that holds a file goes.
 
-    Args:
-        uri: Location of the table.
-        made: What :func:`first_missing_folder` said before anything was written.
+    `made` is what :func:`first_missing_folder` said before anything was written.
     """
     if not is_local(uri):
         return

@@ -22,14 +22,7 @@ class FragmentSink:
     """
 
     def __init__(self, staging: Staging, layout: FileLayout, *, max_rows: int, max_bytes: int) -> None:
-        """Takes when a file is full and a new fragment begins.
-
-        Args:
-            staging: The job's files.
-            layout: How the rows lie in files.
-            max_rows: Most rows of a file; exact.
-            max_bytes: Bytes of Arrow data after which no further batch goes into a file.
-        """
+        """Takes when a file is full: at exactly `max_rows`, or after a batch past `max_bytes`."""
         self._staging = staging
         self._layout = layout
         self._max_rows = max_rows
@@ -49,7 +42,9 @@ class FragmentSink:
         """
         while batch.num_rows:
             if self._file is None:
-                self._file = self._open()
+                self._attempt = self._attempt or self._staging.begin_attempt()
+                self._file = self._attempt.open_data_file(self._layout.row_schema, version=self._layout.version)
+                self._rows = self._bytes = 0
             part = batch.slice(0, self._max_rows - self._rows)
             batch = batch.slice(part.num_rows)
             self._write_part(self._file, part)
@@ -62,19 +57,10 @@ class FragmentSink:
         return tuple(self._fragments)
 
     def abandon(self) -> None:
-        """Gives up after an error.
-
-        What was written is deleted when the job ends, by :meth:`Staging.sweep`.
-        """
+        """Gives up after an error; what was written is deleted when the job ends."""
         if self._file is not None:
             self._file.discard()
             self._file = None
-
-    def _open(self) -> StagedFile:
-        if self._attempt is None:
-            self._attempt = self._staging.begin_attempt()
-        self._rows = self._bytes = 0
-        return self._attempt.open_data_file(self._layout.row_schema, version=self._layout.version)
 
     def _write_part(self, file: StagedFile, part: pa.RecordBatch) -> None:
         try:

@@ -69,10 +69,8 @@ def abort(staging: Staging, ref: DatasetRef) -> None:
     if staging.close_job() and find_commit(staging, ref) is None:
         logger.warning(
             "whether job %s was committed is not known, so its files are kept - at %s - lance_spark.cleanup deletes "
-            "them later",
-            staging.job_id,
-            ref.uri,
-        )
+            "them later", staging.job_id, ref.uri,
+        )  # fmt: skip
     else:
         _give_up(staging, ref)
 
@@ -89,11 +87,7 @@ def find_commit(staging: Staging, ref: DatasetRef) -> CommitResult | None:
 def finish(staging: Staging, ref: DatasetRef, keep: Collection[str], *, unless_named: Collection[str] = ()) -> None:
     """Deletes what other attempts of a committed job left.
 
-    Args:
-        staging: The job's files.
-        ref: The table, at the version that the job read.
-        keep: Names of the files that were committed.
-        unless_named: Names of files that stay if a version names them.
+    The files of `keep` were committed; those of `unless_named` stay if a version names them.
     """
     # The version is there; that something else of the job is there too must not make the job fail.
     with _deletes_later(staging):
@@ -109,7 +103,5 @@ def _deletes_later(staging: Staging) -> Iterator[None]:
     except OSError as error:
         logger.warning(
             "files of job %s could not be deleted: %s - at %s - lance_spark.cleanup deletes them later",
-            staging.job_id,
-            error,
-            staging.uri,
-        )
+            staging.job_id, error, staging.uri,
+        )  # fmt: skip

@@ -11,11 +11,7 @@ from lance_spark.staging.area import Staging, made_at, staged_jobs
 
 
 def remove_orphans(
-    uri: str,
-    storage_options: Mapping[str, str] | None = None,
-    *,
-    older_than: timedelta,
-    needed: Collection[str] = (),
+    uri: str, storage_options: Mapping[str, str] | None = None, *, older_than: timedelta, needed: Collection[str] = ()
 ) -> int:
     """Deletes markers, and data files that no version references, of jobs whose driver died.
 

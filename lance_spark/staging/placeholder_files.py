@@ -20,13 +20,10 @@ if TYPE_CHECKING:
 class UntouchedFiles:
     """Stages files of old values or NULLs; a :class:`~lance_spark.commit.protocols.Stage`.
 
-    Attributes:
-        names: Names of the files that were staged. Versions may name them, also where the job as a
-            whole committed nothing.
+    Versions may name them, also where the job as a whole committed nothing.
     """
 
     def __init__(self, staging: Staging, file_format: str) -> None:
-        """Takes the job's files, and the file format of the table."""
         self.names: list[str] = []
         self._staging = staging
         self._format = file_format

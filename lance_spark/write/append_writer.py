@@ -21,9 +21,9 @@ from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import properties_of
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
-from lance_spark.errors import CommitConflictError, CommitError, OptionError, SchemaMismatchError
+from lance_spark.errors import CommitConflictError, OptionError, SchemaMismatchError
 from lance_spark.options import WriteOptions
-from lance_spark.staging.area import Staging, missing_data_files, new_id
+from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.blobs import is_logical_blob, row_field
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.folders import first_missing_folder
@@ -37,12 +37,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_SHOWN_FILES = 3
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsWritten(WriterCommitMessage):
-    """The fragments that one task wrote, in the order of its rows; they belong to no version yet."""
+    """The fragments that a task wrote, in the order of its rows; they belong to no version yet."""
 
     fragments: tuple[FragmentMetadata, ...]
 
@@ -64,11 +62,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
     Attributes:
         ref: The table; pinned at the version that the write was planned on, where there is a table.
         source: Spark's schema of the rows.
-        layout: How the rows lie in files.
         mode: `append` (which creates a table that is not there) or `overwrite`.
-        options: The options.
-        staging: The files of this job.
-        policy: Bounds of the commit's retries.
     """
 
     ref: DatasetRef
@@ -104,10 +98,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
             dataset = ref.open()
             _refuse_other_settings(dataset, options, ref.uri)
         staging = Staging(
-            uri=ref.uri,
-            storage_options=ref.storage_options,
-            job_id=new_id(),
-            made_folder=first_missing_folder(ref.uri),
+            uri=ref.uri, storage_options=ref.storage_options, job_id=new_id(), made_folder=first_missing_folder(ref.uri)
         )
         return LanceAppendWriter(
             ref=ref,
@@ -131,11 +122,9 @@ class LanceAppendWriter(DataSourceArrowWriter):
             UnsupportedTypeError: The table's file format cannot hold a value.
         """
         converter = WriteConverter(self.source, self.layout.row_schema)
+        options = self.options
         sink = FragmentSink(
-            self.staging,
-            self.layout,
-            max_rows=self.options.max_rows_per_file,
-            max_bytes=self.options.max_bytes_per_file,
+            self.staging, self.layout, max_rows=options.max_rows_per_file, max_bytes=options.max_bytes_per_file
         )
         try:
             for batch in iterator:
@@ -179,7 +168,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
         if rows == 0 and self._has_created_empty_table():
             return None
         self.staging.begin_commit()
-        self._refuse_missing_files(written)
+        self.staging.refuse_missing([name for message in written for name in message.file_names])
         if self.mode == "append" and self.ref.version is not None and not self._exists():
             raise CommitConflictError(
                 f"the table was deleted while rows for it were written - at {self.ref.uri} - nothing was committed; "
@@ -199,25 +188,20 @@ class LanceAppendWriter(DataSourceArrowWriter):
         return commit_rows(self.ref, change, job_id=self.staging.job_id, policy=self.policy)
 
     def _has_created_empty_table(self) -> bool:
-        """Creates an empty table of another format than the default, which a commit takes from a file."""
+        """Creates an empty table whose format is not the default; commits take it from a file."""
         import lance
         from lance.file import stable_version
 
         if self._exists() or self.layout.version == stable_version():
             return False
+        uri, job_id = self.ref.uri, self.staging.job_id
         result = CommitResult(
-            uri=self.ref.uri,
-            operation="create",
-            job_id=self.staging.job_id,
-            version=0,
-            read_version=None,
-            rows=0,
-            fragments=0,
+            uri=uri, operation="create", job_id=job_id, version=0, read_version=None, rows=0, fragments=0
         )
         try:
             lance.write_dataset(
                 self.layout.table_schema.empty_table(),
-                self.ref.uri,
+                uri,
                 mode="create",
                 data_storage_version=cast("Literal['2.0', '2.1', '2.3']", self.layout.version),
                 enable_stable_row_ids=self.options.enable_stable_row_ids,
@@ -228,18 +212,6 @@ class LanceAppendWriter(DataSourceArrowWriter):
             # A concurrent writer may have created it; if not, the committer says what is wrong.
             return False
         return True
-
-    def _refuse_missing_files(self, written: Sequence[RowsWritten]) -> None:
-        names = [name for message in written for name in message.file_names]
-        missing = missing_data_files(self.ref.uri, self.ref.storage_options, names)
-        if missing:
-            shown = ", ".join(missing[:_SHOWN_FILES])
-            raise CommitError(
-                f"{len(missing)} of {len(names)} data files that this job wrote were deleted before it could commit "
-                f"them ({shown}) - at {self.ref.uri} - nothing was committed; write again, and clean up only what is "
-                "older than the longest job",
-                uri=self.ref.uri,
-            )
 
     def _exists(self) -> bool:
         return table_exists(self.ref.uri, self.ref.storage)
@@ -267,12 +239,8 @@ def _refuse_backfill_options(options: WriteOptions) -> None:
     for name in ("version", "input_columns", "verify_columns"):
         value = getattr(options, name)
         if value is not None:
-            raise OptionError(
-                name,
-                str(value),
-                "only together with option('mode', 'backfill')",
-                problem="does not apply to a write of rows",
-            )
+            accepted = "only together with option('mode', 'backfill')"
+            raise OptionError(name, str(value), accepted, problem="does not apply to a write of rows")
 
 
 def _refuse_doubled_columns(schema: StructType) -> None:

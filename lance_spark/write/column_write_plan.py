@@ -42,20 +42,14 @@ class ColumnWritePlan:
     """What one backfill writes. Picklable: tasks and the commit get it.
 
     Attributes:
-        snapshot: The table at the version that the rows were read at.
-        source: Columns as Spark sends them.
-        columns: The same columns as they are converted: the address (int64), then targets and
+        columns: Those of `source` as they are converted: the address (int64), then targets and
             columns to verify in the table's types.
         address: Name of the column that says which row: `_rowaddr` or `_rowid`.
         by_row_id: Whether it holds stable row ids, which must be looked up.
-        targets: The columns to write.
         target_identities: What the targets are in the snapshot.
         new_columns: Those that are to be added.
-        verify_columns: Columns that are only compared.
         inputs: The columns that the values depend on.
-        inputs_from: How these were determined.
         exclusive: Whether the planner rule promised each fragment's rows in one task and in order.
-        options: The options.
     """
 
     snapshot: DatasetRef
@@ -100,8 +94,13 @@ def plan_column_write(
     added = StructType([schema[name] for name in named if name not in existing])
     new_columns = _new_columns(added, options)
     fields = [dataset.schema.field(name) if name in existing else new_columns.field(name) for name in named]
-    for field in fields:
-        _refuse_blob(field)
+    for field in filter(is_blob, fields):
+        raise UnsupportedTypeError(
+            field.name,
+            "blob",
+            reason="a backfill cannot write blobs",
+            hint="write binary, or rewrite the table with mode('overwrite')",
+        )
     if new_columns.names:
         # Refuses what the table's file format cannot hold.
         FileLayout.of_new_table(new_columns, dataset.data_storage_version)
@@ -215,7 +214,7 @@ def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]
 
 
 def _carried(text: object, ref: DatasetRef) -> DatasetRef | None:
-    """Returns the version that the metadata of the row addresses names; None for that of catalog tables."""
+    """Returns the version that the addresses' metadata names; None for that of catalog tables."""
     try:
         values = json.loads(str(text))
         if isinstance(values, dict) and "version" not in values:
@@ -296,16 +295,6 @@ def _new_columns(added: StructType, options: WriteOptions) -> pa.Schema:
             f"{column}.{name}", value, "options of columns that are added", problem="is for a column that the table has"
         )
     return pa.schema([])
-
-
-def _refuse_blob(field: pa.Field[Any]) -> None:
-    if is_blob(field):
-        raise UnsupportedTypeError(
-            field.name,
-            "blob",
-            reason="a backfill cannot write blobs",
-            hint="write binary, or rewrite the table with mode('overwrite')",
-        )
 
 
 def _inputs(

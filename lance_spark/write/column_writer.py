@@ -25,18 +25,12 @@ from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, fragment_identi
 from lance_spark.commit.protocols import Outcome
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
-from lance_spark.errors import (
-    CommitConflictError,
-    CommitError,
-    CommitImpossibleError,
-    SnapshotError,
-    VersionNotFoundError,
-)
+from lance_spark.errors import CommitError, CommitImpossibleError, SnapshotError, VersionNotFoundError
 from lance_spark.options import WriteOptions
 from lance_spark.rebase.carry_over import CarryOver, CarryPlan
 from lance_spark.rebase.snapshot import open_snapshot
 from lance_spark.rows.row_addresses import Addresses, Rejected, SnapshotRows, Verifier, addresses_in
-from lance_spark.staging.area import Staging, missing_data_files, new_id
+from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.column_file import ColumnFiles
 from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
 from lance_spark.staging.placeholder_files import UntouchedFiles
@@ -54,14 +48,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnsWritten(WriterCommitMessage):
-    """What one task did.
-
-    Attributes:
-        fragments: Column files that are finished.
-        runs: Sorted runs that are to be merged.
-        seen: The fragments that their rows are of.
-        rejected: Rows that cannot be used.
-    """
+    """What one task did: finished column files, or sorted runs and the fragments they are of."""
 
     fragments: tuple[FragmentColumns, ...] = ()
     runs: tuple[Run, ...] = ()
@@ -70,18 +57,12 @@ class ColumnsWritten(WriterCommitMessage):
 
 
 class LanceBackfillWriter(DataSourceArrowWriter):
-    """Writes values of columns into existing rows.
-
-    Attributes:
-        backfill: What is written, decided on the driver.
-        staging: The job's files.
-    """
+    """Writes values of columns into existing rows."""
 
     def __init__(self, backfill: ColumnWritePlan, policy: CommitPolicy) -> None:
+        snapshot = backfill.snapshot
         self.backfill = backfill
-        self.staging = Staging(
-            uri=backfill.snapshot.uri, storage_options=backfill.snapshot.storage_options, job_id=new_id()
-        )
+        self.staging = Staging(uri=snapshot.uri, storage_options=snapshot.storage_options, job_id=new_id())
         self._policy = policy
         self._untouched = UntouchedFiles(self.staging, backfill.targets.format)
 
@@ -209,9 +190,9 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         if earlier is not None:
             return earlier
         fragments, outcome = commit_or_give_up(self.staging, snapshot, lambda: self._commit(messages))
-        keep = outcome.files
+        keep = outcome.files or frozenset()
         unless_named = [*self._untouched.names, *([] if keep else [part.staged.name for part in fragments])]
-        finish(self.staging, snapshot, sorted(keep or ()), unless_named=unless_named)
+        finish(self.staging, snapshot, keep, unless_named=unless_named)
         return outcome.result
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
@@ -228,7 +209,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         self.staging.check_open()
         fragments = self._collect(messages)
         self.staging.begin_commit()
-        self._refuse_missing(fragments)
+        self.staging.refuse_missing([p.staged.name for p in fragments], [p.fragment_id for p in fragments])
         carry = CarryPlan(
             snapshot=plan.snapshot,
             targets=plan.targets,
@@ -257,12 +238,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         return fragments, outcome
 
     def _collect(self, messages: Sequence[ColumnsWritten]) -> tuple[FragmentColumns, ...]:
-        """Brings all tasks' work together as column files, one per fragment.
-
-        Raises:
-            RowAddressError: Rows cannot be used.
-            CommitError: Two tasks wrote the same fragment.
-        """
+        """Brings all tasks' work together as column files, one per fragment."""
         plan = self.backfill
         rejected = Rejected()
         for message in messages:
@@ -308,13 +284,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         return tuple(replace(part, fragment=seen[part.fragment_id]) for part in files.write(merged))
 
     def _open_for_merge(self, seen: Mapping[int, FragmentMetadata]) -> lance.LanceDataset:
-        """Opens the snapshot.
-
-        Where it was cleaned up, the latest version, if it has the fragments as they were read.
-
-        Raises:
-            CommitImpossibleError: Neither is possible.
-        """
+        """Opens the snapshot, else the latest version if it has the fragments as they were read."""
         plan = self.backfill
         try:
             return open_snapshot(plan.snapshot)
@@ -327,17 +297,6 @@ class LanceBackfillWriter(DataSourceArrowWriter):
                 if now is None or not then.is_same(now, replaced=True) or now.inputs != then.inputs:
                     raise
             return latest
-
-    def _refuse_missing(self, fragments: Sequence[FragmentColumns]) -> None:
-        names = [part.staged.name for part in fragments]
-        missing = missing_data_files(self.staging.uri, self.staging.storage_options, names)
-        if missing:
-            raise CommitConflictError(
-                f"{len(missing)} of {len(names)} written files are not there any more, as after a cleanup beside the "
-                f"write - at {self.staging.uri}, {missing[0]} - nothing was committed; write again",
-                uri=self.staging.uri,
-                fragments=[part.fragment_id for part in fragments if part.staged.name in missing],
-            )
 
 
 def _fragments_of(snapshot: DatasetRef) -> frozenset[int]:

@@ -36,13 +36,7 @@ _WRITTEN_ROWS = 1 << 15
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One sorted file of rows. Picklable.
-
-    Attributes:
-        path: Its path, relative to the table.
-        rows: How many rows it has.
-        bytes: Size of its rows in Arrow.
-    """
+    """One sorted file of rows, by its path relative to the table, and its size in Arrow."""
 
     path: str
     rows: int
@@ -50,7 +44,7 @@ class Run:
 
 
 class RunWriter:
-    """Sorts rows into runs. Belongs to one task; holds at most :data:`RUN_BYTES` and a sorted copy."""
+    """Sorts rows into runs, for one task; holds at most :data:`RUN_BYTES` and a sorted copy."""
 
     def __init__(
         self, attempt: Attempt, rows: SnapshotRows, schema: pa.Schema, rejected: Rejected, verifier: Verifier
@@ -67,7 +61,7 @@ class RunWriter:
         self._runs: list[Run] = []
 
     def append(self, addresses: Addresses, values: pa.RecordBatch) -> None:
-        """Adds rows in any order; whether the snapshot has them is looked at when they are sorted."""
+        """Adds rows in any order; whether the snapshot has them is seen when they are sorted."""
         self._addresses.append(addresses)
         self._values.append(values)
         self._bytes += values.nbytes + addresses.nbytes

@@ -28,7 +28,6 @@ class Covered:
     """A fragment whose rows a job covers, at some version.
 
     Attributes:
-        identity: What it was then.
         done: Whether the table has the job's values of its rows, so that they move along with them.
         committed: Name of the column file that the job has committed for it since, which is its
             target file then.
@@ -49,11 +48,9 @@ class Covered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Coverage:
-    """What a job covers at one version.
+    """What a job covers at one version: fragments by their ids.
 
     Attributes:
-        version: The version.
-        covered: The fragments that it covers, by id.
         others: Ids of the other fragments.
         new: Those of the others with rows that were added since the version before.
     """

@@ -45,11 +45,7 @@ def refuse_other_columns(
 
 
 def refuse_renamed(change: ColumnsToCommit, head: Head, uri: str) -> None:
-    """Refuses values of a column that has another name by now: Lance finds columns by name.
-
-    Raises:
-        CommitConflictError: It has.
-    """
+    """Raises a conflict for a column that has another name by now: Lance finds columns by name."""
     now = {column.id: column.name for column in head.fields}
     for column in change.targets:
         name = now.get(column.id, column.name)
@@ -62,11 +58,7 @@ def refuse_renamed(change: ColumnsToCommit, head: Head, uri: str) -> None:
 
 
 def refuse_overwritten(change: ColumnsToCommit, head: Head, changes: Sequence[Change], uri: str) -> None:
-    """Refuses values of which no fragment is there any more, where an overwrite is why.
-
-    Raises:
-        CommitImpossibleError: It is.
-    """
+    """Refuses values of which no fragment is there any more, where an overwrite is why."""
     overwritten = [one for one in changes if one.operation == "Overwrite"]
     if overwritten:
         last = overwritten[-1]

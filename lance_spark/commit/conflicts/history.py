@@ -65,14 +65,12 @@ class Change:
     """The part of one event that judgements and lineage need: a job of days keeps thousands.
 
     Attributes:
-        version: Version that the event made.
-        operation: Name of its operation, or None where the version was cleaned up.
+        operation: Name of the operation, or None where the version was cleaned up.
         compacted: Fragments whose live rows a compaction moved to new fragments.
         made: What it made of them, by id.
         moved: Data files of the fragments that an append or an update made, which have no ids in
             its transaction.
         touched: Ids of the fragments that it took their rows from; without any, all rows are new.
-        restored: The version that was restored.
         undone: What the restore undid, oldest first; None for other operations, and where that is
             not known any more.
         schema: Columns after a Project (drop, rename) or a Merge (add, cast); None for other
@@ -182,9 +180,8 @@ def find_job(
 def named_files(dataset: lance.LanceDataset, names: Collection[str], *, after: int) -> frozenset[str]:
     """Returns those of the data files that the manifest of a kept version after `after` names."""
     wanted, found = frozenset(names), set[str]()
-    for version in sorted(
-        (kept["version"] for kept in dataset.version_refs() if kept["version"] > after), reverse=True
-    ):
+    later = [kept["version"] for kept in dataset.version_refs() if kept["version"] > after]
+    for version in sorted(later, reverse=True):
         at = dataset if version == dataset.version else dataset.checkout_version(version)
         for fragment in at.get_fragments():
             metadata = fragment.metadata

@@ -50,8 +50,6 @@ class FragmentIdentity:
     """The part of one fragment that a result depends on.
 
     Attributes:
-        physical_rows: Its physical rows, deleted ones included.
-        deleted_rows: How many of them were deleted.
         files: Names of all of its data files: one of them in common tells that a fragment of the
             same id is the same one.
         inputs: Paths of the data files and overlays that hold input fields, in manifest order, each

@@ -190,10 +190,9 @@ class Lineage:
         if self.complete:
             return False
         if self._there_before is None:
-            there = self._at(self._after)
-            self._there_before = (
-                frozenset() if there is None else frozenset(f.fragment_id for f in there.get_fragments())
-            )
+            older = self._at(self._after)
+            fragments = [] if older is None else older.get_fragments()
+            self._there_before = frozenset(fragment.fragment_id for fragment in fragments)
         return fragment_id not in self._there_before
 
     def _live_offsets(self, old: FragmentMetadata, version: int) -> npt.NDArray[np.int64] | None:
@@ -204,7 +203,7 @@ class Lineage:
         fragment = None if before is None else before.get_fragment(old.id)
         if fragment is None or _deletions(fragment.metadata) != _deletions(old):
             logger.warning(
-                "version %s of %s is gone, which knows the deleted rows of fragment %s: rows cannot be followed through it",
+                "version %s of %s is gone, which knows the deleted rows of fragment %s: rows cannot be followed there",
                 version - 1, self._dataset.uri, old.id,
             )  # fmt: skip
             return None
