@@ -78,7 +78,7 @@ def _commit_rows_once(
         _refuse_changed_fields(head, change, ref.uri)
         operation = LanceOperation.Append(fragments)
     outcome = attempt_commit(
-        # Read version 0 creates: pylance refuses it where a table came first.
+        # Read version 0 creates: pylance refuses it where a table came first, and overwrites none.
         ref.uri if head is None else head,
         operation,
         read_version=0 if head is None else head.version,
@@ -102,11 +102,10 @@ def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: 
     Raises:
         CommitConflictError: They are not; or a column may not hold NULL any more.
     """
-    fields = change.fields
     used = {field for fragment in change.fragments for file in fragment.files for field in file.fields}
     now = {(field.id, field.name, field.type): field for field in field_identities(head.lance_schema)}
-    changed = [f.name for f in fields if not used.isdisjoint(f.ids) and (f.id, f.name, f.type) not in now]
-    nullable = {f.id for f in fields if f.nullable or used.isdisjoint(f.ids)}
+    changed = [f.name for f in change.fields if not used.isdisjoint(f.ids) and (f.id, f.name, f.type) not in now]
+    nullable = {f.id for f in change.fields if f.nullable or used.isdisjoint(f.ids)}
     # A column that is read as NULL in these rows, or may be: with one NULL in a column that holds
     # none, no row can be read any more.
     changed += [f.name for f in now.values() if not f.nullable and (f.id in nullable or used.isdisjoint(f.ids))]

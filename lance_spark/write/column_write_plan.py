@@ -95,12 +95,8 @@ def plan_column_write(
     new_columns = _new_columns(added, options)
     fields = [dataset.schema.field(name) if name in existing else new_columns.field(name) for name in named]
     for field in filter(is_blob, fields):
-        raise UnsupportedTypeError(
-            field.name,
-            "blob",
-            reason="a backfill cannot write blobs",
-            hint="write binary, or rewrite the table with mode('overwrite')",
-        )
+        hint = "write binary, or rewrite the table with mode('overwrite')"
+        raise UnsupportedTypeError(field.name, "blob", reason="a backfill cannot write blobs", hint=hint)
     if new_columns.names:
         # Refuses what the table's file format cannot hold.
         FileLayout.of_new_table(new_columns, dataset.data_storage_version)
@@ -165,11 +161,7 @@ def _refuse_lacking_fields(given: DataType, has: pa.DataType, path: str) -> None
 
 
 def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None, planned: Sequence[str]) -> DatasetRef:
-    """Finds out which table and version the addresses are of.
-
-    Raises:
-        SnapshotError: It is not known, not this table, or there are several.
-    """
+    """Returns the table at the version that the addresses are of; an error where it is unknown."""
     reads = sorted(set(planned))
     if len(reads) > 1:
         raise SnapshotError(
@@ -243,12 +235,8 @@ def _open(snapshot: DatasetRef) -> lance.LanceDataset:
             f"the table was made anew - at {snapshot.uri} - read the table again"
         ) from error
     if dataset.data_storage_version in ("0.1", "legacy"):
-        raise UnsupportedTypeError(
-            "*",
-            "file format 0.1",
-            reason="its files cannot be filled column by column",
-            hint="write the table anew with format 2.1",
-        )
+        why = "its files cannot be filled column by column"
+        raise UnsupportedTypeError("*", "file format 0.1", reason=why, hint="write the table anew with format 2.1")
     return dataset
 
 
