@@ -1,7 +1,4 @@
-"""The driver of one backfill, from its start to its end.
-
-One thread runs it. :class:`~lance_spark.jobs.handle.Job` is what others hold of it.
-"""
+"""The driver of one backfill; others hold a :class:`~lance_spark.jobs.handle.Job` of it."""
 
 from __future__ import annotations
 

@@ -81,10 +81,8 @@ class FollowUps:
         try:
             latest = replace(spec.snapshot, version=None, incarnation=None).pin(None)
         except TableNotFoundError as error:
-            raise CommitImpossibleError(
-                f"the table was deleted while the job ran - at {spec.snapshot.uri} - nothing more is committed",
-                uri=spec.snapshot.uri,
-            ) from error
+            reason = f"the table was deleted while the job ran - at {spec.snapshot.uri} - nothing more is committed"
+            raise CommitImpossibleError(reason, uri=spec.snapshot.uri) from error
         dataset = latest.open()
         self._history.look(dataset, self._versions[-1])
         lineage = self._history.lineage(dataset, self._coverage.version)
@@ -181,8 +179,6 @@ class FollowUps:
         self, reason: str, versions: Sequence[int], dataset: lance.LanceDataset, advice: str
     ) -> CommitImpossibleError:
         uri = self._first.spec.snapshot.uri
-        return CommitImpossibleError(
-            f"{reason}{moments_of(dataset, versions)} - at {uri}, version {dataset.version}, read at version "
-            f"{self._versions[-1]} - nothing more is committed; {advice}",
-            uri=uri,
-        )
+        where = f"at {uri}, version {dataset.version}, read at version {self._versions[-1]}"
+        text = f"{reason}{moments_of(dataset, versions)} - {where} - nothing more is committed; {advice}"
+        return CommitImpossibleError(text, uri=uri)

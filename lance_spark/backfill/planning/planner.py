@@ -234,8 +234,8 @@ def _bases(
 
 def bases_of_records(records: Records, spec: BackfillSpec) -> tuple[int, ...]:
     """Returns versions at which rows had inputs that the values of a column were computed from."""
-    known = {record.table_version for record in records if record.key == spec.key.digest}
-    return _few_before(known, spec.snapshot.version or 0)
+    ours = {record.table_version for record in records if record.key == spec.key.digest}
+    return _few_before(ours, spec.snapshot.version or 0)
 
 
 def few_versions(newest_first: Sequence[int]) -> tuple[int, ...]:
