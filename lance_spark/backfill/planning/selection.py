@@ -141,6 +141,6 @@ def _refuse_addresses(spec: BackfillSpec, dataset: lance.LanceDataset, fragment_
     """Refuses a filter that names addresses, or ids that are addresses, of another version."""
     name = ROW_ADDRESS if dataset.has_stable_row_ids else f"{ROW_ADDRESS}|{ROW_ID}"
     if re.search(rf"\b({name})\b", spec.where or ""):
-        problem = f"rows may have moved to fragment {fragment_id} while the job ran, where their addresses are others"
+        problem = f"its rows may have moved to fragment {fragment_id} while the job ran: their addresses are others"
         hint = "run the backfill again with the latest addresses; get_failed_row_addresses returns them"
         raise FilterError(spec.where or "", problem, uri=dataset.uri, hint=hint)
