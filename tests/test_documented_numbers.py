@@ -38,7 +38,7 @@ SAID = {
         f"at most one large fragment and {plan.MAX_TASK_BYTES >> 20} MiB",
         f"after {history._DEAD_AFTER_S:g} seconds without a sign of life",
         f"| `refresh_status_secs` | {request.DEFAULT_REFRESH_S:g} |",
-        f"the UDF's, else {request.DEFAULT_CHECKPOINT_ROWS:,}, 1",
+        f"the UDF's, else {batch_size.DEFAULT_CHECKPOINT_ROWS:,}, 1",
     ],
     "errors.md": [
         f"the first {failures._FULL_TRACES} failures of a range, {failures._TRACE_CHARS:,} characters",

@@ -13,7 +13,6 @@ from lance_spark.backfill.task.messages import OnStale
 from lance_spark.errors import OptionError
 from lance_spark.rows.input_reader import BlobReadStrategy
 
-DEFAULT_CHECKPOINT_ROWS = 10240
 WHOLE_FRAGMENT_ROWS = 1 << 32
 """More rows than any fragment has: what `batch_size=0` of the specification means."""
 
@@ -29,7 +28,6 @@ _JOB_ID_CHARS = 50
 ADMISSION_CHECK = "LANCE_SPARK_ADMISSION__CHECK"
 ADMISSION_STRICT = "LANCE_SPARK_ADMISSION__STRICT"
 BLOB_BUFFER = "LANCE_SPARK_RANGE_BLOB_READ_BUFFER_SIZE"
-
 
 _LEAST = {
     "concurrency": 1,
@@ -94,30 +92,24 @@ class BackfillRequest:
                 raise OptionError(name, repr(value), f"a whole number, {least} or more")
         if self.commit_timeout is not None:
             _check_seconds("commit_timeout", self.commit_timeout.total_seconds(), "above 0")
-        _check_seconds(
-            "batch_checkpoint_flush_interval_seconds", self.batch_checkpoint_flush_interval_seconds, "0 or more"
-        )
+        flush_s = self.batch_checkpoint_flush_interval_seconds
+        _check_seconds("batch_checkpoint_flush_interval_seconds", flush_s, "0 or more")
         _check_seconds("refresh_status_secs", self.refresh_status_secs, "above 0")
         if self.on_stale not in get_args(OnStale):
             raise OptionError("on_stale", repr(self.on_stale), "recompute or null")
         if self.blob_read_strategy not in get_args(BlobReadStrategy):
             raise OptionError("blob_read_strategy", str(self.blob_read_strategy), "auto, legacy or range")
         if self.where is not None and (not isinstance(self.where, str) or not self.where.strip()):
-            raise OptionError(
-                "where",
-                repr(self.where),
-                "a filter in Lance SQL, such as lang = 'en'; None selects rows without a value",
-            )
+            accepted = "a filter in Lance SQL, such as lang = 'en'; None selects rows without a value"
+            raise OptionError("where", repr(self.where), accepted)
         job_id = self.job_id
         if job_id is not None and not (isinstance(job_id, str) and 0 < len(job_id.strip()) <= _JOB_ID_CHARS):
-            raise OptionError(
-                "job_id", repr(job_id), f"a text that identifies the job, of at most {_JOB_ID_CHARS} characters"
-            )
+            accepted = f"a text that identifies the job, of at most {_JOB_ID_CHARS} characters"
+            raise OptionError("job_id", repr(job_id), accepted)
         low, high = self.min_checkpoint_size, self.max_checkpoint_size
         if low is not None and high is not None and low > high:
-            raise OptionError(
-                "min_checkpoint_size", str(low), f"at most max_checkpoint_size, {high}", problem="is too large"
-            )
+            accepted = f"at most max_checkpoint_size, {high}"
+            raise OptionError("min_checkpoint_size", str(low), accepted, problem="is too large")
 
 
 def columns_of(columns: str | Sequence[str]) -> tuple[str, ...]:
@@ -138,13 +130,12 @@ def request_of(parameters: Mapping[str, Any]) -> BackfillRequest:
     Raises:
         OptionError: A parameter or an environment variable is not valid.
     """
-    if parameters["task_shuffle_diversity"] is not None:
-        raise OptionError(
-            "task_shuffle_diversity",
-            str(parameters["task_shuffle_diversity"]),
-            "nothing: it mixes fragments among actors of another engine; on Spark any free slot takes the next range",
-            problem="has no meaning on Spark",
+    diversity = parameters["task_shuffle_diversity"]
+    if diversity is not None:
+        accepted = (
+            "nothing: it mixes fragments among actors of another engine; on Spark any free slot takes the next range"
         )
+        raise OptionError("task_shuffle_diversity", str(diversity), accepted, problem="has no meaning on Spark")
     values = {name.removeprefix("_"): value for name, value in parameters.items()}
     values |= {
         "columns": columns_of(values["columns"]),
@@ -164,12 +155,8 @@ def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int
     if batch_size is None:
         return checkpoint_size
     if checkpoint_size is not None:
-        raise OptionError(
-            "batch_size",
-            str(batch_size),
-            "checkpoint_size alone",
-            problem="is the old name of checkpoint_size, given too",
-        )
+        problem = "is the old name of checkpoint_size, given too"
+        raise OptionError("batch_size", str(batch_size), "checkpoint_size alone", problem=problem)
     warnings.warn("batch_size is deprecated, say checkpoint_size", DeprecationWarning, stacklevel=4)
     return WHOLE_FRAGMENT_ROWS if batch_size == 0 and not isinstance(batch_size, bool) else batch_size
 

@@ -45,20 +45,14 @@ class CheckpointUpkeep:
                 list(pool.map(self._drop_covered, [outcome for outcome in outcomes if outcome.checkpoints]))
         except OSError as error:
             # The values are in the table; that they are elsewhere too must not make the job fail.
-            _LOG.warning(
-                "checkpoints of committed fragments of %s could not be deleted: %s", self._spec.snapshot.uri, error
-            )
+            _LOG.warning("checkpoints of committed rows of %s are not deleted: %s", self._spec.snapshot.uri, error)
 
-    def at_end(self, *, done: bool, files_can_serve: bool, committed: Collection[str], staged: Sequence[str]) -> None:
+    def at_end(self, committed: Collection[str], staged: Sequence[str], *, done: bool, files_can_serve: bool) -> None:
         """Removes the job's checkpoints and files that neither a version nor a later run needs.
 
-        Args:
-            done: Whether all is computed and committed: then no checkpoint of the job can serve
-                any more.
-            files_can_serve: Whether files that were finished and not committed can serve a later
-                run; not where the column is gone.
-            committed: Names of the files that versions name.
-            staged: Names of files that the commits have staged.
+        After a job that is `done` no checkpoint of it can serve. `files_can_serve` says whether
+        files that were finished and not committed can; not where the column is gone. `committed`
+        are the files that versions name, `staged` those that the commits have staged.
         """
         own = [entry for entry in self._all_entries() if entry.job_id == self._spec.job_id]
         kept = [] if done else [entry for entry in own if entry.kind == "values" or files_can_serve]

@@ -30,15 +30,12 @@ _DONE = (FragmentStatus.COMMITTED, FragmentStatus.NOTHING_TO_DO)
 
 @dataclass(slots=True, kw_only=True)
 class FragmentState:
-    """One fragment of the version that a round reads.
+    """One fragment of the version that a round reads; counts and rows are those of this round.
 
     Attributes:
-        status: How it stands.
-        reason: Why it is in conflict, or failed.
         file: Name of the column file that was committed.
-        counts: What its ranges have counted in this round.
-        answered: First rows of the ranges that have answered in this round.
-        selected: Rows that ranges have selected in this round; where the fragment has several.
+        answered: First rows of the ranges that have answered.
+        selected: Rows that ranges have selected; where the fragment has several.
         failed: Those of them that failed.
     """
 
@@ -62,10 +59,8 @@ class FragmentStates:
     Written by the job's thread; sums may be read by any.
 
     Attributes:
-        counts: Sums of rows.
         calls: Rows for which the UDF was called and returned, whatever became of them.
-        retries: Calls that were tried again.
-        seconds: Seconds of the tasks, by stage.
+        seconds: Of the tasks, by stage.
         sources: Identities of the inputs that were read.
         inherited: Fragments of this round without anything to do, of which more is known than their
             records say.

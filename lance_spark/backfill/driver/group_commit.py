@@ -34,18 +34,13 @@ class JobCommits:
     """The commits of a job over its rounds: what they share, and what they did so far.
 
     Attributes:
-        states: The states of its fragments.
         untouched: Stages files beside those of the tasks: of NULLs, and of the old values where a
             commit is taken back.
-        upkeep: Removes checkpoints of committed rows.
-        policy: How long a commit is tried.
         versions: The versions that commits made, in order.
-        retries: How often they were tried again.
         files: Names of the files that versions name.
         landed: Fragments whose values were committed, right or not.
-        groups: Commits so far.
+        groups: Number of commits.
         history: What they have read of the table's history.
-        seconds: Time of the commits.
     """
 
     states: FragmentStates
@@ -87,15 +82,15 @@ class GroupCommits:
             return
         began = time.monotonic()
         try:
-            group = self._without_missing(outcomes)
-            if group:
+            if group := self._without_missing(outcomes):
                 self._commit_and_note(group)
         finally:
             self._job.seconds += time.monotonic() - began
 
     def _commit_and_note(self, group: Sequence[RangeOutcome]) -> None:
+        definition, when = self._prepared.definition, "while the job ran"
         self._job.groups += 1
-        self._refuse_other_udf()
+        definition.refuse_other(self._spec.snapshot, when)
         try:
             outcome = self._commit(group)
         except CommitConflictError as error:
@@ -103,7 +98,7 @@ class GroupCommits:
             self._job.states.conflicts(dict.fromkeys((one.fragment_id for one in group), str(error)))
             return
         self._note(group, outcome)
-        self._refuse_other_udf()
+        definition.refuse_other(self._spec.snapshot, when)
 
     def record_inherited(self, outcomes: Sequence[RangeOutcome]) -> None:
         """Records of compacted fragments what the records of the old ones say."""
@@ -114,22 +109,15 @@ class GroupCommits:
                 found.append((outcome, files[0].partition(":")[0]))
         self._record(found, self._spec.snapshot.version or 0)
 
-    def _refuse_other_udf(self) -> None:
-        self._prepared.definition.refuse_other(self._spec.snapshot, "while the job ran")
-
     def _without_missing(self, outcomes: Sequence[RangeOutcome]) -> list[RangeOutcome]:
         """Leaves out fragments whose files a cleanup beside the job has deleted."""
         uri, options = self._spec.snapshot.uri, self._spec.snapshot.storage_options
-        missing = set(missing_data_files(uri, options, [outcome.file or "" for outcome in outcomes]))
-        self._job.states.conflicts(
-            {
-                outcome.fragment_id: "its column file is not there any more, as after a cleanup beside the job - "
-                f"{outcome.file} - run the backfill again"
-                for outcome in outcomes
-                if outcome.file in missing
-            }
+        missing = set(missing_data_files(uri, options, [one.file or "" for one in outcomes]))
+        reason = (
+            "its column file is not there any more, as after a cleanup beside the job - %s - run the backfill again"
         )
-        return [outcome for outcome in outcomes if outcome.file not in missing]
+        self._job.states.conflicts({one.fragment_id: reason % one.file for one in outcomes if one.file in missing})
+        return [one for one in outcomes if one.file not in missing]
 
     def _fragment(self, fragment_id: int) -> FragmentMetadata:
         fragment = self._prepared.dataset.get_fragment(fragment_id)

@@ -1,7 +1,4 @@
-"""The driver of one backfill, from its start to its end.
-
-One thread runs it. :class:`~lance_spark.jobs.handle.Job` is what others hold of it.
-"""
+"""The driver of one backfill; others hold a :class:`~lance_spark.jobs.handle.Job` of it."""
 
 from __future__ import annotations
 
@@ -115,7 +112,7 @@ class BackfillJob:
         self._stale = count_stale(self._prepared, but_selected=True)
         if not work:
             result = self._result("DONE")
-            self._save(result, None)
+            self._save(result)
             return result
         when = f"since version {spec.snapshot.version}, which the job is to read"
         self._prepared.definition.refuse_other(spec.snapshot, when)
@@ -127,7 +124,7 @@ class BackfillJob:
         tag: str | None = None
         spec.staging.open_job()
         try:
-            self._save(self._result("RUNNING"), None)
+            self._save(self._result("RUNNING"))
             remove_expired(self._prepared.dataset)
             if self._prepared.request.protect_snapshot:
                 tag = protect(spec.snapshot, spec.staging.job_id)
@@ -193,10 +190,8 @@ class BackfillJob:
         self._states.begin_round([plan.fragment_id for plan in prepared.plans])
         tasks = plan_tasks(prepared.plans, prepared.task_rows(self._spark))
         work = {one.fragment_id: one for task in tasks for one in task.work}
-        description = (
-            f"lance-spark: backfill of {', '.join(prepared.columns)} in {self._table_name}, fragments {min(work)} to "
-            f"{max(work)}"
-        )
+        columns = ", ".join(prepared.columns)
+        description = f"lance-spark: backfill of {columns} in {self._table_name}, fragments {min(work)} to {max(work)}"
         limit = prepared.concurrency(self._spark)
         scheduler = self._scheduler = Scheduler(self._spark, spec, limit=limit, description=description)
         if self._cancelled.is_set():
@@ -290,11 +285,9 @@ class BackfillJob:
             parts.insert(0, "the job was cancelled")
         if crashed:
             parts.append(f"{counted(crashed, 'row')} killed the process that ran the UDF")
-        for fragment, reason in sorted(failed.items())[:_SHOWN_FAILURES]:
-            parts.append(f"fragment {fragment}: {reason}")
-        more = len(failed) - _SHOWN_FAILURES
-        if more > 0:
-            parts.append(f"and {counted(more, 'more fragment')}")
+        parts += [f"fragment {fragment}: {reason}" for fragment, reason in sorted(failed.items())[:_SHOWN_FAILURES]]
+        if len(failed) > _SHOWN_FAILURES:
+            parts.append(f"and {counted(len(failed) - _SHOWN_FAILURES, 'more fragment')}")
         return (
             f"the backfill is incomplete: {'; '.join(parts)} - {self._where()} - "
             f"get_errors({self._prepared.spec.job_id!r}) has every error; what was computed is kept, so run it again "
@@ -306,12 +299,8 @@ class BackfillJob:
         spec, commits = self._prepared.spec, self._commits
         self._progress.close(status)
         try:
-            commits.upkeep.at_end(
-                done=status == "DONE",
-                files_can_serve=files_can_serve,
-                committed=commits.files,
-                staged=commits.untouched.names,
-            )
+            staged = commits.untouched.names
+            commits.upkeep.at_end(commits.files, staged, done=status == "DONE", files_can_serve=files_can_serve)
         except (OSError, LanceSparkError) as error:
             _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
         result = self._result(status)
@@ -325,7 +314,7 @@ class BackfillJob:
         self._save(result, message)
         self._try(lambda: self._history.clear(spec.staging.job_id))
 
-    def _save(self, result: BackfillJobResult, message: str | None) -> None:
+    def _save(self, result: BackfillJobResult, message: str | None = None) -> None:
         """Notes in the history how the job stands; only at its start that has to succeed."""
         if not self._prepared.request.enable_job_tracker_saves:
             return

@@ -1,11 +1,10 @@
 """Follow-up rounds of a job: what concurrent commits did to its rows, and what is to be done.
 
-Runs on the driver. A job reads one version. When its tasks have ended, the latest version is looked at: rows that the
-job covers may be in other fragments, and inputs or values may have been rewritten. Then an ordinary
-round follows at the latest version: it selects, in the fragments that changed, the rows without a
-value and the job's own rows whose inputs differ, finds the values that are still right, and
-computes the others. The job ends when a version has nothing of that kind; so it does in the first
-place where no concurrent commit interfered.
+Runs on the driver. When the tasks of a round have ended, the latest version is looked at: rows that
+the job covers may be in other fragments, and inputs or values may have been rewritten. Then an
+ordinary round follows there: it selects, in the fragments that changed, the rows without a value
+and the job's own rows whose inputs differ, finds the values that are still right, and computes the
+others. The job ends when a version has nothing of that kind.
 """
 
 from __future__ import annotations
@@ -39,8 +38,8 @@ class FollowUps:
 
     Attributes:
         open: Fragments that were not right at the last look.
-        new_rows: Rows that were added since the job's snapshot, as far as the last look knows:
-            appended ones, and those by which the table has grown.
+        new_rows: Rows added since the job's snapshot, at the last look: the appended ones, or those
+            by which the table has grown, whichever are more.
         rows_gone: Rows by which the table has shrunk since, added ones apart.
     """
 
@@ -71,24 +70,19 @@ class FollowUps:
     ) -> Prepared | None:
         """Looks at the latest version, and returns what is to be done there; None where nothing is.
 
-        Args:
-            done: Fragments, as they were numbered at the last look, of which the table has all
-                values, with the files committed.
-            landed: Fragments of which the job has committed values, in whatever round.
-            failed: Fragments that failed for a reason that another version does not change.
+        `done` are fragments, as they were numbered at the last look, of which the table has all
+        values, with the files committed; of those that `landed` the job has committed values, in
+        whatever round.
 
         Raises:
             CommitImpossibleError: The table or the column is not there any more.
         """
         spec = self._first.spec
-        ref = replace(spec.snapshot, version=None, incarnation=None)
         try:
-            latest = ref.pin(None)
+            latest = replace(spec.snapshot, version=None, incarnation=None).pin(None)
         except TableNotFoundError as error:
-            raise CommitImpossibleError(
-                f"the table was deleted while the job ran - at {spec.snapshot.uri} - nothing more is committed",
-                uri=spec.snapshot.uri,
-            ) from error
+            reason = f"the table was deleted while the job ran - at {spec.snapshot.uri} - nothing more is committed"
+            raise CommitImpossibleError(reason, uri=spec.snapshot.uri) from error
         dataset = latest.open()
         self._history.look(dataset, self._versions[-1])
         lineage = self._history.lineage(dataset, self._coverage.version)
@@ -97,8 +91,7 @@ class FollowUps:
         columns = field_identities(dataset.lance_schema)
         inputs = self._inputs_among(columns)
         input_ids = [number for column in inputs for number in column.ids]
-        look = self._coverage.look(dataset.version, fragments, lineage, input_ids, spec.target_ids)
-        self._coverage = look
+        look = self._coverage = self._coverage.look(dataset.version, fragments, lineage, input_ids, spec.target_ids)
         self._count_rows(fragments, frozenset(look.new))
         self.open = tuple(fragment for fragment in look.open if fragment not in failed)
         if not self.open:
@@ -111,18 +104,12 @@ class FollowUps:
             finished=self._covered.intersection({*done, *landed}),
             committed=self._covered.intersection(landed),
             unchanged=frozenset(
-                number
-                for number, covered in look.covered.items()
-                if covered.identity.inputs == self._first_inputs.get(number)
+                number for number, one in look.covered.items() if one.identity.inputs == self._first_inputs.get(number)
             ),
             on_stale=self._first.request.on_stale,
         )
-        _LOG.info(
-            "fragments %s of %s are looked at again at version %d: concurrent commits moved or changed rows",
-            list(self.open[:10]),
-            spec.snapshot.uri,
-            dataset.version,
-        )
+        again = "fragments %s of %s are looked at again at version %d: concurrent commits moved or changed rows"
+        _LOG.info(again, list(self.open[:10]), spec.snapshot.uri, dataset.version)
         return self._prepare(latest, inputs, targets, follow_up)
 
     def _count_rows(self, fragments: Sequence[FragmentMetadata], new: frozenset[int]) -> None:
@@ -192,8 +179,6 @@ class FollowUps:
         self, reason: str, versions: Sequence[int], dataset: lance.LanceDataset, advice: str
     ) -> CommitImpossibleError:
         uri = self._first.spec.snapshot.uri
-        return CommitImpossibleError(
-            f"{reason}{moments_of(dataset, versions)} - at {uri}, version {dataset.version}, read at version "
-            f"{self._versions[-1]} - nothing more is committed; {advice}",
-            uri=uri,
-        )
+        where = f"at {uri}, version {dataset.version}, read at version {self._versions[-1]}"
+        text = f"{reason}{moments_of(dataset, versions)} - {where} - nothing more is committed; {advice}"
+        return CommitImpossibleError(text, uri=uri)

@@ -87,9 +87,8 @@ class Scheduler:
         self._limit = None if limit is not None and slots is not None and slots <= limit else limit
         # Spark runs the tasks of one job before those of the next: what assembles a fragment must
         # not wait for hours of others.
-        self._most_tasks = (
-            _MOST_TASKS if slots is None else min(_MOST_TASKS, max(_TASKS_PER_SLOT * slots, _FEWEST_TASKS))
-        )
+        few_tasks = _MOST_TASKS if slots is None else max(_TASKS_PER_SLOT * slots, _FEWEST_TASKS)
+        self._most_tasks = min(_MOST_TASKS, few_tasks)
         self._stopped = threading.Event()
         self._queue: list[Task] = []
         self._attempts: dict[int, int] = {}
@@ -119,7 +118,7 @@ class Scheduler:
         nothing of the job runs any more.
         """
         self._queue = list(tasks)
-        self._attempts = dict.fromkeys((task.number for task in tasks), 0)
+        self._attempts = {task.number: 0 for task in tasks}
         running = self._running
         with ThreadPoolExecutor(_PARALLEL_JOBS, thread_name_prefix="lance-spark-job") as pool:
             try:
@@ -206,8 +205,7 @@ class Scheduler:
             if path in self._read:
                 continue
             self._read.add(path)
-            payload = self._objects.get(path)
-            if payload is not None:
+            if (payload := self._objects.get(path)) is not None:
                 outcomes += load_outcomes(payload)
                 # It is read once, and each listing of what is left takes longer.
                 with suppress(OSError):
@@ -248,10 +246,7 @@ def _rest(task: Task, answered: Collection[Key] = ()) -> Task:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TaskRunner:
-    """What Spark runs on executors: a row with a task's number becomes a row with its answer.
-
-    Pickled by reference.
-    """
+    """What Spark runs on executors: a row with a task's number becomes a row with its answer."""
 
     spec: BackfillSpec
     tasks: tuple[Task, ...]
@@ -274,8 +269,7 @@ class TaskRunner:
 
         def report() -> None:
             nonlocal reported
-            unreported = outcomes[reported:]
-            if unreported:
+            if unreported := outcomes[reported:]:
                 self._report(task, unreported)
                 reported += len(unreported)
 
@@ -293,8 +287,7 @@ class TaskRunner:
         return pa.RecordBatch.from_pylist([{"outcomes": dump_outcomes(outcomes)}], schema=_ANSWER)
 
     def _report(self, task: Task, outcomes: list[RangeOutcome]) -> None:
-        spec = self.spec
-        objects = objects_beside(spec.snapshot)
+        spec, objects = self.spec, objects_beside(self.spec.snapshot)
         path = f"{_reports_of(spec)}/{task.number}-{new_id()}"
         try:
             objects.put(path, dump_outcomes(outcomes))

@@ -10,13 +10,9 @@ from pyspark.errors import PythonException
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkFailure:
-    """The cause of a failed Spark job.
+    """The cause of a failed Spark job; `message` is one line, `trace` all that Spark says.
 
-    Attributes:
-        error_type: Name of the exception.
-        message: Its message, on one line.
-        trace: All that Spark says.
-        retryable: Whether the same tasks may succeed if they are submitted again.
+    `retryable` says whether the same tasks may succeed if they are submitted again.
     """
 
     error_type: str

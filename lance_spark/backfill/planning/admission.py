@@ -1,7 +1,4 @@
-"""Admission control: compares what a UDF asks for with what the cluster can ever give.
-
-Runs on the driver.
-"""
+"""Admission control of jobs. Runs on the driver."""
 
 from __future__ import annotations
 
@@ -32,14 +29,13 @@ def check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
     local = (spark.conf.get("spark.master", None) or "").startswith("local")
     cores = known_slots(spark) if local else float(spark.conf.get("spark.executor.cores", None) or 0) or None
     if udf.num_cpus and cores is not None and udf.num_cpus > cores:
-        problems.append(
-            f"{counted(udf.num_cpus, 'CPU')}, and {'this session' if local else 'an executor'} has {cores:g}"
-        )
-    memory = _machine_bytes() if local else _conf_bytes(spark.conf.get("spark.executor.memory", None))
+        where = "this session" if local else "an executor"
+        problems.append(f"{counted(udf.num_cpus, 'CPU')}, and {where} has {cores:g}")
+    executor = spark.conf.get("spark.executor.memory", None)
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if local else _conf_bytes(executor)
     if udf.memory and memory is not None and udf.memory > memory:
-        problems.append(
-            f"{counted(udf.memory, 'byte')} of memory, and {'this machine' if local else 'an executor'} has {memory}"
-        )
+        where = "this machine" if local else "an executor"
+        problems.append(f"{counted(udf.memory, 'byte')} of memory, and {where} has {memory}")
     if not problems:
         return
     asks = f"UDF {udf.name!r} asks for {'; and for '.join(problems)}"
@@ -47,10 +43,6 @@ def check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
     if strict:
         raise ResourcesUnavailableError(f"{asks} - no job was started - {advice}")
     warnings.warn(f"{asks} - the job runs all the same, and may fail - {advice}", UserWarning, stacklevel=4)
-
-
-def _machine_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _conf_bytes(text: str | None) -> int | None:

@@ -28,14 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
-    """What computes the target columns.
+    """What computes the target columns; key, inputs and outputs are those of the job's spec.
 
     Attributes:
         stored: What is stored with the columns; None where a UDF was passed instead.
         loaded: The UDF; None in a plan of a stored one, which is not loaded for that.
-        key: What the values depend on, but for the rows.
-        inputs: The input columns, in the order of the UDF's parameters.
-        outputs: Pairs of output field (empty for the whole value) and target column.
     """
 
     stored: Binding | None
@@ -54,17 +51,6 @@ class Definition:
         if self.loaded is None:
             raise StoredUdfError("a plan has no UDF to call - in prepare - prepare a job")
         return self.loaded
-
-    @property
-    def task_size(self) -> int | None:
-        """Rows per task that the UDF asks for, or None."""
-        known = self.loaded or self.stored
-        return None if known is None else known.task_size
-
-    @property
-    def is_redefined(self) -> bool:
-        """Whether the columns have had another UDF before."""
-        return self.stored is not None and self.stored.redefined > 0
 
     def refuse_other(self, snapshot: DatasetRef, when: str) -> None:
         """Ends a job whose column has got another UDF: its values would be out of date.
@@ -136,18 +122,14 @@ def _stored_binding(dataset: lance.LanceDataset, request: BackfillRequest) -> Bi
         )
     for column in request.columns:
         if column not in dataset.schema.names:
-            raise ColumnNotFoundError(
-                column,
-                dataset.uri,
-                hint=f"use add_columns to register it first; the columns are {', '.join(dataset.schema.names)}",
-            )
+            hint = f"use add_columns to register it first; the columns are {', '.join(dataset.schema.names)}"
+            raise ColumnNotFoundError(column, dataset.uri, hint=hint)
     binding = binding_of(dataset, first)
     group = {first} if binding is None else {column for _, column in binding.columns}
     if len(request.columns) > 1 and set(request.columns) != group:
         raise UnsupportedOperationError(
             f"columns {', '.join(map(repr, request.columns))} are not the columns of one UDF - in {dataset.uri} - call "
-            "backfill for each, or "
-            f"name one of the siblings {', '.join(map(repr, sorted(group)))}: all of them are filled together"
+            f"backfill for each, or name one of {', '.join(map(repr, sorted(group)))}: siblings are filled together"
         )
     if binding is None and request.udf is None:
         raise RegistrationError(

@@ -92,9 +92,7 @@ class BackfillPlan:
     def explain(self) -> str:
         """Returns the plan as text for people."""
         about = "" if self.exact else "at most "
-        rows = self.where
-        if rows is None:
-            rows = "without a value" + (" of this UDF" if self.udf_mismatch else "")
+        rows = self.where or f"without a value{' of this UDF' if self.udf_mismatch else ''}"
         rows_of = f"{about}{self.total_rows_pending:,} of {counted(self.total_rows, 'row')}"
         fragments_of = f"{self.fragments:,} of {counted(self.total_fragments, 'fragment')}"
         lines = [
@@ -106,15 +104,11 @@ class BackfillPlan:
             f"  tasks        {self.total_tasks:,}, about {self.input_bytes / (1 << 20):,.1f} MiB of input",
         ]
         if self.rows_stale:
-            lines.append(
-                f"  stale        {about}{counted(self.rows_stale, 'row')} with a value that is out of date; stale=True "
-                "selects them"
-            )
+            stale = about + counted(self.rows_stale, "row")
+            lines.append(f"  stale        {stale} with a value that is out of date; stale=True selects them")
         if self.rows_outside:
-            lines.append(
-                f"  outside      {about}{counted(self.rows_outside, 'row')} in fragments that num_frags and skip_frags "
-                "leave out"
-            )
+            outside = about + counted(self.rows_outside, "row")
+            lines.append(f"  outside      {outside} in fragments that num_frags and skip_frags leave out")
         if not self.stable_row_ids:
             lines.append(
                 "  note         the table has no stable row ids: where the history of a compaction was cleaned up, "
@@ -170,18 +164,17 @@ def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
     rows = 0
     for plan in work:
         fragment = prepared.dataset.get_fragment(plan.fragment_id)
-        source = "" if fragment is None else source_of(spec, fragment.metadata)
-        entries = prepared.entries.get(source, ())
-        if fragment is None or not entries:
+        if fragment is None:
             continue
+        source = source_of(spec, fragment.metadata)
         of_any_job = 0
-        for entry in entries:
+        for entry in prepared.entries.get(source, ()):
             body = store.read_reference(entry, spec.key, source) if entry.kind == "reference" else None
             count = entry.rows if body is None else len(RowSet.from_text(str(body["rows"]["computed"])))
-            if not spec.is_served_by(entry.job_id):
-                of_any_job += count
-            else:
+            if spec.is_served_by(entry.job_id):
                 rows += count
+            else:
+                of_any_job += count
         if of_any_job:
             within = RangeRows(spec, SnapshotRows(prepared.dataset), fragment, 0, plan.physical_rows)
             rows += min(of_any_job, len(within.selected(plan.done) & within.without_value() - plan.done.nulls))

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Container, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.backfill.planning.selection import has_values, matching_addresses, null_filter
+from lance_spark.backfill.planning.selection import has_values
 from lance_spark.backfill.reuse.computed_rows import Records
 from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, source_of
 from lance_spark.backfill.reuse.value_finder import ValueFinder
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, Task
 from lance_spark.read.sizes import measure
-from lance_spark.rows.row_addresses import SnapshotRows, fragments_of, offsets_of, runs_of
+from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 
 if TYPE_CHECKING:
@@ -44,13 +44,11 @@ class FragmentPlan:
     """What is known of one fragment.
 
     Attributes:
-        fragment_id: Its id.
         physical_rows: Its rows, deleted ones included.
-        live_rows: Its rows that are not deleted.
         done: What is known of rows that were computed before.
         pending: Rows to compute or to take from checkpoints; None where they were not counted.
         search: Whether there may be checkpoints.
-        input_bytes: Estimated bytes of its inputs on storage.
+        input_bytes: Of its inputs on storage, estimated.
     """
 
     fragment_id: int
@@ -76,15 +74,10 @@ def plan_fragments(
     window: slice = slice(None),
     only: Collection[int] | None = None,
 ) -> tuple[FragmentPlan, ...]:
-    """Looks at fragments, without reading rows.
+    """Looks at fragments, without reading rows: at those of a window, or at some `only`.
 
-    Args:
-        spec: The job.
-        dataset: The version that it reads.
-        records: What was computed before.
-        sources: Sources that there are checkpoints of.
-        window: The fragments, by position in ascending order of their ids.
-        only: Ids of the fragments to look at, or None.
+    `sources` are those that there are checkpoints of; the window is of positions in ascending order
+    of fragment ids.
     """
     inputs = [name for name in spec.input_names if name in dataset.schema.names]
     row_bytes = measure(dataset, inputs, None, blob_bytes=False, storage=spec.snapshot.storage_options).row_bytes
@@ -92,10 +85,9 @@ def plan_fragments(
     recorded = records.fragment_ids
     finder = ValueFinder(RoundContext(spec), SnapshotRows(dataset)) if spec.bases else None
     followed = 0
-    handles = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)[window]
     # From the end, dropping each: pylance's objects of one fragment take kilobytes once they are
     # looked at.
-    handles.reverse()
+    handles = sorted(dataset.get_fragments(), key=lambda fragment: fragment.fragment_id)[window][::-1]
     while handles:
         handle = handles.pop()
         if only is not None and handle.fragment_id not in only:
@@ -130,40 +122,8 @@ def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, skip: Ro
         return 0
     if spec.recomputes or not has_values(fragment, spec.target_ids):
         # Deleted rows may be among those that are done.
-        return live if not skip else live - len(skip) if fragment.num_deletions == 0 else None
+        return live - len(skip) if not skip or fragment.num_deletions == 0 else None
     return None
-
-
-def fragments_with_work(
-    spec: BackfillSpec, dataset: lance.LanceDataset, plans: Sequence[FragmentPlan], *, scan: bool | None
-) -> tuple[FragmentPlan, ...]:
-    """Returns the fragments with something to do, with their rows counted.
-
-    Args:
-        spec: The job.
-        dataset: The version that it reads.
-        plans: The fragments to look at.
-        scan: Whether to scan the columns of the filter in fragments of which the manifest and the
-            records do not tell; by default only if that is quick.
-
-    Raises:
-        FilterError: The filter fails on a value.
-        TableUnreadableError: A file is missing or damaged.
-    """
-    unknown = {plan.fragment_id: plan for plan in plans if plan.pending is None}
-    counts: dict[int, int] = {}
-    if unknown and (countable(unknown.values()) if scan is None else scan):
-        counts = dict.fromkeys(unknown, 0)
-        fragments = [fragment for fragment in dataset.get_fragments() if fragment.fragment_id in unknown]
-        text = spec.where or (None if spec.recomputes else null_filter([column for _, column in spec.outputs]))
-        for addresses in matching_addresses(dataset, fragments, text):
-            for fragment, first, end in runs_of(fragments_of(addresses)):
-                skip = unknown[fragment].done.skip
-                counts[fragment] += end - first
-                if skip:
-                    counts[fragment] -= len(skip & RowSet.of(offsets_of(addresses[first:end])))
-    plans = [replace(plan, pending=counts.get(plan.fragment_id, plan.pending)) for plan in plans]
-    return tuple(plan for plan in plans if plan.rows_to_do)
 
 
 def countable(plans: Collection[FragmentPlan]) -> bool:

@@ -13,11 +13,8 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_spark.backfill.planning.definition import Definition, definition_of
-from lance_spark.backfill.planning.fragment_plan import (
-    FragmentPlan,
-    fragments_with_work,
-    plan_fragments,
-)
+from lance_spark.backfill.planning.fragment_plan import FragmentPlan, countable, plan_fragments
+from lance_spark.backfill.planning.selection import matching_addresses, null_filter
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
 from lance_spark.backfill.reuse.round_context import source_of, store_of
@@ -28,6 +25,8 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.read.filtering import check_filter
+from lance_spark.rows.row_addresses import fragments_of, offsets_of, runs_of
+from lance_spark.rows.row_set import RowSet
 from lance_spark.session import known_slots
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.blobs import row_field
@@ -38,24 +37,13 @@ from udf_runtime.policies import CheckpointSizes, checkpoint_bounds
 if TYPE_CHECKING:
     import lance
 
-
 MOST_BASES = 8
 """Older versions in which rows are looked for."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A backfill of one version that is ready to run.
-
-    Attributes:
-        request: What was asked for.
-        definition: What computes the columns.
-        spec: What its tasks share.
-        dataset: The version.
-        records: What was computed before.
-        entries: Checkpoints of the key, by source.
-        plans: The fragments to look at.
-    """
+    """A backfill of one version that is ready to run; `entries` are its checkpoints, by source."""
 
     request: BackfillRequest
     definition: Definition
@@ -71,18 +59,40 @@ class Prepared:
         return tuple(column for _, column in self.spec.outputs)
 
     def work(self, *, scan: bool | None = None) -> tuple[FragmentPlan, ...]:
-        """Returns the fragments with something to do: see :func:`fragments_with_work`."""
-        return fragments_with_work(self.spec, self.dataset, self.plans, scan=scan)
+        """Returns the fragments with something to do, with their rows counted.
+
+        `scan` says whether to scan the columns of the filter in fragments of which the manifest and
+        the records do not tell; by default only if that is quick.
+
+        Raises:
+            FilterError: The filter fails on a value.
+            TableUnreadableError: A file is missing or damaged.
+        """
+        unknown = {plan.fragment_id: plan for plan in self.plans if plan.pending is None}
+        counts: dict[int, int] = {}
+        if unknown and (countable(unknown.values()) if scan is None else scan):
+            counts = dict.fromkeys(unknown, 0)
+            fragments = [fragment for fragment in self.dataset.get_fragments() if fragment.fragment_id in unknown]
+            text = self.spec.where or (None if self.spec.recomputes else null_filter(self.columns))
+            for addresses in matching_addresses(self.dataset, fragments, text):
+                for fragment, first, end in runs_of(fragments_of(addresses)):
+                    skip = unknown[fragment].done.skip
+                    counts[fragment] += end - first
+                    if skip:
+                        counts[fragment] -= len(skip & RowSet.of(offsets_of(addresses[first:end])))
+        plans = [replace(plan, pending=counts.get(plan.fragment_id, plan.pending)) for plan in self.plans]
+        return tuple(plan for plan in plans if plan.rows_to_do)
 
     def task_rows(self, spark: SparkSession | None) -> int:
         """Returns the rows of a task on a cluster; without one, on as many slots as may be used."""
-        request = self.request
+        request, udf = self.request, self.definition.loaded or self.definition.stored
         known = None if spark is None else known_slots(spark)
         slots = known or request.concurrency or os.cpu_count() or 1
         if request.concurrency is not None:
             slots = min(slots, request.concurrency)
+        asked = request.task_size or (udf and udf.task_size)
         # By default each slot gets two.
-        return request.task_size or self.definition.task_size or max(1, self.dataset.count_rows() // slots // 2)
+        return asked or max(1, self.dataset.count_rows() // slots // 2)
 
     def concurrency(self, spark: SparkSession) -> int | None:
         """Returns the most tasks at once, within the CPUs that the UDF wants."""
@@ -117,7 +127,7 @@ def prepare(ref: DatasetRef, request: BackfillRequest, *, checkpoints: str | Non
         check_filter(dataset, request.where, ref.uri, "descriptor")
     if not request.plan_only:
         refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
-    spec = _first_spec(ref, snapshot, dataset, request, definition, checkpoints)
+    spec = _first_spec(snapshot, dataset, request, definition, checkpoints)
     records = RecordStore(ref).load(spec.column)
     entries = store_of(spec).find_all(spec.key)
     spec = replace(
@@ -147,7 +157,6 @@ def targets_of(dataset: lance.LanceDataset, columns: Sequence[str]) -> Targets:
 
 
 def _first_spec(
-    ref: DatasetRef,
     snapshot: DatasetRef,
     dataset: lance.LanceDataset,
     request: BackfillRequest,
@@ -161,7 +170,7 @@ def _first_spec(
     job_id = request.job_id or uuid.uuid4().hex
     return BackfillSpec(
         snapshot=snapshot,
-        staging=Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id()),
+        staging=Staging(uri=snapshot.uri, storage_options=snapshot.storage_options, job_id=new_id()),
         job_id=job_id,
         udf=b"" if udf is None else udf.dumps(),
         key=definition.key,
@@ -171,7 +180,7 @@ def _first_spec(
         target_ids=tuple(number for column in columns for number in known[column].ids),
         column=first.token or f"{first.id}:{first.name}",
         where=request.where,
-        redefined=definition.is_redefined,
+        redefined=definition.stored is not None and definition.stored.redefined > 0,
         serving_jobs=frozenset({job_id}),
         checkpoints=checkpoints,
         bases=(),
@@ -209,9 +218,8 @@ def _bases(
     unknown = dataset.has_stable_row_ids and not records.fragment_ids.issuperset(now)
     sources = set(now.values())
     left = [entry for source, some in entries.items() if unknown or source not in sources for entry in some]
-    moved = [
-        record for record in records if record.key == spec.key.digest and now.get(record.fragment_id) != record.source
-    ]
+    ours = (record for record in records if record.key == spec.key.digest)
+    moved = [record for record in ours if now.get(record.fragment_id) != record.source]
     first = JobHistory(ref).first_versions() if left or moved else {}
     bases = {first.get(record.job_id, record.table_version) for record in moved}
     bases |= {first[entry.job_id] for entry in left if entry.job_id in first}
@@ -226,8 +234,8 @@ def _bases(
 
 def bases_of_records(records: Records, spec: BackfillSpec) -> tuple[int, ...]:
     """Returns versions at which rows had inputs that the values of a column were computed from."""
-    known = {record.table_version for record in records if record.key == spec.key.digest}
-    return _few_before(known, spec.snapshot.version or 0)
+    ours = {record.table_version for record in records if record.key == spec.key.digest}
+    return _few_before(ours, spec.snapshot.version or 0)
 
 
 def few_versions(newest_first: Sequence[int]) -> tuple[int, ...]:

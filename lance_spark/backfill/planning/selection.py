@@ -37,7 +37,7 @@ class RangeRows:
 
     @functools.cached_property
     def _mask(self) -> bytes | None:
-        """What restricts a scan to the range, if anything does; as costly as a scan of a narrow column."""
+        """What restricts a scan to the range, if anything does; costs a scan of a narrow column."""
         return range_mask(self._dataset, self.fragment, self._start, self._stop)
 
     @property
@@ -70,7 +70,7 @@ class RangeRows:
         unfinished = own.unfinished & self.live
         if self._spec.where is not None:
             if unfinished and own.have_moved:
-                refuse_addresses(self._spec, self._dataset, self.fragment.fragment_id)
+                _refuse_addresses(self._spec, self._dataset, self.fragment.fragment_id)
             if unfinished:
                 unfinished &= self.matching(self._spec.where)
             if unknown:
@@ -88,8 +88,7 @@ class RangeRows:
 
     def with_value(self) -> RowSet:
         """Returns the rows in which any of the target columns has a value."""
-        filled = " OR ".join(f"`{column}` IS NOT NULL" for _, column in self._spec.outputs)
-        return self.matching(filled)
+        return self.matching(" OR ".join(f"`{column}` IS NOT NULL" for _, column in self._spec.outputs))
 
     def matching(self, text: str) -> RowSet:
         """Returns the live rows that match a filter, as :func:`matching_addresses` finds them."""
@@ -138,14 +137,10 @@ def has_values(fragment: FragmentMetadata, target_ids: Sequence[int]) -> bool:
     return bool(files_of(fragment, target_ids))
 
 
-def refuse_addresses(spec: BackfillSpec, dataset: lance.LanceDataset, fragment_id: int) -> None:
+def _refuse_addresses(spec: BackfillSpec, dataset: lance.LanceDataset, fragment_id: int) -> None:
     """Refuses a filter that names addresses, or ids that are addresses, of another version."""
     name = ROW_ADDRESS if dataset.has_stable_row_ids else f"{ROW_ADDRESS}|{ROW_ID}"
     if re.search(rf"\b({name})\b", spec.where or ""):
-        raise FilterError(
-            spec.where or "",
-            f"rows that it names may have moved to fragment {fragment_id} while the job ran, where their addresses "
-            "are others",
-            uri=dataset.uri,
-            hint="run the backfill again with the latest addresses; get_failed_row_addresses returns them",
-        )
+        problem = f"its rows may have moved to fragment {fragment_id} while the job ran: their addresses are others"
+        hint = "run the backfill again with the latest addresses; get_failed_row_addresses returns them"
+        raise FilterError(spec.where or "", problem, uri=dataset.uri, hint=hint)

@@ -27,11 +27,8 @@ def count_stale(prepared: Prepared, *, but_selected: bool) -> int:
     """Returns how many rows of the window have a value that is out of date.
 
     Exact where the fragments concerned are few enough to be looked at (1,000 fragments, 20 M rows,
-    1 GiB of inputs); beyond that, rows that may be out of date count.
-
-    Args:
-        prepared: The backfill.
-        but_selected: Whether to leave out the rows that it selects.
+    1 GiB of inputs); beyond that, rows that may be out of date count. `but_selected` leaves out the
+    rows that the backfill selects.
 
     Raises:
         FilterError: The filter fails on a value.
