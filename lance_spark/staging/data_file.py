@@ -104,7 +104,9 @@ class StagedFile:
 
 def _move(source: str, target: str) -> None:
     for _ in range(_MOVES):
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
+        # The second error: the folder was there, and was gone when `makedirs` looked whether it is
+        # one.
+        with contextlib.suppress(FileNotFoundError, FileExistsError):
+            os.makedirs(os.path.dirname(target), exist_ok=True)
             return os.rename(source, target)
     return os.rename(source, target)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import decimal
+import os
 from pathlib import Path
 from typing import Any
 
@@ -326,3 +327,20 @@ def test_a_sink_whose_job_has_ended_leaves_no_file(
         write()
     assert [p for p in uri.rglob("*") if p.is_file()] == []
     assert scheme or not (uri / "_lance_spark").exists()
+
+
+def test_a_folder_that_goes_while_it_is_made_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another job that deletes the last file in it takes it away."""
+    staging = Staging(uri=str(tmp_path), storage_options=(), job_id=new_id())
+    staging.open_job()
+    file = staging.begin_attempt().open_data_file(pa.schema([("a", pa.int64())]), version="2.1")
+    real, errors = os.makedirs, [FileExistsError("data"), FileNotFoundError("data")]
+
+    def makedirs(folder: str, *args: Any, **more: Any) -> None:
+        if folder.endswith("/data") and errors:
+            raise errors.pop()
+        real(folder, *args, **more)
+
+    monkeypatch.setattr(os, "makedirs", makedirs)
+    assert file.close() == 0
+    assert (tmp_path / "data" / file.name).exists()
