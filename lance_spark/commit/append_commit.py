@@ -11,11 +11,11 @@ from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import properties_of, run_rounds
-from lance_spark.commit.conflicts.history import events_between
+from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.verify import take_back
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError
+from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError
 
 if TYPE_CHECKING:
     import lance
@@ -126,13 +126,21 @@ def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: 
 def _refuse_slipped(
     landed: lance.LanceDataset, change: RowsToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
 ) -> None:
-    """Takes rows out again that landed where columns had changed between look and commit."""
+    """Takes rows out again that landed where columns had changed between look and commit.
+
+    Raises:
+        CommitConflictError: They were taken out.
+        CommitOutcomeUnknownError: They are there, or may be: others have moved them.
+    """
     from lance import LanceOperation
 
     ours = {file.path for fragment in change.fragments for file in fragment.files}
 
+    def ids_in(dataset: lance.LanceDataset) -> list[int]:
+        return [f.fragment_id for f in dataset.get_fragments() if any(d.path in ours for d in f.metadata.files)]
+
     def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
-        ids = [f.fragment_id for f in head.get_fragments() if any(d.path in ours for d in f.metadata.files)]
+        ids = ids_in(head)
         undone = "rows of a commit that is undone"
         return LanceOperation.Delete(updated_fragments=[], deleted_fragment_ids=ids, predicate=undone) if ids else None
 
@@ -140,4 +148,17 @@ def _refuse_slipped(
         _refuse_changed_fields(landed, change, ref.uri)
     except CommitConflictError:
         take_back(ref, undo, job_id=job_id, since=landed.version, policy=policy)
+        _refuse_moved(ref, frozenset(ids_in(landed)), landed.version)
         raise
+
+
+def _refuse_moved(ref: DatasetRef, fragments: frozenset[int], since: int) -> None:
+    head = ref.open_latest()
+    for change in map(Change.of, events_between(head, since, head.version)):
+        took = () if change.touched is None else change.touched.tolist()
+        if change.operation is None or not fragments.isdisjoint(change.compacted.union(took if change.moved else ())):
+            raise CommitOutcomeUnknownError(
+                f"columns changed in the moment of the commit, and rows of it were moved before they could be taken "
+                f"back ({change.text}) - at {ref.uri} - delete these rows, or restore version {since - 1}",
+                uri=ref.uri,
+            )

@@ -12,9 +12,11 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType
 
+from lance_spark.commit import append_commit as append_commits
 from lance_spark.commit import column_commit as column_commits
 from lance_spark.commit.attempt import Landed, Unknown
-from lance_spark.errors import CommitConflictError, CommitImpossibleError
+from lance_spark.errors import CommitConflictError, CommitImpossibleError, CommitOutcomeUnknownError
+from tests.lance_spark.write.appends import batches, ids_in, plan, write
 from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
 
 ALL = {key: key * 10 for key in range(30)}
@@ -187,3 +189,27 @@ def test_a_table_that_is_deleted_in_the_moment_of_the_commit_is_said(
         CommitImpossibleError, match=r"table was deleted .* names files that are gone; delete _versions/"
     ):
         job.commit(message)
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_rows_of_a_dropped_column_are_taken_back_or_named(
+    moved: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = str(tmp_path / "rows.lance")
+    write(uri, 1, 2)
+    write(uri, 3, 4)
+    job = plan(uri)
+    message = job.write(batches(5, 6))
+    real = append_commits.attempt_commit
+
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        lance.dataset(uri).drop_columns(["s"])
+        outcome = real(*args, **kwargs)
+        if moved:
+            compact(uri)
+        return outcome
+
+    monkeypatch.setattr(append_commits, "attempt_commit", attempt)
+    with pytest.raises(CommitOutcomeUnknownError if moved else CommitConflictError, match="moved" if moved else "'s'"):
+        job.commit([message])
+    assert ids_in(uri) == [1, 2, 3, 4, *([5, 6] if moved else [])]
