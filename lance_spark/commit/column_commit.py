@@ -207,7 +207,7 @@ class _ColumnCommit:
 
     def _note(self, plan: Plan, result: CommitResult) -> CommitResult:
         self.first, self.result = self.first or plan, result
-        self.planner.landed = plan
+        self.planner.note(plan)
         self.parts.update(plan.parts)
         self.files.update(part.staged.name for part in plan.parts.values())
         return result

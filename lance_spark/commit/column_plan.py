@@ -71,6 +71,7 @@ class Planner:
         blanks: Names of the files of NULLs that it has added.
         rebased: What was rebased to the last version that was looked at.
         landed: The plan that was committed last.
+        counted: What was rebased in plans that were committed, by fragment.
     """
 
     job: Job
@@ -82,6 +83,7 @@ class Planner:
     blanks: set[str] = field(default_factory=set)
     rebased: Mapping[int, RebasedColumns] = field(default_factory=dict)
     landed: Plan | None = None
+    counted: dict[int, RebasedColumns] = field(default_factory=dict)
 
     @property
     def changes(self) -> list[Change]:
@@ -108,7 +110,7 @@ class Planner:
             CommitError: Something stands in the way, as
                 :func:`~lance_spark.commit.column_commit.commit_columns` says.
         """
-        change, changes, uri = self.job.change, self.changes, self.job.snapshot.uri
+        change, changes, uri = self._landed_change(), self.changes, self.job.snapshot.uri
         refuse_other_columns(change, head, changes, token=self.token, uri=uri)
         judge = fragment_judge(change, head, changes, self.blanks)
         # Once they are committed, their coverage says what became of them.
@@ -144,7 +146,7 @@ class Planner:
         fragments = [head.fragments[number] for number in head.fragments if number not in still]
         now = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
         if now.open:
-            refuse_renamed(self.job.change, head, self.job.snapshot.uri)
+            refuse_renamed(self._landed_change(), head, self.job.snapshot.uri)
         parts = {number: valid[number] for number in now.open if number in valid}
         # Where every fragment has all the rows that it had, none of them is elsewhere, whatever
         # happened to other fragments.
@@ -171,6 +173,19 @@ class Planner:
             new_rows=new_rows,
             coverage=replace(done, others=done.others | still),
         )
+
+    def note(self, plan: Plan) -> None:
+        """Takes note of a plan that was committed."""
+        self.landed = plan
+        self.counted.update(plan.rebased)
+
+    def _landed_change(self) -> ColumnsToCommit:
+        """Returns what is to be committed; a new column that was filled is known by its id."""
+        if self.landed is None:
+            return self.job.change
+        filled = {column.name: column for column in self.landed.head.fields}
+        targets = (filled.get(one.name, one) if one.id < 0 else one for one in self.job.change.targets)
+        return replace(self.job.change, targets=tuple(targets))
 
     def _coverage(self) -> Coverage:
         """Returns what the job covered when it last committed; before, at its snapshot."""
@@ -226,6 +241,10 @@ class Planner:
         carried = sum(one.carried for one in plan.rebased.values())
         nulled = sum(one.nulled for one in plan.rebased.values())
         if earlier is not None:
+            # Of a fragment that was rebased before, those rows were counted then.
+            before = [self.counted[number] for number in plan.rebased if number in self.counted]
+            carried -= sum(one.carried for one in before)
+            nulled -= sum(one.nulled for one in before)
             return replace(
                 earlier,
                 rows=earlier.rows - nulled,

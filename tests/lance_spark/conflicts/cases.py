@@ -412,7 +412,7 @@ WRITES: tuple[Case, ...] = (
     Case(rewrite_other,             ALWAYS,     BOTH,      done(carried=18, nulled=2, null=REWRITTEN), TWO_INPUTS),
     Case(backfill_another,          ALWAYS,     BOTH,      done()),
     Case(rename_target,             "before",   BOTH,      conflict("renamed to 'w'"), columns=EXISTING),
-    Case(rename_target,             "slipped",  BOTH,      done(column="w"), columns=EXISTING),
+    Case(rename_target,             "slipped",  BOTH,      done(column="w")),
     Case(add_target,                SEEN,       BOTH,      conflict("by a concurrent writer"), columns="new"),
     Case(add_target_with_values,    SEEN,       BOTH,      conflict("by a concurrent writer"), columns="new"),
     # Deletions and restores

@@ -15,6 +15,7 @@ from pyspark.sql.types import LongType
 from lance_spark.commit import append_commit as append_commits
 from lance_spark.commit import column_commit as column_commits
 from lance_spark.commit.attempt import Landed, Unknown
+from lance_spark.commit.data_files import add_null_columns
 from lance_spark.errors import CommitConflictError, CommitImpossibleError, CommitOutcomeUnknownError
 from tests.lance_spark.write.appends import batches, ids_in, plan, write
 from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
@@ -189,6 +190,53 @@ def test_a_table_that_is_deleted_in_the_moment_of_the_commit_is_said(
         CommitImpossibleError, match=r"table was deleted .* names files that are gone; delete _versions/"
     ):
         job.commit(message)
+
+
+@pytest.mark.parametrize("before", [(), (5,), (6,)])
+def test_a_row_that_a_repair_finds_null_already_is_counted_once(
+    before: tuple[int, ...], path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, message = staged(path)
+    if before:
+        rewrite(path, *before)
+    acts_beside(monkeypatch, before={1: lambda: rewrite(path, 6), 2: lambda: rewrite(path, 7)})
+    result = job.commit(message)
+    null = {*before, 6, 7}
+    assert column(path, "c") == without(*null)
+    assert (result.rows, result.rows_nulled, result.rows_carried) == (30 - len(null), len(null), 10 - len(null))
+
+
+def with_column_of_a_dead_backfill(path: str) -> tuple[Backfill, Any]:
+    """Writes a new column `n`, which another backfill has added by the commit and never filled."""
+    job = Backfill(path, "n", LongType(), options={"input_columns": "text"})
+    message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
+    assert add_null_columns(lance.dataset(path), [pa.field("n", pa.int64())], "0" * 32) is None
+    return job, message
+
+
+def test_a_column_that_a_dead_backfill_has_added_stays_filled_where_something_slips_in(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, message = with_column_of_a_dead_backfill(path)
+    acts_beside(monkeypatch, before={1: lambda: rewrite(path, 5)})
+    assert job.commit(message).rows_nulled == 1
+    assert column(path, "n") == without(5)
+
+
+def test_a_new_column_that_is_renamed_beside_its_commit_is_not_added_again(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, message = with_column_of_a_dead_backfill(path)
+
+    def rewrite_and_rename() -> None:
+        rewrite(path, 5)
+        lance.dataset(path).alter_columns({"path": "n", "name": "w"})
+
+    acts_beside(monkeypatch, before={1: rewrite_and_rename})
+    with pytest.raises(CommitConflictError, match=r"renamed to 'w'.*taken back"):
+        job.commit(message)
+    assert "n" not in lance.dataset(path).schema.names
+    assert column(path, "w") == without(*range(30))
 
 
 @pytest.mark.parametrize("moved", [False, True])
