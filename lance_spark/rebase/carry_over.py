@@ -34,7 +34,6 @@ from lance_spark.rows.merge import (
     NullPiece,
     columns_of,
     merge,
-    no_rows,
     streams_of,
 )
 from lance_spark.rows.row_addresses import SnapshotRows
@@ -56,9 +55,8 @@ class CarryPlan:
 
     Attributes:
         snapshot: The table at the version that the values were computed on.
-        targets: The columns, as they were written.
         inputs: The columns that the values depend on.
-        on_stale: Whether a row whose inputs changed is NULL, or an error.
+        on_stale: What a row whose inputs changed is.
         max_bytes: Most bytes of staged values to carry; None is without a limit.
     """
 
@@ -118,14 +116,11 @@ class CarryOver:
             raise cleaned_up(self._plan.snapshot, error) from error
 
     def _carry(self, number: int, versions: _Versions) -> RebasedColumns:
-        handle = versions.head.fragment(number)
-        if handle is None:
-            raise KeyError(number)
+        handle = versions.head.existing_fragment(number)
         found = versions.origins.of(handle.metadata)
         if len(found.unknown) and versions.head.dataset.has_stable_row_ids:
-            raise cleaned_up(
-                self._plan.snapshot, f"where {len(found.unknown)} rows of fragment {number} were is not known"
-            )
+            text = f"where {len(found.unknown)} rows of fragment {number} were is not known"
+            raise cleaned_up(self._plan.snapshot, text)
         pieces: list[FilePiece | NullPiece] = []
         carried, nulled = 0, 0
         for origin in found.origins:
@@ -138,16 +133,10 @@ class CarryOver:
             if len(good.new):
                 self._count_bytes(part, len(good.new), number)
                 order = np.argsort(good.new)
-                pieces.append(
-                    FilePiece(
-                        offsets=good.new[order],
-                        at=good.old[order],
-                        file=part.staged.name,
-                        outputs=self._outputs,
-                        session=self._session,
-                    )
-                )
-                carried += len(good.new)
+                now, at = good.new[order], good.old[order]
+                file, outputs = part.staged.name, self._outputs
+                pieces.append(FilePiece(offsets=now, at=at, file=file, outputs=outputs, session=self._session))
+                carried += len(now)
             if changed:
                 piece, without_value = self._judge(origin.moved.into(changed), part, number, versions)
                 nulled += without_value
@@ -182,14 +171,12 @@ class CarryOver:
         latest = versions.head.dataset.schema
         required = [name for name in schema.names if name in latest.names and not latest.field(name).nullable]
         if without_value and self._plan.on_stale == "error":
-            raise self._stale_error(
-                without_value, number, versions, "", "leave these rows NULL with option('on_stale', 'null')"
-            )
+            advice = "leave these rows NULL with option('on_stale', 'null')"
+            raise self._stale_error(without_value, number, versions, "", advice)
         if len(copies) and required:
-            raise self._stale_error(
-                len(copies), number, versions, f", and {', '.join(map(repr, required))} may not be NULL",
-                f"let the column be NULL first: alter_columns({{'path': {required[0]!r}, 'nullable': True}})",
-            )  # fmt: skip
+            why = f", and {', '.join(map(repr, required))} may not be NULL"
+            advice = f"let the column be NULL first: alter_columns({{'path': {required[0]!r}, 'nullable': True}})"
+            raise self._stale_error(len(copies), number, versions, why, advice)
         return NullPiece(offsets=copies, type=pa.struct(list(schema))), without_value
 
     def _stale_error(self, count: int, number: int, versions: _Versions, more: str, advice: str) -> CommitConflictError:
@@ -227,9 +214,7 @@ class CarryOver:
         try:
             for offsets, values in merge(streams_of(pieces)):
                 file.append(offsets, columns_of(values, self._outputs, schema))
-            written = file.close()
+            return file.close()
         except BaseException:
             file.discard()
             raise
-        given = RowSet.of(np.concatenate([no_rows(), *(piece.offsets for piece in pieces)]))
-        return FragmentColumns(fragment=handle.metadata, staged=written.staged, given=given)

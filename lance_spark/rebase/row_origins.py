@@ -69,12 +69,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Found:
-    """What is known of a fragment's rows.
-
-    Attributes:
-        origins: The rows that were in the older version. No row is in two of them.
-        unknown: Rows whose origin is unknown, ascending.
-    """
+    """The origins of a fragment's rows, no row in two of them, and the rows of unknown origin."""
 
     origins: tuple[Origin, ...] = ()
     unknown: Offsets = field(default_factory=no_rows)
@@ -131,13 +126,15 @@ class Origins:
         return rows & origin.differing
 
     def _find(self, fragment: FragmentMetadata) -> Found:
-        live = self._live(fragment)
+        deleted = self._head.deleted(fragment.id)
+        live = np.arange(fragment.physical_rows, dtype=np.int64)
+        live = live if deleted is None else live[~deleted]
         before = self._before(fragment.id)
-        now = fragment_identity(fragment, self._input_ids)
-        then = None if before is None else fragment_identity(before, self._input_ids)
-        if before is not None and then is not None and then.is_same(now, replaced=self._lineage.replaced):
-            return _in_place(before, live, same=then.inputs == now.inputs)
-        if before is None and self._lineage.is_added(fragment):
+        if before is not None:
+            then, now = (fragment_identity(one, self._input_ids) for one in (before, fragment))
+            if then.is_same(now, replaced=self._lineage.replaced):
+                return _in_place(before, live, same=then.inputs == now.inputs)
+        elif self._lineage.is_added(fragment):
             return Found()
         pieces = self._lineage.origins(fragment.id)
         if self._base is None and not pieces and fragment.id in self._unchanged:
@@ -182,11 +179,6 @@ class Origins:
                 moved = Moved(old=offsets_of(addresses[start:end]), new=rows[start:end])
                 yield Origin(fragment=older, moved=moved, same=False)
 
-    def _live(self, fragment: FragmentMetadata) -> Offsets:
-        deleted = self._head.deleted(fragment.id)
-        rows = np.arange(fragment.physical_rows, dtype=np.int64)
-        return rows if deleted is None else rows[~deleted]
-
     def _before(self, fragment_id: int) -> FragmentMetadata | None:
         handle = None if self._base is None else self._base.dataset.get_fragment(fragment_id)
         return None if handle is None else handle.metadata
@@ -196,10 +188,10 @@ class Origins:
 
         None where row ids do not tell.
         """
-        handle, base = self._head.fragment(fragment_id), None if self._base is None else self._base.dataset
-        if handle is None or base is None or not (base.has_stable_row_ids and self._head.dataset.has_stable_row_ids):
+        base = None if self._base is None else self._base.dataset
+        if base is None or not (base.has_stable_row_ids and self._head.dataset.has_stable_row_ids):
             return None
-        ids = _ids(handle, rows)
+        ids = _ids(self._head.existing_fragment(fragment_id), rows)
         starts = range(0, len(ids), _LOOK_UP_ROWS)
         try:
             parts = [look_up(base, ids[first : first + _LOOK_UP_ROWS]) for first in starts]
@@ -222,5 +214,5 @@ def _ids(handle: LanceFragment, rows: Offsets) -> Addresses:
     table = handle.scanner(columns=[], with_row_id=True, with_row_address=True).to_table()
     offsets, ids = offsets_of(table[ROW_ADDRESS].to_numpy()), table[ROW_ID].to_numpy()
     order = np.argsort(offsets)
-    found: Addresses = ids[order][np.searchsorted(offsets[order], rows)]
-    return found
+    of_rows: Addresses = ids[order][np.searchsorted(offsets[order], rows)]
+    return of_rows

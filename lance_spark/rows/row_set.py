@@ -29,7 +29,7 @@ _ROWS = 1 << 32
 class RowSet:
     """A set of physical rows of one fragment, each below 2^32. Immutable, hashable, picklable.
 
-    Make sets with :meth:`of`, :meth:`all`, :meth:`span` and :meth:`empty`.
+    Make sets with :meth:`of`, :meth:`span` and :meth:`empty`.
     """
 
     bitmap: FrozenBitMap
@@ -38,11 +38,6 @@ class RowSet:
     def empty() -> RowSet:
         """Returns the set without rows."""
         return _EMPTY
-
-    @staticmethod
-    def all(rows: int) -> RowSet:
-        """Returns the set of the offsets 0 to `rows - 1`."""
-        return RowSet.span(0, rows)
 
     @staticmethod
     def span(start: int, stop: int) -> RowSet:
