@@ -26,16 +26,7 @@ from lance_spark.objects import open_session
 from lance_spark.rebase.row_origins import Origin, Origins
 from lance_spark.rebase.snapshot import cleaned_up, open_snapshot
 from lance_spark.rebase.stale import judge_stale, values_in
-from lance_spark.rows.merge import (
-    FilePiece,
-    FileRows,
-    MissingFileError,
-    Moved,
-    NullPiece,
-    columns_of,
-    merge,
-    streams_of,
-)
+from lance_spark.rows.merge import FilePiece, FileRows, MissingFileError, NullPiece, columns_of, merge, streams_of
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import Staging
@@ -138,7 +129,7 @@ class CarryOver:
                 pieces.append(FilePiece(offsets=now, at=at, file=file, outputs=outputs, session=self._session))
                 carried += len(now)
             if changed:
-                piece, without_value = self._judge(origin.moved.into(changed), part, number, versions)
+                piece, without_value = self._judge(origin, changed, part, number, versions)
                 nulled += without_value
                 if len(piece.offsets):
                     pieces.append(piece)
@@ -154,7 +145,9 @@ class CarryOver:
         """Returns the rows that have other inputs than they had in the snapshot."""
         return rows if versions.recast else versions.origins.changed(fragment, origin, rows)
 
-    def _judge(self, stale: Moved, part: FragmentColumns, number: int, versions: _Versions) -> tuple[NullPiece, int]:
+    def _judge(
+        self, origin: Origin, changed: RowSet, part: FragmentColumns, number: int, versions: _Versions
+    ) -> tuple[NullPiece, int]:
         """Returns which rows of changed inputs become NULL, and how many have no value then.
 
         Raises:
@@ -163,7 +156,7 @@ class CarryOver:
         """
         schema = self._plan.targets.schema
         copies, without_value = judge_stale(
-            stale,
+            origin.moved.into(changed),
             now=values_in(versions.head, number, schema),
             before=values_in(versions.base, part.fragment_id, schema),
             staged=lambda rows: FileRows(self._session, part.staged.name, schema.names).take(rows),

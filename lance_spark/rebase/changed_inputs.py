@@ -81,10 +81,7 @@ def _changed_live(
 
 
 def _names(base: lance.LanceDataset, head: lance.LanceDataset, columns: Sequence[int]) -> list[tuple[str, str]] | None:
-    """Returns the names that columns have in both versions.
-
-    None where one of them has become comparable to nothing.
-    """
+    """Returns the names that columns have in both versions; None where one cannot be compared."""
     then = {column.id: column for column in field_identities(base.lance_schema)}
     now = {column.id: column for column in field_identities(head.lance_schema)}
     names = {column.name for column in now.values()}

@@ -39,10 +39,7 @@ expected."""
 
 
 class InputReader:
-    """Reads batches of input columns. Belongs to one thread; memory is a few batches.
-
-    `seconds` is the time spent on reading.
-    """
+    """Reads batches of input columns. Belongs to one thread; memory is a few batches."""
 
     def __init__(
         self,
@@ -53,7 +50,7 @@ class InputReader:
         blob_strategy: BlobReadStrategy,
         blob_buffer_bytes: int,
     ) -> None:
-        self.seconds = 0.0
+        self.seconds = 0.0  # spent on reading
         self._dataset = rows.dataset
         self._rows = rows
         self._fragment = fragment

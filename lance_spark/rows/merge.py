@@ -141,9 +141,11 @@ class FilePiece:
         """Does what :class:`Piece` says."""
         rows = max(_FILE_ROWS // beside, _FEWEST_FILE_ROWS)
         file = FileRows(self.session, self.file, [column for _, column in self.outputs])
+        fields = [field for field, _ in self.outputs]
         for first in range(0, len(self.offsets), rows):
             part = slice(first, first + rows)
-            yield self.offsets[part], _value_of(file.take(self.at[part]), self.outputs)
+            columns = file.take(self.at[part])
+            yield self.offsets[part], pa.StructArray.from_arrays(columns, names=fields) if fields[0] else columns[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,13 +167,6 @@ def _one(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     combined: Any = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
     whole: pa.Array[Any] = combined
     return whole
-
-
-def _value_of(columns: Sequence[pa.Array[Any]], outputs: Sequence[tuple[str, str]]) -> pa.Array[Any]:
-    """Returns a UDF's values, made of the columns that hold them."""
-    if not outputs[0][0]:
-        return columns[0]
-    return pa.StructArray.from_arrays(list(columns), names=[field for field, _ in outputs])
 
 
 def columns_of(values: pa.Array[Any], outputs: Sequence[tuple[str, str]], schema: pa.Schema) -> pa.RecordBatch:

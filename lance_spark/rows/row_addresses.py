@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from lance_spark.errors import RowAddressError, TableUnreadableError
 from lance_spark.lance_compat import take_known_rows
 from lance_spark.read.filtering import explained
-from lance_spark.read.masks import distinct
+from lance_spark.read.masks import distinct, stable_ids
 
 if TYPE_CHECKING:
     import lance
@@ -282,3 +282,15 @@ def look_up(dataset: lance.LanceDataset, ids: Addresses) -> tuple[Addresses, Mas
         return np.zeros(len(ids), dtype=np.uint64), np.zeros(len(ids), dtype=np.bool_)
     at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
     return mapped[at], known[at] == ids
+
+
+def row_ids(fragment: LanceFragment, offsets: NDArray[np.int64]) -> Addresses:
+    """Returns the stable ids of live rows of a fragment."""
+    ids = stable_ids(fragment)
+    if ids is not None:
+        return ids[offsets]
+    table = fragment.scanner(columns=[], with_row_id=True, with_row_address=True).to_table()
+    live, ids = offsets_of(table[ROW_ADDRESS].to_numpy()), table[ROW_ID].to_numpy()
+    order = np.argsort(live)
+    of_rows: Addresses = ids[order][np.searchsorted(live[order], offsets)]
+    return of_rows

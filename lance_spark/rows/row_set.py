@@ -152,11 +152,7 @@ class RowSet:
 
     @staticmethod
     def from_text(text: str) -> RowSet:
-        """Returns the set of which :meth:`to_text` made `text`.
-
-        Raises:
-            ValueError: It is no stored row set, or a damaged one.
-        """
+        """Returns the set of which :meth:`to_text` made `text`; raises as :meth:`loads` does."""
         try:
             return RowSet.loads(base64.b64decode(text, validate=True))
         except binascii.Error as error:

@@ -48,10 +48,7 @@ class Served:
 
 
 class ValueFinder:
-    """Finds values for rows of fragments of the version that a round reads.
-
-    `missing_files` are column files and checkpoints that turned out not to be usable.
-    """
+    """Finds values for rows of the version that a round reads, but none in `missing_files`."""
 
     def __init__(self, context: RoundContext, rows: SnapshotRows) -> None:
         self.missing_files: set[str] = set()

@@ -19,13 +19,10 @@ compressed buffers, the stream, and the payload."""
 
 
 class CheckpointBuffer:
-    """Holds computed values of one range until they are worth a checkpoint. Belongs to one task.
-
-    `seconds` is the time spent on writing them.
-    """
+    """Holds computed values of one range until they are worth a checkpoint. Belongs to one task."""
 
     def __init__(self, spec: BackfillSpec, store: CheckpointStore, source: str) -> None:
-        self.seconds = 0.0
+        self.seconds = 0.0  # spent on writing
         self._spec = spec
         self._store = store
         self._source = source

@@ -74,14 +74,11 @@ class Computation:
         """
         if not todo:
             return
-        least, most, first = self._spec.sizes
+        spec = self._spec
+        least, most, first = spec.sizes
         sizer = AdaptiveSize(minimum=least, maximum=most, initial=first)
         reader = InputReader(
-            rows,
-            fragment,
-            self._spec.input_names,
-            blob_strategy=self._spec.blob_strategy,
-            blob_buffer_bytes=self._spec.blob_buffer_bytes,
+            rows, fragment, spec.input_names, blob_strategy=spec.blob_strategy, blob_buffer_bytes=spec.blob_buffer_bytes
         )
         self._taken.clear()
         began = time.perf_counter()

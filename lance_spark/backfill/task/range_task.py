@@ -46,8 +46,7 @@ def run_task(spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
     try:
         udf = UDF.loads(spec.udf)
     except UdfRuntimeError as error:
-        # Said once per range, and not tried again: another attempt in this environment ends the
-        # same way.
+        # Not tried again: another attempt in this environment ends the same way.
         yield from fail_ranges(spec, task.work, error, "the UDF cannot be loaded on an executor: ")
         return
     with UdfRunner(udf, threads=spec.threads, isolate=task.isolate) as runner:
