@@ -35,7 +35,7 @@ from lance_spark.staging.column_file import ColumnFile, Targets
 if TYPE_CHECKING:
     import lance
     from lance.file import LanceFileSession
-    from lance.fragment import FragmentMetadata, LanceFragment
+    from lance.fragment import LanceFragment
 
     from lance_spark.commit.conflicts.row_lineage import Lineage
 
@@ -119,7 +119,7 @@ class CarryOver:
             if part is None:
                 continue
             written = origin.moved.new_rows(part.given)
-            changed = self._changed(handle.metadata, origin, written, versions)
+            changed = written if versions.recast else versions.origins.changed(handle.metadata, origin, written)
             good = origin.moved.into(written - changed)
             if len(good.new):
                 self._count_bytes(part, len(good.new), number)
@@ -140,10 +140,6 @@ class CarryOver:
             nulled=nulled,
             covered=sum(len(origin.moved.new) for origin in found.origins),
         )
-
-    def _changed(self, fragment: FragmentMetadata, origin: Origin, rows: RowSet, versions: _Versions) -> RowSet:
-        """Returns the rows that have other inputs than they had in the snapshot."""
-        return rows if versions.recast else versions.origins.changed(fragment, origin, rows)
 
     def _judge(
         self, origin: Origin, changed: RowSet, part: FragmentColumns, number: int, versions: _Versions

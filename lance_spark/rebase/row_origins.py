@@ -170,7 +170,7 @@ class Origins:
         return None if handle is None else handle.metadata
 
     def _addresses(self, fragment_id: int, rows: Offsets) -> tuple[Addresses, Offsets] | None:
-        """Returns where rows were, and which of the rows these are; None if ids do not tell."""
+        """Returns older addresses of the rows that have one, and these; None if ids do not tell."""
         base = None if self._base is None else self._base.dataset
         if base is None or not (base.has_stable_row_ids and self._head.dataset.has_stable_row_ids):
             return None
