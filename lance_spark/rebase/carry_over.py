@@ -26,17 +26,7 @@ from lance_spark.objects import open_session
 from lance_spark.rebase.row_origins import Origin, Origins
 from lance_spark.rebase.snapshot import cleaned_up, open_snapshot
 from lance_spark.rebase.stale import judge_stale, values_in
-from lance_spark.rows.merge import (
-    FilePiece,
-    FileRows,
-    MissingFileError,
-    Moved,
-    NullPiece,
-    columns_of,
-    merge,
-    no_rows,
-    streams_of,
-)
+from lance_spark.rows.merge import FilePiece, FileRows, MissingFileError, NullPiece, columns_of, merge, streams_of
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import Staging
@@ -45,7 +35,7 @@ from lance_spark.staging.column_file import ColumnFile, Targets
 if TYPE_CHECKING:
     import lance
     from lance.file import LanceFileSession
-    from lance.fragment import FragmentMetadata, LanceFragment
+    from lance.fragment import LanceFragment
 
     from lance_spark.commit.conflicts.row_lineage import Lineage
 
@@ -56,9 +46,8 @@ class CarryPlan:
 
     Attributes:
         snapshot: The table at the version that the values were computed on.
-        targets: The columns, as they were written.
         inputs: The columns that the values depend on.
-        on_stale: Whether a row whose inputs changed is NULL, or an error.
+        on_stale: What a row whose inputs changed is.
         max_bytes: Most bytes of staged values to carry; None is without a limit.
     """
 
@@ -118,14 +107,11 @@ class CarryOver:
             raise cleaned_up(self._plan.snapshot, error) from error
 
     def _carry(self, number: int, versions: _Versions) -> RebasedColumns:
-        handle = versions.head.fragment(number)
-        if handle is None:
-            raise KeyError(number)
+        handle = versions.head.existing_fragment(number)
         found = versions.origins.of(handle.metadata)
         if len(found.unknown) and versions.head.dataset.has_stable_row_ids:
-            raise cleaned_up(
-                self._plan.snapshot, f"where {len(found.unknown)} rows of fragment {number} were is not known"
-            )
+            text = f"where {len(found.unknown)} rows of fragment {number} were is not known"
+            raise cleaned_up(self._plan.snapshot, text)
         pieces: list[FilePiece | NullPiece] = []
         carried, nulled = 0, 0
         for origin in found.origins:
@@ -133,23 +119,17 @@ class CarryOver:
             if part is None:
                 continue
             written = origin.moved.new_rows(part.given)
-            changed = self._changed(handle.metadata, origin, written, versions)
+            changed = written if versions.recast else versions.origins.changed(handle.metadata, origin, written)
             good = origin.moved.into(written - changed)
             if len(good.new):
                 self._count_bytes(part, len(good.new), number)
                 order = np.argsort(good.new)
-                pieces.append(
-                    FilePiece(
-                        offsets=good.new[order],
-                        at=good.old[order],
-                        file=part.staged.name,
-                        outputs=self._outputs,
-                        session=self._session,
-                    )
-                )
-                carried += len(good.new)
+                now, at = good.new[order], good.old[order]
+                file, outputs = part.staged.name, self._outputs
+                pieces.append(FilePiece(offsets=now, at=at, file=file, outputs=outputs, session=self._session))
+                carried += len(now)
             if changed:
-                piece, without_value = self._judge(origin.moved.into(changed), part, number, versions)
+                piece, without_value = self._judge(origin, changed, part, number, versions)
                 nulled += without_value
                 if len(piece.offsets):
                     pieces.append(piece)
@@ -161,11 +141,9 @@ class CarryOver:
             covered=sum(len(origin.moved.new) for origin in found.origins),
         )
 
-    def _changed(self, fragment: FragmentMetadata, origin: Origin, rows: RowSet, versions: _Versions) -> RowSet:
-        """Returns the rows that have other inputs than they had in the snapshot."""
-        return rows if versions.recast else versions.origins.changed(fragment, origin, rows)
-
-    def _judge(self, stale: Moved, part: FragmentColumns, number: int, versions: _Versions) -> tuple[NullPiece, int]:
+    def _judge(
+        self, origin: Origin, changed: RowSet, part: FragmentColumns, number: int, versions: _Versions
+    ) -> tuple[NullPiece, int]:
         """Returns which rows of changed inputs become NULL, and how many have no value then.
 
         Raises:
@@ -174,7 +152,7 @@ class CarryOver:
         """
         schema = self._plan.targets.schema
         copies, without_value = judge_stale(
-            stale,
+            origin.moved.into(changed),
             now=values_in(versions.head, number, schema),
             before=values_in(versions.base, part.fragment_id, schema),
             staged=lambda rows: FileRows(self._session, part.staged.name, schema.names).take(rows),
@@ -182,14 +160,12 @@ class CarryOver:
         latest = versions.head.dataset.schema
         required = [name for name in schema.names if name in latest.names and not latest.field(name).nullable]
         if without_value and self._plan.on_stale == "error":
-            raise self._stale_error(
-                without_value, number, versions, "", "leave these rows NULL with option('on_stale', 'null')"
-            )
+            advice = "leave these rows NULL with option('on_stale', 'null')"
+            raise self._stale_error(without_value, number, versions, "", advice)
         if len(copies) and required:
-            raise self._stale_error(
-                len(copies), number, versions, f", and {', '.join(map(repr, required))} may not be NULL",
-                f"let the column be NULL first: alter_columns({{'path': {required[0]!r}, 'nullable': True}})",
-            )  # fmt: skip
+            why = f", and {', '.join(map(repr, required))} may not be NULL"
+            advice = f"let the column be NULL first: alter_columns({{'path': {required[0]!r}, 'nullable': True}})"
+            raise self._stale_error(len(copies), number, versions, why, advice)
         return NullPiece(offsets=copies, type=pa.struct(list(schema))), without_value
 
     def _stale_error(self, count: int, number: int, versions: _Versions, more: str, advice: str) -> CommitConflictError:
@@ -227,9 +203,7 @@ class CarryOver:
         try:
             for offsets, values in merge(streams_of(pieces)):
                 file.append(offsets, columns_of(values, self._outputs, schema))
-            written = file.close()
+            return file.close()
         except BaseException:
             file.discard()
             raise
-        given = RowSet.of(np.concatenate([no_rows(), *(piece.offsets for piece in pieces)]))
-        return FragmentColumns(fragment=handle.metadata, staged=written.staged, given=given)

@@ -6,7 +6,6 @@ Streams; memory is a few batches of the compared columns.
 from __future__ import annotations
 
 import itertools
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,21 +34,13 @@ def changed_rows(
 ) -> NDArray[np.bool_]:
     """Tells which rows hold another value in any of some columns than they did.
 
+    Rows of the fragment `base_id` of an older version are in `head_id` of a newer one, live there.
     NULL equals NULL, and NaN equals NaN. A row that is deleted in the older version, and that a
     restore has brought back since, counts as changed.
 
-    Args:
-        base: The older version.
-        base_id: The fragment that the rows were in.
-        head: The newer version.
-        head_id: The fragment that they are in.
-        moved: Which rows: live ones of the newer version.
-        columns: Field ids of top-level columns. One that the newer version does not have any more
-            cannot have changed; one that was cast or made anew since has, as one that the older
-            version did not have yet.
-
-    Returns:
-        One flag per row of `moved`.
+    Columns are field ids of top-level ones. One that the newer version does not have any more
+    cannot have changed; one that was cast or made anew since has, as one that the older version did
+    not have yet.
 
     Raises:
         TableUnreadableError: A file of the older version is not there any more, or one is damaged.
@@ -67,41 +58,30 @@ def changed_rows(
 
 
 def _changed_live(
-    base: SnapshotRows,
-    base_id: int,
-    head: SnapshotRows,
-    head_id: int,
-    moved: Moved,
-    pairs: Sequence[tuple[str, str]],
+    base: SnapshotRows, base_id: int, head: SnapshotRows, head_id: int, moved: Moved, pairs: Sequence[tuple[str, str]]
 ) -> NDArray[np.bool_]:
     """Compares rows that are live in both versions, by the names that the columns have in them."""
+    then, now = (tuple(names) for names in zip(*pairs, strict=True))
     count = len(moved.old)
     changed = np.zeros(count, dtype=np.bool_)
-    blobs = any(is_blob(head.dataset.schema.field(name)) for _, name in pairs)
-    rows = _BLOB_ROWS if blobs else _ROWS
+    rows = _BLOB_ROWS if any(is_blob(head.dataset.schema.field(name)) for name in now) else _ROWS
     # Both sides are read in the order of their own rows, so what moved out of order is read in
     # chunks of its new order.
     order = np.argsort(moved.new, kind="stable")
     ordered = bool((order[1:] > order[:-1]).all())
-    after = _Reader(head, head_id, tuple(name for _, name in pairs), moved.new[order], rows)
-    before = _Reader(base, base_id, tuple(name for name, _ in pairs), moved.old, rows) if ordered else None
+    after = _Reader(head, head_id, now, moved.new[order], rows)
+    before = _Reader(base, base_id, then, moved.old, rows) if ordered else None
     for first in range(0, count, rows):
         part = order[first : first + rows]
-        now = after.take(len(part))
-        if before is not None:
-            old = before.take(len(part))
-        else:
-            old = read_rows(base, base_id, tuple(name for name, _ in pairs), moved.old[part])
-        for one, other in zip(old, now, strict=True):
+        new = after.take(len(part))
+        old = before.take(len(part)) if before is not None else read_rows(base, base_id, then, moved.old[part])
+        for one, other in zip(old, new, strict=True):
             changed[part] |= ~equal_values(one, other)
     return changed
 
 
 def _names(base: lance.LanceDataset, head: lance.LanceDataset, columns: Sequence[int]) -> list[tuple[str, str]] | None:
-    """Returns the names that columns have in both versions.
-
-    None where one of them has become comparable to nothing.
-    """
+    """Returns the names that columns have in both versions; None where one cannot be compared."""
     then = {column.id: column for column in field_identities(base.lance_schema)}
     now = {column.id: column for column in field_identities(head.lance_schema)}
     names = {column.name for column in now.values()}
@@ -133,14 +113,9 @@ class _Reader:
     def __init__(
         self, rows: SnapshotRows, fragment_id: int, columns: tuple[str, ...], offsets: Offsets, chunk: int
     ) -> None:
-        handle = rows.fragment(fragment_id)
-        if handle is None:
-            raise KeyError(fragment_id)
-        self._rows, self._fragment_id = rows, fragment_id
-        self._count = len(columns)
-        reader = InputReader(
-            rows, handle, columns, blob_strategy="auto", blob_buffer_bytes=_BLOB_BYTES, clock=time.perf_counter
-        )
+        self._rows, self._fragment_id, self._count = rows, fragment_id, len(columns)
+        fragment = rows.existing_fragment(fragment_id)
+        reader = InputReader(rows, fragment, columns, blob_strategy="auto", blob_buffer_bytes=_BLOB_BYTES)
         self._batches: Iterator[pa.RecordBatch] = reader.batches(offsets, lambda: chunk, deque(maxlen=1))
 
     def take(self, rows: int) -> list[pa.Array[Any]]:

@@ -4,8 +4,7 @@ Three ways tell where. A fragment that is still there has its rows where they we
 compactions tells where those of a compacted fragment were. And where row ids are stable they tell
 the rest: rows that an update moved, and rows whose history was cleaned up.
 
-DataFrame writes and jobs follow rows with it: on executors, and in the process that commits a
-DataFrame write. Memory: 24 bytes a row of one fragment.
+Runs on executors, and where a DataFrame write commits. Memory: 24 bytes a row of one fragment.
 """
 
 from __future__ import annotations
@@ -18,25 +17,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lance_spark.commit.conflicts.identity import FieldIdentity, files_of, fragment_identity
-from lance_spark.read.masks import stable_ids
 from lance_spark.rebase.changed_inputs import changed_rows
 from lance_spark.rows.merge import Moved, Offsets, no_rows
-from lance_spark.rows.row_addresses import (
-    ROW_ADDRESS,
-    ROW_ID,
-    Addresses,
-    Mask,
-    SnapshotRows,
-    fragments_of,
-    look_up,
-    offsets_of,
-    runs_of,
-)
+from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, look_up, offsets_of, row_ids, runs_of
 from lance_spark.rows.row_set import RowSet
 
 if TYPE_CHECKING:
     import lance
-    from lance.fragment import FragmentMetadata, LanceFragment
+    from lance.fragment import FragmentMetadata
 
     from lance_spark.commit.conflicts.row_lineage import Lineage
 
@@ -69,12 +57,7 @@ class Origin:
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Found:
-    """What is known of a fragment's rows.
-
-    Attributes:
-        origins: The rows that were in the older version. No row is in two of them.
-        unknown: Rows whose origin is unknown, ascending.
-    """
+    """The origins of a fragment's rows, no row in two of them, and the rows of unknown origin."""
 
     origins: tuple[Origin, ...] = ()
     unknown: Offsets = field(default_factory=no_rows)
@@ -131,13 +114,15 @@ class Origins:
         return rows & origin.differing
 
     def _find(self, fragment: FragmentMetadata) -> Found:
-        live = self._live(fragment)
+        deleted = self._head.deleted(fragment.id)
+        live = np.arange(fragment.physical_rows, dtype=np.int64)
+        live = live if deleted is None else live[~deleted]
         before = self._before(fragment.id)
-        now = fragment_identity(fragment, self._input_ids)
-        then = None if before is None else fragment_identity(before, self._input_ids)
-        if before is not None and then is not None and then.is_same(now, replaced=self._lineage.replaced):
-            return _in_place(before, live, same=then.inputs == now.inputs)
-        if before is None and self._lineage.is_added(fragment):
+        if before is not None:
+            then, now = (fragment_identity(one, self._input_ids) for one in (before, fragment))
+            if then.is_same(now, replaced=self._lineage.replaced):
+                return _in_place(before, live, same=then.inputs == now.inputs)
+        elif self._lineage.is_added(fragment):
             return Found()
         pieces = self._lineage.origins(fragment.id)
         if self._base is None and not pieces and fragment.id in self._unchanged:
@@ -159,10 +144,10 @@ class Origins:
             left = left[~np.isin(left, new, assume_unique=True)]
         if not len(left) or (self._base is not None and not self._may_have_moved(fragment, pieces is None)):
             return Found(origins=tuple(found))
-        addresses = self._addresses(fragment.id, left)
-        if addresses is None:
+        looked_up = self._addresses(fragment.id, left)
+        if looked_up is None:
             return Found(origins=tuple(found), unknown=left)
-        return Found(origins=(*found, *self._by_row_id(left, addresses)))
+        return Found(origins=(*found, *self._by_row_id(*looked_up)))
 
     def _may_have_moved(self, fragment: FragmentMetadata, unknown: bool) -> bool:
         """Tells whether rows that no compaction accounts for may be rows of the older version."""
@@ -171,9 +156,7 @@ class Origins:
         leaves = self._lineage.leaves(fragment.id) or ()
         return any(self._lineage.moved_from(one) for one in (fragment, *(leaf.fragment for leaf in leaves)))
 
-    def _by_row_id(self, rows: Offsets, looked_up: tuple[Addresses, Mask]) -> Iterator[Origin]:
-        addresses, known = looked_up
-        addresses, rows = addresses[known], rows[known]
+    def _by_row_id(self, addresses: Addresses, rows: Offsets) -> Iterator[Origin]:
         order = np.argsort(addresses)
         addresses, rows = addresses[order], rows[order]
         for number, start, end in runs_of(fragments_of(addresses)):
@@ -182,24 +165,16 @@ class Origins:
                 moved = Moved(old=offsets_of(addresses[start:end]), new=rows[start:end])
                 yield Origin(fragment=older, moved=moved, same=False)
 
-    def _live(self, fragment: FragmentMetadata) -> Offsets:
-        deleted = self._head.deleted(fragment.id)
-        rows = np.arange(fragment.physical_rows, dtype=np.int64)
-        return rows if deleted is None else rows[~deleted]
-
     def _before(self, fragment_id: int) -> FragmentMetadata | None:
         handle = None if self._base is None else self._base.dataset.get_fragment(fragment_id)
         return None if handle is None else handle.metadata
 
-    def _addresses(self, fragment_id: int, rows: Offsets) -> tuple[Addresses, Mask] | None:
-        """Returns where rows of a fragment were in the older version, and which of them were there.
-
-        None where row ids do not tell.
-        """
-        handle, base = self._head.fragment(fragment_id), None if self._base is None else self._base.dataset
-        if handle is None or base is None or not (base.has_stable_row_ids and self._head.dataset.has_stable_row_ids):
+    def _addresses(self, fragment_id: int, rows: Offsets) -> tuple[Addresses, Offsets] | None:
+        """Returns older addresses of the rows that have one, and these; None if ids do not tell."""
+        base = None if self._base is None else self._base.dataset
+        if base is None or not (base.has_stable_row_ids and self._head.dataset.has_stable_row_ids):
             return None
-        ids = _ids(handle, rows)
+        ids = row_ids(self._head.existing_fragment(fragment_id), rows)
         starts = range(0, len(ids), _LOOK_UP_ROWS)
         try:
             parts = [look_up(base, ids[first : first + _LOOK_UP_ROWS]) for first in starts]
@@ -207,20 +182,9 @@ class Origins:
             # A cleanup may have taken deletion files that this needs.
             _LOG.warning("row ids cannot be looked up in version %s of %s: %s", base.version, base.uri, error)
             return None
-        return np.concatenate([addresses for addresses, _ in parts]), np.concatenate([mask for _, mask in parts])
+        known = np.concatenate([mask for _, mask in parts])
+        return np.concatenate([addresses for addresses, _ in parts])[known], rows[known]
 
 
 def _in_place(fragment: FragmentMetadata, live: Offsets, *, same: bool) -> Found:
     return Found(origins=(Origin(fragment=fragment, moved=Moved(old=live, new=live), same=same),))
-
-
-def _ids(handle: LanceFragment, rows: Offsets) -> Addresses:
-    """Returns the row ids of a fragment's rows."""
-    ids = stable_ids(handle)
-    if ids is not None:
-        return ids[rows]
-    table = handle.scanner(columns=[], with_row_id=True, with_row_address=True).to_table()
-    offsets, ids = offsets_of(table[ROW_ADDRESS].to_numpy()), table[ROW_ID].to_numpy()
-    order = np.argsort(offsets)
-    found: Addresses = ids[order][np.searchsorted(offsets[order], rows)]
-    return found

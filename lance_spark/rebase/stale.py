@@ -29,14 +29,9 @@ Values = Callable[[Offsets], "list[pa.Array[Any]]"]
 def judge_stale(stale: Moved, *, now: Values, before: Values, staged: Values) -> tuple[Offsets, int]:
     """Finds the values that rows of changed inputs must not keep.
 
-    Args:
-        stale: The rows.
-        now: What they have, by where they are.
-        before: What they had in the snapshot, by where they were.
-        staged: What this write has for them, by where they were.
-
-    Returns:
-        The rows whose value is a copy, ascending, and how many of all have no value without it.
+    Takes what the rows have now, by where they are, and, by where they were, what they had in the
+    snapshot and what this write has staged for them. Returns the rows whose value is a copy,
+    ascending, and how many of all have no value without it.
     """
     order = np.argsort(stale.new)
     copies, empty = np.zeros(len(order), dtype=np.bool_), np.zeros(len(order), dtype=np.bool_)

@@ -6,6 +6,7 @@ a column of blobs is never held.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Literal
@@ -38,11 +39,7 @@ expected."""
 
 
 class InputReader:
-    """Reads batches of input columns. Belongs to one thread; memory is a few batches.
-
-    Attributes:
-        seconds: Time spent on reading.
-    """
+    """Reads batches of input columns. Belongs to one thread; memory is a few batches."""
 
     def __init__(
         self,
@@ -52,9 +49,8 @@ class InputReader:
         *,
         blob_strategy: BlobReadStrategy,
         blob_buffer_bytes: int,
-        clock: Callable[[], float],
     ) -> None:
-        self.seconds = 0.0
+        self.seconds = 0.0  # spent on reading
         self._dataset = rows.dataset
         self._rows = rows
         self._fragment = fragment
@@ -64,35 +60,34 @@ class InputReader:
         self._blobs = [name for name in self._scanned if is_blob(self._dataset.schema.field(name))]
         self._strategy = blob_strategy
         self._blob_bytes = blob_buffer_bytes
-        self._clock = clock
 
     def batches(
         self, offsets: Offsets, next_rows: Callable[[], int], taken: deque[Offsets]
     ) -> Iterator[pa.RecordBatch]:
-        """Yields batches of the input columns, in the order of the rows.
+        """Yields batches of the input columns for ascending rows.
 
-        Args:
-            offsets: The rows, ascending.
-            next_rows: Says how many rows the next batch should have.
-            taken: Gets the offsets of each batch before it is yielded.
+        `next_rows` says how many rows the next batch should have; `taken` gets the offsets of each
+        batch before it is yielded.
 
         Raises:
             TableUnreadableError: A file is missing or damaged.
         """
         source = Rebatcher(self._scan(offsets), max_bytes=_BATCH_BYTES)
         while True:
-            began = self._clock()
+            began = time.perf_counter()
             batch = source.take(next_rows())
-            self.seconds += self._clock() - began
+            self.seconds += time.perf_counter() - began
             if batch is None:
                 return
             for part in self._parts(batch):
-                began = self._clock()
+                began = time.perf_counter()
                 addresses = part.column(ROW_ADDRESS)
-                complete = self._with_blobs(part, addresses)
-                self.seconds += self._clock() - began
+                arrays = [
+                    self._bytes(name, addresses) if name in self._blobs else part.column(name) for name in self._columns
+                ]
+                self.seconds += time.perf_counter() - began
                 taken.append(offsets_of(addresses.to_numpy()))
-                yield complete
+                yield pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
 
     def _scan(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
         """Yields the rows with their addresses; blobs as descriptors."""
@@ -146,12 +141,8 @@ class InputReader:
             held += size
         yield batch.slice(first)
 
-    def _with_blobs(self, batch: pa.RecordBatch, addresses: pa.Array[Any]) -> pa.RecordBatch:
-        """Returns the input columns alone, with bytes in the place of descriptors."""
-        arrays = [self._bytes(name, addresses) if name in self._blobs else batch.column(name) for name in self._columns]
-        return pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
-
     def _bytes(self, column: str, addresses: pa.Array[Any]) -> pa.Array[Any]:
+        """Returns the bytes of a column of blobs, in the place of descriptors."""
         try:
             with panics_as_errors():
                 if self._strategy == "legacy":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -41,7 +41,7 @@ class Piece(Protocol):
 
     @property
     def offsets(self) -> Offsets:
-        """The rows, ascending; there are some."""
+        """The rows as they are numbered now, ascending; there are some."""
 
     def chunks(self, beside: int) -> Iterator[Chunk]:
         """Yields the rows, where so many pieces are read at a time.
@@ -49,9 +49,6 @@ class Piece(Protocol):
         Raises:
             MissingFileError: The values are not there any more.
         """
-
-
-_Piece = TypeVar("_Piece", bound=Piece)
 
 
 def no_rows() -> Offsets:
@@ -95,10 +92,10 @@ class Moved:
 
 
 class MissingFileError(OSError):
-    """A column file is not there any more: a cleanup or the end of its job has deleted it."""
+    """A column file or a checkpoint is gone: a cleanup or the end of its job has deleted it."""
 
-    def __init__(self, file: str) -> None:
-        super().__init__(f"the column file {file} is not there any more")
+    def __init__(self, file: str, what: str = "column file") -> None:
+        super().__init__(f"the {what} {file} is not there any more")
         self.file = file
 
 
@@ -129,14 +126,9 @@ class FileRows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePiece:
-    """Rows that a column file serves, committed or not.
+    """Rows that a column file in `data/` serves, committed or not; `at` are their positions in it.
 
-    Attributes:
-        offsets: The rows, as they are numbered now.
-        at: Their positions in the file.
-        file: Name of the file in `data/`.
-        outputs: Pairs of output field and column.
-        session: What opens it.
+    `outputs` are pairs of output field and column.
     """
 
     offsets: Offsets
@@ -149,9 +141,11 @@ class FilePiece:
         """Does what :class:`Piece` says."""
         rows = max(_FILE_ROWS // beside, _FEWEST_FILE_ROWS)
         file = FileRows(self.session, self.file, [column for _, column in self.outputs])
+        fields = [field for field, _ in self.outputs]
         for first in range(0, len(self.offsets), rows):
             part = slice(first, first + rows)
-            yield self.offsets[part], _value_of(file.take(self.at[part]), self.outputs)
+            columns = file.take(self.at[part])
+            yield self.offsets[part], pa.StructArray.from_arrays(columns, names=fields) if fields[0] else columns[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,13 +167,6 @@ def _one(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     combined: Any = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
     whole: pa.Array[Any] = combined
     return whole
-
-
-def _value_of(columns: Sequence[pa.Array[Any]], outputs: Sequence[tuple[str, str]]) -> pa.Array[Any]:
-    """Returns a UDF's values, made of the columns that hold them."""
-    if not outputs[0][0]:
-        return columns[0]
-    return pa.StructArray.from_arrays(list(columns), names=[field for field, _ in outputs])
 
 
 def columns_of(values: pa.Array[Any], outputs: Sequence[tuple[str, str]], schema: pa.Schema) -> pa.RecordBatch:
@@ -206,9 +193,9 @@ def rows_with_null(offsets: Offsets, batch: pa.RecordBatch) -> Offsets:
     return offsets[empty]
 
 
-def chained(pieces: Iterable[_Piece]) -> list[list[_Piece]]:
+def chained(pieces: Iterable[Piece]) -> list[list[Piece]]:
     """Sorts pieces into as few chains as there can be, in which one comes after the other."""
-    chains: list[list[_Piece]] = []
+    chains: list[list[Piece]] = []
     ends: list[tuple[int, int]] = []
     for piece in sorted(pieces, key=lambda piece: int(piece.offsets[0])):
         if ends and ends[0][0] < piece.offsets[0]:

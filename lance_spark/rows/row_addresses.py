@@ -7,6 +7,7 @@ raises.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,10 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from lance_spark.errors import RowAddressError
+from lance_spark.errors import RowAddressError, TableUnreadableError
 from lance_spark.lance_compat import take_known_rows
 from lance_spark.read.filtering import explained
-from lance_spark.read.masks import distinct
+from lance_spark.read.masks import distinct, stable_ids
 
 if TYPE_CHECKING:
     import lance
@@ -47,11 +48,7 @@ Mask = NDArray[np.bool_]
 class Rejected:
     """Counts of unusable rows by kind, with the first few addresses of each.
 
-    Picklable; travels in commit messages.
-
-    Attributes:
-        counts: Rows by kind.
-        examples: Their first few addresses, or row ids where ids were given.
+    Picklable; travels in commit messages. Examples are row ids where ids were given.
     """
 
     counts: dict[str, int] = field(default_factory=dict)
@@ -105,17 +102,12 @@ def runs_of(fragments: Addresses) -> list[tuple[int, int, int]]:
     if len(fragments) == 0:
         return []
     cuts = np.flatnonzero(fragments[1:] != fragments[:-1]) + 1
-    starts = np.concatenate([[0], cuts])
-    ends = np.concatenate([cuts, [len(fragments)]])
-    return [(int(fragments[s]), int(s), int(e)) for s, e in zip(starts, ends, strict=True)]
+    bounds = [0, *cuts.tolist(), len(fragments)]
+    return [(int(fragments[start]), start, end) for start, end in itertools.pairwise(bounds)]
 
 
 class SnapshotRows:
-    """Which rows a snapshot has; reads only manifests and deletion files. Lives in one task.
-
-    Attributes:
-        dataset: The snapshot.
-    """
+    """Which rows a snapshot has; reads only manifests and deletion files. Lives in one task."""
 
     def __init__(self, dataset: lance.LanceDataset) -> None:
         self.dataset = dataset
@@ -128,6 +120,18 @@ class SnapshotRows:
             known = 0 <= fragment_id < 1 << 32
             self._fragments[fragment_id] = self.dataset.get_fragment(fragment_id) if known else None
         return self._fragments[fragment_id]
+
+    def existing_fragment(self, fragment_id: int) -> LanceFragment:
+        """Returns a fragment that the snapshot has.
+
+        Raises:
+            TableUnreadableError: It has none of this id.
+        """
+        fragment = self.fragment(fragment_id)
+        if fragment is None:
+            text = f"fragment {fragment_id} is not in version {self.dataset.version}"
+            raise TableUnreadableError(self.dataset.uri, text, hint="open the table again")
+        return fragment
 
     def seen(self) -> tuple[FragmentMetadata, ...]:
         """Returns the fragments that were asked for."""
@@ -195,18 +199,14 @@ class Verifier:
     def equal(self, addresses: Addresses, values: pa.Table, rejected: Rejected) -> Mask:
         """Tells which rows hold the same values as the table, and counts the others.
 
-        Args:
-            addresses: Usable ones, ascending within each fragment, none twice.
-            values: The rows, with the columns to compare in the table's own types.
-            rejected: The account.
+        Takes usable addresses, ascending within each fragment, none twice, and the rows with the
+        columns to compare in the table's own types.
         """
         equal = np.ones(len(addresses), dtype=np.bool_)
         if not self._columns:
             return equal
         for fragment_id, start, end in runs_of(fragments_of(addresses)):
-            fragment = self._rows.fragment(fragment_id)
-            if fragment is None:
-                continue
+            fragment = self._rows.existing_fragment(fragment_id)
             positions = distinct(offsets_of(addresses[start:end]))
             if len(positions) < end - start:
                 raise ValueError("rows are given twice")
@@ -251,10 +251,8 @@ def addresses_in(
 ) -> tuple[Addresses, Mask]:
     """Reads the address column of a batch: usable addresses, and which rows have them.
 
-    Args:
-        column: int64, NULL and negative values included.
-        rejected: The account of what is NULL, negative, or an unknown id.
-        ids_of: The snapshot, if the column holds stable row ids.
+    What is NULL, negative, or an unknown id is counted. `ids_of` is the snapshot, if the column
+    holds stable row ids.
     """
     usable = _as_mask(column.is_valid())
     rejected.add(NULLS, int((~usable).sum()))
@@ -284,3 +282,15 @@ def look_up(dataset: lance.LanceDataset, ids: Addresses) -> tuple[Addresses, Mas
         return np.zeros(len(ids), dtype=np.uint64), np.zeros(len(ids), dtype=np.bool_)
     at = np.minimum(np.searchsorted(known, ids), len(known) - 1)
     return mapped[at], known[at] == ids
+
+
+def row_ids(fragment: LanceFragment, offsets: NDArray[np.int64]) -> Addresses:
+    """Returns the stable ids of live rows of a fragment."""
+    ids = stable_ids(fragment)
+    if ids is not None:
+        return ids[offsets]
+    table = fragment.scanner(columns=[], with_row_id=True, with_row_address=True).to_table()
+    live, ids = offsets_of(table[ROW_ADDRESS].to_numpy()), table[ROW_ID].to_numpy()
+    order = np.argsort(live)
+    of_rows: Addresses = ids[order][np.searchsorted(live[order], offsets)]
+    return of_rows

@@ -29,7 +29,7 @@ _ROWS = 1 << 32
 class RowSet:
     """A set of physical rows of one fragment, each below 2^32. Immutable, hashable, picklable.
 
-    Make sets with :meth:`of`, :meth:`all`, :meth:`span` and :meth:`empty`.
+    Make sets with :meth:`of`, :meth:`span` and :meth:`empty`.
     """
 
     bitmap: FrozenBitMap
@@ -38,11 +38,6 @@ class RowSet:
     def empty() -> RowSet:
         """Returns the set without rows."""
         return _EMPTY
-
-    @staticmethod
-    def all(rows: int) -> RowSet:
-        """Returns the set of the offsets 0 to `rows - 1`."""
-        return RowSet.span(0, rows)
 
     @staticmethod
     def span(start: int, stop: int) -> RowSet:
@@ -157,11 +152,7 @@ class RowSet:
 
     @staticmethod
     def from_text(text: str) -> RowSet:
-        """Returns the set of which :meth:`to_text` made `text`.
-
-        Raises:
-            ValueError: It is no stored row set, or a damaged one.
-        """
+        """Returns the set of which :meth:`to_text` made `text`; raises as :meth:`loads` does."""
         try:
             return RowSet.loads(base64.b64decode(text, validate=True))
         except binascii.Error as error:

@@ -21,7 +21,7 @@ def record(fragment: int, version: int, **changes: Any) -> FragmentRecord:
         udf_version="v1",
         source=f"source of {fragment}",
         target_file=f"{version}-{fragment}.lance",
-        computed=RowSet.all(100) - RowSet.of([7]),
+        computed=RowSet.span(0, 100) - RowSet.of([7]),
         nulls=RowSet.of([3, 4]),
         failed=RowSet.of([7]),
     )

@@ -42,7 +42,7 @@ class CheckpointUpkeep:
         """Deletes the checkpoints of committed rows: records and column files have their values."""
         try:
             with ThreadPoolExecutor(_PARALLEL_DELETES) as pool:
-                list(pool.map(self._drop_covered, [outcome for outcome in outcomes if outcome.checkpoints]))
+                list(pool.map(self._drop_covered, outcomes))
         except OSError as error:
             # The values are in the table; that they are elsewhere too must not make the job fail.
             _LOG.warning("checkpoints of committed rows of %s are not deleted: %s", self._spec.snapshot.uri, error)

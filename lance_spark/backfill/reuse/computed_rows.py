@@ -3,8 +3,7 @@
     <table>/_lance_spark/records.lance
 
 A Lance table to which every commit of a job appends a row per fragment and column. The same record
-again counts once. Rows that are damaged, or that something else put there, are left out with a
-warning: what they told counts as never computed.
+again counts once. Damaged rows are left out with a warning: what they told was never computed.
 """
 
 from __future__ import annotations
@@ -61,11 +60,10 @@ class FragmentRecord:
     """What one commit computed for one column of one fragment.
 
     Attributes:
-        column: Identity of the column: its token.
+        column: The column's token.
         table_version: The version that the commit made.
         key: Digest of the checkpoint key: what the values depend on beside the rows' own data.
         source: Digest of the fragment's input files.
-        target_file: Name of the column file that holds the values.
         computed: Rows that the UDF gave a result, NULL included.
         nulls: Those of them whose result is NULL.
         failed: Rows that were skipped, or whose process died.
@@ -148,26 +146,17 @@ class RecordStore:
         """
         if not records:
             return
-        rows = list(map(_row, records))
         try:
-            append_rows(self.ref, RECORDS, pa.Table.from_pylist(rows, schema=RECORDS.schema))
+            append_rows(self.ref, RECORDS, pa.Table.from_pylist(list(map(_row, records)), schema=RECORDS.schema))
         except TableUnreadableError as error:
             logger.warning("what was computed is not recorded: %s", error)
 
     def load(self, column: str) -> Records:
-        """Returns all records of a column.
-
-        Raises:
-            TableUnreadableError: The store refused, so nothing is known.
-        """
+        """Returns all records of a column; raises TableUnreadableError where the store refuses."""
         return Records(read_rows(self.ref, RECORDS, f"column = {quoted(column)}"))
 
     def compact(self, column: str, *, keep: Callable[[FragmentRecord], bool]) -> int:
-        """Drops records of a column that are of no use, and returns how many; safe beside others.
-
-        Raises:
-            TableUnreadableError: The store refused, so nothing is known.
-        """
+        """Drops useless records of a column, and returns how many; safe beside others."""
         dropped = [_row(record)["record_id"] for record in self.load(column) if not keep(record)]
         if dropped:
             delete_rows(self.ref, RECORDS, f"record_id IN ({', '.join(map(str, dropped))})")

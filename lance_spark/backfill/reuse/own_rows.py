@@ -36,11 +36,11 @@ class OwnRows:
             table certainly has, because its file is in place.
     """
 
-    covered: RowSet
-    unfinished: RowSet
-    have_moved: bool
-    unknown: RowSet
-    computed: RowSet = RowSet.empty()  # noqa: RUF009 - immutable
+    covered: RowSet = RowSet.empty()  # noqa: RUF009 - immutable
+    unfinished: RowSet = RowSet.empty()  # noqa: RUF009
+    have_moved: bool = False
+    unknown: RowSet = RowSet.empty()  # noqa: RUF009
+    computed: RowSet = RowSet.empty()  # noqa: RUF009
     changed: RowSet = RowSet.empty()  # noqa: RUF009
     failed: RowSet = RowSet.empty()  # noqa: RUF009
     attempted: RowSet = RowSet.empty()  # noqa: RUF009

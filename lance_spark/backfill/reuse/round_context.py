@@ -27,30 +27,22 @@ _KEPT = 4
 
 
 class RoundContext:
-    """Records, history and older versions, as one round of a job reads them. Belongs to one thread.
-
-    Attributes:
-        spec: The job, at the version that the round reads.
-        store: The store of the job's checkpoints.
-    """
+    """Records, history and older versions, as one round reads them. Belongs to one thread."""
 
     def __init__(self, spec: BackfillSpec) -> None:
         self.spec = spec
         self.store = store_of(spec)
-        self._records: Records | None = None
         self._lineages: dict[int, Lineage] = {}
         self._bases: dict[int, lance.LanceDataset | None] = {}
 
-    @property
+    @functools.cached_property
     def records(self) -> Records:
         """What was computed of the column before, as the records say."""
-        if self._records is None:
-            self._records = RecordStore(self.spec.snapshot).load(self.spec.column)
-        return self._records
+        return RecordStore(self.spec.snapshot).load(self.spec.column)
 
     def refresh(self) -> None:
         """Has records read again: another job may have committed what checkpoints had."""
-        self._records = None
+        vars(self).pop("records", None)
 
     def lineage(self, after: int) -> Lineage:
         """Returns where rows came from since an older version."""

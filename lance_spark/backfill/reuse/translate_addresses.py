@@ -19,11 +19,8 @@ def latest_addresses(ref: DatasetRef, rows: Iterable[tuple[int, int]]) -> list[i
     """Returns where rows are in the latest version, ascending, each once. Runs on the driver.
 
     Rows that were deleted or updated since are left out, and so are rows whose way cannot be
-    followed, because the history of a compaction was cleaned up.
-
-    Args:
-        ref: The table.
-        rows: Pairs of a version and a row's address in it.
+    followed, because the history of a compaction was cleaned up. `rows` are pairs of a version and
+    a row's address in it.
     """
     by_version: dict[int, dict[int, list[int]]] = {}
     for version, address in rows:

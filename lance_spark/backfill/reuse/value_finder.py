@@ -10,7 +10,7 @@ then is asked too, as far as their inputs are the same.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -48,11 +48,7 @@ class Served:
 
 
 class ValueFinder:
-    """Finds values for rows of fragments of the version that a round reads.
-
-    Attributes:
-        missing_files: Column files and checkpoints that turned out not to be usable.
-    """
+    """Finds values for rows of the version that a round reads, but none in `missing_files`."""
 
     def __init__(self, context: RoundContext, rows: SnapshotRows) -> None:
         self.missing_files: set[str] = set()
@@ -80,14 +76,11 @@ class ValueFinder:
     def find(
         self, fragment: FragmentMetadata, wanted: RowSet, without_value: Callable[[RowSet], RowSet] | None = None
     ) -> Served:
-        """Finds values for rows of a fragment.
+        """Finds values for the wanted rows of a fragment.
 
-        Args:
-            fragment: The fragment.
-            wanted: The rows.
-            without_value: Returns those of some rows that jobs may serve which this one does not go
-                on with (see :meth:`BackfillSpec.is_served_by`), and that takes a scan; by default
-                they may serve all.
+        `without_value` returns those of some rows that jobs may serve which this one does not go on
+        with (see :meth:`BackfillSpec.is_served_by`), and takes a scan; by default they may serve
+        all.
         """
         served = Served()
         missing = self._serve(served, fragment, wanted, any_job=without_value is None)
@@ -100,15 +93,12 @@ class ValueFinder:
     def origins(self, version: int) -> Origins:
         """Returns where rows were at an older version."""
         if version not in self._origins:
-            follow_up = self._spec.follow_up
-            is_first = follow_up is not None and version == follow_up.snapshot_version
-            self._origins[version] = Origins(
-                self._context.base(version),
-                self._rows,
-                self._context.lineage(version),
-                self._spec.inputs,
-                unchanged=follow_up.unchanged if is_first and follow_up is not None else (),
-            )
+            context, follow_up = self._context, self._spec.follow_up
+            unchanged: Collection[int] = ()
+            if follow_up is not None and version == follow_up.snapshot_version:
+                unchanged = follow_up.unchanged
+            base, lineage = context.base(version), context.lineage(version)
+            self._origins[version] = Origins(base, self._rows, lineage, self._spec.inputs, unchanged=unchanged)
         return self._origins[version]
 
     def changed(self, version: int, fragment: FragmentMetadata, origin: Origin, rows: RowSet) -> RowSet:
@@ -260,7 +250,7 @@ class ValueFinder:
     def _has_results(self, fragment: FragmentMetadata) -> bool:
         """Tells whether there are results of a fragment, of this or an older version."""
         records = fitting_records(self._spec, fragment, self._context.records)
-        return any(True for _ in records) or bool(self._entries(source_of(self._spec, fragment)))
+        return next(records, None) is not None or bool(self._entries(source_of(self._spec, fragment)))
 
     def _compacted(
         self, fragment: FragmentMetadata, field_ids: Sequence[int]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
 from typing import Any
 
 import numpy as np
@@ -19,27 +19,20 @@ compressed buffers, the stream, and the payload."""
 
 
 class CheckpointBuffer:
-    """Holds computed values of one range until they are worth a checkpoint. Belongs to one task.
+    """Holds computed values of one range until they are worth a checkpoint. Belongs to one task."""
 
-    Attributes:
-        seconds: Time spent on writing.
-        has_written: Whether there are checkpoints of it.
-    """
-
-    def __init__(self, spec: BackfillSpec, store: CheckpointStore, source: str, clock: Callable[[], float]) -> None:
-        self.seconds = 0.0
-        self.has_written = False
+    def __init__(self, spec: BackfillSpec, store: CheckpointStore, source: str) -> None:
+        self.seconds = 0.0  # spent on writing
         self._spec = spec
         self._store = store
         self._source = source
-        self._clock = clock
         self._held: list[Chunk] = []
         self._held_bytes = 0
-        self._last_flush = clock()
+        self._last_flush = time.perf_counter()
 
     def begin(self) -> None:
         """Lets the interval begin anew."""
-        self._last_flush = self._clock()
+        self._last_flush = time.perf_counter()
 
     def hold(self, offsets: Offsets, values: pa.Array[Any], failed: list[int]) -> None:
         """Keeps the values of a batch but for its rows that failed, by position."""
@@ -50,18 +43,17 @@ class CheckpointBuffer:
         if len(offsets):
             self._held.append((offsets, values))
             self._held_bytes += values.nbytes
-        if self._clock() - self._last_flush >= self._spec.flush_s or self._held_bytes >= FLUSH_BYTES:
+        if time.perf_counter() - self._last_flush >= self._spec.flush_s or self._held_bytes >= FLUSH_BYTES:
             self.flush()
 
     def flush(self) -> None:
         """Persists the values that are held."""
-        began = self._clock()
+        began = time.perf_counter()
         held, self._held, self._held_bytes = self._held, [], 0
         if held:
             offsets = pa.array(np.concatenate([part[0] for part in held]))
             values = pa.concat_arrays([part[1] for part in held])
             held.clear()
             self._store.write(self._spec.key, self._source, job_id=self._spec.job_id, offsets=offsets, values=values)
-            self.has_written = True
-        self._last_flush = self._clock()
+        self._last_flush = time.perf_counter()
         self.seconds += self._last_flush - began

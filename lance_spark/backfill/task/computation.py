@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -31,28 +32,17 @@ class Computation:
     """The calls that one range takes. Belongs to one task.
 
     Attributes:
-        checkpoints: What keeps the results.
-        errors: What keeps the failures.
-        calls: Rows for which the UDF was called, and returned.
+        calls: How many rows the UDF was called for, and returned.
         valued: These rows.
         failed: Rows that have had their call, and failed.
         recomputed: How many rows were called that an earlier round had computed.
-        retries: Calls that were tried again.
-        skipped: Rows that a policy skipped.
-        crashed: Rows that killed their process.
+        crashed: How many rows killed their process.
         seconds: Time per stage.
     """
 
     def __init__(
-        self,
-        spec: BackfillSpec,
-        udf: UDF,
-        runner: UdfRunner,
-        work: FragmentWork,
-        checkpoints: CheckpointBuffer,
-        clock: Callable[[], float],
+        self, spec: BackfillSpec, udf: UDF, runner: UdfRunner, work: FragmentWork, checkpoints: CheckpointBuffer
     ) -> None:
-        self.checkpoints = checkpoints
         self.errors = ErrorLog(spec, work.fragment_id)
         self.calls = 0
         self.valued = RowSet.empty()
@@ -63,19 +53,19 @@ class Computation:
         self.crashed = 0
         self.seconds = dict.fromkeys(STAGES, 0.0)
         self._spec = spec
+        self._checkpoints = checkpoints
         self._udf = udf
         self._runner = runner
-        self._clock = clock
         self._taken: deque[Offsets] = deque()
 
     @contextmanager
     def timed(self, stage: str) -> Iterator[None]:
         """Adds the time of a block to a stage."""
-        began = self._clock()
+        began = time.perf_counter()
         try:
             yield
         finally:
-            self.seconds[stage] += self._clock() - began
+            self.seconds[stage] += time.perf_counter() - began
 
     def compute(self, rows: SnapshotRows, fragment: LanceFragment, todo: RowSet, own: RowSet) -> Iterator[Chunk]:
         """Calls the UDF for the rows `todo`, and yields their values; failed rows are NULL.
@@ -84,23 +74,19 @@ class Computation:
         """
         if not todo:
             return
-        least, most, first = self._spec.sizes
+        spec = self._spec
+        least, most, first = spec.sizes
         sizer = AdaptiveSize(minimum=least, maximum=most, initial=first)
         reader = InputReader(
-            rows,
-            fragment,
-            self._spec.input_names,
-            blob_strategy=self._spec.blob_strategy,
-            blob_buffer_bytes=self._spec.blob_buffer_bytes,
-            clock=self._clock,
+            rows, fragment, spec.input_names, blob_strategy=spec.blob_strategy, blob_buffer_bytes=spec.blob_buffer_bytes
         )
         self._taken.clear()
-        began = self._clock()
-        self.checkpoints.begin()
+        began = time.perf_counter()
+        self._checkpoints.begin()
         for result in self._runner.run(reader.batches(todo.to_numpy(), sizer.next_rows, self._taken)):
             offsets = self._taken.popleft()
             self.seconds["read"] += reader.seconds
-            self.seconds["compute"] += self._clock() - began - reader.seconds
+            self.seconds["compute"] += time.perf_counter() - began - reader.seconds
             reader.seconds = 0.0
             sizer.record(len(offsets), result.seconds)
             self.retries += result.retries
@@ -108,20 +94,19 @@ class Computation:
             done = RowSet.of(np.delete(offsets, failed) if failed else offsets)
             self.valued |= done
             self.calls += len(done)
-            self.recomputed += len(done & own) if own else 0
+            self.recomputed += len(done & own)
             self._note_failures(offsets, result.failures)
-            self.checkpoints.hold(offsets, result.values, failed)
+            self._checkpoints.hold(offsets, result.values, failed)
             yield offsets, result.values
-            began = self._clock()
+            began = time.perf_counter()
 
     def end_with(self, error: Exception) -> int | None:
         """Keeps what was computed before an error, logs it, and returns the row, if known."""
         try:
-            self.checkpoints.flush()
+            self._checkpoints.flush()
         except OSError:
             _LOG.exception("what was computed before the error is lost")
-        row = getattr(error, "row", None)
-        offset = None
+        row, offset = getattr(error, "row", None), None
         if row is not None and self._taken and row < len(self._taken[0]):
             # Results come in the order of the batches, so the first one without a result is the one
             # that failed.
@@ -134,7 +119,7 @@ class Computation:
         for failure in failures:
             self.skipped += failure.outcome == "skipped"
             self.crashed += failure.outcome == "crashed"
-            self.errors.add(failure, int(offsets[failure.row]))
+            self.errors.add_failure(failure, int(offsets[failure.row]))
         if failures:
             self.failed |= RowSet.of(offsets[[failure.row for failure in failures]])
         self._udf.on_error.check_skips(self.skipped, self.calls + len(self.failed), final=False)

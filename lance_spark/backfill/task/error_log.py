@@ -40,25 +40,22 @@ class ErrorLog:
         self._records: list[dict[str, Any]] = []
         self._count = 0
 
-    def add(self, failure: RowFailure, offset: int) -> None:
+    def add_failure(self, failure: RowFailure, offset: int) -> None:
         """Adds a row that failed; `offset` is its physical position."""
-        fields = {name: getattr(failure, name) for name in ("outcome", "attempt", "max_attempts", "bisect_depth")}
-        self._add(self._fragment_id, offset, failure.error_type, failure.message, failure.trace, **fields)
+        fields = {name: getattr(failure, name) for name in _DEFAULTS}
+        self.add(self._fragment_id, offset, failure.error_type, failure.message, failure.trace, **fields)
 
     def add_error(self, error: Exception, offset: int | None) -> None:
         """Adds the exception that ended the range; `offset` is its row's, where that is known."""
         message = getattr(error, "error_message", None) or str(error)
         trace = getattr(error, "error_trace", None) or "".join(traceback.format_exception(error))
         fields = {name: getattr(error, name, 1) for name in ("attempt", "max_attempts")}
-        self._add(self._fragment_id, offset, type_of(error), message, trace, **fields)
+        self.add(self._fragment_id, offset, type_of(error), message, trace, **fields)
 
-    def add_fragment(self, fragment_id: int, error_type: str, message: str, trace: str) -> None:
-        """Adds an error that ended work on a fragment before one of its rows was computed."""
-        self._add(fragment_id, None, error_type, message, trace)
-
-    def _add(
+    def add(
         self, fragment_id: int, offset: int | None, error_type: str, message: str, trace: str, **more: str | int
     ) -> None:
+        """Adds an error; without an offset it ended the work on a fragment."""
         spec = self._spec
         record = {
             "job_id": spec.job_id,
@@ -88,12 +85,12 @@ class ErrorLog:
     def write(self) -> None:
         """Appends what was collected; computed rows do not fail where that is refused."""
         records, self._records = self._records, []
+        table = self._spec.snapshot
         try:
             if records:
-                append_rows(self._spec.snapshot, ERRORS, pa.Table.from_pylist(records, schema=ERRORS.schema))
+                append_rows(table, ERRORS, pa.Table.from_pylist(records, schema=ERRORS.schema))
         except OSError as error:
-            uri = self._spec.snapshot.uri
-            _LOG.warning("%s error records of %s could not be written: %s", len(records), uri, error)
+            _LOG.warning("%s error records of %s could not be written: %s", len(records), table.uri, error)
 
 
 def fail_ranges(
@@ -121,7 +118,7 @@ def record_ranges(
     """Records an error that ended ranges before they were begun, once per fragment."""
     log = ErrorLog(spec)
     for fragment_id in sorted({one.fragment_id for one in ranges}):
-        log.add_fragment(fragment_id, error_type, message, trace)
+        log.add(fragment_id, None, error_type, message, trace)
     log.write()
 
 

@@ -53,14 +53,11 @@ class BackfillSpec:
     """What all tasks of a job share.
 
     Attributes:
-        snapshot: The pinned table.
-        staging: The job's files.
         job_id: Id of the job, as the user knows it.
         udf: The pickled UDF.
         key: What values depend on, but for the rows.
         inputs: The input columns, in the order of the UDF's parameters.
         outputs: Pairs of output field (empty for the whole value) and target column.
-        targets: The target columns as files hold them.
         target_ids: Field ids of the target columns and all that is below them.
         column: Identity of the target column in records.
         where: The user's filter in Lance SQL; None selects rows without a value.
@@ -75,9 +72,6 @@ class BackfillSpec:
         stale: Whether rows with a value are selected too that is not known to be up to date.
         sizes: Least, most and first rows of a batch.
         flush_s: Seconds after which computed values are persisted.
-        threads: Threads of a task that compute.
-        blob_strategy: How blobs are read.
-        blob_buffer_bytes: Most bytes of blobs that are held at once.
         report_s: Seconds after which a task tells again what it has done.
         round: Which round of the job it is; two may read the same version.
     """
@@ -169,7 +163,7 @@ class FragmentRows:
         return FragmentRows(**{name: moved.new_rows(rows) for name, rows in _fields(self)})
 
     def to_json(self) -> dict[str, str]:
-        """Returns the sets as text."""
+        """Returns the sets as texts of :meth:`RowSet.to_text`."""
         return {name: rows.to_text() for name, rows in _fields(self)}
 
     @staticmethod
@@ -220,9 +214,7 @@ class FragmentWork:
 class Task:
     """Work of one Spark task: ranges that are worked on one after the other.
 
-    Attributes:
-        number: Number of the task in its job.
-        isolate: Whether the UDF runs in a process of its own, because an earlier attempt died.
+    `isolate` runs the UDF in a process of its own, because an earlier attempt died.
     """
 
     number: int
@@ -239,7 +231,6 @@ class RowCounts:
             computed.
         valued: Those of them that got a value.
         reused: Those of them whose value an earlier run had left.
-        skipped: Rows that a policy skipped.
         crashed: Rows that killed their process.
         carried: Rows of follow-up rounds whose value an earlier round had computed.
         recomputed: Rows of follow-up rounds that were computed once more.
@@ -270,9 +261,7 @@ class RangeOutcome:
         assembled: Whether it is the whole fragment, after all of its ranges, which have answered
             for its rows; then `counts` are of skipped and crashed rows only.
         calls: Rows for which the UDF was called and returned.
-        retries: Calls that were tried again.
         seconds: Time per stage.
-        file: Name of the fragment's column file.
         source: Identity of the fragment's inputs.
         rows: What is known of the fragment's rows from now on.
         selected: Of one of several ranges: the rows that a file of the fragment has to have.
@@ -280,8 +269,6 @@ class RangeOutcome:
         complete: Whether the whole fragment is done; without a file there was nothing to write.
         inherited: Whether `rows` says more than the records of the fragment do, because rows were
             followed from older versions.
-        checkpoints: Whether checkpoints were left that a commit makes superfluous.
-        error: Why the range failed.
         error_type: Qualified name of the exception.
     """
 
@@ -301,7 +288,6 @@ class RangeOutcome:
     failed: RowSet = field(default_factory=RowSet.empty)
     complete: bool = False
     inherited: bool = False
-    checkpoints: bool = False
     error: str | None = None
     error_type: str | None = None
 

@@ -1,8 +1,8 @@
 """One task of a backfill: reads ranges, computes, checkpoints, and writes a fragment's column file.
 
-Runs in one Python process on an executor; only counts and names go back. Memory: a few batches, the
-values of one flush interval (at most FLUSH_BYTES), a window of the column file, and some bytes per
-row of a range; it does not grow with the fragment.
+Runs in one Python process on an executor. Memory: a few batches, the values of one flush interval
+(at most FLUSH_BYTES), a window of the column file, and some bytes per row of a range; it does not
+grow with the fragment.
 
 A fragment that is one range is streamed into its column file while it is computed. The ranges of a
 larger one leave checkpoints, and when all of them have answered, the driver submits the whole
@@ -12,11 +12,9 @@ fragment once more: that task takes the values from the checkpoints.
 from __future__ import annotations
 
 import logging
-import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.own_rows import OwnRows, own_rows
@@ -26,16 +24,14 @@ from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
 from lance_spark.backfill.task.computation import Computation
 from lance_spark.backfill.task.error_log import fail_ranges, type_of
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, RowCounts, Task
+from lance_spark.commit.changes import StagedColumns
 from lance_spark.errors import TableUnreadableError, TableUnwritableError
 from lance_spark.rows.merge import MissingFileError, NullPiece, columns_of, merge, rows_with_null, streams_of
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
-from lance_spark.staging.column_file import ColumnFile, Targets
+from lance_spark.staging.column_file import ColumnFile
 from udf_runtime import UDF, UdfRuntimeError
 from udf_runtime.execute import UdfRunner
-
-if TYPE_CHECKING:
-    from lance.fragment import LanceFragment
 
 _LOG = logging.getLogger(__name__)
 
@@ -45,22 +41,19 @@ _MOST_MISSING = 10
 """Files and checkpoints of a range that may turn out to be gone, one after the other."""
 
 
-def run_task(
-    spec: BackfillSpec, task: Task, *, clock: Callable[[], float] = time.perf_counter
-) -> Iterator[RangeOutcome]:
+def run_task(spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
     """Works on a task's ranges, and yields what became of each; one that fails does so alone."""
     try:
         udf = UDF.loads(spec.udf)
     except UdfRuntimeError as error:
-        # Said once per range, and not tried again: another attempt in this environment ends the
-        # same way.
+        # Not tried again: another attempt in this environment ends the same way.
         yield from fail_ranges(spec, task.work, error, "the UDF cannot be loaded on an executor: ")
         return
     with UdfRunner(udf, threads=spec.threads, isolate=task.isolate) as runner:
         for number, work in enumerate(task.work):
             run = None
             try:
-                run = _RangeRun(context_of(spec), udf, runner, work, clock)
+                run = _RangeRun(context_of(spec), udf, runner, work)
                 yield run.run()
             except Exception as error:  # noqa: BLE001 - whatever a UDF or a store raises is this range's outcome
                 # The answer says it, and the driver decides: a late attempt is nothing to show on a
@@ -79,7 +72,6 @@ class _Selected:
     """The selected rows of a range, by where their values come from.
 
     Attributes:
-        served: Values that need no call.
         todo: Rows to compute.
         failed: Rows that are to be NULL: they failed, or their inputs changed after an earlier
             round.
@@ -100,19 +92,17 @@ class _Selected:
 class _RangeRun:
     """One range, or one whole fragment, being worked on."""
 
-    def __init__(
-        self, context: RoundContext, udf: UDF, runner: UdfRunner, work: FragmentWork, clock: Callable[[], float]
-    ) -> None:
+    def __init__(self, context: RoundContext, udf: UDF, runner: UdfRunner, work: FragmentWork) -> None:
         spec = context.spec
         self._context = context
         self._spec = spec
         self._udf = udf
         self._work = work
         self._rows = SnapshotRows(spec.snapshot.open())
-        self._fragment = self._open_fragment()
+        self._fragment = self._rows.existing_fragment(work.fragment_id)
         self._source = source_of(spec, self._fragment.metadata)
-        self._checkpoints = CheckpointBuffer(spec, context.store, self._source, clock)
-        self._computation = Computation(spec, udf, runner, work, self._checkpoints, clock)
+        self._checkpoints = CheckpointBuffer(spec, context.store, self._source)
+        self._computation = Computation(spec, udf, runner, work, self._checkpoints)
         self._finder = ValueFinder(context, self._rows)
         self._counts = RowCounts()
         self._done = work.done
@@ -120,17 +110,12 @@ class _RangeRun:
         self._has_refreshed = False
 
     def run(self) -> RangeOutcome:
-        """Does the work.
-
-        Raises:
-            UdfRuntimeError: The UDF failed, and no policy of its skips the row. What was computed
-                before is in checkpoints.
-            TableUnreadableError, FilterError: Rows cannot be read.
-            CommitError: The job has ended meanwhile.
-        """
+        """Does the work, and once more without values that turn out to be gone."""
         while True:
+            self._counts = RowCounts()
             try:
-                return self._run()
+                own = self._own_rows()
+                return self._whole(own) if self._work.is_whole else self._part(own)
             except MissingFileError as error:
                 # Of another job, which ended meanwhile. What was computed so far is found in
                 # checkpoints.
@@ -147,17 +132,7 @@ class _RangeRun:
         offset = self._computation.end_with(error)
         if offset is not None:
             text += f" (row address {self._work.fragment_id << 32 | offset})"
-        return replace(self._outcome(), error=text, error_type=type_of(error), checkpoints=True)
-
-    def _open_fragment(self) -> LanceFragment:
-        fragment = self._rows.fragment(self._work.fragment_id)
-        if fragment is None:
-            raise TableUnreadableError(
-                self._spec.snapshot.uri,
-                f"fragment {self._work.fragment_id} is not in version {self._spec.snapshot.version}",
-                hint="open the table again",
-            )
-        return fragment
+        return replace(self._outcome(), error=text, error_type=type_of(error))
 
     def _search_again(self, missing: set[str]) -> None:
         """Prepares another pass: the job that took values away may have recorded them."""
@@ -167,33 +142,23 @@ class _RangeRun:
         self._finder.missing_files |= missing
         self._work = replace(self._work, search=True)
 
-    def _run(self) -> RangeOutcome:
-        """Does the work once."""
-        self._counts = RowCounts()
-        own = self._own_rows()
-        return self._whole(own) if self._work.is_whole else self._part(own)
-
-    def _own_rows(self) -> OwnRows | None:
+    def _own_rows(self) -> OwnRows:
         """Adds what is known of rows that were in other fragments, or had other input files.
 
-        Returns what this job has computed.
+        Returns what earlier rounds of this job have computed.
         """
         spec, fragment = self._spec, self._fragment.metadata
-        self._done = self._work.done
+        own = OwnRows()
         with self._computation.timed("read"):
-            if spec.lineage_after is not None:
-                self._inherit(self._finder.inherited(fragment))
-            if spec.follow_up is None:
-                return None
-            own = own_rows(spec, spec.follow_up, fragment, self._finder)
-            self._inherit(own.kept)
-            return own
+            inherited = self._finder.inherited(fragment)
+            if spec.follow_up is not None:
+                own = own_rows(spec, spec.follow_up, fragment, self._finder)
+                inherited |= own.kept
+        self._has_inherited |= not inherited.computed <= self._work.done.computed
+        self._done = self._work.done | inherited
+        return own
 
-    def _inherit(self, rows: FragmentRows) -> None:
-        self._has_inherited |= not rows.computed <= self._done.computed
-        self._done |= rows
-
-    def _select(self, own: OwnRows | None, start: int, stop: int) -> _Selected:
+    def _select(self, own: OwnRows, start: int, stop: int) -> _Selected:
         """Selects rows of a range, and finds the values that need no call."""
         computation, follow_up = self._computation, self._spec.follow_up
         with computation.timed("read"):
@@ -201,9 +166,9 @@ class _RangeRun:
             if self._work.selected is not None:
                 selected = self._work.selected & RowSet.span(start, stop)
             else:
-                selected = rows.selected(self._done) if own is None else rows.selected_again(own, self._done)
-            known = RowSet.empty() if own is None else own.computed | own.unknown
-            fresh = selected if own is None else selected - known - own.attempted
+                selected = rows.selected(self._done) if follow_up is None else rows.selected_again(own, self._done)
+            known = own.computed | own.unknown
+            fresh = selected - known - own.attempted
             # Rows that failed in an earlier pass have had their call.
             failed = computation.failed & RowSet.span(start, stop)
             left = selected - failed
@@ -214,8 +179,8 @@ class _RangeRun:
                 self._search_again(self._finder.missing_files)
                 served = self._find(rows, left)
             todo = left - served.rows
-            nulls_changed = own is not None and follow_up is not None and follow_up.on_stale == "null"
-            nulled = todo & own.changed if own is not None and nulls_changed else RowSet.empty()
+            nulls_changed = follow_up is not None and follow_up.on_stale == "null"
+            nulled = todo & own.changed if nulls_changed else RowSet.empty()
         found = served.rows - computation.valued
         self._counts += RowCounts(
             selected=len(fresh), reused=len(found & fresh), carried=len(found & known), nulled=len(nulled)
@@ -225,16 +190,16 @@ class _RangeRun:
     def _find(self, rows: RangeRows, wanted: RowSet) -> Served:
         if not self._work.search or not wanted:
             return Served()
-        fragment = self._fragment.metadata
-        if not self._spec.calls_filtered:
-            return self._finder.find(fragment, wanted)
-        nulls = self._done.nulls
-        return self._finder.find(
-            fragment, wanted, lambda left: left & rows.without_value() - nulls if rows.is_filled else left
-        )
 
-    def _whole(self, own: OwnRows | None) -> RangeOutcome:
+        def without_value(left: RowSet) -> RowSet:
+            return left & rows.without_value() - self._done.nulls if rows.is_filled else left
+
+        calls_filtered = self._spec.calls_filtered
+        return self._finder.find(self._fragment.metadata, wanted, without_value if calls_filtered else None)
+
+    def _whole(self, own: OwnRows) -> RangeOutcome:
         """Streams a whole fragment into its column file, range by range."""
+        spec = self._spec
         file: ColumnFile | None = None
         computed, nulls = RowSet.empty(), RowSet.empty()
         try:
@@ -243,12 +208,17 @@ class _RangeRun:
                 if not part.rows:
                     continue
                 if file is None:
-                    attempt = self._spec.staging.begin_attempt()
-                    file = ColumnFile(attempt, self._rows, self._fragment, self._targets())
+                    # Old values are read only of a fragment that has any.
+                    is_filled = has_values(self._fragment.metadata, spec.target_ids)
+                    targets = spec.targets if is_filled else replace(spec.targets, existing=())
+                    file = ColumnFile(spec.staging.begin_attempt(), self._rows, self._fragment, targets)
                 nulls |= self._fill(file, part)
                 computed |= part.served.rows | part.todo
             failed = self._computation.failed
-            if file is None or self._changes_nothing(computed - failed):
+            # A file that gives no row a value would say what the table says, but in a follow-up
+            # round: there a row that failed may have one, of the inputs that it had before.
+            selects_empty = spec.where is None and not spec.recomputes and spec.follow_up is None
+            if file is None or (selects_empty and not computed - failed):
                 if file is not None:
                     file.discard()
                 self._computation.errors.write()
@@ -259,13 +229,11 @@ class _RangeRun:
             if file is not None:
                 file.discard()
             raise
-        if self._spec.targets.blobs:
+        if spec.targets.blobs:
             self._checkpoints.flush()
-        failed |= file.given - computed
-        rows = self._all_rows(computed - failed, nulls, failed)
-        return self._finish(written.staged.name, written.staged.size_bytes, rows)
+        return self._finish(written.staged, computed, nulls, failed | (file.given - computed))
 
-    def _part(self, own: OwnRows | None) -> RangeOutcome:
+    def _part(self, own: OwnRows) -> RangeOutcome:
         """Leaves the values of one of several ranges in checkpoints."""
         part = self._select(own, self._work.start, self._work.stop)
         for _ in self._computation.compute(self._rows, self._fragment, part.todo, part.own):
@@ -274,22 +242,15 @@ class _RangeRun:
         self._computation.errors.write()
         if not part.rows:
             return self._without_effect()
-        return replace(
-            self._outcome(), selected=part.rows, failed=part.failed | self._computation.failed, checkpoints=True
-        )
+        return replace(self._outcome(), selected=part.rows, failed=part.failed | self._computation.failed)
 
     def _fill(self, file: ColumnFile, part: _Selected) -> RowSet:
-        """Writes the values of a range into a column file; returns the rows that are NULL.
-
-        Raises:
-            TableUnreadableError: Values that were found are not there any more.
-        """
+        """Writes the values of a range into a column file; returns the rows that are NULL."""
         spec, before = self._spec, file.rows
-        pieces = list(part.served.pieces)
         empty = [NullPiece(offsets=part.failed.to_numpy(), type=self._udf.data_type)] if part.failed else []
         streams = [
             self._computation.compute(self._rows, self._fragment, part.todo, part.own),
-            *streams_of(pieces),
+            *streams_of(part.served.pieces),
             *streams_of(empty),
         ]
         nulls = RowSet.empty()
@@ -304,52 +265,35 @@ class _RangeRun:
             raise TableUnreadableError(spec.snapshot.uri, text, hint=_HINT)
         return nulls
 
-    def _changes_nothing(self, valued: RowSet) -> bool:
-        """Tells whether a file would say what the table says: no row got a value or is to lose one.
-
-        In a follow-up round a row that failed may have one, of the inputs that it had before.
-        """
-        selects_empty = self._spec.where is None and not self._spec.recomputes and self._spec.follow_up is None
-        return not valued and selects_empty
-
-    def _all_rows(self, computed: RowSet, nulls: RowSet, failed: RowSet) -> FragmentRows:
-        """Returns what is known of the fragment's rows now: what was done, or known before."""
-        before = self._done
-        touched = computed | failed
-        return FragmentRows(
-            computed=(before.computed - failed) | computed,
-            nulls=(before.nulls - touched) | (nulls - failed),
-            failed=failed,
-            # Rows that a filter selects and that are done are those of the jobs that this one goes
-            # on with.
-            own=computed if self._spec.where is None else computed | before.skip,
-        )
-
     def _without_effect(self) -> RangeOutcome:
         """Returns the outcome of work in which there was nothing to do."""
         rows = FragmentRows(computed=self._done.computed, nulls=self._done.nulls)
         return replace(self._outcome(), inherited=self._has_inherited, rows=rows)
 
-    def _finish(self, file: str, file_bytes: int | None, rows: FragmentRows) -> RangeOutcome:
+    def _finish(self, file: StagedColumns, computed: RowSet, nulls: RowSet, failed: RowSet) -> RangeOutcome:
         """Leaves a checkpoint that refers to the file, for a run after one that fails."""
         self._computation.errors.write()
-        spec = self._spec
+        spec, before = self._spec, self._done
+        computed -= failed
+        rows = FragmentRows(
+            computed=(before.computed - failed) | computed,
+            nulls=(before.nulls - computed - failed) | (nulls - failed),
+            failed=failed,
+            # Rows that a filter selects and that are done are those of the jobs that this one goes
+            # on with.
+            own=computed if spec.where is None else computed | before.skip,
+        )
         with self._computation.timed("checkpoint"):
             self._context.store.write_reference(
                 spec.key,
                 self._source,
                 job_id=spec.job_id,
-                data_file=file,
-                size_bytes=file_bytes,
+                data_file=file.name,
+                size_bytes=file.size_bytes,
                 rows=rows.to_json(),
                 context={"fragment": self._work.fragment_id, "version": spec.snapshot.version},
             )
-        return replace(self._outcome(), file=file, file_bytes=file_bytes, rows=rows, complete=True, checkpoints=True)
-
-    def _targets(self) -> Targets:
-        """Returns the columns of the file; old values are read only of a fragment that has any."""
-        is_filled = has_values(self._fragment.metadata, self._spec.target_ids)
-        return self._spec.targets if is_filled else replace(self._spec.targets, existing=())
+        return replace(self._outcome(), file=file.name, file_bytes=file.size_bytes, rows=rows, complete=True)
 
     def _outcome(self) -> RangeOutcome:
         work, computation = self._work, self._computation
@@ -368,5 +312,4 @@ class _RangeRun:
             counts=counts,
             seconds={**seconds, "checkpoint": seconds["checkpoint"] + self._checkpoints.seconds},
             source=self._source,
-            checkpoints=self._checkpoints.has_written,
         )

@@ -49,7 +49,7 @@ def test_stored_forms_of_equal_sets_are_read_back_as_equal_sets(left: set[int], 
 
 def test_a_dense_set_with_gaps_is_stored_as_small_as_a_scattered_one() -> None:
     every_third = RowSet.of(np.arange(0, 300_000, 3))
-    dense = RowSet.all(300_000) - RowSet.of([row for row in range(300_000) if row % 3])
+    dense = RowSet.span(0, 300_000) - RowSet.of([row for row in range(300_000) if row % 3])
     assert len(dense.dumps()) == len(every_third.dumps())
     assert RowSet.loads(dense.dumps()) == every_third
 
@@ -64,14 +64,14 @@ def test_a_window_of_rows_is_counted_and_masked(rows: set[int], start: int, leng
 
 @pytest.mark.parametrize("rows", [0, 1, 10_240, 10_000_000, 2**32])
 def test_all_rows_of_a_fragment_take_a_byte_for_four_thousand(rows: int) -> None:
-    everything = RowSet.all(rows)
+    everything = RowSet.span(0, rows)
     assert len(everything) == rows
     assert len(everything.dumps()) < 30 + rows / 4_000
     assert RowSet.loads(everything.dumps()) == everything
 
 
 def test_many_sets_of_all_rows_but_a_few_compress_to_a_few_bytes_each() -> None:
-    rows = RowSet.all(1_000_000)
+    rows = RowSet.span(0, 1_000_000)
     stored = b"".join((rows - RowSet.of([5 + i, 70_000 + i, 999_998 - i])).dumps() for i in range(1000))
     assert len(pa.compress(stored, codec="zstd", asbytes=True)) < 1000 * 20
 
@@ -98,7 +98,7 @@ def test_a_span_outside_of_a_fragment_is_refused() -> None:
     with pytest.raises(ValueError, match="below 2\\^32"):
         RowSet.span(-1, 5)
     with pytest.raises(ValueError, match="below 2\\^32"):
-        RowSet.all(2**32 + 1)
+        RowSet.span(0, 2**32 + 1)
     assert RowSet.span(5, 3) == RowSet.empty()
 
 
@@ -110,8 +110,8 @@ BITMAP = RowSet.of(np.arange(0, 1000, 3)).dumps()
     [
         b"",
         b"x",
-        RowSet.all(1000).dumps()[:-1],
-        RowSet.all(1000).dumps() + b"x",
+        RowSet.span(0, 1000).dumps()[:-1],
+        RowSet.span(0, 1000).dumps() + b"x",
         BITMAP[:-1],
         BITMAP + b"x",
     ],
