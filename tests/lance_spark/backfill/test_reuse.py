@@ -23,7 +23,7 @@ from tests.support.inline_jobs import (
     values,
 )
 from udf_runtime import skip_on_error
-from udf_runtime.checkpoint import CheckpointStore
+from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore
 
 ROWS = 40
 IDS = pa.table({"id": range(ROWS)})
@@ -52,6 +52,21 @@ def test_a_job_that_commits_leaves_the_checkpoints_of_rows_that_it_did_not_compu
     lab.switch.write_text("0")
     table.backfill("v", where="id % 5 = 0", **sizes)
     assert lab.calls() == [35]
+
+
+def test_the_end_of_a_job_that_failed_takes_no_longer_than_its_checkpoints_are_many(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    table = lab.make(IDS)
+    table.add_columns({"v": lab.udf(bad=frozenset({35}))})
+    compared: list[CheckpointEntry] = []
+    monkeypatch.setattr(CheckpointEntry, "__eq__", lambda one, _: compared.append(one))
+    with pytest.raises(lance_spark.BackfillIncompleteError):
+        table.backfill("v", **WHOLE)
+    assert not compared, "each one with each other one"
+    lab.calls()
+    table.backfill("v", where="id < 35")
+    assert lab.calls() == [], "they were kept"
 
 
 def test_a_job_that_dies_twice_finds_its_first_checkpoints_behind_a_compaction(
