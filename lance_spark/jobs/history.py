@@ -79,10 +79,11 @@ class JobHistory:
     def first_versions(self) -> dict[str, int]:
         """Returns the earliest version that any run of each job has read.
 
-        A job that is resumed under its id has several runs.
+        A job that is resumed under its id has several runs. Those that had nothing to do have
+        computed nothing.
         """
         first: dict[str, int] = {}
-        rows = read_rows(self.ref, JOBS).select(["job_id", "read_version"])
+        rows = read_rows(self.ref, JOBS, "fragments_total > 0").select(["job_id", "read_version"])
         for job_id, version in zip(*(column.to_pylist() for column in rows.columns), strict=True):
             first[job_id] = min(version, first.get(job_id, version))
         return first

@@ -115,7 +115,7 @@ class BackfillJob:
         self._stale = count_stale(self._prepared, but_selected=True)
         if not work:
             result = self._result("DONE")
-            self._save(result, None)
+            self._try(lambda: None if self._hides_another() else self._save(result, None))
             return result
         when = f"since version {spec.snapshot.version}, which the job is to read"
         self._prepared.definition.refuse_other(spec.snapshot, when)
@@ -343,6 +343,15 @@ class BackfillJob:
             self._history.save(record)
         else:
             self._try(lambda: self._history.save(record))
+
+    def _hides_another(self) -> bool:
+        """Tells whether a record of this job would hide one of its id that is to be found.
+
+        An id may be used for another filter or UDF; what that run has left is found by its record.
+        """
+        spec = self._prepared.spec
+        known = [] if self._prepared.request.job_id is None else self._history.jobs(spec.job_id)
+        return any(job.status != "DONE" and (job.key, job.where) != (spec.key.digest, spec.where) for job in known)
 
     def _try(self, act: Callable[[], None]) -> None:
         """Does what must not make a job fail whose values are committed."""
