@@ -23,6 +23,7 @@ any other. It begins with what has landed, and mostly finds nothing to do.
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
@@ -139,10 +140,19 @@ class _ColumnCommit:
     landed: lance.LanceDataset | None = None
 
     def run(self, since: int) -> CommitResult:
-        """Commits, and again until nothing has slipped in."""
-        job = self.job
+        """Commits, and again until nothing has slipped in.
+
+        Where something slips in beside each commit, it ends as races that are lost for ever do.
+        """
+        job, began, slips = self.job, time.monotonic(), 0
         while True:
             try:
+                if slips and time.monotonic() - began > job.policy.timeout_s:
+                    raise CommitConflictError(
+                        f"concurrent writers changed inputs beside each of {slips} commits - at {job.snapshot.uri} - "
+                        "write again when they are through, or raise commit_timeout",
+                        uri=job.snapshot.uri,
+                    )
                 result = run_rounds(
                     job.snapshot, job.job_id, since, self._run_round, job.policy, known=self.planner.events
                 )
@@ -151,7 +161,9 @@ class _ColumnCommit:
                     # Its answer was lost, and it was found in the history: checked as any other.
                     self._land(plan, result, None)
             except BaseException as error:
-                if self.first is None or isinstance(error, CommitOutcomeUnknownError):
+                # A job looks at what it has committed in its next round.
+                passes = job.rebaser is None and not isinstance(error, CommitError)
+                if self.first is None or passes or isinstance(error, CommitOutcomeUnknownError):
                     raise
                 said = self._take_back(self.first, since)
                 if not isinstance(error, CommitError):
@@ -160,7 +172,7 @@ class _ColumnCommit:
                 raise CommitConflictError(f"{error}; {said}", uri=job.snapshot.uri, fragments=fragments) from error
             if not self.again:
                 return self.result or result
-            since = result.version
+            since, slips = result.version, slips + 1
 
     def _run_round(self, dataset: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
         """Does one round, as :data:`~lance_spark.commit.commit_loop.Round` says."""
@@ -223,7 +235,7 @@ class _ColumnCommit:
 
         def undo(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
             head = self.planner.look(dataset)
-            live = set(ids_of(targets_in(head, self.job.change)))
+            live = set(ids_of(targets_in(head, self.planner.landed_change())))
             moving = [change for change in self.planner.changes if change.version > upto]
             groups = []
             for fragment, part in self.parts.items() if live else ():

@@ -110,7 +110,7 @@ class Planner:
             CommitError: Something stands in the way, as
                 :func:`~lance_spark.commit.column_commit.commit_columns` says.
         """
-        change, changes, uri = self._landed_change(), self.changes, self.job.snapshot.uri
+        change, changes, uri = self.landed_change(), self.changes, self.job.snapshot.uri
         refuse_other_columns(change, head, changes, token=self.token, uri=uri)
         judge = fragment_judge(change, head, changes, self.blanks)
         # Once they are committed, their coverage says what became of them.
@@ -146,7 +146,7 @@ class Planner:
         fragments = [head.fragments[number] for number in head.fragments if number not in still]
         now = coverage.look(head.dataset.version, fragments, lineage, self.input_ids)
         if now.open:
-            refuse_renamed(self._landed_change(), head, self.job.snapshot.uri)
+            refuse_renamed(self.landed_change(), head, self.job.snapshot.uri)
         parts = {number: valid[number] for number in now.open if number in valid}
         # Where every fragment has all the rows that it had, none of them is elsewhere, whatever
         # happened to other fragments.
@@ -179,7 +179,7 @@ class Planner:
         self.landed = plan
         self.counted.update(plan.rebased)
 
-    def _landed_change(self) -> ColumnsToCommit:
+    def landed_change(self) -> ColumnsToCommit:
         """Returns what is to be committed; a new column that was filled is known by its id."""
         if self.landed is None:
             return self.job.change

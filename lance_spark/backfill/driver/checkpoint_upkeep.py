@@ -55,11 +55,11 @@ class CheckpointUpkeep:
         are the files that versions name, `staged` those that the commits have staged.
         """
         own = [entry for entry in self._all_entries() if entry.job_id == self._spec.job_id]
-        kept = [] if done else [entry for entry in own if entry.kind == "values" or files_can_serve]
+        files_serve = files_can_serve and not done
         for entry in own:
-            if entry not in kept:
+            if done or (entry.kind == "reference" and not files_serve):
                 self._store.delete(entry)
-        if any(entry.kind == "reference" for entry in kept):
+        if files_serve and any(entry.kind == "reference" for entry in own):
             # Files that were finished and not committed serve the next run, which removes them.
             self._spec.staging.close_job()
         else:

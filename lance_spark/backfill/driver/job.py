@@ -112,7 +112,9 @@ class BackfillJob:
         self._stale = count_stale(self._prepared, but_selected=True)
         if not work:
             result = self._result("DONE")
-            self._save(result)
+            if len(spec.serving_jobs) > 1:
+                # Another job of this filter died after its last commit: it is resumed, and over.
+                self._save(result)
             return result
         when = f"since version {spec.snapshot.version}, which the job is to read"
         self._prepared.definition.refuse_other(spec.snapshot, when)

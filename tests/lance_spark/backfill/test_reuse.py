@@ -6,6 +6,7 @@ import threading
 from datetime import timedelta
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pytest
 
@@ -23,7 +24,7 @@ from tests.support.inline_jobs import (
     values,
 )
 from udf_runtime import skip_on_error
-from udf_runtime.checkpoint import CheckpointStore
+from udf_runtime.checkpoint import CheckpointEntry, CheckpointStore
 
 ROWS = 40
 IDS = pa.table({"id": range(ROWS)})
@@ -41,6 +42,35 @@ def test_a_job_id_that_is_used_for_other_rows_leaves_none_of_them_out(lab: Lab):
     assert lab.calls() == [30, 31, 32, 33, 34], "the job has computed the others"
 
 
+def test_a_run_with_nothing_to_do_says_nothing_of_what_others_of_its_id_have_computed(lab: Lab):
+    table = lab.make(pa.table({"id": range(10), "y": range(10)}))
+    table.add_columns({"v": lab.udf()})
+    table.backfill("v")
+    lab.calls()
+    assert table.backfill("v", job_id="nightly").rows_selected == 0
+    more = pa.table({"id": range(10, 20), "y": range(10), "v": pa.nulls(10, pa.int64())})
+    lance.write_dataset(more, lab.uri, mode="append")
+    with lab.dying_at_commit():
+        lab.table().backfill("v", job_id="nightly")
+    assert lab.calls() == [*range(10, 20)]
+    lance.dataset(lab.uri).update({"y": "y + 100"}, where="id >= 10")
+    assert lab.table().backfill("v").rows_from_checkpoint == 10
+    assert lab.calls() == []
+
+
+def test_a_run_with_nothing_to_do_hides_no_unfinished_one_of_its_id(lab: Lab):
+    table = lab.make(IDS)
+    table.add_columns({"v": lab.udf()})
+    table.backfill("v")
+    lab.calls()
+    with lab.dying_at_commit():
+        lab.table().backfill("v", where="id < 10", job_id="nightly", **WHOLE)
+    assert lab.calls() == [*range(10)]
+    assert lab.table().backfill("v", where="id > 1000", job_id="nightly").rows_selected == 0
+    lab.table().backfill("v", where="id < 10")
+    assert lab.calls() == []
+
+
 def test_a_job_that_commits_leaves_the_checkpoints_of_rows_that_it_did_not_compute(lab: Lab):
     table = lab.make(IDS)
     table.add_columns({"v": lab.udf(bad=frozenset({35}))})
@@ -52,6 +82,21 @@ def test_a_job_that_commits_leaves_the_checkpoints_of_rows_that_it_did_not_compu
     lab.switch.write_text("0")
     table.backfill("v", where="id % 5 = 0", **sizes)
     assert lab.calls() == [35]
+
+
+def test_the_end_of_a_job_that_failed_takes_no_longer_than_its_checkpoints_are_many(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+):
+    table = lab.make(IDS)
+    table.add_columns({"v": lab.udf(bad=frozenset({35}))})
+    compared: list[CheckpointEntry] = []
+    monkeypatch.setattr(CheckpointEntry, "__eq__", lambda one, _: compared.append(one))
+    with pytest.raises(lance_spark.BackfillIncompleteError):
+        table.backfill("v", **WHOLE)
+    assert not compared, "each one with each other one"
+    lab.calls()
+    table.backfill("v", where="id < 35")
+    assert lab.calls() == [], "they were kept"
 
 
 def test_a_job_that_dies_twice_finds_its_first_checkpoints_behind_a_compaction(
