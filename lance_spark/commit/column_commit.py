@@ -40,7 +40,7 @@ from lance_spark.commit.data_files import data_files, file_named, same_columns
 from lance_spark.commit.protocols import Outcome, Rebaser, Stage
 from lance_spark.commit.verify import refuse_lost_files, take_back
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError
+from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError, counted
 
 if TYPE_CHECKING:
     import lance
@@ -147,12 +147,7 @@ class _ColumnCommit:
         job, began, slips = self.job, time.monotonic(), 0
         while True:
             try:
-                if slips and time.monotonic() - began > job.policy.timeout_s:
-                    raise CommitConflictError(
-                        f"concurrent writers changed inputs beside each of {slips} commits - at {job.snapshot.uri} - "
-                        "write again when they are through, or raise commit_timeout",
-                        uri=job.snapshot.uri,
-                    )
+                self._refuse_endless(slips, time.monotonic() - began)
                 result = run_rounds(
                     job.snapshot, job.job_id, since, self._run_round, job.policy, known=self.planner.events
                 )
@@ -173,6 +168,15 @@ class _ColumnCommit:
             if not self.again:
                 return self.result or result
             since, slips = result.version, slips + 1
+
+    def _refuse_endless(self, slips: int, seconds: float) -> None:
+        if slips and seconds > self.job.policy.timeout_s:
+            uri = self.job.snapshot.uri
+            raise CommitConflictError(
+                f"concurrent writers changed inputs beside each of {counted(slips, 'commit')} - at {uri} - write again "
+                "when they are through, or raise commit_timeout",
+                uri=uri,
+            )
 
     def _run_round(self, dataset: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
         """Does one round, as :data:`~lance_spark.commit.commit_loop.Round` says."""

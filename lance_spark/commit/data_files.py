@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.changes import StagedColumns
+from lance_spark.commit.conflicts.history import events_between
 from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, files_of
 from lance_spark.commit.conflicts.table_state import Head
-from lance_spark.errors import CommitConflictError, CommitError
+from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError
 
 if TYPE_CHECKING:
     import lance
@@ -56,11 +57,12 @@ def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]],
 
     Raises:
         CommitError: Lance cannot add them.
+        CommitOutcomeUnknownError: It has, over commits that were cleaned up in the same moment.
     """
     import pyarrow as pa
     from lance.commit import CommitConflictError as LanceConflict
 
-    stamped = []
+    stamped, before = [], head.version
     for arrow in columns:
         metadata: dict[bytes | str, bytes | str] = dict((arrow.metadata or {}).items())
         metadata[TOKEN_KEY] = token
@@ -68,7 +70,7 @@ def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]],
     try:
         # pylance builds the Merge from this handle's version and refuses it if anything but an
         # index or the configuration came first (measured), so no column or deletion of another
-        # writer is overwritten.
+        # writer is overwritten; but not where what came first was cleaned up meanwhile.
         head.add_columns(pa.schema(stamped))
     except LanceConflict as error:
         return Lost(race=True, error=error)
@@ -80,6 +82,14 @@ def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]],
             "was committed",
             uri=head.uri,
         ) from error
+    lost = [event.version for event in events_between(head, before, head.version - 1) if event.operation is None]
+    if lost:
+        raise CommitOutcomeUnknownError(
+            f"columns were added to version {before}, and commits that came first (version {lost[0]} and later) were "
+            f"cleaned up in that moment: what they changed may be undone - at {head.uri}, version {head.version} - look "
+            "at the rows that they changed, and write again",
+            uri=head.uri,
+        )
     return None
 
 

@@ -10,6 +10,7 @@ well, where there are no accumulators.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import math
 import threading
@@ -48,6 +49,9 @@ Key: TypeAlias = "tuple[int, int, bool]"
 _ANSWER = pa.schema([pa.field("outcomes", pa.binary())])
 _MOST_TASKS = 2000
 """Tasks of one Spark job: their descriptions travel to every executor."""
+
+_MOST_ROW_BYTES = 32 << 20
+"""Bytes of sets of rows in the descriptions of one Spark job's tasks."""
 
 _TASKS_PER_SLOT = 16
 _FEWEST_TASKS = 64
@@ -156,7 +160,10 @@ class Scheduler:
             size = min(math.ceil(self._limit / 2), self._limit - busy) if len(self._running) < _PARALLEL_JOBS else 0
         tried = self._attempts[self._queue[0].number]
         size = min(size, max(1, _MOST_TASKS >> 4 * tried) if tried < MAX_ATTEMPTS - 1 else 1)
-        return list(takewhile(lambda task: self._attempts[task.number] == tried, self._queue[:size]))
+        batch = list(takewhile(lambda task: self._attempts[task.number] == tried, self._queue[:size]))
+        # A bit for each row of a fragment that is put together, at most.
+        sizes = itertools.accumulate(sum(one.stop // 8 for one in task.work if one.assembles) for task in batch)
+        return batch[: max(1, sum(size <= _MOST_ROW_BYTES for size in sizes))]
 
     def _submit(self, tasks: Sequence[Task]) -> list[bytes]:
         """Runs one Spark job to its end."""

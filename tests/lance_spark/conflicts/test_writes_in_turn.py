@@ -37,6 +37,7 @@ from tests.lance_spark.conflicts.others import (
     one_after_another,
     rename_target,
     rewrite,
+    rewrite_input,
     rewrite_target,
 )
 from tests.lance_spark.conflicts.writes import Layout, make, old, ours, write_while
@@ -321,3 +322,22 @@ def test_a_cleanup_that_deletes_what_was_written_is_said(path: str) -> None:
     assert path in str(caught.value)
     assert column(path) == OLD
     assert orphans(path) == set()
+
+
+@pytest.mark.parametrize("act", [delete_rows, rewrite_input])
+def test_a_commit_that_is_cleaned_up_while_a_column_is_added_is_not_passed_over(
+    act: Act, path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Lance adds the column to the version before that commit, which it does not find any more."""
+    make(path, kind="new")
+    job, message = staged(path)
+    real, acts = lance.LanceDataset.add_columns, [act, clean_up]
+
+    def late(self: lance.LanceDataset, *arguments: Any, **more: Any) -> Any:
+        while acts:
+            acts.pop(0)(path)
+        return real(self, *arguments, **more)
+
+    monkeypatch.setattr(lance.LanceDataset, "add_columns", late)
+    with pytest.raises(CommitOutcomeUnknownError, match=r"cleaned up in that moment: what they changed may be undone"):
+        job.commit(message)

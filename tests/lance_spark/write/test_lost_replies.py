@@ -261,3 +261,24 @@ def test_rows_of_a_dropped_column_are_taken_back_or_named(
     with pytest.raises(CommitOutcomeUnknownError if moved else CommitConflictError, match="moved" if moved else "'s'"):
         job.commit([message])
     assert ids_in(uri) == [1, 2, 3, 4, *([5, 6] if moved else [])]
+
+
+def test_a_writer_that_rewrites_inputs_beside_each_commit_does_not_keep_a_write_for_ever(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, message = staged(path, commit_timeout="1")
+    before = column(path, "c")
+    real, commits = column_commits.attempt_commit, list[int]()
+
+    def attempt(*args: Any, **kwargs: Any) -> Any:
+        commits.append(1)
+        assert len(commits) < 100, "it does not end"
+        rewrite(path, 5)
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(column_commits, "attempt_commit", attempt)
+    with pytest.raises(
+        CommitConflictError, match=r"beside each of \d+ commit.*commit_timeout.*; the commit was taken back"
+    ):
+        job.commit(message)
+    assert column(path, "c") == before
