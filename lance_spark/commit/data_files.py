@@ -86,8 +86,8 @@ def add_null_columns(head: lance.LanceDataset, columns: Sequence[pa.Field[Any]],
     if lost:
         raise CommitOutcomeUnknownError(
             f"columns were added to version {before}, and commits that came first (version {lost[0]} and later) were "
-            f"cleaned up in that moment: what they changed may be undone - at {head.uri}, version {head.version} - look "
-            "at the rows that they changed, and write again",
+            "cleaned up in that moment: what they changed may be undone - "
+            f"at {head.uri}, version {head.version} - look at the rows that they changed, and write again",
             uri=head.uri,
         )
     return None

@@ -91,6 +91,7 @@ def test_a_backfill_ends_well_after_the_loss_of(lose: Loss, cluster: Cluster, la
     assert checkpoint_files(table) == []
 
 
+@pytest.mark.long
 def test_a_killed_driver_of_a_cluster_is_resumed(cluster: Cluster, lab: Lab):
     table = lab.table(ROWS, FRAGMENT_ROWS)
     lab.order({115: "wait"})
@@ -133,6 +134,7 @@ def labs_of(home: Path, spark: SparkSession, limits: dict[str, int | None], *, r
     return made
 
 
+@pytest.mark.long
 def test_no_more_tasks_than_allowed_run_at_once_on_a_cluster(cluster: Cluster, tmp_path: Path, spark: SparkSession):
     labs = labs_of(tmp_path, spark, {"one": 1}, rows=80)
     with driver({"one": (labs["one"].home, settings(task_size=20, concurrency=1))}, master=cluster.url) as started:
