@@ -28,6 +28,8 @@ from lance_spark.errors import SchemaMismatchError, TableUnreadableError
 from tests.lance_spark.table.conftest import make_table
 from tests.support.processes import JVM_OPTIONS
 
+pytestmark = pytest.mark.spark
+
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "text": ["a", "b", None]})
 
 
@@ -306,8 +308,6 @@ import pyarrow as pa
 import lance_spark
 from pyspark.sql import SparkSession
 from udf_runtime import udf
-
-pytestmark = pytest.mark.spark
 
 @udf
 def double(id: int) -> int:
