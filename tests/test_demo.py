@@ -20,7 +20,7 @@ import pytest
 from tests.support.processes import JVM_OPTIONS
 
 ROOT = Path(__file__).parents[1]
-LIMIT = 240
+LIMIT = 120
 DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 

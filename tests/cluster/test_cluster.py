@@ -106,7 +106,7 @@ def test_write_read_and_backfill_on_two_executors(cluster: Cluster, table_path: 
     "lose",
     [
         pytest.param(lose_executor, marks=pytest.mark.long),
-        lose_python_worker,
+        pytest.param(lose_python_worker, marks=pytest.mark.long),
         pytest.param(lose_machine, marks=pytest.mark.long),
     ],
     ids=lambda lose: lose.__name__,

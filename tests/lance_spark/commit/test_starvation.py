@@ -27,7 +27,7 @@ from tests.lance_spark.commit.column_commits import commit, stage
 from tests.lance_spark.commit.hot_writer import ROWS, value
 from tests.lance_spark.write.backfills import Backfill, column, computed, make_table, orphans, snapshot_rows
 
-WRITERS, ROUNDS, APPENDS = 5, 3, 4
+WRITERS, ROUNDS, APPENDS = 6, 5, 5
 MOST_SECONDS = 120
 """What everybody may take together, on a machine of two cores that does other things too."""
 

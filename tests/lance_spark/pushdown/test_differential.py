@@ -175,8 +175,8 @@ def _take_turn(
         assume(data.draw(st.integers(0, 1 << 20)) > 0)
         others = data.draw(st.lists(st.sampled_from(sorted(set(TYPES) - set(chosen))), max_size=2, unique=True))
         dataset = data.draw(datasets([*chosen, *others]))
-        filters = [*data.draw(directed(dataset, chosen)), *data.draw(random_filters(dataset, 5))]
-        shaped = data.draw(shapes(dataset, 6))
+        filters = [*data.draw(directed(dataset, chosen)), *data.draw(random_filters(dataset, 3))]
+        shaped = data.draw(shapes(dataset, 3))
         folder = home / f"attempt{next(attempts)}"
         dataset.write(folder)
         count(tally, dataset, filters, scans_by_query(compare(spark, plain, folder, filters)))
@@ -232,7 +232,7 @@ def test_rows_are_the_same_in_thousands_of_cases(
 ) -> None:
     start = random.randrange(1 << 32)
     print(f"first seed: {start}")
-    tally = differ(spark, plain_spark, tmp_path, groups(3) * 20, first_seed=start)
+    tally = differ(spark, plain_spark, tmp_path, groups(3) * 25, first_seed=start)
     check(tally, 30)
     assert tally.cases >= 3000, tally
 

@@ -61,7 +61,9 @@ def status_of(job: lance_spark.Job, table: lance_spark.Table) -> Status:
     return job.status
 
 
-@pytest.mark.parametrize("task_size", [40, 120], ids=["a task per fragment", "one task"])
+@pytest.mark.parametrize(
+    "task_size", [pytest.param(40, marks=pytest.mark.long), 120], ids=["a task per fragment", "one task"]
+)
 def test_fragments_are_visible_while_a_later_one_is_still_computed(lab: Lab, task_size: int):
     table = lab.table()
     lab.order({95: "wait"})

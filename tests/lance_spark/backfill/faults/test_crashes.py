@@ -100,6 +100,7 @@ def test_rows_that_killed_their_process_are_called_again_by_the_next_run_and_no_
     assert wrong_rows(table) == []
 
 
+@pytest.mark.long
 def test_killers_in_one_of_many_ranges_of_a_fragment_cost_only_themselves(lab: Lab):
     table = lab.table(ROWS, ROWS)
     lab.order({77: "kill"})
