@@ -21,7 +21,7 @@ from lance_spark.commit.changes import FragmentColumns, RebasedColumns
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.commit.conflicts.verdicts import Verdict, judge_input
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, TableUnreadableError
+from lance_spark.errors import CommitConflictError, TableUnreadableError, counted
 from lance_spark.objects import open_session
 from lance_spark.rebase.row_origins import Origin, Origins
 from lance_spark.rebase.snapshot import cleaned_up, open_snapshot
@@ -171,9 +171,9 @@ class CarryOver:
     def _stale_error(self, count: int, number: int, versions: _Versions, more: str, advice: str) -> CommitConflictError:
         uri, version = versions.head.dataset.uri, versions.head.dataset.version
         return CommitConflictError(
-            f"input columns of {count} rows changed since version {self._plan.snapshot.version}, so their values are "
-            f"not right any more{more} - at {uri}, version {version}, fragment {number} - nothing was committed; read "
-            f"the table again and write again, or {advice}",
+            f"input columns of {counted(count, 'row')} changed since version {self._plan.snapshot.version}, so their "
+            f"values are not right any more{more} - at {uri}, version {version}, fragment {number} - nothing was "
+            f"committed; read the table again and write again, or {advice}",
             uri=uri,
             fragments=[number],
         )

@@ -152,7 +152,7 @@ def test_a_column_that_may_not_be_null_and_has_rows_with_changed_inputs_is_refus
         rewrite()
     else:
         between_look_and_commit(monkeypatch, rewrite)
-    with pytest.raises(CommitConflictError, match=r"1 rows changed.*'a' may not be NULL.*nullable"):
+    with pytest.raises(CommitConflictError, match=r"1 row changed.*'a' may not be NULL.*nullable"):
         job.commit(message)
     assert column(path, "a") == {k: -k for k in range(20)}
     assert orphans(path) == set()
