@@ -31,7 +31,7 @@ import pyarrow as pa
 from lance.fragment import FragmentMetadata
 
 from benchmarks import commits_child
-from benchmarks.commits_child import NoStage, column_change, replace_bare, staged_column
+from benchmarks.commits_child import column_change, replace_bare, stage_of, staged_column
 
 CARRIED_ROWS = {"int64": 2_000_000, "vectors": 40_000}
 TABLES = (10, 1_000, 100_000)
@@ -303,7 +303,7 @@ def _column_commits(path: str, door: str, others: int, fragments: int, rounds: i
                 snapshot,
                 change,
                 job_id=uuid.uuid4().hex,
-                stage=NoStage(path),  # type: ignore[arg-type]
+                stage=stage_of(dataset),
                 snapshot_fragments=there,
                 rebaser=nothing_to_rebase if door == "write" else None,
             )

@@ -146,23 +146,14 @@ def staged_column(path: str, name: str, rows: int, version: str) -> tuple[str, i
     return file, os.path.getsize(f"{path}/data/{file}")
 
 
-class NoStage:
-    """Stands for the files that a commit stages beside its own; these commits need none."""
+def stage_of(dataset: lance.LanceDataset) -> Any:
+    """Returns what stages the files that a commit needs beside its own."""
+    from lance_spark.dataset import DatasetRef
+    from lance_spark.staging.area import Staging
+    from lance_spark.staging.placeholder_files import UntouchedFiles
 
-    def __init__(self, path: str) -> None:
-        self._path = path
-
-    def missing(self, names: list[str]) -> list[str]:
-        """Looks for the files, as the product does."""
-        from lance_spark.staging.area import missing_data_files
-
-        return list(missing_data_files(self._path, (), names))
-
-    def restore(self, fragment_id: int) -> Any:
-        raise NotImplementedError(fragment_id)
-
-    def blank(self, dataset: Any, fragment_id: int, columns: Any) -> Any:
-        raise NotImplementedError(fragment_id)
+    staging = Staging(uri=DatasetRef.at(dataset.uri).uri, job_id=uuid.uuid4().hex)
+    return UntouchedFiles(staging, dataset.data_storage_version)
 
 
 def column_change(dataset: lance.LanceDataset, fragment: int, file: str, size: int) -> Any:
@@ -279,7 +270,7 @@ def _columns(path: str, who: str, number: int, commits: int) -> list[Callable[[]
 
         def ours(change: Any = change, job: str = f"{number}-{i}") -> int:
             return commit_columns(
-                snapshot, change, job_id=job, stage=NoStage(path), snapshot_fragments=there, history=history
+                snapshot, change, job_id=job, stage=stage_of(dataset), snapshot_fragments=there, history=history
             ).result.retries
 
         acts.append(ours)

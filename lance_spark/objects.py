@@ -123,11 +123,11 @@ class LanceObjects:
         On a mounted file system the folder goes too, with what killed writers left there.
 
         Raises:
-            OSError: An object store refused.
+            OSError: The store refused.
         """
+        for path in self.list(folder):
+            self.delete(path)
         if self._local is None:
-            for path in self.list(folder):
-                self.delete(path)
             return
         at = os.path.join(self.uri, folder)
         shutil.rmtree(at, ignore_errors=True)

@@ -15,7 +15,7 @@ from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.verify import take_back
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError
+from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, TableNotFoundError
 
 if TYPE_CHECKING:
     import lance
@@ -153,12 +153,14 @@ def _refuse_slipped(
 
 
 def _refuse_moved(ref: DatasetRef, fragments: frozenset[int], since: int) -> None:
-    head = ref.open_latest()
+    try:
+        head = ref.open_latest()
+    except TableNotFoundError:
+        return
     for change in map(Change.of, events_between(head, since, head.version)):
-        took = () if change.touched is None else change.touched.tolist()
-        if change.operation is None or not fragments.isdisjoint(change.compacted.union(took if change.moved else ())):
+        if change.operation is None or any(map(change.took_from, fragments)):
             raise CommitOutcomeUnknownError(
-                f"columns changed in the moment of the commit, and rows of it were moved before they could be taken "
+                "columns changed in the moment of the commit, and rows of it were moved before they could be taken "
                 f"back ({change.text}) - at {ref.uri} - delete these rows, or restore version {since - 1}",
                 uri=ref.uri,
             )

@@ -61,11 +61,11 @@ def refuse_lost_files(snapshot: DatasetRef, version: int, parts: Mapping[int, Fr
     others = [file.path for file in files if file.path not in missing]
     if others and len(stage.missing(others)) == len(others):
         # Lance commits all the same: to a folder that it makes, or to a table that was made anew.
-        manifest = f"_versions/{_LATEST_MANIFEST - version}.manifest"
         raise _deleted(
             snapshot,
-            f"version {version} there names files that are gone; delete {manifest}, and the folder if no other is "
-            "there",
+            f"version {version} there names files that are gone; delete its manifest, "
+            f"_versions/{_LATEST_MANIFEST - version}.manifest (of older tables {version}.manifest), and the folder if "
+            "no other is there",
         )
     raise CommitOutcomeUnknownError(
         "column files were deleted while they were committed, as by a cleanup of files that no version names, so that "

@@ -48,6 +48,27 @@ def test_objects_are_put_found_and_deleted(uri: str) -> None:
     assert pickle.loads(pickle.dumps(objects)) == objects
 
 
+def test_a_folder_is_deleted_whole_or_its_deletion_fails(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    objects = LanceObjects(uri)
+    for name in ("f/a", "f/b/c", "g"):
+        objects.put(name, b"1")
+    if not uri.startswith("memory"):
+        (Path(uri.removeprefix("file-object-store://")) / "f/b/.killed.tmp").write_bytes(b"1")
+    objects.delete_folder("f")
+    objects.delete_folder("f")
+    assert objects.list("f") == [] and objects.list("g") == []
+    assert objects.get("g") == b"1"
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    objects.put("f/a", b"1")
+    monkeypatch.setattr("os.unlink", refuse)
+    if uri.startswith("/"):
+        with pytest.raises(PermissionError):
+            objects.delete_folder("f")
+
+
 def write(uri: str, location: str | None = None, job: str = "a job/of mine"):
     store = checkpoint_store(uri, (), location)
     offsets, values = pa.array([1, 2, 7], pa.uint32()), pa.array(["a", None, "b"])

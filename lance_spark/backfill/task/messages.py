@@ -182,7 +182,8 @@ class FragmentWork:
         search: Whether there may be checkpoints of the fragment.
         selected: Of the whole fragment, after all of its ranges have left checkpoints: the rows
             that they have selected.
-        failed: Those of them that have had their call, and failed.
+        failed: Those of them that are NULL in the file: they had their call and failed, or their
+            inputs changed after an earlier round and are not to be computed again.
     """
 
     fragment_id: int
@@ -265,7 +266,7 @@ class RangeOutcome:
         source: Identity of the fragment's inputs.
         rows: What is known of the fragment's rows from now on.
         selected: Of one of several ranges: the rows that a file of the fragment has to have.
-        failed: Those of them that failed.
+        failed: Those of them that are NULL in the file, as in :class:`FragmentWork`.
         complete: Whether the whole fragment is done; without a file there was nothing to write.
         inherited: Whether `rows` says more than the records of the fragment do, because rows were
             followed from older versions.

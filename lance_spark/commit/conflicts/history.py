@@ -106,8 +106,10 @@ class Change:
         return self.operation in ("Rewrite", "Update") or self.replaces
 
     def took_from(self, fragment: int) -> bool:
-        """Tells whether it moved rows of a fragment elsewhere."""
-        return fragment in self.compacted or (self.touched is not None and fragment in self.touched)
+        """Tells whether it moved rows of a fragment elsewhere; a rewrite in place moves none."""
+        return fragment in self.compacted or (
+            bool(self.moved) and self.touched is not None and fragment in self.touched
+        )
 
     @staticmethod
     def of(event: Event) -> Change:
