@@ -11,7 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
-from tests.support.processes import JVM_OPTIONS
+from tests.support.java_classes import JVM_OPTIONS
 
 # What these helpers assert is reported with the values, as in tests; registered here, before any test imports them.
 pytest.register_assert_rewrite(*(f"tests.lance_spark.conflicts.{name}" for name in ("jobs", "others", "writes")))

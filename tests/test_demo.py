@@ -17,7 +17,7 @@ from pathlib import Path
 import lance
 import pytest
 
-from tests.support.processes import JVM_OPTIONS
+from tests.support.java_classes import JVM_OPTIONS
 
 ROOT = Path(__file__).parents[1]
 LIMIT = 120

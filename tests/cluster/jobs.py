@@ -16,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import pandas_udf
 
 import lance_spark
-from tests.support.processes import JVM_OPTIONS
+from tests.support.java_classes import JVM_OPTIONS
 
 ROWS = 4000
 PARTITIONS = 4

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from tests.support.hooks import hooked
-from tests.support.processes import JVM_OPTIONS
+from tests.support.java_classes import JVM_OPTIONS
 
 
 def main(master: str, jobs: str) -> None:

@@ -16,13 +16,11 @@ from pathlib import Path
 import psutil
 import pyspark
 
+from tests.support.java_classes import JVM_OPTIONS
+
 SPARK_HOME = Path(pyspark.__file__).parent
 READY_S = 120
 """A JVM takes two seconds to start on an idle machine, and much longer on a busy one."""
-
-
-JVM_OPTIONS = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Most queries of tests run once, and the second compiler costs more than it gains: half of a session's processor time (measured)."""
 
 
 def environment() -> dict[str, str]:

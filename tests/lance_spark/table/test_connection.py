@@ -26,7 +26,7 @@ from lance_spark import (
 )
 from lance_spark.errors import SchemaMismatchError, TableUnreadableError
 from tests.lance_spark.table.conftest import make_table
-from tests.support.processes import JVM_OPTIONS
+from tests.support.java_classes import JVM_OPTIONS
 
 pytestmark = pytest.mark.spark
 
