@@ -63,8 +63,8 @@ def refuse_lost_files(snapshot: DatasetRef, version: int, parts: Mapping[int, Fr
         # Lance commits all the same: to a folder that it makes, or to a table that was made anew.
         raise _deleted(
             snapshot,
-            f"version {version} there names files that are gone; delete its manifest, "
-            f"_versions/{_LATEST_MANIFEST - version}.manifest (of older tables {version}.manifest), and the folder if "
+            f"version {version} there names files that are gone; delete "
+            f"_versions/{_LATEST_MANIFEST - version}.manifest, in older tables {version}.manifest, and the folder if "
             "no other is there",
         )
     raise CommitOutcomeUnknownError(
