@@ -140,7 +140,7 @@ class LanceDataSource(DataSource):
 
     def _planned_schema(self) -> StructType:
         """Returns the answer to the planner rule: a scan's columns, and what of it Lance does."""
-        from lance_spark.pushdown.filters import translate
+        from lance_spark.pushdown.filters import is_exact, translate
         from lance_spark.read.dense import dense_columns
         from lance_spark.read.reader import describe_scan
         from lance_spark.read.spec import ScanSpec, only_of_the_rule
@@ -151,7 +151,9 @@ class LanceDataSource(DataSource):
         with only_of_the_rule(text):
             self.pinned = DatasetRef.resolve(options) if spec.pin is None else _pinned_at(spec.pin, options)
             if spec.predicate is not None:
-                spec = replace(spec, filter_sql=translate(spec.predicate, self.pinned.open().schema), predicate=None)
+                stored = self.pinned.open().schema
+                sql, exact = translate(spec.predicate, stored), is_exact(spec.predicate, stored)
+                spec = replace(spec, filter_sql=sql, exact=exact, predicate=None)
         if spec.columns is not None and not spec.aggregate:
             spec = replace(spec, dense=dense_columns(self.pinned.open(), spec.columns))
         self._spec = spec

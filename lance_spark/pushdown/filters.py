@@ -27,6 +27,7 @@ nothing, under AND, OR and NOT alike.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
@@ -43,6 +44,9 @@ Longer ones become a range."""
 
 MAX_SQL_CHARS = 256 << 10
 """Longest filter. It is parsed once per task, at about 4 ms for 10,000 characters."""
+
+MAX_EXACT_CHARS = 16 << 10
+"""Longest predicate, as JSON, that counts as translated exactly: none of its parts is left out."""
 
 MAX_DEPTH = 16
 """Deepest nesting of AND and OR. Lance's parser gives up at about 50 parentheses."""
@@ -64,6 +68,37 @@ def translate(predicate: Predicate, schema: pa.Schema) -> str | None:
     """
     sql = _translate(predicate, negated=False, schema=schema, depth=0)
     return None if sql is None or len(sql) > MAX_SQL_CHARS else sql
+
+
+def is_exact(predicate: Predicate, schema: pa.Schema) -> bool:
+    """Tells whether :func:`translate` selects no other rows than those that Spark keeps.
+
+    Then Lance may apply a limit that stands above Spark's filter. Not of long predicates, of which
+    parts may be left out.
+    """
+    return len(json.dumps(predicate)) <= MAX_EXACT_CHARS and _is_exact(predicate, False, schema, depth=0)
+
+
+def _is_exact(predicate: Predicate, negated: bool, schema: pa.Schema, *, depth: int) -> bool:
+    op = str(predicate.get("op"))
+    if op == "not":
+        return _is_exact(predicate["args"][0], not negated, schema, depth=depth)
+    if op in ("and", "or"):
+        inside = depth < MAX_DEPTH
+        return inside and all(_is_exact(arg, negated, schema, depth=depth + 1) for arg in predicate["args"])
+    try:
+        return op in LEAVES and _is_exact_leaf(op, predicate, negated, schema)
+    except UntranslatableError:
+        return False
+
+
+def _is_exact_leaf(op: str, predicate: Predicate, negated: bool, schema: pa.Schema) -> bool:
+    if LEAVES[op](predicate, negated, schema) is None:
+        return False
+    args = predicate.get("args", ())
+    if op == "like":
+        return not _literal_prefix(args[1]["value"] or "", predicate["escape"])[1]
+    return len(args) <= MAX_IN_VALUES
 
 
 def _translate(predicate: Predicate, *, negated: bool, schema: pa.Schema, depth: int) -> str | None:

@@ -3,7 +3,8 @@
 Spark and Lance disagree about the edges of their types: Lance refuses a literal that does not fit
 the stored type (`u8 > -1` is an error), has other NaNs, stores other units of time, and parses
 `1.23` as a float. So each stored type has a :class:`Domain` that writes comparisons so that they
-hold for **at least** the rows for which Spark's comparison is TRUE; Spark filters again anyway.
+hold for the rows for which Spark's comparison is TRUE, and for no others: Spark filters again, but
+a limit above its filter is applied to what Lance selects.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ class Domain(ABC):
 
     @abstractmethod
     def compare(self, column: str, op: Comparison, value: Any) -> str:  # noqa: ANN401 - a JSON value
-        """Returns SQL that is TRUE at least where Spark's comparison is.
+        """Returns SQL that is TRUE where Spark's comparison is, and nowhere else.
 
         Args:
             column: The column in Lance SQL, already quoted.
@@ -117,7 +118,7 @@ class Floating(Domain):
 
     To Spark all NaNs are equal and greater than everything, and -0.0 equals 0.0. Lance treats the
     zeros so too, but compares NaNs by their bits, and those with the sign bit set are smaller than
-    everything: every "greater" adds `isnan`.
+    everything: every "greater" adds `isnan`, and every "less" takes it away.
 
     Attributes:
         spark_types: As in :class:`Domain`.
@@ -144,7 +145,9 @@ class Floating(Domain):
                 return f"{column} IS NOT NULL"
             raise UntranslatableError
         compared = f"{column} {op} {self._encode(number)}"
-        return f"({compared} OR isnan({column}))" if op in (">", ">=") else compared
+        if op in (">", ">="):
+            return f"({compared} OR isnan({column}))"
+        return f"({compared} AND NOT isnan({column}))" if op in ("<", "<=") else compared
 
     def _is_exact(self, number: float) -> bool:
         form = {16: "<e", 32: "<f", 64: "<d"}[self.bits]

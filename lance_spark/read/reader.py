@@ -70,8 +70,10 @@ def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> Stru
     """Returns the columns of a scan for the planner rule, and a pseudo column that describes it.
 
     The metadata `lance.scan` of the column `__lance_scan` is a JSON object: `description` (for
-    `explain()`), `rows` and `bytes` (estimates), `splits` (whether a fragment is cut into several
-    partitions), `dense` (names of columns that are given in two). Runs on the driver.
+    `explain()`), `rows` (at most) and `bytes` (estimate), `limited` (whether the limit that was
+    asked for ends each partition, and Spark's filter drops none of its rows), `splits` (whether a
+    fragment is cut into several partitions), `dense` (names of columns that are given in two). Runs
+    on the driver.
 
     Raises:
         As :func:`read_schema`.
@@ -87,6 +89,7 @@ def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> Stru
         "description": _describe(ref, options, spec, plan, target),
         "rows": plan.rows,
         "bytes": plan.stored_bytes,
+        "limited": plan.limited,
         "splits": plan.splits,
         "dense": spec.dense,
     }
@@ -104,8 +107,8 @@ def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanP
     if spec.aggregate:
         calls = (f"{c.fn}({c.column})" if c.column is not None else "count(*)" for c in spec.aggregate)
         parts.append(f"aggregates: [{', '.join(calls)}]")
-    if options.limit is not None or spec.row_limit is not None:
-        parts.append(f"limit: {min(n for n in (options.limit, spec.row_limit) if n is not None)}")
+    if plan.limit is not None:
+        parts.append(f"limit: {plan.limit}")
     parts.append(f"partitions: {len(plan.tasks)}, rows: {plan.rows}")
     return "; ".join(parts)
 

@@ -46,6 +46,8 @@ class ScanPlan:
         splits: Whether a fragment is cut into several partitions.
         filter: The filter that Lance applies, in Lance SQL, or None.
         pushed: The part of it that comes from Spark, or None.
+        limit: Rows after which a partition ends, by the option or by Spark, or None.
+        limited: Whether that is the limit that Spark asked for: then Spark drops none of the rows.
     """
 
     tasks: tuple[ScanTask, ...]
@@ -54,6 +56,8 @@ class ScanPlan:
     splits: bool
     filter: str | None
     pushed: str | None
+    limit: int | None
+    limited: bool
 
 
 def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: StructType) -> ScanPlan:
@@ -79,7 +83,9 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
     if spec.aggregate and (spec.filtered or spec.filter_sql is not None) and pushed is None:
         raise ValueError("the planner rule pushed an aggregate above a filter that Lance cannot apply")
     selection = both(options.filter, pushed)
-    bounds = [n for n in (options.limit, spec.row_limit) if n is not None]
+    # Spark counts the rows that pass its own filter.
+    keeps_all = not spec.aggregate and (pushed is None if not spec.filtered else spec.exact and pushed is not None)
+    bounds = [n for n in (options.limit, spec.limit if keeps_all else None) if n is not None]
     limit = min(bounds) if bounds else None
     projection = Projection(dataset, target, options.blob_handling, ref.uri, prune=spec.columns is not None)
     size = measure(
@@ -117,6 +123,8 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
         splits=pieces > len({t.fragments for t in tasks if t.start is not None}),
         filter=selection,
         pushed=pushed,
+        limit=limit,
+        limited=keeps_all and spec.limit is not None,
     )
 
 

@@ -2,7 +2,7 @@
 
 It is parsed from the internal option `lancespark.scan`. The rule runs in the JVM and only moves
 structure; this is the form in which its wishes reach Python. A spec never changes the result of a
-query: Spark keeps its own filter and limit above the scan, so everything here may only leave out
+query: Spark keeps its own filter above the scan, so everything here may only leave out
 rows that Spark would drop anyway.
 """
 
@@ -64,8 +64,9 @@ class ScanSpec:
             `predicate`, because a limit may only be applied below when nothing is filtered above.
         filter_sql: The predicate in Lance SQL, which keeps every row that Spark would keep; set by
             the data source.
-        limit: Rows of one partition after which Spark needs no more, or None. An upper bound per
-            partition, not an exact limit.
+        exact: Whether it keeps no other row; set by the data source.
+        limit: Rows after which Spark needs no more, or None. Of a scan without a filter they are
+            the first of the table; with one, an upper bound per partition.
         aggregate: Aggregates to be answered instead of rows: each partition gives one row of
             partial results. Empty means rows.
         whole_fragments: Whether all rows of a fragment must arrive in one partition.
@@ -78,6 +79,7 @@ class ScanSpec:
     predicate: Mapping[str, Any] | None = None
     filtered: bool = False
     filter_sql: str | None = None
+    exact: bool = False
     limit: int | None = None
     aggregate: tuple[AggregateCall, ...] = ()
     whole_fragments: bool = False
@@ -86,11 +88,6 @@ class ScanSpec:
     def __post_init__(self) -> None:
         if self.limit is not None and self.limit < 0:
             raise ValueError(f"the planner rule asks for a negative limit {self.limit}")
-
-    @property
-    def row_limit(self) -> int | None:
-        """The limit if the scan may apply it: nothing above drops rows, and none are counted."""
-        return None if self.filtered or self.filter_sql is not None or self.aggregate else self.limit
 
     @staticmethod
     def from_json(text: str) -> ScanSpec:

@@ -32,11 +32,13 @@ import scala.runtime.AbstractFunction1;
 
 /**
  * Gives Lance scans the columns, the predicate and the limit that Spark's optimizer found, and answers ungrouped counts, minima and
- * maxima in the scan. Spark's own filter, limit and final aggregate stay in the plan, so that this only saves work.
+ * maxima in the scan. Spark's own filter and final aggregate stay in the plan, so that this only saves work.
  *
  * Compiled by Janino: raw types, no lambdas, Scala objects through Foo$.MODULE$.
  */
 public class LancePushdown extends Rule {
+  /** Most rows that are held back so that a scan is read to its end. */
+  private static final int MAX_DRAINED_ROWS = 10000;
   private static final Logger LOG = LoggerFactory.getLogger("lance_spark.pushdown");
 
   public TreeNode apply(TreeNode plan) {
@@ -70,16 +72,59 @@ public class LancePushdown extends Rule {
     LogicalPlan planned = overScan(plan, limit);
     if (planned == null) {
       Integer below = null;
-      if (plan instanceof LocalLimit && ((LocalLimit) plan).limitExpr() instanceof Literal) {
-        Object rows = ((Literal) ((LocalLimit) plan).limitExpr()).value();
-        if (rows instanceof Integer) below = (Integer) rows;
+      if (plan instanceof LocalLimit) {
+        below = rows(((LocalLimit) plan).limitExpr());
       } else if (plan instanceof Project) {
         below = limit;
       }
       planned = children(plan, below);
+      if (planned instanceof GlobalLimit || planned instanceof LocalLimit) planned = drained(planned);
     }
     planned = subqueries(planned);
     return planned instanceof V2WriteCommand ? LanceWrites.plan(planned) : planned;
+  }
+
+  private static Integer rows(Expression limit) {
+    Object rows = limit instanceof Literal ? ((Literal) limit).value() : null;
+    return rows instanceof Integer ? (Integer) rows : null;
+  }
+
+  /**
+   * Has a scan below a limit read to its end. Spark's limit stops at its last row; a task that has not met the end of its input destroys
+   * its Python worker, and the next one pays for a new worker. A limit above a scan that gives no more rows goes; another stands above a
+   * sort by nothing, which reads its input before it gives the first row.
+   */
+  private static LogicalPlan drained(LogicalPlan plan) throws Exception {
+    Integer rows = rows(plan instanceof GlobalLimit ? ((GlobalLimit) plan).limitExpr() : ((LocalLimit) plan).limitExpr());
+    LogicalPlan child = (LogicalPlan) Reflection.list(plan.children()).get(0);
+    LanceScan scan = limitedScan(child);
+    if (scan == null || rows == null) return plan;
+    // `isEmpty` stops at the first row of what its LIMIT 1 gives.
+    if (scan.rows >= 0 && scan.rows <= rows.intValue()) return rows.intValue() == 1 ? sortedByNothing(child) : child;
+    if (plan instanceof GlobalLimit || rows.intValue() > MAX_DRAINED_ROWS) return plan;
+    List below = new ArrayList();
+    below.add(sortedByNothing(child));
+    return (LogicalPlan) plan.withNewChildren(Reflection.seq(below));
+  }
+
+  private static boolean sortsPartitions(LogicalPlan plan) {
+    return plan instanceof Sort && !((Sort) plan).global();
+  }
+
+  private static LogicalPlan sortedByNothing(LogicalPlan plan) throws Exception {
+    if (sortsPartitions(plan)) return plan;
+    List order = new ArrayList();
+    order.add(new SortOrder(Literal$.MODULE$.apply(Integer.valueOf(0)), Ascending$.MODULE$, NullsFirst$.MODULE$, Reflection.seq(new ArrayList())));
+    return (LogicalPlan) Reflection.create(Sort.class, new Object[] {Reflection.seq(order), Boolean.FALSE, plan});
+  }
+
+  /** The scan that gives all rows of a plan, in partitions that end at the limit; null where there is none. */
+  private static LanceScan limitedScan(LogicalPlan plan) {
+    LogicalPlan at = plan;
+    while (at instanceof Project || at instanceof Filter || sortsPartitions(at)) at = (LogicalPlan) Reflection.list(at.children()).get(0);
+    if (!(at instanceof DataSourceV2ScanRelation) || !(((DataSourceV2ScanRelation) at).scan() instanceof LanceScan)) return null;
+    LanceScan scan = (LanceScan) ((DataSourceV2ScanRelation) at).scan();
+    return scan.limited ? scan : null;
   }
 
   private LogicalPlan children(LogicalPlan plan, Integer limit) throws Exception {
@@ -170,7 +215,7 @@ public class LancePushdown extends Rule {
     spec.put("columns", schemaOf(narrowed).json());
     boolean pushable = !source.limited();
     spec.put("predicate", pushable ? condition(filters) : null);
-    spec.put("limit", pushable && filters.isEmpty() ? limit : null);
+    spec.put("limit", pushable && deterministic(filters) ? limit : null);
     spec.put("aggregate", null);
     spec.put("whole_fragments", Boolean.FALSE);
     LanceScan scan = source.scan(spec);
@@ -240,6 +285,14 @@ public class LancePushdown extends Rule {
       }
     }
     return all == null ? null : LancePredicates.describe(all);
+  }
+
+  private static boolean deterministic(List filters) {
+    Iterator each = filters.iterator();
+    while (each.hasNext()) {
+      if (!((Expression) each.next()).deterministic()) return false;
+    }
+    return true;
   }
 
   private static List referenced(List output, List projections, List filters) {

@@ -19,9 +19,12 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
   private final Scan python;
   private final String key;
   private final String description;
-  private final long rows;
   private final long bytes;
 
+  /** Rows that it gives at most; negative where that is not known. */
+  final long rows;
+  /** Whether its partitions end at the limit above it, and no filter between them drops a row. */
+  final boolean limited;
   /** What the rule needs when it meets this scan again, below a write. */
   final Map spec;
   final Map options;
@@ -30,7 +33,7 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
   /** Names of the columns that this scan gives in two. */
   final List dense;
 
-  LanceScan(Scan python, String key, Map spec, Map options, String path, String description, long rows, long bytes, boolean splits, List dense) {
+  LanceScan(Scan python, String key, Map spec, Map options, String path, String description, long rows, long bytes, boolean limited, boolean splits, List dense) {
     this.python = python;
     this.key = key;
     this.spec = spec;
@@ -39,6 +42,7 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
     this.description = description;
     this.rows = rows;
     this.bytes = bytes;
+    this.limited = limited;
     this.splits = splits;
     this.dense = dense;
   }

@@ -186,7 +186,7 @@ final class LanceSource {
     whole.put("pin", pin);
     String key = JSON.writeValueAsString(new TreeMap(options)) + JSON.writeValueAsString(whole);
     return new LanceScan(python, key, whole, options, path(), String.valueOf(known.get("description")),
-        number(known.get("rows")), number(known.get("bytes")), Boolean.TRUE.equals(known.get("splits")), (List) known.get("dense"));
+        number(known.get("rows")), number(known.get("bytes")), Boolean.TRUE.equals(known.get("limited")), Boolean.TRUE.equals(known.get("splits")), (List) known.get("dense"));
   }
 
   /** The same scan with one entry of its spec changed. */

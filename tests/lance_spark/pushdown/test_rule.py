@@ -241,10 +241,14 @@ def test_a_struct_that_is_used_whole_is_read_whole(table: DataFrame) -> None:
     assert df.filter("a = 1").first() == table.filter("st.a = 1").select("st", "st.a").first()
 
 
-def test_a_limit_is_pushed_unless_something_filters(table: DataFrame) -> None:
+def test_a_limit_is_pushed_unless_spark_drops_rows_below_it(table: DataFrame) -> None:
     assert "limit: 3" in descriptions(table.select("id").limit(3))[0]
-    assert "limit" not in descriptions(table.filter("d = 3").limit(3))[0]
+    assert "limit: 3" in descriptions(table.filter("d = 3").limit(3))[0]
+    assert "limit: 3" in descriptions(table.filter("f < 3 AND s IS NOT NULL").select("id").limit(3))[0]
     assert "limit" not in descriptions(table.filter(F.rand() < 0.5).limit(3))[0]
+    assert "limit" not in descriptions(table.filter("d = 3").filter(F.rand() < 0.5).limit(3))[0]
+    assert "limit" not in descriptions(table.filter("d + 1 = 3").limit(3))[0]
+    assert "limit" not in descriptions(table.filter("s LIKE 'v_'").limit(3))[0]
     assert table.limit(3).count() == 3
     assert table.filter("id >= 90").limit(20).count() == 10
     assert len(table.offset(5).limit(7).collect()) == 7
