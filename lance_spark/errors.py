@@ -39,6 +39,9 @@ def counted(count: float, noun: str) -> str:
     return f"{count:,}".removesuffix(".0") + f" {noun}{'' if count == 1 else 's'}"
 
 
+_PANIC = "PanicException"
+
+
 @contextlib.contextmanager
 def panics_as_errors() -> Iterator[None]:
     """Turns a panic of Lance's into a RuntimeError of the same text.
@@ -48,18 +51,25 @@ def panics_as_errors() -> Iterator[None]:
     try:
         yield
     except BaseException as error:
-        if type(error).__name__ != "PanicException":
+        if type(error).__name__ != _PANIC:
             raise
         raise RuntimeError(str(error)) from error
 
 
 @contextlib.contextmanager
 def refusals_as_errors(uri: str) -> Iterator[None]:
-    """Turns a store's refusal of a write below a table's location into a TableUnwritableError."""
+    """Turns what Lance says of a write below a table's location into errors of ours.
+
+    A store's refusal is a TableUnwritableError, a panic a LancePanicError.
+    """
     try:
         yield
     except OSError as error:
         raise error if isinstance(error, LanceSparkError) else TableUnwritableError(uri, str(error)) from error
+    except BaseException as error:
+        if type(error).__name__ != _PANIC:
+            raise
+        raise LancePanicError(uri, str(error)) from error
 
 
 class OptionError(LanceSparkError, ValueError):
@@ -116,6 +126,23 @@ class TableUnwritableError(LanceSparkError, OSError):
         super().__init__(
             f"the table cannot be written: {reason} - at {uri} "
             "- check permissions and space there, and the storage.* options"
+        )
+        self.uri = uri
+
+
+class LancePanicError(LanceSparkError, RuntimeError):
+    """Lance itself failed while rows were written, where it should have refused them.
+
+    Nothing was committed.
+
+    Attributes:
+        uri: The location of the table.
+    """
+
+    def __init__(self, uri: str, reason: str) -> None:
+        super().__init__(
+            f"Lance failed while it wrote rows: {reason} - at {uri} - nothing was committed; this is a defect of Lance "
+            "or of how it was called: report it with the schema of the rows"
         )
         self.uri = uri
 

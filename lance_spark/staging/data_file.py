@@ -11,6 +11,7 @@ import pyarrow as pa
 from lance_spark.dataset import is_local
 from lance_spark.errors import TableUnwritableError, refusals_as_errors
 from lance_spark.staging.blobs import BlobEncoder, file_field
+from lance_spark.types.layout import from_start
 
 if TYPE_CHECKING:
     from lance.file import LanceFileWriter
@@ -58,7 +59,7 @@ class StagedFile:
     def write_batch(self, batch: pa.RecordBatch) -> None:
         """Writes rows; their buffers must be aligned, since Lance panics otherwise."""
         with refusals_as_errors(self._uri):
-            self._writer.write_batch(batch if self._blobs is None else self._blobs.encode(batch))
+            self._writer.write_batch(from_start(batch if self._blobs is None else self._blobs.encode(batch)))
 
     def close(self) -> int:
         """Finishes the file, puts it where `name` says, and returns its number of rows.
@@ -68,16 +69,17 @@ class StagedFile:
             TableUnwritableError: The store refused.
         """
         try:
-            if self._blobs is not None:
-                self._blobs.finish()
-            rows = self._writer.close()
-            if is_local(self._uri):
-                self._publish()
-        except OSError as error:
+            with refusals_as_errors(self._uri):
+                if self._blobs is not None:
+                    self._blobs.finish()
+                rows = self._writer.close()
+                if is_local(self._uri):
+                    self._publish()
+        except TableUnwritableError as error:
             # The sweep may have taken the folder away under us.
             if self._attempt.clear_if_over():
                 raise self._attempt.too_late() from error
-            raise TableUnwritableError(self._uri, str(error)) from error
+            raise
         if self._attempt.clear_if_over():
             raise self._attempt.too_late()
         self.size_bytes = self._writer.size_bytes

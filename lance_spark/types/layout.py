@@ -182,6 +182,26 @@ def _moved(array: Array) -> Array:
     return assemble(kind, len(array), buffers, children or None)
 
 
+def from_start(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns the batch with structs in structs that begin where their buffers do.
+
+    Lance panics when it writes others, as a slice of a batch has (measured; not of those in lists);
+    these are copied.
+    """
+    late = [i for i, column in enumerate(batch.columns) if column.offset and _nests_structs(column.type)]
+    if not late:
+        return batch
+    columns = list(batch.columns)
+    for i in late:
+        columns[i] = pa.concat_arrays([columns[i], columns[i].slice(0, 0)])
+    return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
+
+
+def _nests_structs(kind: Kind) -> bool:
+    kind = plain_type(kind)
+    return pa.types.is_struct(kind) and any(pa.types.is_struct(child.type) for child in kind)
+
+
 def _copied(buffer: pa.Buffer) -> pa.Buffer:
     # Arrow's own allocations start at multiples of 64; those of Python and numpy need not.
     copy = pa.allocate_buffer(buffer.size)

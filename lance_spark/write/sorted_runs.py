@@ -17,6 +17,7 @@ import pyarrow as pa
 from lance_spark.errors import refusals_as_errors
 from lance_spark.rows.merge import Chunk, merge
 from lance_spark.rows.row_addresses import DUPLICATE, ROW_ADDRESS, Addresses, Mask, Rejected, SnapshotRows, Verifier
+from lance_spark.types.layout import from_start
 
 if TYPE_CHECKING:
     from lance_spark.staging.area import Attempt, Staging
@@ -98,7 +99,7 @@ class RunWriter:
         with refusals_as_errors(self._attempt.staging.uri):
             writer = self._attempt.staging.session.open_writer(path, schema=self._schema, version=None)
             for batch in table.to_batches(max_chunksize=_WRITTEN_ROWS):
-                writer.write_batch(batch)
+                writer.write_batch(from_start(batch))
             writer.close()
         return Run(path=path, rows=len(ordered), bytes=size)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 import decimal
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from lance.fragment import DataFile
 
-from lance_spark.errors import CommitError, OptionError, UnsupportedTypeError
+from lance_spark.errors import CommitError, LancePanicError, OptionError, UnsupportedTypeError
 from lance_spark.staging import area as staging_module
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.fragment_writer import FragmentSink
+from tests.strategies import facts, tables
 
 VERSIONS = ("2.0", "2.1", "2.2")
 BLOB = {"lance-encoding:blob": "true"}
@@ -297,6 +299,45 @@ def test_a_null_struct_in_format_2_0_is_refused_with_its_column(tmp_path: Path) 
 def test_the_legacy_format_is_refused() -> None:
     with pytest.raises(OptionError, match="legacy"):
         FileLayout.of_new_table(pa.schema([("a", pa.int32())]), "legacy")
+
+
+_NESTED = {
+    "struct": (STRUCT := pa.struct([("x", pa.int64()), ("s", pa.string())])),
+    "struct of struct": (TWICE := pa.struct([("a", pa.int64()), ("n", STRUCT)])),
+    "struct of struct of struct": pa.struct([("m", TWICE)]),
+    "list of struct of struct": pa.list_(TWICE),
+    "struct of list of struct": pa.struct([("l", pa.list_(STRUCT))]),
+    "struct of vector": pa.struct([("v", pa.list_(pa.float32(), 4))]),
+    "struct of map of struct": pa.struct([("m", pa.map_(pa.string(), TWICE))]),
+}
+
+
+@pytest.mark.parametrize("kind", [*_NESTED, None])
+def test_rows_of_any_types_are_cut_into_files_anywhere(kind: str | None) -> None:
+    schema = None if kind is None else pa.schema([pa.field("c", _NESTED[kind])])
+
+    @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
+    @given(tables(schema, fewest_rows=8, most_rows=20, calendar=False), st.integers(1, 10), st.integers(2, 20))
+    def run(table: pa.Table, max_rows: int, batch_rows: int) -> None:
+        with tempfile.TemporaryDirectory() as home:
+            layout = FileLayout.of_new_table(table.schema, "2.2")
+            parts = _write(f"{home}/t", table, layout, max_rows=max_rows, batch_rows=batch_rows)
+            assert [part.physical_rows for part in parts[:-1]] == [max_rows] * (len(parts) - 1)
+            operation = lance.LanceOperation.Overwrite(layout.table_schema, parts)
+            back = lance.LanceDataset.commit(f"{home}/t", operation).to_table()
+        for name in table.column_names:
+            assert facts(back[name].combine_chunks()) == facts(table[name].combine_chunks()), name
+
+    run()
+
+
+def test_a_panic_of_lance_is_an_error_of_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("lance_spark.staging.data_file.from_start", lambda batch: batch)
+    inner = pa.StructArray.from_arrays([pa.array(range(4))], ["x"])
+    outer = pa.StructArray.from_arrays([inner], ["n"], mask=pa.array([False, True, False, False]))
+    table = pa.table({"s": outer})
+    with pytest.raises(LancePanicError, match="report it"):
+        _write(str(tmp_path / "t"), table, FileLayout.of_new_table(table.schema, "2.2"), max_rows=2)
 
 
 @pytest.mark.parametrize("ended", ["before it begins", "as it begins", "in a file", "between files", "before it fails"])

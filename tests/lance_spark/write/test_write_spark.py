@@ -67,6 +67,19 @@ def _rows(table: pa.Table) -> list[tuple[object, ...]]:
     return list(zip(*(facts(column) for column in table.columns), strict=True))
 
 
+def test_structs_in_structs_are_cut_into_files_and_filled_in_any_order(spark: SparkSession, table_path: str) -> None:
+    nested = "named_struct('a', id, 'n', if(id % 3 = 0, null, named_struct('x', id % 7))) AS s"
+    save(spark.range(0, 120, 1, 1).selectExpr("id", nested), table_path, max_rows_per_file=70)
+    rows = spark.read.format("lance").option("with_row_address", "true").load(table_path)
+    backfilled = rows.selectExpr("_rowaddr", "s AS t").orderBy(F.rand(1)).coalesce(1)
+    backfilled.write.format("lance").mode("append").option("mode", "backfill").save(table_path)
+    expected = [{"a": i, "n": {"x": i % 7} if i % 3 else None} for i in range(120)]
+    dataset = lance.dataset(table_path)
+    table = dataset.to_table().sort_by("id")
+    assert len(dataset.get_fragments()) == 2
+    assert table["s"].to_pylist() == table["t"].to_pylist() == expected
+
+
 def test_all_partitions_become_one_version(spark: SparkSession, table_path: str) -> None:
     save(spark.range(0, 1000, 1, 7), table_path)
     dataset = lance.dataset(table_path)
