@@ -17,7 +17,15 @@ from pyspark.sql.datasource import DataSource
 
 from lance_spark.dataset import DatasetRef, normalize_uri
 from lance_spark.errors import NoLocationError, OptionError
-from lance_spark.options import SCAN_OPTION, STORAGE_PREFIX, WRITE_OPTION, ReadOptions, WriteOptions
+from lance_spark.options import (
+    SCAN_OPTION,
+    STORAGE_PREFIX,
+    TABLE_OPTION,
+    WRITE_OPTION,
+    ReadOptions,
+    WriteOptions,
+    options_of_create_table,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
@@ -87,10 +95,11 @@ class LanceDataSource(DataSource):
             return self._planned_schema()
         from lance_spark.read.reader import read_schema
 
-        options = ReadOptions.parse(self.options)
+        created = options_of_create_table(self.options) if "provider" in self.options else None
+        options = ReadOptions.parse(self.options if created is None else {**created, TABLE_OPTION: ",".join(created)})
         self.pinned = DatasetRef.resolve(options)
         schema = read_schema(self.pinned, options)
-        return _for_catalog(schema, self.pinned, self.options) if "provider" in self.options else schema
+        return schema if created is None else _for_catalog(schema, self.pinned, created)
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Returns the reader of these columns. Runs on the driver.
@@ -100,7 +109,7 @@ class LanceDataSource(DataSource):
         from lance_spark.read.reader import LanceReader
 
         given = self.options if self.options.get("path") else {**_catalog_options(schema), **self.options}
-        options = ReadOptions.parse(given)
+        options = ReadOptions.parse(given if given is self.options else {**given, TABLE_OPTION: ",".join(given)})
         ref = self.pinned or DatasetRef.resolve(options)
         return LanceReader(ref=ref, schema=schema, options=options, spec=self._spec)
 
@@ -195,10 +204,7 @@ def _for_catalog(schema: StructType, ref: DatasetRef, options: Mapping[str, str]
     """
     from pyspark.sql.types import StructField, StructType
 
-    kept = {k: v for k, v in options.items() if k not in ("path", "provider", "owner", "location")}
-    secret = sorted(k for k in kept if k.startswith(STORAGE_PREFIX))
-    if secret:
-        kept = {k: v for k, v in kept.items() if k not in secret}
+    kept = {k: v for k, v in options.items() if k != "path" and not k.startswith(STORAGE_PREFIX)}
     table = json.dumps({"uri": ref.uri, "options": kept}, sort_keys=True)
     return StructType(
         [

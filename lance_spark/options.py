@@ -20,12 +20,14 @@ from lance_spark.errors import OptionError
 
 SCAN_OPTION = "lancespark.scan"
 WRITE_OPTION = "lancespark.write"
-"""Internal options, made by the planner rule and never by a user."""
+TABLE_OPTION = "lancespark.table"
+"""Internal options, made by the planner rule and never by a user. The last one names, with commas,
+the options that a catalog table was made with: those for reading serve its reads, the others its
+writes."""
 
 STORAGE_PREFIX = "storage."
 
-_SPARKS_OWN = frozenset({"owner", "provider", "location"})
-"""Keys that Spark adds by itself when a catalog table is made."""
+_CREATED_PREFIX = "option."
 
 _T = TypeVar("_T")
 
@@ -180,7 +182,7 @@ class ReadOptions:
         Raises:
             OptionError: An option is unknown, malformed, or contradicts another one.
         """
-        parsed = _parse(ReadOptions, options)
+        parsed = _parse(ReadOptions, _of_this_use(ReadOptions, options))
         if parsed.version is not None and parsed.timestamp is not None:
             raise OptionError(
                 "timestamp",
@@ -281,7 +283,7 @@ class WriteOptions:
         """
         plain: dict[str, str] = {}
         per_column: dict[str, dict[str, str]] = {}
-        for key, value in options.items():
+        for key, value in _of_this_use(WriteOptions, options).items():
             match = re.fullmatch(r"(.+)\.(arrow\.fixed-size-list\.size|lance\.encoding)", key, re.IGNORECASE)
             if match is None or key.startswith(STORAGE_PREFIX):
                 plain[key] = value
@@ -297,13 +299,41 @@ class WriteOptions:
         return dataclasses.replace(parsed, column_options=pairs)
 
 
+def options_of_create_table(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the path and the OPTIONS of a CREATE TABLE.
+
+    Spark hands them over beside TBLPROPERTIES and properties of its own, each option twice.
+
+    Raises:
+        OptionError: One is known neither for reading nor for writing, or malformed.
+    """
+    given = {
+        key.removeprefix(_CREATED_PREFIX): text for key, text in options.items() if key.startswith(_CREATED_PREFIX)
+    }
+    given = {**given, **{key: text for key, text in options.items() if key == "path"}}
+    reads = {f.name for f in dataclasses.fields(ReadOptions)}
+    WriteOptions.parse({key: text for key, text in given.items() if key.lower() not in reads})
+    return given
+
+
+def _of_this_use(cls: type[object], options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options without those of a catalog table that are for its other use."""
+    stored = {name.lower() for name in options.get(TABLE_OPTION, "").split(",")}
+    reads = {f.name for f in dataclasses.fields(ReadOptions)}
+
+    def serves(name: str) -> bool:
+        return name not in stored or name.startswith(STORAGE_PREFIX) or (name in reads) == (cls is ReadOptions)
+
+    return {key: text for key, text in options.items() if key != TABLE_OPTION and serves(key.lower())}
+
+
 def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
     fields = {f.name: f for f in dataclasses.fields(cls) if "parse" in f.metadata}  # type: ignore[arg-type]
     values: dict[str, object] = {}
     storage: dict[str, str] = {}
     for key, text in options.items():
         name = key.lower()
-        if name in (SCAN_OPTION, WRITE_OPTION) or name in _SPARKS_OWN:
+        if name in (SCAN_OPTION, WRITE_OPTION):
             continue
         if name.startswith(STORAGE_PREFIX):
             storage[key[len(STORAGE_PREFIX) :]] = text

@@ -7,13 +7,13 @@ import subprocess
 import sys
 import textwrap
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
-from pyspark.errors import PySparkException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.spark
@@ -178,3 +178,71 @@ def test_a_catalog_table_outlives_the_session_that_made_it(two: tuple[str, str],
         assert done.returncode == 0, done.stderr[-3000:]
         seen.append(next(line for line in done.stdout.splitlines() if line.startswith("SEEN")))
     assert seen == ["SEEN [1, 2, 11]", "SEEN [1, 2, 11, 12]"]
+
+
+def test_options_of_create_table_serve_reads_and_inserts(
+    spark: SparkSession, plain_spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
+) -> None:
+    lance.write_dataset(pa.table({"id": pa.array([5], pa.int64()), "s": ["c"]}), two[0], mode="append")
+    options = f"path '{two[0]}', version '1', max_rows_per_file '2'"
+    spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS ({options}) TBLPROPERTIES ('a' = 'b')")
+    spark.sql(f"INSERT INTO {names[0]} SELECT id, 'n' FROM range(0, 4, 1, 1)")
+    assert spark.table(names[0]).count() == plain_spark.table(names[0]).count() == 2
+    assert [f.count_rows() for f in lance.dataset(two[0]).get_fragments()] == [2, 1, 2, 2]
+    spark.catalog.createTable(names[1], two[0], "lance")
+    assert spark.table(names[1]).count() == 7
+
+
+def test_a_table_made_from_a_query_is_written_with_its_options(
+    spark: SparkSession, names: tuple[str, str], tmp_path: Path
+) -> None:
+    path = tmp_path / "new.lance"
+    options = f"path '{path}', max_rows_per_file '3'"
+    spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS ({options}) AS SELECT id FROM range(0, 7, 1, 1)")
+    assert [f.count_rows() for f in lance.dataset(str(path)).get_fragments()] == [3, 3, 1]
+    assert spark.table(names[0]).count() == 7
+
+
+REPLACEMENTS: dict[str, Callable[[SparkSession, str], object]] = {
+    "saveAsTable": lambda spark, name: spark.table(name).write.format("lance").mode("overwrite").saveAsTable(name),
+    "create or replace": lambda spark, name: spark.sql(f"CREATE OR REPLACE TABLE {name} USING lance AS SELECT 1 AS id"),
+    "replace": lambda spark, name: spark.sql(f"REPLACE TABLE {name} (id INT) USING lance"),
+    "createOrReplace": lambda spark, name: spark.table(name).writeTo(name).using("lance").createOrReplace(),
+}
+
+
+@pytest.mark.parametrize("how", REPLACEMENTS)
+def test_replacing_a_table_would_delete_its_versions_and_is_refused(
+    how: str, spark: SparkSession, names: tuple[str, str]
+) -> None:
+    name = names[0]
+    spark.sql(f"CREATE TABLE {name} USING lance AS SELECT id FROM range(10)")
+    with pytest.raises(AnalysisException, match="INSERT OVERWRITE"):
+        REPLACEMENTS[how](spark, name)
+    assert spark.table(name).count() == 10
+    spark.sql(f"INSERT OVERWRITE {name} SELECT id FROM {name} WHERE id < 3")
+    assert spark.table(name).count() == 3
+
+
+def test_a_table_of_another_format_is_replaced_as_ever(spark: SparkSession, names: tuple[str, str]) -> None:
+    spark.sql(f"CREATE TABLE {names[0]} USING parquet AS SELECT 1 AS id")
+    spark.range(3).write.format("parquet").mode("overwrite").saveAsTable(names[0])
+    assert spark.table(names[0]).count() == 3
+    spark.sql(f"ALTER TABLE {names[0]} ADD COLUMNS (z INT)")
+    assert spark.table(names[0]).columns == ["id", "z"]
+    spark.range(4).write.format("lance").mode("overwrite").saveAsTable(names[1])
+    assert spark.table(names[1]).count() == 4
+
+
+@pytest.mark.parametrize(
+    "change", ["ADD COLUMNS (z INT)", "DROP COLUMN s", "RENAME COLUMN s TO t", "ALTER COLUMN s COMMENT 'x'"]
+)
+def test_columns_that_only_sparks_catalog_would_change_are_refused(
+    change: str, spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
+) -> None:
+    spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS (path '{two[0]}')")
+    with pytest.raises(AnalysisException, match="Spark's catalog and not the table"):
+        spark.sql(f"ALTER TABLE {names[0]} {change}")
+    assert spark.table(names[0]).columns == ["id", "s"]
+    assert spark.sql(f"SELECT * FROM {names[0]}").count() == 2
+    spark.sql(f"ALTER TABLE {names[0]} SET TBLPROPERTIES ('a' = 'b')")

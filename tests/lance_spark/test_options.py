@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lance_spark.errors import OptionError
-from lance_spark.options import ReadOptions, WriteOptions, options_table
+from lance_spark.options import ReadOptions, WriteOptions, options_of_create_table, options_table
 
 GOOD_READ = [
     ("version", "7", "7"),
@@ -126,16 +126,40 @@ def test_storage_options_and_column_options_are_collected() -> None:
     assert options.mode == "backfill"
 
 
-def test_what_spark_and_the_planner_rule_add_is_not_taken_for_a_users_option() -> None:
-    added = {
-        "path": "/t",
-        "owner": "o",
-        "provider": "lance",
-        "location": "file:/t",
-        "lancespark.scan": "{}",
-        "lancespark.write": "{}",
-    }
+def test_what_the_planner_rule_adds_is_not_taken_for_a_users_option() -> None:
+    added = {"path": "/t", "lancespark.scan": "{}", "lancespark.write": "{}"}
     assert ReadOptions.parse(added) == ReadOptions.parse({"path": "/t"})
+
+
+CREATED = {
+    "path": "/t",
+    "owner": "o",
+    "provider": "lance",
+    "location": "file:/t",
+    "external": "true",
+    "a property": "of the table",
+    "version": "3",
+    "option.version": "3",
+    "option.max_rows_per_file": "7",
+    "option.storage.region": "x",
+}
+
+
+def test_a_catalog_table_is_made_with_options_for_its_reads_and_for_its_writes() -> None:
+    options = options_of_create_table(CREATED)
+    assert options == {"path": "/t", "version": "3", "max_rows_per_file": "7", "storage.region": "x"}
+    stored = {**options, "lancespark.table": "version,max_rows_per_file,storage.region"}
+    reads, writes = ReadOptions.parse(stored), WriteOptions.parse(stored)
+    assert (reads.version, reads.storage, reads.path) == ("3", (("region", "x"),), "/t")
+    assert (writes.version, writes.max_rows_per_file, writes.storage) == (None, 7, (("region", "x"),))
+    with pytest.raises(OptionError, match="max_rows_per_file"):
+        ReadOptions.parse({**stored, "lancespark.table": "version"})
+
+
+@pytest.mark.parametrize("wrong", [{"option.max_rows_per_file": "many"}, {"option.max_rows_per_fil": "3"}])
+def test_a_wrong_option_of_a_catalog_table_is_refused_when_it_is_made(wrong: dict[str, str]) -> None:
+    with pytest.raises(OptionError, match="max_rows_per_file"):
+        options_of_create_table({**CREATED, **wrong})
 
 
 @pytest.mark.parametrize("cls", [ReadOptions, WriteOptions])

@@ -42,8 +42,10 @@ public class LancePushdown extends Rule {
   private static final Logger LOG = LoggerFactory.getLogger("lance_spark.pushdown");
 
   public TreeNode apply(TreeNode plan) {
+    AnalysisException refused = null;
     try {
-      return rewrite((LogicalPlan) plan, null);
+      refused = LanceCommands.refusal((LogicalPlan) plan);
+      if (refused == null) return rewrite((LogicalPlan) plan, null);
     } catch (Throwable error) {
       Throwable cause = error;
       while (cause instanceof java.lang.reflect.InvocationTargetException || cause instanceof RewriteFailure) cause = cause.getCause();
@@ -54,6 +56,8 @@ public class LancePushdown extends Rule {
       LOG.warn("lance pushdown failed; the query runs without it", cause);
       return plan;
     }
+    Platform.throwException(refused);
+    return plan;
   }
 
   /** Carries a checked exception out of a Scala function. */

@@ -32,6 +32,8 @@ final class LanceSource {
   static final String NAME = "lance";
   static final String SCAN_OPTION = "lancespark.scan";
   static final String WRITE_OPTION = "lancespark.write";
+  /** Names the options of a catalog table, some of which are for reading it, and some for writing. */
+  static final String TABLE_OPTION = "lancespark.table";
   static final String SCAN_COLUMN = "__lance_scan";
   static final String SCAN_METADATA = "lance.scan";
   static final String TABLE_METADATA = "lance.table";
@@ -71,6 +73,7 @@ final class LanceSource {
     if (relation.identifier().isDefined()) {
       Map stored = catalogOptions((Identifier) relation.identifier().get());
       if (stored == null) return null;
+      stored.put(TABLE_OPTION, String.join(",", stored.keySet()));
       stored.putAll(options);
       return followed(stored, relation);
     }
@@ -141,8 +144,7 @@ final class LanceSource {
   /** Location and options of a table in Spark's session catalog, or null where it has none there. */
   static Map catalogOptions(Identifier identifier) throws Exception {
     if (identifier.namespace().length != 1) return null;
-    Object session = Class.forName("org.apache.spark.sql.classic.SparkSession").getMethod("active", new Class[0]).invoke(null, new Object[0]);
-    SessionCatalog catalog = (SessionCatalog) Reflection.call(Reflection.call(session, "sessionState"), "catalog");
+    SessionCatalog catalog = sessionCatalog();
     TableIdentifier name = new TableIdentifier(identifier.name(), new scala.Some(identifier.namespace()[0]));
     if (!catalog.tableExists(name)) return null;
     CatalogStorageFormat storage = ((CatalogTable) catalog.getTableMetadata(name)).storage();
@@ -155,6 +157,11 @@ final class LanceSource {
     }
     if (storage.locationUri().isDefined()) options.put("path", storage.locationUri().get().toString());
     return options.containsKey("path") ? options : null;
+  }
+
+  static SessionCatalog sessionCatalog() throws Exception {
+    Object session = Class.forName("org.apache.spark.sql.classic.SparkSession").getMethod("active", new Class[0]).invoke(null, new Object[0]);
+    return (SessionCatalog) Reflection.call(Reflection.call(session, "sessionState"), "catalog");
   }
 
   String path() {

@@ -38,7 +38,7 @@ final class LanceWrites {
 
     Map options = new HashMap(info.options().asCaseSensitiveMap());
     Map stored = storedOptions(command.table());
-    addStorage(options, stored);
+    addStored(options, stored);
     String path = stored == null ? null : (String) stored.get("path");
     boolean backfill = "backfill".equalsIgnoreCase(info.options().get("mode"));
     LogicalPlan query = command.query();
@@ -70,15 +70,18 @@ final class LanceWrites {
     return LanceSource.catalogOptions((Identifier) ((DataSourceV2Relation) table).identifier().get());
   }
 
-  /** Of the options of a catalog table only those of the object store concern a write. */
-  private static void addStorage(Map options, Map stored) {
+  private static void addStored(Map options, Map stored) {
     if (stored == null) return;
     CaseInsensitiveStringMap given = new CaseInsensitiveStringMap(options);
+    List added = new ArrayList();
     Iterator entries = stored.entrySet().iterator();
     while (entries.hasNext()) {
       Map.Entry entry = (Map.Entry) entries.next();
-      if (((String) entry.getKey()).startsWith("storage.") && !given.containsKey(entry.getKey())) options.put(entry.getKey(), entry.getValue());
+      if (given.containsKey(entry.getKey()) || entry.getKey().equals("path")) continue;
+      options.put(entry.getKey(), entry.getValue());
+      added.add(entry.getKey());
     }
+    options.put(LanceSource.TABLE_OPTION, String.join(",", added));
   }
 
   /**

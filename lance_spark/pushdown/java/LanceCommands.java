@@ -1,0 +1,62 @@
+package lancespark;
+
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.spark.sql.AnalysisException;
+import org.apache.spark.sql.catalyst.TableIdentifier;
+import org.apache.spark.sql.catalyst.analysis.ResolvedIdentifier;
+import org.apache.spark.sql.catalyst.analysis.ResolvedTable;
+import org.apache.spark.sql.catalyst.catalog.CatalogTable;
+import org.apache.spark.sql.catalyst.catalog.SessionCatalog;
+import org.apache.spark.sql.catalyst.plans.logical.*;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import scala.jdk.javaapi.CollectionConverters;
+
+/** Commands on Lance tables of Spark's session catalog that would lose data, or change the catalog and not the table. */
+final class LanceCommands {
+  private LanceCommands() {}
+
+  /** Returns why a command must not run, or null. */
+  static AnalysisException refusal(LogicalPlan plan) throws Exception {
+    if (plan instanceof ReplaceTableAsSelect || plan instanceof ReplaceTable) {
+      LogicalPlan name = (LogicalPlan) Reflection.call(plan, "name");
+      if (!(name instanceof ResolvedIdentifier)) return null;
+      Identifier identifier = ((ResolvedIdentifier) name).identifier();
+      if (!isLanceTable(identifier)) return null;
+      return error(identifier, "REPLACE, which deletes the table with all of its versions before its new rows are there"
+          + " - nothing was changed - write INSERT OVERWRITE " + identifier.name() + " ..., or"
+          + " df.write.format('lance').mode('overwrite').save(path), which make a new version; or DROP TABLE first");
+    }
+    if (plan instanceof AddColumns || plan instanceof DropColumns || plan instanceof RenameColumn || plan instanceof ReplaceColumns
+        || plan.getClass().getSimpleName().startsWith("AlterColumn")) {
+      LogicalPlan table = (LogicalPlan) Reflection.call(plan, "table");
+      if (!(table instanceof ResolvedTable) || !isLance(((ResolvedTable) table).table())) return null;
+      return error(((ResolvedTable) table).identifier(), "ALTER TABLE of columns, which changes Spark's catalog and not the table"
+          + " - nothing was changed - change the table (lance_spark.connect(...).open_table(...).add_columns, .alter_columns,"
+          + " .drop_columns, or pylance), and make its entry in the catalog again: DROP TABLE of a table with a path keeps the data");
+    }
+    return null;
+  }
+
+  private static boolean isLance(Table table) {
+    return table instanceof PythonTable && table.name().equals(LanceSource.NAME);
+  }
+
+  private static boolean isLanceTable(Identifier identifier) throws Exception {
+    if (identifier.namespace().length != 1) return false;
+    SessionCatalog catalog = LanceSource.sessionCatalog();
+    TableIdentifier name = new TableIdentifier(identifier.name(), new scala.Some(identifier.namespace()[0]));
+    if (!catalog.tableExists(name)) return false;
+    scala.Option provider = ((CatalogTable) catalog.getTableMetadata(name)).provider();
+    return provider.isDefined() && LanceSource.NAME.equalsIgnoreCase((String) provider.get());
+  }
+
+  private static AnalysisException error(Identifier table, String operation) {
+    Map parameters = new HashMap();
+    parameters.put("tableName", "`" + table.name() + "`");
+    parameters.put("operation", operation);
+    return new AnalysisException("UNSUPPORTED_FEATURE.TABLE_OPERATION", scala.collection.immutable.Map$.MODULE$.from(CollectionConverters.asScala(parameters)));
+  }
+}
