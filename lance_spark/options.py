@@ -29,6 +29,14 @@ STORAGE_PREFIX = "storage."
 
 _CREATED_PREFIX = "option."
 
+_OF_OTHER_FORMATS = {
+    "paths": "one location: read each table by itself, and call union",
+    "mergeschema": "nothing: add the column first, by a backfill or Table.add_columns, then append",
+    "overwriteschema": "nothing: an overwrite takes the columns of the DataFrame, and older versions keep theirs",
+    "replacewhere": "nothing: delete the rows first, lance.dataset(path).delete(...), then append",
+}
+"""Options that Spark's users know from other formats, and what to do here."""
+
 _T = TypeVar("_T")
 
 
@@ -338,6 +346,8 @@ def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
         if name.startswith(STORAGE_PREFIX):
             storage[key[len(STORAGE_PREFIX) :]] = text
             continue
+        if name in _OF_OTHER_FORMATS:
+            raise OptionError(key, text, _OF_OTHER_FORMATS[name], problem="is an option of other formats")
         if name not in fields:
             close = difflib.get_close_matches(name, fields, n=1)
             hint = f"did you mean {close[0]!r}? accepted are " if close else ""

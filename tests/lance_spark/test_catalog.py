@@ -246,3 +246,28 @@ def test_columns_that_only_sparks_catalog_would_change_are_refused(
     assert spark.table(names[0]).columns == ["id", "s"]
     assert spark.sql(f"SELECT * FROM {names[0]}").count() == 2
     spark.sql(f"ALTER TABLE {names[0]} SET TBLPROPERTIES ('a' = 'b')")
+
+
+@pytest.mark.parametrize("how", ["PARTITIONED BY (id)", "CLUSTERED BY (id) INTO 2 BUCKETS"])
+def test_a_table_is_not_made_with_partitions_that_it_would_not_have(
+    how: str, spark: SparkSession, names: tuple[str, str]
+) -> None:
+    with pytest.raises(AnalysisException, match="its rows lie in fragments"):
+        spark.sql(f"CREATE TABLE {names[0]} USING lance {how} AS SELECT id FROM range(3)")
+    assert not spark.catalog.tableExists(names[0])
+
+
+def test_refresh_table_takes_the_columns_that_the_table_has_now(
+    spark: SparkSession, plain_spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
+) -> None:
+    spark.sql(f"CREATE TABLE {names[0]} USING lance OPTIONS (path '{two[0]}', max_rows_per_file '2')")
+    dataset = lance.dataset(two[0])
+    dataset.add_columns({"twice": "id * 2"})
+    spark.sql(f"REFRESH TABLE {names[0]}")
+    assert spark.sql(f"SELECT sum(twice) AS t FROM {names[0]}").first() == (6,)
+    lance.dataset(two[0]).drop_columns(["s"])
+    spark.sql(f"REFRESH TABLE {names[0]}")
+    for session in (spark, plain_spark):
+        assert session.sql(f"SELECT * FROM {names[0]} ORDER BY id").collect() == [(1, 2), (2, 4)]
+    spark.sql(f"INSERT INTO {names[0]} VALUES (3, 6)")
+    assert spark.table(names[0]).count() == 3

@@ -156,6 +156,15 @@ def test_a_catalog_table_is_made_with_options_for_its_reads_and_for_its_writes()
         ReadOptions.parse({**stored, "lancespark.table": "version"})
 
 
+@pytest.mark.parametrize("option", ["paths", "mergeSchema", "overwriteSchema", "replaceWhere"])
+@pytest.mark.parametrize("cls", [ReadOptions, WriteOptions])
+def test_options_of_other_formats_are_refused_with_what_to_do(
+    cls: type[ReadOptions] | type[WriteOptions], option: str
+) -> None:
+    with pytest.raises(OptionError, match=f"{option.lower()}.*of other formats.*:"):
+        cls.parse({"path": "/t", option.lower(): "true"})
+
+
 @pytest.mark.parametrize("wrong", [{"option.max_rows_per_file": "many"}, {"option.max_rows_per_fil": "3"}])
 def test_a_wrong_option_of_a_catalog_table_is_refused_when_it_is_made(wrong: dict[str, str]) -> None:
     with pytest.raises(OptionError, match="max_rows_per_file"):

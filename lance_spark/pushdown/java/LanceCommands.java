@@ -1,6 +1,7 @@
 package lancespark;
 
 import java.util.HashMap;
+import java.util.Iterator;
 import java.util.Map;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.TableIdentifier;
@@ -11,7 +12,10 @@ import org.apache.spark.sql.catalyst.catalog.SessionCatalog;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.jdk.javaapi.CollectionConverters;
 
 /** Commands on Lance tables of Spark's session catalog that would lose data, or change the catalog and not the table. */
@@ -29,6 +33,14 @@ final class LanceCommands {
           + " - nothing was changed - write INSERT OVERWRITE " + identifier.name() + " ..., or"
           + " df.write.format('lance').mode('overwrite').save(path), which make a new version; or DROP TABLE first");
     }
+    if (plan instanceof CreateTableAsSelect || plan instanceof CreateTable) {
+      Object provider = Reflection.call(Reflection.call(plan, "tableSpec"), "provider");
+      boolean ours = provider.equals(new scala.Some(LanceSource.NAME));
+      LogicalPlan name = (LogicalPlan) Reflection.call(plan, "name");
+      if (!ours || !(name instanceof ResolvedIdentifier) || ((scala.collection.Seq) Reflection.call(plan, "partitioning")).isEmpty()) return null;
+      return error(((ResolvedIdentifier) name).identifier(), "PARTITIONED BY, CLUSTERED BY, partitionBy or bucketBy: its rows lie in fragments"
+          + " - nothing was made - leave them out; sort the rows, or make an index, for what is often looked up");
+    }
     if (plan instanceof AddColumns || plan instanceof DropColumns || plan instanceof RenameColumn || plan instanceof ReplaceColumns
         || plan.getClass().getSimpleName().startsWith("AlterColumn")) {
       LogicalPlan table = (LogicalPlan) Reflection.call(plan, "table");
@@ -38,6 +50,26 @@ final class LanceCommands {
           + " .drop_columns, or pylance), and make its entry in the catalog again: DROP TABLE of a table with a path keeps the data");
     }
     return null;
+  }
+
+  /** REFRESH TABLE: gives the catalog's entry the columns that the table has now. */
+  static void refresh(RefreshTable command) throws Exception {
+    if (!(command.child() instanceof ResolvedTable) || !isLance(((ResolvedTable) command.child()).table())) return;
+    Identifier identifier = ((ResolvedTable) command.child()).identifier();
+    Map stored = LanceSource.catalogOptions(identifier);
+    if (stored == null) return;
+    Map created = new HashMap();
+    created.put("provider", LanceSource.NAME);
+    created.put("path", stored.get("path"));
+    Iterator entries = stored.entrySet().iterator();
+    while (entries.hasNext()) {
+      Map.Entry entry = (Map.Entry) entries.next();
+      created.put("option." + entry.getKey(), entry.getValue());
+    }
+    PythonDataSourceV2 provider = new PythonDataSourceV2();
+    provider.setShortName(LanceSource.NAME);
+    StructType now = provider.inferSchema(new CaseInsensitiveStringMap(created));
+    LanceSource.sessionCatalog().externalCatalog().alterTableDataSchema(identifier.namespace()[0], identifier.name(), now);
   }
 
   private static boolean isLance(Table table) {

@@ -69,6 +69,7 @@ public class LancePushdown extends Rule {
 
   private LogicalPlan rewrite(LogicalPlan plan, Integer limit) throws Exception {
     if (plan instanceof CreateTempViewUsing) return marked((CreateTempViewUsing) plan);
+    if (plan instanceof RefreshTable) LanceCommands.refresh((RefreshTable) plan);
     if (plan instanceof Aggregate) {
       LogicalPlan answered = aggregate((Aggregate) plan);
       if (answered != null) return answered;
