@@ -265,10 +265,6 @@ def test_one_backfill_and_two_operations(template: Path):
     assert run_all(template, 1, 2, MOVING[:4], ["v"]) == 3 * 4**2
 
 
-def test_one_backfill_and_three_operations(template: Path):
-    assert run_all(template, 1, 3, MOVING[:2], ["v"]) == 4 * 2**3
-
-
 @pytest.mark.parametrize(
     ("columns", "kind"),
     [
