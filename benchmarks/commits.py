@@ -171,7 +171,7 @@ def _carried(rows: int, size: int, seconds: float, mib: int, before: int, copied
 
 def _carried_by_a_job(folder: Path, kind: str, rows: int, rounds: int) -> Numbers:
     import lance_spark
-    from lance_spark.session import make_session
+    from lance_spark.session.sessions import make_session
     from udf_runtime import udf
 
     folder.mkdir()

@@ -20,7 +20,7 @@ from benchmarks.measure import Outcome
 from benchmarks.table_api_cases import OURS, Contestant, Stage, TableCase
 from benchmarks.table_api_child import geneva_version
 from benchmarks.table_api_memory import Peaks, cpu_seconds, watched
-from lance_spark.session import make_session
+from lance_spark.session.sessions import make_session
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -408,8 +408,6 @@ def tour(spark: SparkSession, path: str, limit: int | None) -> None:
 
 def start_spark(scratch: str) -> SparkSession:
     """Starts Spark on all cores of this machine, without its logs."""
-    # Spark's workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a virtual environment.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     # Starting the JVM forks this process, once and before Lance does anything in it.
     warnings.filterwarnings("ignore", message="lance is not fork-safe")
@@ -417,7 +415,7 @@ def start_spark(scratch: str) -> SparkSession:
     quiet.write_text("rootLogger.level = error\nrootLogger.appenderRef.stderr.ref = console\n"
                      "appender.console.type = Console\nappender.console.name = console\nappender.console.target = SYSTEM_ERR\n"
                      "appender.console.layout.type = PatternLayout\nappender.console.layout.pattern = %d %p %c{1}: %m%n\n")  # fmt: skip
-    return (
+    return lance_spark.configure(
         SparkSession.builder.master("local[*]")
         .appName("lance-spark demo")
         .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile=file:{quiet}")
@@ -428,8 +426,7 @@ def start_spark(scratch: str) -> SparkSession:
         .config("spark.sql.warehouse.dir", os.path.join(scratch, "warehouse"))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
+    ).getOrCreate()
 
 
 def main() -> None:

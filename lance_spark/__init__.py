@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from lance_spark.connection import Connection, connect
     from lance_spark.jobs.handle import Job
     from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, UdfResult
+    from lance_spark.session.configuration import configure
     from lance_spark.table import Table
     from udf_runtime import (
         UDF,
@@ -90,6 +91,7 @@ _LATER = {
     "UdfResult": "jobs.model",
     "Watch": "backfill.watch",
     "cleanup": "backfill.cleanup",
+    "configure": "session.configuration",
     "connect": "connection",
 }
 """The table API and UDFs are imported when they are first asked for: Spark's worker processes
@@ -170,6 +172,7 @@ __all__ = [
     "__version__",
     "as_udf",
     "cleanup",
+    "configure",
     "connect",
     "disable_pushdown",
     "enable_pushdown",

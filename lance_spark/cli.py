@@ -26,7 +26,7 @@ from lance_spark.commit.conflicts.history import MESSAGE_KEY, Event, events_betw
 from lance_spark.connection import open_table
 from lance_spark.errors import BackfillIncompleteError, FilterError, LanceSparkError, OptionError
 from lance_spark.jobs.model import BackfillJobResult, JobRecord
-from lance_spark.session import make_session
+from lance_spark.session.sessions import make_session
 from udf_runtime.errors import UdfRuntimeError
 
 _FAILED = 1

@@ -20,7 +20,7 @@ from lance_spark.errors import (
 )
 from lance_spark.objects import checkpoint_place, open_session
 from lance_spark.pushdown.rule import enable_pushdown
-from lance_spark.session import session_or_local
+from lance_spark.session.sessions import session_or_local
 from lance_spark.table import Table
 from lance_spark.tabular import Data, write_rows
 

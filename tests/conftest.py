@@ -41,7 +41,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         remote.stop()
         return
     home = tmp_path_factory.mktemp("spark")
-    session = (
+    session = lance_spark.configure(
         SparkSession.builder.master("local[2]")
         .appName("lance-spark tests")
         .config("spark.driver.memory", "2g")
@@ -53,8 +53,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .getOrCreate()
-    )
+    ).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
     assert lance_spark.enable_pushdown(session), "the planner rule was not installed"
     yield session

@@ -35,7 +35,7 @@ from lance_spark.backfill.task.messages import (
 )
 from lance_spark.backfill.task.range_task import run_task
 from lance_spark.objects import objects_beside
-from lance_spark.session import cancel, known_slots, tagged
+from lance_spark.session.sessions import cancel, known_slots, tagged
 from lance_spark.staging.area import new_id
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import warnings
 from pyspark.sql import SparkSession
 
 from lance_spark.errors import ResourcesUnavailableError, counted
-from lance_spark.session import known_slots
+from lance_spark.session.sessions import known_slots
 from udf_runtime import UDF
 
 

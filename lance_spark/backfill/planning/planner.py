@@ -27,7 +27,7 @@ from lance_spark.jobs.history import JobHistory
 from lance_spark.read.filtering import check_filter
 from lance_spark.rows.row_addresses import fragments_of, offsets_of, runs_of
 from lance_spark.rows.row_set import RowSet
-from lance_spark.session import known_slots
+from lance_spark.session.sessions import known_slots
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.blobs import row_field
 from lance_spark.staging.column_file import Targets

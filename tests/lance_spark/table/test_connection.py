@@ -325,7 +325,8 @@ assert SparkSession.getActiveSession() is None, "a mistake in what was asked for
 rows = table.backfill("double").rows_computed
 spark = SparkSession.getActiveSession()
 pushed = "BatchScan" in table.to_spark().filter("id > 7")._jdf.queryExecution().executedPlan().toString()
-print(json.dumps([rows, spark is db.spark, spark.conf.get("spark.master").startswith("local[*"), pushed, spark.sparkContext.defaultParallelism == os.cpu_count()]))
+daemon = spark.conf.get("spark.python.daemon.module") == "lance_spark.session.daemon"
+print(json.dumps([rows, spark is db.spark, spark.conf.get("spark.master").startswith("local[*"), pushed, daemon, spark.sparkContext.defaultParallelism == os.cpu_count()]))
 """
 
 
@@ -342,4 +343,4 @@ def test_without_any_session_a_local_one_on_all_cores_is_made_when_it_is_first_n
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
-    assert done.stdout.splitlines()[-1] == "[10, true, true, true, true]"
+    assert done.stdout.splitlines()[-1] == "[10, true, true, true, true, true]"

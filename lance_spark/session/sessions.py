@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,6 +11,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 
 from lance_spark.pushdown.rule import is_classic
+from lance_spark.session.configuration import configure
 
 _SIZES = (
     "spark.master",
@@ -35,28 +35,19 @@ def make_session(master: str = "local[*,4]") -> SparkSession:
     Args:
         master: A Spark master, or `sc://...` for a server of Spark Connect.
     """
-    import os
-
     if master.startswith("sc://"):
         return SparkSession.builder.appName("lance-spark").remote(master).getOrCreate()
-    if master.startswith("local"):
-        # Workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a
-        # virtual environment.
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
     with warnings.catch_warnings():
         # Starting the JVM forks this process, and execs at once: nothing of Lance's runs in
         # between.
         warnings.filterwarnings("ignore", message="lance is not fork-safe")
-        session: SparkSession = (
+        builder = (
             SparkSession.builder.master(master)
             .appName("lance-spark")
             .config("spark.ui.showConsoleProgress", "false")
-            .config("spark.python.unix.domain.socket.enabled", "true")
             .config(map=_quiet_start())
-            .getOrCreate()
         )
-    return session
+        return configure(builder).getOrCreate()
 
 
 def _quiet_start() -> dict[str, bool | float | int | str | None]:
@@ -68,7 +59,7 @@ def _quiet_start() -> dict[str, bool | float | int | str | None]:
     spark_home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
     if any(Path(os.environ.get("SPARK_CONF_DIR") or f"{spark_home}/conf").glob("log4j2*")):
         return {}
-    configuration = Path(__file__).with_name("log4j2.properties").as_uri()
+    configuration = Path(__file__).parents[1].joinpath("log4j2.properties").as_uri()
     return {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={configuration}"}
 
 

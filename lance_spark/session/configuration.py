@@ -1,0 +1,102 @@
+"""Settings of a Spark session that make Lance tables quick: :func:`configure`."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pyspark
+from pyspark import SparkConf
+from pyspark.sql import SparkSession
+
+from lance_spark.pushdown.rule import enable_pushdown
+
+DAEMON = "lance_spark.session.daemon"
+
+_SETTINGS = {
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": DAEMON,
+}
+
+_ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+
+_SETTING = re.compile(r"\s*([^#!\s=:][^\s=:]*)\s*[=:\s]\s*(.*)")
+
+_JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaOptions")
+"""They stand before `extraJavaOptions`, which stay the user's."""
+
+
+def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
+    """Returns the builder of a session with the settings that make Lance tables quick.
+
+    Call it last, before `getOrCreate()`, which then also enables the planner rule. A setting that
+    the builder, `spark-defaults.conf` or `spark-submit` has stays as it is. What each is worth and
+    what it risks is in docs/performance.md:
+
+    - Python workers are reached by UNIX sockets (`spark.python.unix.domain.socket.enabled`);
+    - they are forked by :mod:`lance_spark.session.daemon` (`spark.python.daemon.module`), so this
+      package has to be installed on every executor;
+    - Java takes values out of Arrow batches without checking their bounds (`defaultJavaOptions` of
+      driver and executors);
+    - with a local master, workers run the interpreter that runs this, unless PYSPARK_PYTHON says
+      otherwise.
+
+    What concerns a JVM has no effect in one that runs already. Over Spark Connect the server has
+    its settings, and nothing is changed.
+    """
+    given = _given(builder)
+    if "spark.remote" in given or os.environ.get("SPARK_REMOTE"):
+        return builder
+    for key, value in _SETTINGS.items():
+        if key not in given:
+            builder.config(key, value)
+    for key in _JAVA_OPTIONS:
+        said = given.get(key, "")
+        if "arrow.enable_" not in said + given.get(key.replace("default", "extra"), ""):
+            builder.config(key, f"{said} {_ARROW}".strip())
+    if given.get("spark.master", "local").startswith("local") and "spark.pyspark.python" not in given:
+        use_this_interpreter()
+    _enable_the_rule(builder)
+    return builder
+
+
+def use_this_interpreter() -> None:
+    """Has local workers run this interpreter.
+
+    Spark takes PYSPARK_PYTHON, else python3 from the PATH, and not that of a virtual environment.
+    """
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+
+
+def _enable_the_rule(builder: Any) -> None:  # noqa: ANN401 - a builder of which one method is replaced
+    create = builder.getOrCreate
+
+    def create_with_rule() -> SparkSession:
+        session: SparkSession = create()
+        enable_pushdown(session)
+        return session
+
+    builder.getOrCreate = create_with_rule
+
+
+def _given(builder: Any) -> Mapping[str, str]:  # noqa: ANN401 - a builder, whose options are private
+    """Returns what has been set already, wherever."""
+    options = {key: str(value) for key, value in builder._options.items()}  # noqa: SLF001 - there is no other way
+    if os.environ.get("PYSPARK_GATEWAY_PORT"):
+        # spark-submit started the JVM; it has read the file, and knows its own arguments.
+        return {**dict(SparkConf().getAll()), **options}
+    return {**_spark_defaults(), **options}
+
+
+def _spark_defaults() -> dict[str, str]:
+    home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
+    file = Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf", "spark-defaults.conf")
+    if not file.is_file():
+        return {}
+    lines = (_SETTING.match(line) for line in file.read_text(encoding="utf-8").splitlines())
+    return {line[1]: line[2].strip() for line in lines if line}

@@ -1,0 +1,89 @@
+"""`configure` sets what makes Lance quick, and nothing that a user has set."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from lance_spark import configure
+from lance_spark.session.configuration import DAEMON
+
+SOCKET, MODULE = "spark.python.unix.domain.socket.enabled", "spark.python.daemon.module"
+DRIVER = "spark.driver.defaultJavaOptions"
+
+
+@pytest.fixture
+def conf_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The folder of an empty configuration of Spark."""
+    for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "PYSPARK_PYTHON"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    return tmp_path
+
+
+def settings(builder: SparkSession.Builder) -> dict[str, str]:
+    return dict(builder._options)
+
+
+@pytest.mark.usefixtures("conf_dir")
+def test_everything_is_set_where_nothing_was() -> None:
+    found = settings(configure(SparkSession.builder.master("local[1]")))
+    assert (found[SOCKET], found[MODULE]) == ("true", DAEMON)
+    assert "enable_unsafe_memory_access=true" in found[DRIVER] == found[DRIVER.replace("driver", "executor")]
+    assert os.environ["PYSPARK_PYTHON"] == sys.executable
+
+
+def in_the_builder(settings: dict[str, str], _: Path) -> SparkSession.Builder:
+    return SparkSession.builder.config(map={**settings})
+
+
+def in_the_file(settings: dict[str, str], home: Path) -> SparkSession.Builder:
+    separators = [" ", "=", "\t", " = "]
+    lines = [f"{key}{separators[i % 4]}{value}" for i, (key, value) in enumerate(settings.items())]
+    (home / "spark-defaults.conf").write_text("# ours\n\n" + "\n".join(lines) + "\n")
+    return SparkSession.builder
+
+
+@pytest.mark.parametrize("given", [in_the_builder, in_the_file])
+def test_what_a_user_has_set_stays(
+    given: Callable[[dict[str, str], Path], SparkSession.Builder], conf_dir: Path
+) -> None:
+    own = {
+        SOCKET: "false",
+        MODULE: "their.daemon",
+        DRIVER: "-Dtheirs=1",
+        "spark.executor.extraJavaOptions": "-Darrow.enable_unsafe_memory_access=false",
+        "spark.master": "spark://host:7077",
+    }
+    found = {**own, **settings(configure(given(own, conf_dir)))}
+    assert found == own | {DRIVER: found[DRIVER]}
+    assert found[DRIVER].startswith("-Dtheirs=1 -Darrow.enable_unsafe_memory_access=true")
+    assert "PYSPARK_PYTHON" not in os.environ, "executors of a cluster have Pythons of their own"
+
+
+@pytest.mark.usefixtures("conf_dir")
+def test_a_session_of_spark_connect_is_left_alone() -> None:
+    found = settings(configure(SparkSession.builder.remote("sc://localhost")))
+    assert set(found) == {"spark.remote"}
+
+
+def test_the_daemon_has_one_thread_and_no_lance_when_it_forks() -> None:
+    code = f"""
+import os, sys
+before = dict(os.environ)
+import {DAEMON} as daemon
+daemon.preload()
+assert dict(os.environ) == before
+assert "lance" not in sys.modules
+print(len(os.listdir("/proc/self/task")))
+"""
+    # As Spark starts it.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "1\n"
