@@ -2,6 +2,7 @@ package lancespark;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
 import java.nio.charset.StandardCharsets;
+import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
@@ -191,9 +192,30 @@ final class LanceSource {
     Table table = provider.getTable(schema, null, map);
     Scan python = ((PythonTable) table).newScanBuilder(map).build();
     whole.put("pin", pin);
-    String key = JSON.writeValueAsString(new TreeMap(options)) + JSON.writeValueAsString(whole);
+    Map same = new LinkedHashMap(whole);
+    same.put("predicate", canonical(whole.get("predicate")));
+    String key = JSON.writeValueAsString(new TreeMap(options)) + JSON.writeValueAsString(same);
     return new LanceScan(python, key, whole, options, path(), String.valueOf(known.get("description")),
         number(known.get("rows")), number(known.get("bytes")), Boolean.TRUE.equals(known.get("limited")), Boolean.TRUE.equals(known.get("splits")), (List) known.get("dense"));
+  }
+
+  /** A predicate with the arguments of AND, OR and IN in one order: two scans that differ in nothing else are equal. */
+  private static Object canonical(Object predicate) throws Exception {
+    if (!(predicate instanceof Map) || !(((Map) predicate).get("args") instanceof List)) return predicate;
+    Map result = new LinkedHashMap((Map) predicate);
+    String op = String.valueOf(result.get("op"));
+    List args = (List) result.get("args");
+    int fixed = op.equals("and") || op.equals("or") ? 0 : op.equals("in") ? 1 : args.size();
+    TreeMap sorted = new TreeMap();
+    List ordered = new ArrayList();
+    for (int i = 0; i < args.size(); i++) {
+      Object arg = canonical(args.get(i));
+      if (i < fixed) ordered.add(arg);
+      else sorted.put(JSON.writeValueAsString(arg), arg);
+    }
+    ordered.addAll(sorted.values());
+    result.put("args", ordered);
+    return result;
   }
 
   /** The same scan with one entry of its spec changed. */

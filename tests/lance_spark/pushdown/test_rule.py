@@ -440,3 +440,23 @@ def test_a_table_that_vanished_is_an_error_that_names_it(spark: SparkSession, ta
     shutil.rmtree(table_path)
     with pytest.raises(PySparkException, match="no Lance table was found"):
         spark.sql("SELECT * FROM gone").collect()
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("s = 'v1' OR s = 'v2'", "s = 'v2' OR s = 'v1'", True),
+        ("s IN ('v1', 'v2', 'v3')", "s IN ('v3', 'v1', 'v2')", True),
+        ("d > 3 AND (s = 'v1' OR f < 3)", "(f < 3 OR s = 'v1') AND d > 3", True),
+        ("d > 3 AND (s = 'v1' OR f < 3)", "(d > 3 OR f < 3) AND s = 'v1'", False),
+        ("s = 'v1' OR s = 'v2'", "s = 'v1' OR s = 'v3'", False),
+    ],
+)
+def test_an_exchange_above_the_same_scan_is_reused(table: DataFrame, one: str, other: str, same: bool) -> None:
+    left, right = (table.where(condition).groupBy("d").count().hint("merge") for condition in (one, other))
+    joined = left.join(right, "d")
+    expected = {row.d: row["count"] for row in left.collect()}
+    got = joined.collect()
+    reused = "ReusedExchange" in str(joined._jdf.queryExecution().executedPlan().toString())
+    assert reused == same
+    assert not same or {row[0]: row[1] for row in got} == {d: n for d, n in expected.items() if d is not None}
