@@ -41,6 +41,7 @@ from lance_spark.errors import (
     UnsupportedTypeError,
     ValueConversionError,
     VersionNotFoundError,
+    WorkerPythonError,
 )
 from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
 
@@ -169,6 +170,7 @@ __all__ = [
     "ValueConversionError",
     "VersionNotFoundError",
     "Watch",
+    "WorkerPythonError",
     "__version__",
     "as_udf",
     "cleanup",

@@ -8,6 +8,7 @@ message of the form *what happened - where - what to do*.
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
@@ -145,6 +146,22 @@ class LancePanicError(LanceSparkError, RuntimeError):
             "or of how it was called: report it with the schema of the rows"
         )
         self.uri = uri
+
+
+class WorkerPythonError(LanceSparkError, RuntimeError):
+    """Spark's Python workers run an interpreter that does not have this package.
+
+    Attributes:
+        python: The interpreter.
+    """
+
+    def __init__(self, python: str) -> None:
+        super().__init__(
+            f"Spark's Python workers run {python}, which does not have lance_spark and lance; this process runs "
+            f"{sys.executable} - set the environment variable PYSPARK_PYTHON to that before the session is made, or "
+            "make the session with lance_spark.configure(SparkSession.builder).getOrCreate()"
+        )
+        self.python = python
 
 
 class VersionNotFoundError(LanceSparkError, LookupError):

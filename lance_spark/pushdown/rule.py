@@ -15,6 +15,8 @@ from py4j.java_gateway import JavaGateway, JavaObject, JVMView
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from lance_spark.interpreter import refuse_other_python
+
 _LOG = getLogger(__name__)
 
 _RULE = "lancespark.LancePushdown"
@@ -33,11 +35,16 @@ def enable_pushdown(spark: SparkSession) -> bool:
 
     Returns:
         Whether the rule is active. If not, the reason is logged at level INFO.
+
+    Raises:
+        WorkerPythonError: The session is local, and its Python workers run an interpreter without
+            this package.
     """
     jvm = getattr(spark, "_jvm", None) if is_classic(spark) else None
     if jvm is None:
         _LOG.info("pushdown is not available over Spark Connect; use the options `columns` and `filter`")
         return False
+    refuse_other_python(spark)
     try:
         rules = _rules(spark)
         if not any(_is_ours(rule) for rule in rules):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ import pyspark
 from pyspark import SparkConf
 from pyspark.sql import SparkSession
 
+from lance_spark.interpreter import use_this_interpreter
 from lance_spark.pushdown.rule import enable_pushdown
 
 DAEMON = "lance_spark.session.daemon"
@@ -62,15 +62,6 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
         use_this_interpreter()
     _enable_the_rule(builder)
     return builder
-
-
-def use_this_interpreter() -> None:
-    """Has local workers run this interpreter.
-
-    Spark takes PYSPARK_PYTHON, else python3 from the PATH, and not that of a virtual environment.
-    """
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
 
 
 def _enable_the_rule(builder: Any) -> None:  # noqa: ANN401 - a builder of which one method is replaced

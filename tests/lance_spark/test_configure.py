@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 
 from lance_spark import configure
 from lance_spark.session.configuration import DAEMON
+from tests.support.java_classes import JVM_OPTIONS
 
 SOCKET, MODULE = "spark.python.unix.domain.socket.enabled", "spark.python.daemon.module"
 DRIVER = "spark.driver.defaultJavaOptions"
@@ -87,3 +88,29 @@ print(len(os.listdir("/proc/self/task")))
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "1\n"
+
+
+_OTHER_PYTHON = """
+import lance_spark
+from pyspark.sql import SparkSession
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+try:
+    lance_spark.enable_pushdown(spark)
+except lance_spark.WorkerPythonError as error:
+    print("refused:", error)
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.classic
+def test_workers_of_another_python_are_noticed_before_any_task_runs(tmp_path: Path) -> None:
+    """As in a notebook whose kernel is a virtual environment that is not activated."""
+    (tmp_path / "python3").symlink_to(sys._base_executable)  # type: ignore[attr-defined]
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYSPARK_")}
+    environment["PATH"] = f"{tmp_path}:{environment['PATH']}"
+    environment |= {"SPARK_LOCAL_IP": "127.0.0.1", "SPARK_SUBMIT_OPTS": JVM_OPTIONS}
+    done = subprocess.run(
+        [sys.executable, "-c", _OTHER_PYTHON], env=environment, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.startswith(f"refused: Spark's Python workers run {tmp_path}/python3")
+    assert "PYSPARK_PYTHON" in done.stdout and sys.executable in done.stdout
