@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pyspark
-from pyspark import SparkConf
+from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from lance_spark.interpreter import use_this_interpreter
@@ -45,11 +45,14 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     - with a local master, workers run the interpreter that runs this, unless PYSPARK_PYTHON says
       otherwise.
 
-    What concerns a JVM has no effect in one that runs already. Over Spark Connect the server has
-    its settings, and nothing is changed.
+    Where a session runs already it only gets the rule, since the rest is read at its start. Over
+    Spark Connect the server has its settings, and nothing is changed.
     """
     given = _given(builder)
     if "spark.remote" in given or os.environ.get("SPARK_REMOTE"):
+        return builder
+    _enable_the_rule(builder)
+    if SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark asks itself so too
         return builder
     for key, value in _SETTINGS.items():
         if key not in given:
@@ -60,7 +63,6 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
             builder.config(key, f"{said} {_ARROW}".strip())
     if given.get("spark.master", "local").startswith("local") and "spark.pyspark.python" not in given:
         use_this_interpreter()
-    _enable_the_rule(builder)
     return builder
 
 

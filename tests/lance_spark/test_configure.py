@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lance_spark import configure
@@ -21,7 +22,8 @@ DRIVER = "spark.driver.defaultJavaOptions"
 
 @pytest.fixture
 def conf_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of an empty configuration of Spark."""
+    """The folder of an empty configuration of Spark, in a process without a session."""
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
     for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "PYSPARK_PYTHON"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
@@ -72,6 +74,16 @@ def test_what_a_user_has_set_stays(
 def test_a_session_of_spark_connect_is_left_alone() -> None:
     found = settings(configure(SparkSession.builder.remote("sc://localhost")))
     assert set(found) == {"spark.remote"}
+
+
+@pytest.mark.classic
+def test_a_session_that_runs_already_gets_the_rule_alone(spark: SparkSession) -> None:
+    builder = configure(SparkSession.builder)
+    assert settings(builder) == {}
+    session = builder.getOrCreate()
+    assert session.sparkContext is spark.sparkContext
+    rules = session._jsparkSession.experimental().extraOptimizations()
+    assert [rules.apply(i).getClass().getSimpleName() for i in range(rules.size())] == ["LancePushdown"]
 
 
 def test_the_daemon_has_one_thread_and_no_lance_when_it_forks() -> None:

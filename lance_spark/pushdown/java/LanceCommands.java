@@ -26,7 +26,7 @@ final class LanceCommands {
   static AnalysisException refusal(LogicalPlan plan) throws Exception {
     if (plan instanceof ReplaceTableAsSelect || plan instanceof ReplaceTable) {
       LogicalPlan name = (LogicalPlan) Reflection.call(plan, "name");
-      if (!(name instanceof ResolvedIdentifier)) return null;
+      if (!inSessionCatalog(name)) return null;
       Identifier identifier = ((ResolvedIdentifier) name).identifier();
       if (!isLanceTable(identifier)) return null;
       return error(identifier, "REPLACE, which deletes the table with all of its versions before its new rows are there"
@@ -37,7 +37,7 @@ final class LanceCommands {
       Object provider = Reflection.call(Reflection.call(plan, "tableSpec"), "provider");
       boolean ours = provider.equals(new scala.Some(LanceSource.NAME));
       LogicalPlan name = (LogicalPlan) Reflection.call(plan, "name");
-      if (!ours || !(name instanceof ResolvedIdentifier) || ((scala.collection.Seq) Reflection.call(plan, "partitioning")).isEmpty()) return null;
+      if (!ours || !inSessionCatalog(name) || ((scala.collection.Seq) Reflection.call(plan, "partitioning")).isEmpty()) return null;
       return error(((ResolvedIdentifier) name).identifier(), "PARTITIONED BY, CLUSTERED BY, partitionBy or bucketBy: its rows lie in fragments"
           + " - nothing was made - leave them out; sort the rows, or make an index, for what is often looked up");
     }
@@ -70,6 +70,10 @@ final class LanceCommands {
     provider.setShortName(LanceSource.NAME);
     StructType now = provider.inferSchema(new CaseInsensitiveStringMap(created));
     LanceSource.sessionCatalog().externalCatalog().alterTableDataSchema(identifier.namespace()[0], identifier.name(), now);
+  }
+
+  private static boolean inSessionCatalog(LogicalPlan name) {
+    return name instanceof ResolvedIdentifier && ((ResolvedIdentifier) name).catalog().name().equals("spark_catalog");
   }
 
   private static boolean isLance(Table table) {

@@ -219,8 +219,11 @@ public class LancePushdown extends Rule {
     Map spec = new LinkedHashMap();
     spec.put("columns", schemaOf(narrowed).json());
     boolean pushable = !source.limited();
-    spec.put("predicate", pushable ? condition(filters) : null);
-    spec.put("limit", pushable && deterministic(filters) ? limit : null);
+    Map predicate = pushable ? condition(filters) : null;
+    spec.put("predicate", predicate);
+    // Python says whether the predicate is translated exactly; what is not in it drops rows above the scan.
+    boolean described = filters.isEmpty() || (predicate != null && deterministic(filters));
+    spec.put("limit", pushable && described ? limit : null);
     spec.put("aggregate", null);
     spec.put("whole_fragments", Boolean.FALSE);
     LanceScan scan = source.scan(spec);
