@@ -17,10 +17,8 @@ from lance_spark.pushdown.rule import enable_pushdown
 
 DAEMON = "lance_spark.session.daemon"
 
-_SETTINGS = {
-    "spark.python.unix.domain.socket.enabled": "true",
-    "spark.python.daemon.module": DAEMON,
-}
+_SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
+_DAEMON = {"spark.python.daemon.module": DAEMON}
 
 _ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 
@@ -38,12 +36,10 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     what it risks is in docs/performance.md:
 
     - Python workers are reached by UNIX sockets (`spark.python.unix.domain.socket.enabled`);
-    - they are forked by :mod:`lance_spark.session.daemon` (`spark.python.daemon.module`), so this
-      package has to be installed on every executor;
     - Java takes values out of Arrow batches without checking their bounds (`defaultJavaOptions` of
       driver and executors);
     - with a local master, workers run the interpreter that runs this, unless PYSPARK_PYTHON says
-      otherwise.
+      otherwise, and are forked by :mod:`lance_spark.session.daemon` (`spark.python.daemon.module`).
 
     Where a session runs already it only gets the rule, since the rest is read at its start. Over
     Spark Connect the server has its settings, and nothing is changed.
@@ -54,14 +50,15 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     _enable_the_rule(builder)
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark asks itself so too
         return builder
-    for key, value in _SETTINGS.items():
+    is_local = given.get("spark.master", "local").startswith("local")
+    for key, value in (_SOCKETS | _DAEMON if is_local else _SOCKETS).items():
         if key not in given:
             builder.config(key, value)
     for key in _JAVA_OPTIONS:
         said = given.get(key, "")
         if "arrow.enable_" not in said + given.get(key.replace("default", "extra"), ""):
             builder.config(key, f"{said} {_ARROW}".strip())
-    if given.get("spark.master", "local").startswith("local") and "spark.pyspark.python" not in given:
+    if is_local and "spark.pyspark.python" not in given:
         use_this_interpreter()
     return builder
 

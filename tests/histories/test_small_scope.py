@@ -268,7 +268,7 @@ def test_one_backfill_and_two_operations(template: Path):
 @pytest.mark.parametrize(
     ("columns", "kind"),
     [
-        ("vv", "update input"),
+        pytest.param("vv", "update input", marks=pytest.mark.long),
         pytest.param("vv", "compact all", marks=pytest.mark.long),
         pytest.param("vw", "rewrite input", marks=pytest.mark.long),
     ],

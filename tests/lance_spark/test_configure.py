@@ -71,6 +71,12 @@ def test_what_a_user_has_set_stays(
 
 
 @pytest.mark.usefixtures("conf_dir")
+def test_executors_of_a_cluster_which_may_lack_this_package_keep_sparks_daemon() -> None:
+    found = settings(configure(SparkSession.builder.master("spark://host:7077")))
+    assert found[SOCKET] == "true" and MODULE not in found
+
+
+@pytest.mark.usefixtures("conf_dir")
 def test_a_session_of_spark_connect_is_left_alone() -> None:
     found = settings(configure(SparkSession.builder.remote("sc://localhost")))
     assert set(found) == {"spark.remote"}
