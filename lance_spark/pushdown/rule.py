@@ -44,8 +44,8 @@ def enable_pushdown(spark: SparkSession) -> bool:
     if jvm is None:
         _LOG.info("pushdown is not available over Spark Connect; use the options `columns` and `filter`")
         return False
-    refuse_other_python(spark)
     try:
+        refuse_other_python(spark)
         rules = _rules(spark)
         if not any(_is_ours(rule) for rule in rules):
             _set_rules(spark, jvm, [*rules, _rule_class(_gateway(spark)).newInstance()])
