@@ -34,8 +34,8 @@ final class LanceCommands {
           + " df.write.format('lance').mode('overwrite').save(path), which make a new version; or DROP TABLE first");
     }
     if (plan instanceof CreateTableAsSelect || plan instanceof CreateTable) {
-      Object provider = Reflection.call(Reflection.call(plan, "tableSpec"), "provider");
-      boolean ours = provider.equals(new scala.Some(LanceSource.NAME));
+      scala.Option provider = (scala.Option) Reflection.call(Reflection.call(plan, "tableSpec"), "provider");
+      boolean ours = provider.isDefined() && LanceSource.NAME.equalsIgnoreCase((String) provider.get());
       LogicalPlan name = (LogicalPlan) Reflection.call(plan, "name");
       if (!ours || !inSessionCatalog(name) || ((scala.collection.Seq) Reflection.call(plan, "partitioning")).isEmpty()) return null;
       return error(((ResolvedIdentifier) name).identifier(), "PARTITIONED BY, CLUSTERED BY, partitionBy or bucketBy: its rows lie in fragments"
@@ -47,7 +47,7 @@ final class LanceCommands {
       if (!(table instanceof ResolvedTable) || !isLance(((ResolvedTable) table).table())) return null;
       return error(((ResolvedTable) table).identifier(), "ALTER TABLE of columns, which changes Spark's catalog and not the table"
           + " - nothing was changed - change the table (lance_spark.connect(...).open_table(...).add_columns, .alter_columns,"
-          + " .drop_columns, or pylance), and make its entry in the catalog again: DROP TABLE of a table with a path keeps the data");
+          + " .drop_columns, or pylance), then REFRESH TABLE " + ((ResolvedTable) table).identifier().name());
     }
     return null;
   }
