@@ -71,11 +71,11 @@ def wrong_counters(story: Story, run: Run) -> list[str]:
         "rows_recomputed": changed or unclear,
         "rows_nulled": (changed or unclear) and (run.is_write or run.start.on_stale == "null"),
         "rows_carried": any(
-            act.moves_rows or isinstance(act, (Compact, RewriteInput, RewriteTarget, Restore)) for act in acts
+            act.moves_rows or isinstance(act, (Compact, RewriteInput, RewriteTarget, Restore, Rename)) for act in acts
         )
         or unclear
         or bool(story.overlapping(run)),
-        "rows_gone": bool(acts) or bool(story.overlapping(run)),
+        "rows_gone": bool(acts) or unclear or bool(story.overlapping(run)),
         "rows_failed": False,
         "new_rows": any(step.rows.keys() - story.versions[run.snapshot].rows.keys() for step in steps) or unclear,
     }

@@ -148,4 +148,14 @@ FOUND: dict[str, History] = {
         stable=False,
         indexed=True,
     ),
+    "values that a follow-up round had committed counted as none, after a rewrite of inputs and a cleanup beside it": History(
+        (7, 8, 7, 5),
+        (
+            Start("one", "job", "v", until="commit"),
+            Act(Compact(rows=12, all=True)),
+            Go("one", until="call 19"),
+            Act(RewriteInput((1, 4, 8, 21, 24))),
+            Act(CleanUp()),
+        ),
+    ),
 }

@@ -253,10 +253,15 @@ class Judge:
         ours = run.computed(now)
         # Without stable row ids nobody knows which rows of the fragments that an update made are which: all of them are computed, or none.
         lost = (self._lost_track() and (then is None or life.relocated)) or (life.restored and life.relocated)
-        unknown = not story.stable and (life.moved or lost)
+        # Where the snapshot is gone, a job computes whatever has moved, and all of a fragment whose inputs were written.
+        cleaned = story.was_done(CleanUp, run.snapshot, self.end)
+        untold = not run.is_write and cleaned and (life.relocated or life.touched)
+        unknown = (not story.stable and (life.moved or lost)) or untold
         if then is None or not self._is_selected(key, then):
             came_back = then is None and life.restored
-            if run.is_write or not (unknown or came_back or (then is not None and life.changed)):
+            # Another round selects rows without a value, also those that have lost it.
+            emptied = then is not None and life.left is None and run.start.where is None
+            if run.is_write or not (unknown or came_back or emptied or (then is not None and life.changed)):
                 return frozenset([life.left])
             is_somebodys = life.left is not None and life.left < 0
             return frozenset([life.left] if is_somebodys and not unknown else [life.left, ours])
@@ -270,15 +275,15 @@ class Judge:
         others = self.story.overlapping(run)
         nulling = run.start.on_stale == "null" or any(o.is_write or o.start.on_stale == "null" for o in others)
         right = {ours}
-        if (
-            nulling
-            and (life.moved or life.touched or life.stamped)
-            and self.story.was_done(CleanUp, run.snapshot, self.end)
-        ):
-            right = {ours, None}  # nobody can tell any more what its inputs were
+        # Nobody can tell any more what its inputs were.
+        cleaned = self.story.was_done(CleanUp, run.snapshot, self.end)
+        untold = cleaned and (life.moved or life.touched or life.stamped)
+        if nulling and untold:
+            right = {ours, None}
         if life.changed and nulling:
             # Another job may have computed it from what its input is now; that serves this one too.
             back = life.inputs[-1] == life.inputs[0] or unknown or run.start.on_stale != "null" or bool(others)
+            back |= untold
             right = {None, ours} if back else {None}
         if not life.given:
             return right
@@ -289,18 +294,19 @@ class Judge:
         if run.start.where is None and not run.start.stale:
             if last is None:
                 return right | {None} if late else right
-            # Nobody can tell any more whether it was given, or copied from what the job had computed.
-            untold = life.changed and life.relocated and self.story.was_done(CleanUp, run.snapshot, self.end)
             # What another backfill of the same function gave may be as old as ours.
-            is_theirs = (last < 0 or last % 10 == 1) and not untold
-            return {last} if is_theirs else right | ({last} if untold or life.restored else set())
+            is_theirs = last < 0 or last % 10 == 1
+            if is_theirs and not life.changed:
+                return {last}
+            return right | ({last} if is_theirs or life.restored else set())
         return right | {last} if late else right
 
     def _of_write(self, life: _Life, then: Row, *, unknown: bool) -> set[int | None]:
         ours = self.run.computed(then[INPUT[self.run.start.column]])
         given = {value for _, value in life.given[-1:]}
         if unknown:
-            return {life.left} if life.moved and not life.restored else {life.left, ours}
+            may_be = {life.left, None} if life.changed else {life.left}
+            return may_be if life.moved and not life.restored else {*may_be, ours}
         if life.restored and life.relocated:
             return {life.left, ours}  # a restore took its fragment away, and brought it back where it was before
         if life.changed:

@@ -57,7 +57,10 @@ def names_of(dataset: lance.LanceDataset) -> dict[str, str]:
     """Returns the names that columns have now, by their first names."""
     names = {}
     for column in dataset.lance_schema.fields():
-        first = COLUMNS[column.id()] if column.id() < NAMED_BY_ID else column.name().rstrip(RENAMED)
+        first = column.name().rstrip(RENAMED)
+        # `d` gets the id of a target that a restore took away.
+        if column.id() < NAMED_BY_ID and first != "d":
+            first = COLUMNS[column.id()]
         names[first] = column.name()
     return names
 

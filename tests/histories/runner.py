@@ -414,6 +414,8 @@ class Runner:
         if not before:
             return
         filled = {run.start.column for run in self.story.runs.values()} - ruin.targets
+        if ruin.how == "past":
+            filled.add("d")  # a new column, of the rows that are there again
         expected = {key: {n: x for n, x in row.items() if n not in filled} for key, row in before[0].rows.items()}
         found = {key: {n: x for n, x in row.items() if n not in filled} for key, row in self.story.head.rows.items()}
         if expected != found:

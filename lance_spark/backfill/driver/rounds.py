@@ -102,7 +102,7 @@ class FollowUps:
             snapshot_version=self._versions[-1],
             covered=self._covered.difference(failed),
             finished=self._covered.intersection({*done, *landed}),
-            committed=self._covered.intersection(landed),
+            committed=frozenset(landed),
             unchanged=frozenset(
                 number for number, one in look.covered.items() if one.identity.inputs == self._first_inputs.get(number)
             ),

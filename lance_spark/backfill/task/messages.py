@@ -35,8 +35,8 @@ class FollowUp:
         snapshot_version: The version that the job read first.
         covered: Fragments of that version whose rows the job is to give a value.
         finished: Those of them of which the job has computed everything.
-        committed: Those of them whose values the job has committed.
-        unchanged: Those of them that are still there, with the same input files.
+        committed: Fragments of any version whose values the job has committed.
+        unchanged: Covered fragments that are still there, with the same input files.
         on_stale: Whether rows whose inputs have changed are computed again, or are NULL.
     """
 
