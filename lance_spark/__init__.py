@@ -9,8 +9,6 @@ down to Lance. `connect(uri)` opens a folder of tables, whose computed columns a
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.changes import CommitResult
-from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.errors import (
     BackfillIncompleteError,
     ColumnExistsError,
@@ -43,15 +41,17 @@ from lance_spark.errors import (
     VersionNotFoundError,
     WorkerPythonError,
 )
-from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
 
 if TYPE_CHECKING:
     from lance_spark.backfill.cleanup import cleanup
     from lance_spark.backfill.planning.explain import BackfillPlan
     from lance_spark.backfill.watch import Watch
+    from lance_spark.commit.changes import CommitResult
+    from lance_spark.commit.conflicts.history import last_commit
     from lance_spark.connection import Connection, connect
     from lance_spark.jobs.handle import Job
     from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, UdfResult
+    from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
     from lance_spark.session.configuration import configure
     from lance_spark.table import Table
     from udf_runtime import (
@@ -84,6 +84,7 @@ if TYPE_CHECKING:
 _LATER = {
     "BackfillJobResult": "jobs.model",
     "BackfillPlan": "backfill.planning.explain",
+    "CommitResult": "commit.changes",
     "Connection": "connection",
     "ErrorRecord": "jobs.model",
     "Job": "jobs.handle",
@@ -94,9 +95,12 @@ _LATER = {
     "cleanup": "backfill.cleanup",
     "configure": "session.configuration",
     "connect": "connection",
+    "disable_pushdown": "pushdown.rule",
+    "enable_pushdown": "pushdown.rule",
+    "last_commit": "commit.conflicts.history",
 }
-"""The table API and UDFs are imported when they are first asked for: Spark's worker processes
-import this package to read and write, and need none of them."""
+"""All but the errors is imported when it is first asked for: Spark's worker processes import this
+package to read and write, and need none of it."""
 
 
 def __getattr__(name: str) -> object:

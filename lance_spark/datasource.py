@@ -167,7 +167,7 @@ class LanceDataSource(DataSource):
             spec = replace(spec, dense=dense_columns(self.pinned.open(), spec.columns))
         self._spec = spec
         del self.options[SCAN_OPTION]
-        return describe_scan(self.pinned, options, self._spec)
+        return describe_scan(self, self.pinned, options, self._spec)
 
 
 def _pinned_at(pin: str, options: ReadOptions) -> DatasetRef:

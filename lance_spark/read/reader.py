@@ -6,12 +6,13 @@ which opens the pinned version by itself (once per Python worker) and gives Spar
 
 from __future__ import annotations
 
+import base64
 import json
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
 from lance_spark.read.aggregate import PartialAggregates
@@ -19,6 +20,7 @@ from lance_spark.read.columns import Projection, table_schema
 from lance_spark.read.dense import doubled, split, undoubled
 from lance_spark.read.filtering import check_filter
 from lance_spark.read.plan import ScanTask
+from lance_spark.read.planned import planned_read
 from lance_spark.read.request import (
     ScanPlan,
     aggregate_schema,
@@ -66,14 +68,15 @@ def read_schema(ref: DatasetRef, options: ReadOptions) -> StructType:
     return schema
 
 
-def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> StructType:
+def describe_scan(source: DataSource, ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> StructType:
     """Returns the columns of a scan for the planner rule, and a pseudo column that describes it.
 
     The metadata `lance.scan` of the column `__lance_scan` is a JSON object: `description` (for
     `explain()`), `rows` (at most) and `bytes` (estimate), `limited` (whether the limit that was
     asked for ends each partition, and Spark's filter drops none of its rows), `splits` (whether a
-    fragment is cut into several partitions), `dense` (names of columns that are given in two). Runs
-    on the driver.
+    fragment is cut into several partitions), `dense` (names of columns that are given in two),
+    `answer` (the values of the aggregates where the manifest tells them, or null), `read`
+    (:func:`~lance_spark.read.planned.planned_read` in base64, or null). Runs on the driver.
 
     Raises:
         As :func:`read_schema`.
@@ -85,6 +88,9 @@ def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> Stru
         columns = aggregate_schema(spec.aggregate, target)
     elif spec.dense:
         columns = doubled(columns, spec.dense)
+    reader = LanceReader(ref=ref, schema=columns, options=options, spec=spec, plan=plan)
+    answer = [plan.rows for _ in spec.aggregate] if reader.counts_only and plan.filter is None else None
+    read = planned_read(source, reader, columns) if answer is None else None
     about = {
         "description": _describe(ref, options, spec, plan, target),
         "rows": plan.rows,
@@ -92,6 +98,8 @@ def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> Stru
         "limited": plan.limited,
         "splits": plan.splits,
         "dense": spec.dense,
+        "answer": answer,
+        "read": None if read is None else base64.b64encode(read).decode(),
     }
     return StructType(
         [*columns.fields, StructField(SCAN_COLUMN, StringType(), True, {SCAN_METADATA: json.dumps(about)})]
@@ -124,9 +132,18 @@ class LanceReader(DataSourceReader):
         schema: The columns that Spark expects, in this order.
         options: The user's options.
         spec: What the planner rule asks for.
+        plan: The plan of the scan, where there is one already; it stays on the driver.
     """
 
-    def __init__(self, *, ref: DatasetRef, schema: StructType, options: ReadOptions, spec: ScanSpec | None) -> None:
+    def __init__(
+        self,
+        *,
+        ref: DatasetRef,
+        schema: StructType,
+        options: ReadOptions,
+        spec: ScanSpec | None,
+        plan: ScanPlan | None = None,
+    ) -> None:
         """Keeps the values; nothing is opened."""
         self.ref = ref
         self.schema = schema
@@ -134,6 +151,11 @@ class LanceReader(DataSourceReader):
         self.spec = spec if spec is not None else ScanSpec()
         plain = None if self.spec.aggregate else undoubled(schema, self.spec.dense)
         self.target = target_columns(ref, options, self.spec, plain)
+        self.plan = plan
+
+    def __getstate__(self) -> dict[str, object]:
+        """Returns what executors need."""
+        return {**self.__dict__, "plan": None}
 
     def partitions(self) -> list[InputPartition]:
         """Plans the scan. Runs on the driver.
@@ -141,8 +163,8 @@ class LanceReader(DataSourceReader):
         Raises:
             As :func:`read_schema`.
         """
-        plan = plan_scan(self.ref, self.options, self.spec, self.target)
-        if self._counts_only and plan.filter is None:
+        plan = self.plan or plan_scan(self.ref, self.options, self.spec, self.target)
+        if self.counts_only and plan.filter is None:
             return [ScanTask(fragments=(), rows=plan.rows)]
         return list(plan.tasks) or [ScanTask(fragments=())]
 
@@ -166,7 +188,8 @@ class LanceReader(DataSourceReader):
                 yield split(batch, self.spec.dense) if self.spec.dense else batch
 
     @property
-    def _counts_only(self) -> bool:
+    def counts_only(self) -> bool:
+        """Whether all it gives are numbers of rows."""
         return bool(self.spec.aggregate) and all(call.fn == "count_star" for call in self.spec.aggregate)
 
     def _rows(self, task: ScanTask) -> Iterator[pa.RecordBatch]:

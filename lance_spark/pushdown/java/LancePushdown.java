@@ -10,6 +10,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.AnalysisException;
+import org.apache.spark.sql.catalyst.InternalRow$;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -45,7 +46,9 @@ public class LancePushdown extends Rule {
     AnalysisException refused = null;
     try {
       refused = LanceCommands.refusal((LogicalPlan) plan);
-      if (refused == null) return rewrite((LogicalPlan) plan, null);
+      // Spark optimizes each subquery by itself first; they come again with the query, and may be merged then.
+      if (plan instanceof Subquery) return plan;
+      if (refused == null) return rewrite(LanceMerging.merged((LogicalPlan) plan, conf()), null);
     } catch (Throwable error) {
       Throwable cause = error;
       while (cause instanceof java.lang.reflect.InvocationTargetException || cause instanceof RewriteFailure) cause = cause.getCause();
@@ -61,7 +64,7 @@ public class LancePushdown extends Rule {
   }
 
   /** Carries a checked exception out of a Scala function. */
-  private static final class RewriteFailure extends RuntimeException {
+  static final class RewriteFailure extends RuntimeException {
     RewriteFailure(Throwable cause) {
       super(cause);
     }
@@ -188,7 +191,7 @@ public class LancePushdown extends Rule {
   static boolean isLance(LogicalPlan plan) {
     if (!(plan instanceof DataSourceV2ScanRelation)) return false;
     DataSourceV2ScanRelation scan = (DataSourceV2ScanRelation) plan;
-    return scan.scan() instanceof PythonScan
+    return (scan.scan() instanceof PythonScan || scan.scan() instanceof LanceMerging.Unplanned)
         && scan.relation().table() instanceof PythonTable
         && scan.relation().table().name().equals(LanceSource.NAME);
   }
@@ -227,6 +230,8 @@ public class LancePushdown extends Rule {
     spec.put("aggregate", null);
     spec.put("whole_fragments", Boolean.FALSE);
     LanceScan scan = source.scan(spec);
+    // A write asks the scan's columns which version their row addresses are of.
+    if (scan.rows == 0 && !LanceSource.hasRowColumns(narrowed)) return localRelation(plan.output(), new ArrayList());
     LogicalPlan result = whole(relation, scan, narrowed, source.snapshot);
 
     Nested rewriter = narrowed == kept ? null : Nested.over(narrowed);
@@ -382,11 +387,35 @@ public class LancePushdown extends Rule {
     spec.put("aggregate", partials.calls);
     spec.put("whole_fragments", Boolean.FALSE);
     LanceScan scan = source.scan(spec);
+    LogicalPlan local = scan.answer == null ? null : local(plan, partials.answered(Reflection.list(plan.aggregateExpressions()), scan.answer));
+    if (local != null) return local;
     LogicalPlan input = withScan(relation, scan, checked(partials.attributes, scan.readSchema(), null));
     Map changes = new HashMap();
     changes.put("aggregateExpressions", Reflection.seq(results));
     changes.put("child", input);
     return (LogicalPlan) Reflection.copy((Product) plan, changes);
+  }
+
+  /** One row of expressions that need no input; null where one of them does, or fails, which it then does when the query runs. */
+  private static LogicalPlan local(LogicalPlan plan, List expressions) throws Exception {
+    Object[] values = new Object[expressions.size()];
+    for (int i = 0; i < values.length; i++) {
+      Expression value = (Expression) expressions.get(i);
+      if (value instanceof Alias) value = ((Alias) value).child();
+      if (!value.foldable()) return null;
+      try {
+        values[i] = value.eval(InternalRow$.MODULE$.empty());
+      } catch (RuntimeException error) {
+        return null;
+      }
+    }
+    List rows = new ArrayList();
+    rows.add(new GenericInternalRow(values));
+    return localRelation(plan.output(), rows);
+  }
+
+  private static LogicalPlan localRelation(scala.collection.immutable.Seq output, List rows) throws Exception {
+    return (LogicalPlan) Reflection.create(LocalRelation.class, new Object[] {output, Reflection.seq(rows)});
   }
 
   private static boolean onlyColumns(Project project) {

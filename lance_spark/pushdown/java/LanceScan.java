@@ -32,8 +32,10 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
   final boolean splits;
   /** Names of the columns that this scan gives in two. */
   final List dense;
+  /** Values of its aggregates, where nothing has to be read for them; else null. */
+  final List answer;
 
-  LanceScan(Scan python, String key, Map spec, Map options, String path, String description, long rows, long bytes, boolean limited, boolean splits, List dense) {
+  LanceScan(Scan python, String key, Map spec, Map options, String path, String description, long rows, long bytes, boolean limited, boolean splits, List dense, List answer) {
     this.python = python;
     this.key = key;
     this.spec = spec;
@@ -45,6 +47,7 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
     this.limited = limited;
     this.splits = splits;
     this.dense = dense;
+    this.answer = answer;
   }
 
   public StructType readSchema() {

@@ -1,8 +1,10 @@
 package lancespark;
 
 import com.fasterxml.jackson.databind.ObjectMapper;
+import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.util.ArrayList;
+import java.util.Base64;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
@@ -93,18 +95,24 @@ final class LanceSource {
     return JSON.readTree(pickled.substring(mark + PIN_MARK.length())).toString();
   }
 
+  /** Names the table and version that a relation means, for comparison; null where it is not known. */
+  static String key(DataSourceV2Relation relation) throws Exception {
+    LanceSource source = of(relation);
+    return source == null ? null : JSON.writeValueAsString(new TreeMap(source.options)) + source.pin;
+  }
+
   private static LanceSource followed(Map options, DataSourceV2Relation relation) throws Exception {
     options.remove(WRITE_OPTION);
     Map pins = pinsOfThisQuery();
     String key = JSON.writeValueAsString(new TreeMap(options));
     LanceSource source = new LanceSource(options, (String) pins.get(key), pins, key);
-    if (hasRowColumns(relation) && !pins.containsKey(key)) source.pinWithSnapshot();
+    if (hasRowColumns(Reflection.list(relation.output())) && !pins.containsKey(key)) source.pinWithSnapshot();
     source.snapshot = (String) pins.get(key + SNAPSHOT);
     return source;
   }
 
-  private static boolean hasRowColumns(DataSourceV2Relation relation) {
-    Iterator each = Reflection.list(relation.output()).iterator();
+  static boolean hasRowColumns(List attributes) {
+    Iterator each = attributes.iterator();
     while (each.hasNext()) {
       if (LanceReads.isRowColumn(((Attribute) each.next()).name())) return true;
     }
@@ -189,6 +197,7 @@ final class LanceSource {
     for (int i = 0; i < answered.length() - 1; i++) schema = schema.add(answered.fields()[i]);
     Map known = (Map) JSON.readValue(last.metadata().getString(SCAN_METADATA), Map.class);
     if (pins != null && pin == null) keep(provider);
+    if (known.get("read") != null) provider.setReadInfo(readInfo(Base64.getDecoder().decode((String) known.get("read"))));
     Table table = provider.getTable(schema, null, map);
     Scan python = ((PythonTable) table).newScanBuilder(map).build();
     whole.put("pin", pin);
@@ -196,7 +205,23 @@ final class LanceSource {
     same.put("predicate", canonical(whole.get("predicate")));
     String key = JSON.writeValueAsString(new TreeMap(options)) + JSON.writeValueAsString(same);
     return new LanceScan(python, key, whole, options, path(), String.valueOf(known.get("description")),
-        number(known.get("rows")), number(known.get("bytes")), Boolean.TRUE.equals(known.get("limited")), Boolean.TRUE.equals(known.get("splits")), (List) known.get("dense"));
+        number(known.get("rows")), number(known.get("bytes")), Boolean.TRUE.equals(known.get("limited")), Boolean.TRUE.equals(known.get("splits")), (List) known.get("dense"),
+        (List) known.get("answer"));
+  }
+
+  /** What Spark's own planning process would answer: lance_spark/read/planned.py. */
+  private static PythonDataSourceReadInfo readInfo(byte[] answer) {
+    ByteBuffer left = ByteBuffer.wrap(answer);
+    byte[] function = next(left);
+    List partitions = new ArrayList();
+    for (int n = left.getInt(); n > 0; n--) partitions.add(next(left));
+    return new PythonDataSourceReadInfo(function, Reflection.seq(partitions));
+  }
+
+  private static byte[] next(ByteBuffer left) {
+    byte[] bytes = new byte[left.getInt()];
+    left.get(bytes);
+    return bytes;
   }
 
   /** A predicate with the arguments of AND, OR and IN in one order: two scans that differ in nothing else are equal. */

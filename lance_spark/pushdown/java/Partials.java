@@ -16,6 +16,7 @@ final class Partials {
   /** The columns in which it answers. */
   final List attributes = new ArrayList();
   private final List columns;
+  private List values;
 
   Partials(List columns) {
     this.columns = columns;
@@ -31,6 +32,12 @@ final class Partials {
       rewritten.add(result);
     }
     return rewritten;
+  }
+
+  /** Returns expressions with these values, one for each call, in place of the aggregates. */
+  List answered(List expressions, List values) {
+    this.values = values;
+    return rewriteAll(expressions);
   }
 
   private Expression rewrite(Expression e) {
@@ -56,6 +63,7 @@ final class Partials {
       boolean rows = child instanceof Literal ? ((Literal) child).value() != null : isColumn(child) && !child.nullable();
       if (!rows && !isColumn(child)) return null;
       Attribute partial = partial(rows ? "count_star" : "count", rows ? null : (Attribute) child, LongType$.MODULE$);
+      if (values != null) return Literal$.MODULE$.apply(Long.valueOf(((Number) values.get(attributes.indexOf(partial))).longValue()));
       List orZero = new ArrayList();
       orZero.add(new Sum(partial).toAggregateExpression());
       orZero.add(Literal$.MODULE$.apply(Long.valueOf(0L)));

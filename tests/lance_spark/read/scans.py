@@ -10,6 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from lance_spark.dataset import DatasetRef
+from lance_spark.datasource import LanceDataSource
 from lance_spark.options import ReadOptions
 from lance_spark.read.plan import ScanTask
 from lance_spark.read.reader import LanceReader, describe_scan, read_schema
@@ -21,14 +22,14 @@ def make_reader(path: str, spec: ScanSpec | None = None, **options: object) -> L
     ref = DatasetRef.resolve(parsed)
     schema = read_schema(ref, parsed)
     if spec is not None:
-        schema = StructType(describe_scan(ref, parsed, spec).fields[:-1])
+        schema = StructType(describe_scan(LanceDataSource({}), ref, parsed, spec).fields[:-1])
     # Spark sends the reader off before it plans.
     return pickle.loads(pickle.dumps(LanceReader(ref=ref, schema=schema, options=parsed, spec=spec)))
 
 
 def describe(path: str, spec: ScanSpec, **options: object) -> dict[str, object]:
     parsed = ReadOptions.parse({"path": path, **{k: str(v) for k, v in options.items()}})
-    field = describe_scan(DatasetRef.resolve(parsed), parsed, spec).fields[-1]
+    field = describe_scan(LanceDataSource({}), DatasetRef.resolve(parsed), parsed, spec).fields[-1]
     assert field.name == "__lance_scan"
     return json.loads(field.metadata["lance.scan"])
 
