@@ -21,13 +21,18 @@ _LOG = getLogger(__name__)
 
 _RULE = "lancespark.LancePushdown"
 
+ARROW_SETTINGS = {"arrow.enable_unsafe_memory_access": "true", "arrow.enable_null_check_for_get": "false"}
+"""Properties of Java with which Arrow does not check the bounds of each value that is read."""
+
 
 def enable_pushdown(spark: SparkSession) -> bool:
     """Makes a session push columns, filters, limits and simple aggregates down to Lance.
 
     Runs on the driver. It belongs to one session: `spark.newSession()` needs it again. Calling it
     twice does nothing the second time. Other rules in the session's
-    `experimental.extraOptimizations` stay.
+    `experimental.extraOptimizations` stay. Where the JVM has not used Arrow yet, it reads Arrow
+    batches without checking bounds from then on, unless its properties say otherwise
+    (docs/performance.md); with a local master that holds for the tasks, too.
 
     Args:
         spark: A session. On Spark Connect, which has no JVM to install a rule in, everything works
@@ -49,6 +54,7 @@ def enable_pushdown(spark: SparkSession) -> bool:
         rules = _rules(spark)
         if not any(_is_ours(rule) for rule in rules):
             _set_rules(spark, jvm, [*rules, _rule_class(_gateway(spark)).newInstance()])
+        _read_arrow_unchecked(jvm)
     except (Py4JError, TypeError, AttributeError) as error:
         _LOG.info("pushdown is not available in Spark %s: %s", spark.version, error)
         return False
@@ -66,6 +72,18 @@ def is_classic(spark: SparkSession) -> bool:
     """Tells whether a session has its JVM in this process's reach; over Connect it has not."""
     # A Connect session raises on `_jvm`, with an error that says to use the classic one.
     return type(spark).__module__ == "pyspark.sql.session"
+
+
+def _read_arrow_unchecked(jvm: Any) -> None:  # noqa: ANN401 - the JVM
+    """Sets Arrow's properties in the driver's JVM, where its user has not.
+
+    Arrow looks at them when it is first used there; later it makes no difference. Executors of a
+    cluster have JVMs of their own.
+    """
+    system = jvm.java.lang.System
+    for name, value in ARROW_SETTINGS.items():
+        if system.getProperty(name) is None and system.getenv(name.upper().replace(".", "_")) is None:
+            system.setProperty(name, value)
 
 
 def _gateway(spark: SparkSession) -> JavaGateway:

@@ -13,14 +13,14 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from lance_spark.interpreter import use_this_interpreter
-from lance_spark.pushdown.rule import enable_pushdown
+from lance_spark.pushdown.rule import ARROW_SETTINGS, enable_pushdown
 
 DAEMON = "lance_spark.session.daemon"
 
 _SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
 _DAEMON = {"spark.python.daemon.module": DAEMON}
 
-_ARROW = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
+_ARROW = " ".join(f"-D{name}={value}" for name, value in ARROW_SETTINGS.items())
 
 _SETTING = re.compile(r"\s*([^#!\s=:][^\s=:]*)\s*[=:\s]\s*(.*)")
 

@@ -12,7 +12,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from lance_spark import configure
+from lance_spark import configure, enable_pushdown
 from lance_spark.session.configuration import DAEMON
 from tests.support.java_classes import JVM_OPTIONS
 
@@ -132,3 +132,20 @@ def test_workers_of_another_python_are_noticed_before_any_task_runs(tmp_path: Pa
     )
     assert done.stdout.startswith(f"refused: Spark's Python workers run {tmp_path}/python3")
     assert "PYSPARK_PYTHON" in done.stdout and sys.executable in done.stdout
+
+
+def test_a_running_jvm_is_told_to_read_arrow_unchecked_unless_its_user_said_otherwise(spark: SparkSession) -> None:
+    system = spark._jvm.java.lang.System
+    unsafe, null_check = "arrow.enable_unsafe_memory_access", "arrow.enable_null_check_for_get"
+    before = {name: system.getProperty(name) for name in (unsafe, null_check)}
+    try:
+        system.clearProperty(null_check)
+        system.setProperty(unsafe, "false")
+        assert enable_pushdown(spark)
+        assert (system.getProperty(unsafe), system.getProperty(null_check)) == ("false", "false")
+        system.clearProperty(unsafe)
+        assert enable_pushdown(spark)
+        assert system.getProperty(unsafe) == "true"
+    finally:
+        for name, value in before.items():
+            system.clearProperty(name) if value is None else system.setProperty(name, value)
