@@ -266,6 +266,9 @@ def _explain(
         return VersionNotFoundError(
             uri, asked, available=f"the latest version is {latest}; tags and branches are named as they were made"
         )
+    if missing and any(sign in uri for sign in "*?[{"):
+        hint = "a location is that of one table, and no pattern: read each table by itself, and call union"
+        return TableNotFoundError(uri, hint=hint)
     if missing:
         return TableNotFoundError(uri)
     if is_unknown_scheme(error):

@@ -29,11 +29,25 @@ STORAGE_PREFIX = "storage."
 
 _CREATED_PREFIX = "option."
 
+_ONE_TABLE = "one location: read each table by itself, and call union"
+_NO_PARTITIONS = "nothing: a table has fragments and no folders of partitions"
 _OF_OTHER_FORMATS = {
-    "paths": "one location: read each table by itself, and call union",
+    "paths": _ONE_TABLE,
+    "pathglobfilter": _ONE_TABLE,
+    "recursivefilelookup": _ONE_TABLE,
+    "modifiedafter": "nothing: the option timestamp reads the table as it was",
+    "modifiedbefore": "nothing: the option timestamp reads the table as it was",
+    "versionasof": "the option version",
+    "timestampasof": "the option timestamp",
     "mergeschema": "nothing: add the column first, by a backfill or Table.add_columns, then append",
     "overwriteschema": "nothing: an overwrite takes the columns of the DataFrame, and older versions keep theirs",
     "replacewhere": "nothing: delete the rows first, lance.dataset(path).delete(...), then append",
+    "basepath": _NO_PARTITIONS,
+    "partitionoverwritemode": f"{_NO_PARTITIONS}: delete the rows first, lance.dataset(path).delete(...), then append",
+    "maxrecordsperfile": "the option max_rows_per_file",
+    "compression": "nothing: Lance encodes each column by what it holds",
+    "header": "nothing: a table knows its columns and types",
+    "inferschema": "nothing: a table knows its columns and types",
 }
 """Options that Spark's users know from other formats, and what to do here."""
 

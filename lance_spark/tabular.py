@@ -13,6 +13,7 @@ from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import SchemaMismatchError, TableExistsError, panics_as_errors
 from lance_spark.lance_compat import is_created_meanwhile, is_other_schema, plain
+from lance_spark.session.sessions import active_in_thread
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,8 +65,9 @@ def write_rows(
         options["enable_stable_row_ids"] = str(enable_stable_row_ids).lower()
         if data_storage_version is not None:
             options["data_storage_version"] = data_storage_version
-        writer = data.write.format("lance").mode("overwrite" if overwrite else "append")  # type: ignore[union-attr]
-        writer.options(**options).save(ref.uri)
+        with active_in_thread(data.sparkSession):  # type: ignore[union-attr, arg-type]
+            writer = data.write.format("lance").mode("overwrite" if overwrite else "append")  # type: ignore[union-attr]
+            writer.options(**options).save(ref.uri)
         return
     refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     exists = table_exists(ref.uri, ref.storage)

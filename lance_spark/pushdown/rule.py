@@ -20,6 +20,7 @@ from lance_spark.interpreter import refuse_other_python
 _LOG = getLogger(__name__)
 
 _RULE = "lancespark.LancePushdown"
+_SOURCE = "lance.DefaultSource"
 
 ARROW_SETTINGS = {"arrow.enable_unsafe_memory_access": "true", "arrow.enable_null_check_for_get": "false"}
 """Properties of Java with which Arrow does not check the bounds of each value that is read."""
@@ -134,5 +135,29 @@ def _rule_class(gateway: JavaGateway) -> JavaObject:
     compiler.setIClassLoader(java.org.codehaus.janino.ClassLoaderIClassLoader(loader))
     compiler.setClassFileCreator(in_memory.MapResourceCreator(files))
     compiler.compile(units)
+    try:
+        _serve_all_threads(gateway, loader, files.get("lance/DefaultSource.class"))
+    except Py4JError as error:
+        _LOG.info("DataFrame writes need their session active in the thread: %s", error)
     finder = in_memory.MapResourceFinder(files)
     return java.org.codehaus.commons.compiler.util.ResourceFinderClassLoader(finder, loader).loadClass(_RULE)
+
+
+def _serve_all_threads(gateway: JavaGateway, loader: JavaObject, code: bytes) -> None:
+    """Gives Spark the class that it asks for before it asks the thread's active session.
+
+    A thread has no active session but the one that made the session, and DataFrame writes from
+    others end with DATA_SOURCE_NOT_FOUND without it.
+    """
+    java: Any = gateway.jvm
+    try:
+        loader.loadClass(_SOURCE)
+    except Py4JError:
+        arguments = (("java.lang.String", _SOURCE), ("[B", code), ("int", 0), ("int", len(code)))
+        types, values = gateway.new_array(java.Class, 4), gateway.new_array(java.Object, 4)
+        for index, (name, value) in enumerate(arguments):
+            types[index] = java.Integer.TYPE if name == "int" else java.Class.forName(name)
+            values[index] = value
+        define = java.Class.forName("java.lang.ClassLoader").getDeclaredMethod("defineClass", types)
+        define.setAccessible(True)  # Spark starts its JVMs with java.lang opened
+        define.invoke(loader, values)

@@ -63,6 +63,28 @@ def _quiet_start() -> dict[str, bool | float | int | str | None]:
     return {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={configuration}"}
 
 
+@contextmanager
+def active_in_thread(spark: SparkSession) -> Iterator[None]:
+    """Makes a session the active one of this thread meanwhile.
+
+    Spark looks a Python data source up there, and only the thread that made a session has it.
+    """
+    if not is_classic(spark):
+        yield
+        return
+    # PySpark's way in is private; it changed the class's name with Spark 4.
+    sessions = SparkSession._get_j_spark_session_class(spark.sparkContext._jvm)  # noqa: SLF001
+    before = sessions.getActiveSession()
+    sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001
+    try:
+        yield
+    finally:
+        if before.isDefined():
+            sessions.setActiveSession(before.get())
+        else:
+            sessions.clearActiveSession()
+
+
 def known_slots(spark: SparkSession) -> int | None:
     """Returns how many tasks the cluster runs at once at most; None where unknown or changing.
 

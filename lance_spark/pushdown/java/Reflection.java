@@ -56,11 +56,17 @@ public final class Reflection {
     throw new NoSuchMethodException(type.getName() + " has no constructor with " + arity + " parameters");
   }
 
-  /** Reads a private field. */
+  /** Reads a private field, of the class itself or of one that it extends. */
   public static Object field(Object owner, String name) throws Exception {
-    Field field = owner.getClass().getDeclaredField(name);
-    field.setAccessible(true);
-    return field.get(owner);
+    for (Class type = owner.getClass(); type != null; type = type.getSuperclass()) {
+      Field[] fields = type.getDeclaredFields();
+      for (int i = 0; i < fields.length; i++) {
+        if (!fields[i].getName().equals(name)) continue;
+        fields[i].setAccessible(true);
+        return fields[i].get(owner);
+      }
+    }
+    throw new NoSuchFieldException(owner.getClass().getName() + " has no field " + name);
   }
 
   public static Object call(Object owner, String name) throws Exception {

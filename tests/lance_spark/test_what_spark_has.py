@@ -1,0 +1,102 @@
+"""What Spark's users know from other formats and this source has not: each is refused, and says what to write instead.
+
+docs/catalog.md lists them; where Spark itself refuses, before it asks the source, the page alone can say more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter, SparkSession
+
+import lance_spark
+
+PAGE = (Path(__file__).parents[2] / "docs" / "catalog.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture
+def table(spark: SparkSession, table_path: str) -> str:
+    spark.range(5).selectExpr("id", "id % 2 AS k").write.format("lance").mode("append").save(table_path)
+    return table_path
+
+
+READS: dict[str, tuple[Callable[[DataFrameReader, str], DataFrame], str]] = {
+    "load([a, b])": (lambda reader, path: reader.load([path, path]), "OptionError.*'paths'.*call union"),
+    "globs": (lambda reader, path: reader.load(f"{path[:-7]}*.lance"), "TableNotFoundError.*no pattern.*call union"),
+    "pathGlobFilter": (lambda reader, path: reader.option("pathGlobFilter", "*").load(path), "OptionError.*call union"),
+    "versionAsOf": (
+        lambda reader, path: reader.option("versionAsOf", 1).load(path),
+        "OptionError.*: the option version",
+    ),
+    "timestampAsOf": (
+        lambda reader, path: reader.option("timestampAsOf", "2026-01-01").load(path),
+        "OptionError.*: the option timestamp",
+    ),
+    "mergeSchema": (lambda reader, path: reader.option("mergeSchema", True).load(path), "OptionError.*add_columns"),
+    "basePath": (lambda reader, path: reader.option("basePath", "/x").load(path), "OptionError.*no folders of part"),
+    "inferSchema": (lambda reader, path: reader.option("inferSchema", True).load(path), "OptionError.*knows its col"),
+}
+
+
+@pytest.mark.parametrize("known", READS)
+def test_a_read_says_what_to_write_instead(spark: SparkSession, table: str, known: str) -> None:
+    read, expected = READS[known]
+    with pytest.raises(PySparkException, match=expected):
+        read(spark.read.format("lance"), table)
+    assert known in PAGE
+
+
+def test_several_tables_are_read_by_a_union_and_one_in_a_list_is_one(spark: SparkSession, table: str) -> None:
+    one = spark.read.format("lance").load([table])
+    assert one.union(spark.read.format("lance").load(table)).count() == 10
+
+
+WRITES: dict[str, tuple[Callable[[DataFrameWriter, str], None], str]] = {
+    "errorifexists": (
+        lambda writer, path: writer.mode("errorifexists").save(path),
+        "either the .Append. or .Overwrite",
+    ),
+    "ignore": (lambda writer, path: writer.mode("ignore").save(path), "either the .Append. or .Overwrite"),
+    "partitionBy": (lambda writer, path: writer.partitionBy("k").save(path), "partitioning or clustering columns"),
+    "clusterBy": (lambda writer, path: writer.clusterBy("k").save(path), "partitioning or clustering columns"),
+    "bucketBy": (lambda writer, path: writer.bucketBy(2, "k").save(path), "not support bucketBy"),
+    "mergeSchema": (lambda writer, path: writer.option("mergeSchema", True).save(path), "OptionError.*add_columns"),
+    "overwriteSchema": (
+        lambda writer, path: writer.option("overwriteSchema", True).save(path),
+        "OptionError.*an overwrite takes the columns",
+    ),
+    "replaceWhere": (lambda writer, path: writer.option("replaceWhere", "k = 1").save(path), r"OptionError.*delete\("),
+    "partitionOverwriteMode": (
+        lambda writer, path: writer.option("partitionOverwriteMode", "dynamic").save(path),
+        r"OptionError.*delete\(",
+    ),
+    "maxRecordsPerFile": (
+        lambda writer, path: writer.option("maxRecordsPerFile", 2).save(path),
+        "OptionError.*: the option max_rows_per_file",
+    ),
+    "compression": (lambda writer, path: writer.option("compression", "zstd").save(path), "OptionError.*encodes"),
+}
+
+
+@pytest.mark.parametrize("known", WRITES)
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_write_is_refused_and_leaves_the_table_as_it_is(
+    spark: SparkSession, table: str, known: str, mode: str
+) -> None:
+    write, expected = WRITES[known]
+    with pytest.raises(PySparkException, match=expected):
+        write(spark.range(3).selectExpr("id", "id AS k").write.format("lance").mode(mode), table)
+    assert lance.dataset(table).version == 1
+    assert known in PAGE
+
+
+def test_the_modes_that_spark_refuses_are_those_of_create_table(spark: SparkSession, tmp_path: Path) -> None:
+    db = lance_spark.connect(str(tmp_path), spark)
+    assert db.create_table("t", spark.range(3)).count_rows() == 3
+    with pytest.raises(lance_spark.TableExistsError):
+        db.create_table("t", spark.range(4))
+    assert db.create_table("t", spark.range(4), mode="exist_ok").count_rows() == 3
