@@ -162,7 +162,10 @@ def table(measured: dict[str, Measured]) -> str:
 
     queries = [outcome.case for outcome in next(iter(measured.values())).outcomes]
     lines = [row("", [LABELS[name] for name in measured])]
-    lines += [row(query, [f"{of.ratios[query]:.2f}" for of in measured.values()]) for query in queries]
+    lines += [
+        row(query, [f"{of.ratios[query]:.2f}" if query in of.ratios else "" for of in measured.values()])
+        for query in queries
+    ]
     lines += [
         row("geometric mean", [f"{of.mean:.2f}{goal(name, 'mean')}" for name, of in measured.items()]),
         row("worst", [f"{of.worst} {of.ratios[of.worst]:.2f}{goal(name, 'worst')}" for name, of in measured.items()]),
@@ -177,16 +180,19 @@ def plot(measured: dict[str, Measured], path: Path) -> None:
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import NullFormatter, StrMethodFormatter
 
     colours = {"defaults": "#bab0ac", "enable_pushdown": "#4c78a8", "configure": "#f58518"}
     queries = [outcome.case for outcome in next(iter(measured.values())).outcomes]
     figure, axes = plt.subplots(figsize=(9, 1.5 + 0.3 * len(queries)))
     for name, of in measured.items():
         label = f"{LABELS[name]}: geometric mean {of.mean:.2f}"
-        axes.scatter(list(of.ratios.values()), range(len(queries)), color=colours[name], label=label)
+        axes.scatter(list(of.ratios.values()), range(len(of.ratios)), color=colours[name], label=label)
         axes.axvline(of.mean, color=colours[name], linestyle="--", linewidth=0.8)
     axes.axvline(1.0, color="grey", linewidth=0.8)
-    axes.set_xscale("log")
+    axes.set_xscale("log", base=2)
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
     axes.set_yticks(range(len(queries)), queries)
     axes.grid(axis="y", linewidth=0.3)
     axes.invert_yaxis()
