@@ -267,7 +267,7 @@ def test_what_raises_does_so_on_parquet_too_and_what_does_not_has_the_rows_that_
 
     @seed(7)
     @settings(
-        max_examples=3, phases=[Phase.generate], deadline=None, database=None, suppress_health_check=list(HealthCheck)
+        max_examples=2, phases=[Phase.generate], deadline=None, database=None, suppress_health_check=list(HealthCheck)
     )
     @given(st.data())
     def turn(data: st.DataObject) -> None:
