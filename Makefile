@@ -32,6 +32,7 @@ test-long: require-java $(VENV)/.ready-dev $(VENV)/spark-classes.jsa ## thousand
 bench: require-java $(VENV)/.ready-dev ## benchmarks beside Parquet and pylance: benchmarks/results
 	$(BIN)/python -m benchmarks $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.table_api $(TABLE_API_BENCH_ARGS)
+	$(BIN)/python -m benchmarks.tpch $(TPCH_BENCH_ARGS)
 
 lint: $(VENV)/.ready-dev ## formatting, lint rules and types
 	$(BIN)/ruff format --check .

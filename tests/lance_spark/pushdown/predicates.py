@@ -155,7 +155,11 @@ def _text_test(op: str, reference: Predicate, text: str, start: int, size: int) 
 
 def trees(inner: st.SearchStrategy[Predicate]) -> st.SearchStrategy[Predicate]:
     """Predicates with AND, OR and NOT over these, and now and then something that cannot be translated."""
-    leaf = st.one_of(*[inner] * 8, st.just({"op": "unknown"}))
+    return combined(st.one_of(*[inner] * 8, st.just({"op": "unknown"})))
+
+
+def combined(leaf: st.SearchStrategy[Predicate]) -> st.SearchStrategy[Predicate]:
+    """Predicates with AND, OR and NOT over these."""
     return st.recursive(
         leaf,
         lambda below: st.one_of(
@@ -277,6 +281,8 @@ def to_sql(predicate: Predicate) -> str:
     op, args = predicate["op"], predicate.get("args", [])
     if op == "unknown":
         return "(rand() >= 0)"
+    if op == "sql":
+        return str(predicate["sql"])
     if op == "col":
         return ".".join("`" + part.replace("`", "``") + "`" for part in predicate["name"])
     if op == "lit":

@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from lance_spark.pushdown.filters import translate
 from tests.lance_spark.pushdown.datasets import Dataset
-from tests.lance_spark.pushdown.predicates import TYPES, Predicate, leaves, operations, stored_values, to_sql, trees
+from tests.lance_spark.pushdown.predicates import (
+    TYPES,
+    Predicate,
+    combined,
+    leaves,
+    operations,
+    stored_values,
+    to_sql,
+    trees,
+)
 
 LEAVES_PER_PAIR = 2
 
@@ -108,17 +117,45 @@ def projections(dataset: Dataset) -> st.SearchStrategy[str]:
     )
 
 
+def fallible(dataset: Dataset) -> st.SearchStrategy[Predicate]:
+    """Tests that are NULL for some values; made strict, they raise there in ANSI mode."""
+    some = st.integers(-1, dataset.table.num_rows)
+    texts = (
+        some.map(lambda n: f"try_mod(10, id - {n}) <> 3"),
+        some.map(lambda n: f"try_cast(s.deep.D AS INT) > {n}"),
+        some.map(lambda n: f"try_cast(s.n AS TINYINT) <= {n}"),
+        some.map(lambda n: f"try_cast(s.`x y` AS INT) = {n}"),
+    )
+    return st.one_of(*texts).map(lambda sql: {"op": "sql", "sql": f"({sql})"})
+
+
+def strict(sql: str) -> str:
+    """Returns a query whose fallible tests raise in ANSI mode."""
+    return sql.replace("try_", "")
+
+
 @st.composite
-def shapes(draw: st.DrawFn, dataset: Dataset, count: int) -> list[Query]:
-    """Queries of different shapes, which use a table more than once, or aggregate or limit it."""
+def fallible_filters(draw: st.DrawFn, dataset: Dataset, count: int) -> list[Query]:
+    """Filters of fallible tests and others; half of them are a conjunction in which one of the others comes last."""
+    either = combined(st.one_of(fallible(dataset), any_leaf(dataset)))
+    last = st.tuples(fallible(dataset), any_leaf(dataset)).map(lambda parts: {"op": "and", "args": list(parts)})
+    return [filtered(draw(st.one_of(either, last)), "CAST(id AS STRING)") for _ in range(count)]
+
+
+@st.composite
+def shapes(draw: st.DrawFn, dataset: Dataset, count: int, *, ansi: bool = True) -> list[Query]:
+    """Queries of different shapes, which use a table more than once, or aggregate or limit it; without ANSI mode, also fallible ones."""
 
     def where() -> str:
-        return to_sql(draw(trees(any_leaf(dataset))))
+        if ansi:
+            return to_sql(draw(trees(any_leaf(dataset))))
+        return strict(to_sql(draw(trees(st.one_of(fallible(dataset), any_leaf(dataset))))))
 
     def text(*columns: str) -> str:
         return "CAST(struct(" + ", ".join(f"{c} AS x{i}" for i, c in enumerate(columns)) + ") AS STRING)"
 
-    n = draw(st.integers(0, dataset.table.num_rows + 3))
+    n, m, few = (draw(st.integers(0, most)) for most in (dataset.table.num_rows + 3, 8, 4))
+    again = where()
     column = draw(st.sampled_from([f"c{i}" for i in range(len(dataset.names))]))
     counted = ["count(*)", "count(1) + 1", f"count({column})", "count(s)", "min(id)", "max(id)"]
     for i, name in enumerate(dataset.names):
@@ -151,6 +188,41 @@ def shapes(draw: st.DrawFn, dataset: Dataset, count: int) -> list[Query]:
         f"SELECT {{q}} AS q, {text('count(*)')} AS row FROM (SELECT * FROM {{t}} WHERE {where()} LIMIT {n})",
         f"SELECT {{q}} AS q, {text('id', column)} AS row FROM (SELECT * FROM {{t}} WHERE {where()} ORDER BY id DESC LIMIT {n})",
         f"SELECT {{q}} AS q, {text('count(*)')} AS row FROM (SELECT s.n FROM {{t}} LIMIT {n} OFFSET 3)",
+        f"SELECT {{q}} AS q, {text('count(*)')} AS row FROM (SELECT * FROM {{t}} WHERE {where()} LIMIT {n} OFFSET {few})",
+        f"SELECT {{q}} AS q, {text('count(*)')} AS row FROM (SELECT id FROM (SELECT id FROM {{t}} WHERE {where()} OFFSET {few}) LIMIT {m})",
+        # Which rows a limit gives is Spark's affair, and that they are such rows is not.
+        (
+            f"SELECT {{q}} AS q, {text('id')} AS row FROM (SELECT id FROM {{t}} WHERE {again} LIMIT {m} OFFSET {few}) "
+            f"WHERE id NOT IN (SELECT id FROM {{t}} WHERE {again})"
+        ),
+        (
+            f"SELECT {{q}} AS q, {text('count(*)')} AS row FROM ((SELECT id FROM {{t}} WHERE {where()} LIMIT {few}) UNION ALL "
+            f"(SELECT id FROM {{t}} WHERE {where()} LIMIT {m}) LIMIT {n})"
+        ),
+        (
+            f"SELECT {{q}} AS q, {text('id')} AS row FROM ((SELECT id, s.n FROM {{t}} WHERE {where()}) UNION "
+            f"(SELECT id, s.n FROM {{t}} WHERE {where()}) ORDER BY id LIMIT {m} OFFSET {few})"
+        ),
+        (
+            f"SELECT {{q}} AS q, {text('id')} AS row FROM {{t}} WHERE id < {n} AND "
+            f"EXISTS (SELECT 1 FROM {{t}} WHERE {where()} LIMIT 2 OFFSET {few})"
+        ),
+        (
+            f"SELECT {{q}} AS q, {text('a.id')} AS row FROM {{t}} a WHERE EXISTS (SELECT 1 FROM (SELECT id FROM {{t}} WHERE {where()} "
+            f"UNION ALL SELECT id FROM {{t}} WHERE {where()}) b WHERE b.id = a.id)"
+        ),
+        (
+            f"SELECT {{q}} AS q, {text('id')} AS row FROM {{t}} WHERE id = (SELECT id FROM {{t}} WHERE {where()} "
+            f"ORDER BY id DESC LIMIT 1 OFFSET {few}) OR id IN (SELECT id + 1 FROM {{t}} WHERE {where()})"
+        ),
+        (
+            f"SELECT {{q}} AS q, {text('a.id')} AS row FROM (SELECT * FROM {{t}} WHERE {where()}) a "
+            f"WHERE a.s.n NOT IN (SELECT s.n FROM {{t}} WHERE s.n IS NOT NULL AND {where()})"
+        ),
+        (
+            f"SELECT {{q}} AS q, {text('a.id', '(SELECT max(b.s.n) FROM {t} b WHERE b.id = a.id AND b.id > 3)')} AS row "
+            f"FROM (SELECT * FROM {{t}} WHERE {where()}) a"
+        ),
         (
             f"SELECT {{q}} AS q, {text('v.id', '(SELECT count(*) FROM {t} WHERE ' + where() + ')')} AS row FROM "
             f"(WITH v AS (SELECT * FROM {{t}} WHERE {where()}) SELECT a.id FROM v a JOIN v b ON a.id = b.id WHERE b.id > 3) v"

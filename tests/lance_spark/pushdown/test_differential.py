@@ -8,6 +8,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
 from pyspark import cloudpickle
+from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.datasource import LanceDataSource
@@ -35,7 +37,17 @@ from tests.lance_spark.pushdown.predicates import (
     walk,
     with_null,
 )
-from tests.lance_spark.pushdown.queries import Query, directed, filtered, random_filters, rows_by_query, shapes, union
+from tests.lance_spark.pushdown.queries import (
+    Query,
+    directed,
+    fallible_filters,
+    filtered,
+    random_filters,
+    rows_by_query,
+    shapes,
+    strict,
+    union,
+)
 
 FEWEST_CASES = 100
 PUSHED_SHARE = 0.7
@@ -176,11 +188,13 @@ def _take_turn(
         others = data.draw(st.lists(st.sampled_from(sorted(set(TYPES) - set(chosen))), max_size=2, unique=True))
         dataset = data.draw(datasets([*chosen, *others]))
         filters = [*data.draw(directed(dataset, chosen)), *data.draw(random_filters(dataset, 3))]
-        shaped = data.draw(shapes(dataset, 3))
+        ansi = data.draw(st.booleans())
+        shaped = data.draw(shapes(dataset, 3, ansi=ansi))
         folder = home / f"attempt{next(attempts)}"
         dataset.write(folder)
         count(tally, dataset, filters, scans_by_query(compare(spark, plain, folder, filters)))
-        compare(spark, plain, folder, shaped)
+        with ansi_mode(ansi, spark, plain):
+            compare(spark, plain, folder, shaped)
         tally.cases += len(filters) + len(shaped)
 
     turn()
@@ -192,6 +206,16 @@ def calm(spark: SparkSession, plain_spark: SparkSession) -> Iterator[None]:
     plain_spark.conf.set("spark.sql.parquet.datetimeRebaseModeInRead", "CORRECTED")
     yield
     plain_spark.conf.unset("spark.sql.parquet.datetimeRebaseModeInRead")
+
+
+@contextmanager
+def ansi_mode(on: bool, *sessions: SparkSession) -> Iterator[None]:
+    """Has sessions raise what ANSI SQL wants raised, which is Spark's default, or not."""
+    for session in sessions:
+        session.conf.set("spark.sql.ansi.enabled", on)
+    yield
+    for session in sessions:
+        session.conf.unset("spark.sql.ansi.enabled")
 
 
 def check(tally: Tally, times: int) -> None:
@@ -223,6 +247,48 @@ def test_rows_are_the_same_with_pushdown_without_it_and_from_parquet(
             break
         _take_turn(spark, plain_spark, tmp_path / f"extra{extra}", types[:3], tally, 1000 + extra)
     check(tally, 1)
+
+
+def answered(session: SparkSession, query: Query, table: str) -> dict[int, list[str]] | str:
+    """Returns a query's rows, or the name of the error that it raises."""
+    try:
+        return run(session, [Query(sql=strict(query.sql))], table)[1]
+    except PySparkException as error:
+        return str(error.getCondition())
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("calm")
+def test_what_raises_does_so_on_parquet_too_and_what_does_not_has_the_rows_that_cannot_fail(
+    spark: SparkSession, plain_spark: SparkSession, tmp_path: Path
+) -> None:
+    raised: Counter[str] = Counter()
+    attempts = itertools.count()
+
+    @seed(7)
+    @settings(
+        max_examples=2, phases=[Phase.generate], deadline=None, database=None, suppress_health_check=list(HealthCheck)
+    )
+    @given(st.data())
+    def turn(data: st.DataObject) -> None:
+        assume(data.draw(st.integers(0, 1 << 20)) > 0)
+        dataset = data.draw(datasets(["int64", "string", "date32"]))
+        queries = data.draw(fallible_filters(dataset, 4))
+        folder = tmp_path / f"attempt{next(attempts)}"
+        dataset.write(folder)
+        compare(spark, plain_spark, folder, queries)
+        _, wanted = run(plain_spark, queries, "parquet_t")
+        for number, query in enumerate(queries):
+            got = answered(spark, query, "lance_t")
+            if isinstance(got, str):
+                raised["on both"] += 1
+                assert answered(plain_spark, query, "parquet_t") == got, query.sql
+            else:
+                raised["not"] += 1
+                assert got.get(0, []) == wanted.get(number, []), query.sql
+
+    turn()
+    assert min(raised["on both"], raised["not"]) > 1, raised
 
 
 @pytest.mark.long

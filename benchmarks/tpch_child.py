@@ -1,0 +1,100 @@
+"""One session of the TPC-H benchmark: `python -m benchmarks.tpch_child CONFIGURATION FOLDER ROUNDS QUERY..`, run by `benchmarks.tpch`.
+
+Prints a line of JSON for each query. With the configuration `load` it writes the tables instead: what a session is set to is set when its JVM
+starts, so each configuration has a process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import lance_spark
+from benchmarks.table_api_memory import cpu_seconds
+from benchmarks.tpch_queries import QUERIES, TABLES
+
+CONTESTANTS = ("parquet", "lance-spark")
+_FORMATS = {"parquet": "parquet", "lance-spark": "lance"}
+
+
+def main() -> None:
+    """Loads the tables, or runs queries."""
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    configuration, folder, rounds, *names = sys.argv[1:]
+    spark = session(configuration, Path(folder))
+    if configuration == "load":
+        load(spark, Path(folder))
+    else:
+        for line in measured(spark, Path(folder), int(rounds), names):
+            print(json.dumps(line), file=answers, flush=True)
+    spark.stop()
+
+
+def session(configuration: str, folder: Path) -> SparkSession:
+    """Returns a session: Spark's defaults, with the planner rule, or as `configure` makes it."""
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("tpch")
+        .config("spark.ui.enabled", "false")
+        .config("spark.driver.memory", "4g")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.local.dir", str(folder / "local"))
+        .config("spark.sql.shuffle.partitions", "4")
+    )
+    if configuration == "configure":
+        builder = lance_spark.configure(builder)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("OFF")
+    if configuration == "enable_pushdown":
+        lance_spark.enable_pushdown(spark)
+    return spark
+
+
+def load(spark: SparkSession, folder: Path) -> None:
+    """Writes the generated tables with Spark, as Parquet and as Lance."""
+    for table in TABLES:
+        generated = spark.read.parquet(str(folder / "generated" / f"{table}.parquet"))
+        for format_ in _FORMATS.values():
+            generated.write.format(format_).mode("append").save(str(folder / format_ / table))
+
+
+def measured(spark: SparkSession, folder: Path, rounds: int, names: list[str]) -> Iterator[dict[str, object]]:
+    """Runs queries, each once to warm up and then the contestants in turn; yields seconds and CPU seconds of all processes."""
+    views = {
+        contestant: {table: spark.read.format(kind).load(str(folder / kind / table)) for table in TABLES}
+        for contestant, kind in _FORMATS.items()
+    }
+
+    def run(contestant: str, name: str) -> tuple[object, float, float]:
+        for table, frame in views[contestant].items():
+            frame.createOrReplaceTempView(table)
+        cpu, began = cpu_seconds(os.getpid()), time.perf_counter()
+        answer = spark.sql(QUERIES[name])
+        rows = answer.collect()
+        seconds = time.perf_counter() - began
+        return (answer.schema, rows), seconds, cpu_seconds(os.getpid()) - cpu
+
+    for name in names:
+        first, second = (run(contestant, name)[0] for contestant in CONTESTANTS)
+        if first != second:
+            raise AssertionError(f"{name} gives other rows on Lance than on Parquet")
+        times: dict[str, list[float]] = {contestant: [] for contestant in CONTESTANTS}
+        cpu: dict[str, list[float]] = {contestant: [] for contestant in CONTESTANTS}
+        for _ in range(rounds):
+            for contestant in CONTESTANTS:
+                _, seconds, spent = run(contestant, name)
+                times[contestant].append(seconds)
+                cpu[contestant].append(spent)
+        yield {"query": name, "seconds": times, "cpu_seconds": cpu}
+
+
+if __name__ == "__main__":
+    main()
