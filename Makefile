@@ -3,6 +3,8 @@
 
 VENV := .venv
 BIN := $(VENV)/bin
+# For a JVM of less than a minute: half of its start is reading classes, and the second compiler costs more than it gains.
+SHORT_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile=$(CURDIR)/$(VENV)/spark-classes.jsa
 XDIST ?= -n 2 --dist worksteal
 XDIST_CLUSTERS ?= -n 2 --dist loadfile
 PYTEST_ARGS ?=
@@ -17,8 +19,8 @@ unexport SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE SPARK_CONNECT_MODE_ENABLED PYTHO
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: require-java $(VENV)/.ready ## the tour: the standard library as a Lance table, queried and backfilled
-	@$(BIN)/python examples/stdlib_features.py $(DEMO_ARGS)
+demo: require-java $(VENV)/.ready $(VENV)/spark-classes.jsa ## the tour: the standard library as a Lance table, queried and backfilled
+	@SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS-$(SHORT_JVM)}" bash -c '$(BIN)/python examples/stdlib_features.py $(DEMO_ARGS) 2> >(sed -u "/^WARNING: Using incubator modules/d" >&2)'
 
 test: require-java $(VENV)/.ready-dev ## the whole test suite, linters included
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint $(VENV)/spark-classes.jsa
@@ -71,6 +73,6 @@ $(VENV)/.ready-dev: pyproject.toml
 	$(call set_up,.[dev])
 	@touch $(VENV)/.ready
 
-# JVMs of tests start in half the time with it, and well without it.
-$(VENV)/spark-classes.jsa: $(VENV)/.ready-dev
+# JVMs of the demo and of tests start in half the time with it, and well without it.
+$(VENV)/spark-classes.jsa: pyproject.toml | $(VENV)/.ready
 	-@$(BIN)/python -m tests.support.java_classes
