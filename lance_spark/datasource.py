@@ -11,12 +11,12 @@ import json
 from collections.abc import Mapping
 from dataclasses import replace
 from types import UnionType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
 from lance_spark.dataset import DatasetRef, normalize_uri
-from lance_spark.errors import NoLocationError, OptionError
+from lance_spark.errors import NoLocationError, OptionError, UnsupportedOperationError
 from lance_spark.options import (
     SCAN_OPTION,
     STORAGE_PREFIX,
@@ -147,6 +147,25 @@ class LanceDataSource(DataSource):
         writer.staging.open_job()
         return writer
 
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802 - Spark's name
+        """Refuses to read a table as a stream.
+
+        Raises:
+            UnsupportedOperationError: Always.
+        """
+        raise _no_streams("spark.read.format('lance') in each run reads what is there, and the option version what was")
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - as above
+        """Refuses to write a stream by itself.
+
+        Raises:
+            UnsupportedOperationError: Always.
+        """
+        raise _no_streams(
+            "in foreachBatch write each micro-batch as a DataFrame: "
+            "batch.write.format('lance').mode('append').save(path)"
+        )
+
     def _planned_schema(self) -> StructType:
         """Returns the answer to the planner rule: a scan's columns, and what of it Lance does."""
         from lance_spark.pushdown.filters import is_exact, translate
@@ -168,6 +187,10 @@ class LanceDataSource(DataSource):
         self._spec = spec
         del self.options[SCAN_OPTION]
         return describe_scan(self, self.pinned, options, self._spec)
+
+
+def _no_streams(instead: str) -> UnsupportedOperationError:
+    return UnsupportedOperationError(f"a table is no source and no sink of a stream - nothing was changed - {instead}")
 
 
 def _pinned_at(pin: str, options: ReadOptions) -> DatasetRef:

@@ -100,3 +100,29 @@ def test_the_modes_that_spark_refuses_are_those_of_create_table(spark: SparkSess
     with pytest.raises(lance_spark.TableExistsError):
         db.create_table("t", spark.range(4))
     assert db.create_table("t", spark.range(4), mode="exist_ok").count_rows() == 3
+
+
+def test_streams_are_refused_and_a_micro_batch_is_written_as_a_dataframe(
+    spark: SparkSession, table: str, tmp_path: Path
+) -> None:
+    def run(to: str, write: Callable[..., object]) -> None:
+        stream = (
+            spark.readStream.format("rate-micro-batch")
+            .option("rowsPerBatch", 3)
+            .load()
+            .selectExpr("value AS id", "value AS k")
+        )
+        options = {"checkpointLocation": str(tmp_path / to)}
+        query = write(stream.writeStream.options(**options).trigger(availableNow=True))
+        query.awaitTermination(60)
+
+    reading = spark.readStream.format("lance").load(table).writeStream.format("noop")
+    with pytest.raises(PySparkException, match="no source and no sink of a stream"):
+        reading.option("checkpointLocation", str(tmp_path / "r")).start().awaitTermination(60)
+    with pytest.raises(PySparkException, match="no source and no sink of a stream.*foreachBatch"):
+        run("w", lambda writer: writer.format("lance").start(table))
+    assert lance.dataset(table).version == 1
+    append = lambda batch, _: batch.write.format("lance").mode("append").save(table)  # noqa: E731
+    run("b", lambda writer: writer.foreachBatch(append).start())
+    assert lance.dataset(table).count_rows() == 8
+    assert "foreachBatch" in PAGE
