@@ -147,7 +147,7 @@ class LanceDataSource(DataSource):
         writer.staging.open_job()
         return writer
 
-    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: N802 - Spark's name
+    def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802 - Spark's names
         """Refuses to read a table as a stream.
 
         Raises:
@@ -155,7 +155,7 @@ class LanceDataSource(DataSource):
         """
         raise _no_streams("spark.read.format('lance') in each run reads what is there, and the option version what was")
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: N802 - as above
+    def streamWriter(self, schema: StructType, overwrite: bool) -> NoReturn:  # noqa: ARG002, N802 - as above
         """Refuses to write a stream by itself.
 
         Raises:
