@@ -25,8 +25,8 @@ from benchmarks.measure import OURS, Outcome
 
 NAME = "first_look"
 
-Results = Mapping[str, list[Outcome]]
-"""What each configuration measured."""
+Results = dict[str, dict[str, Outcome]]
+"""What each configuration measured, by case."""
 
 _COLOURS = {"defaults": "#bab0ac", "enable_pushdown": "#4c78a8", "configure": "#54a24b"}
 _TITLES = {"defaults": "Spark's defaults", "enable_pushdown": "`enable_pushdown`", "configure": "`configure`"}
@@ -45,6 +45,7 @@ def main() -> None:
     )
     parser.add_argument("--data", type=Path, help="keep the tables in this folder, and take those that are there")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    parser.add_argument("--add", action="store_true", help="keep the results of other cases that are there")
     parser.add_argument("--show", action="store_true", help="measure nothing, print the results that are there")
     arguments = parser.parse_args()
     file = arguments.out / f"{NAME}.json"
@@ -52,17 +53,18 @@ def main() -> None:
         print_tables(from_json(json.loads(file.read_text())))
         return
     arguments.out.mkdir(parents=True, exist_ok=True)
-    results: dict[str, list[Outcome]] = {}
+    results: Results = {configuration: {} for configuration in CONFIGURATIONS}
+    if arguments.add and file.exists():
+        results |= from_json(json.loads(file.read_text()))
     load = [os.getloadavg()[0]]
     with data_folder(arguments.data, arguments.scale, *TABLES) as folder:
         for configuration in arguments.configuration or CONFIGURATIONS:
-            results[configuration] = []
             print(f"\n{_TITLES[configuration]}", flush=True)
             for answer in child(
                 "cases", configuration, folder, arguments.scale, arguments.rounds, *arguments.only or []
             ):
-                results[configuration].append(Outcome(**answer))
-                print(line(results[configuration][-1]), flush=True)
+                outcome = results[configuration][answer["case"]] = Outcome(**answer)
+                print(line(outcome), flush=True)
                 load.append(os.getloadavg()[0])
                 # After each case: a run that is cut short leaves what it has.
                 file.write_text(json.dumps(as_json(results, arguments, load), indent=1) + "\n")
@@ -135,7 +137,7 @@ def as_json(results: Results, arguments: argparse.Namespace, load: list[float]) 
                     "seconds": {name: [round(value, 4) for value in values] for name, values in o.seconds.items()},
                     "cpu": {name: [round(value, 2) for value in values] for name, values in o.cpu.items()},
                 }
-                for o in outcomes
+                for o in outcomes.values()
             ]
             for configuration, outcomes in results.items()
         },
@@ -149,10 +151,10 @@ def _rounded(ratios: Mapping[str, float]) -> dict[str, float]:
 def from_json(content: Mapping[str, Any]) -> Results:
     """Returns the results that :func:`as_json` was given."""
     return {
-        configuration: [
-            Outcome(**{key: value for key, value in outcome.items() if not key.endswith("ratios")})
+        configuration: {
+            outcome["case"]: Outcome(**{key: value for key, value in outcome.items() if not key.endswith("ratios")})
             for outcome in outcomes
-        ]
+        }
         for configuration, outcomes in content["configurations"].items()
     }
 
@@ -172,8 +174,8 @@ def print_tables(results: Results) -> None:
 
 def by_case(results: Results) -> dict[str, list[Outcome | None]]:
     """Returns the outcomes of each case, one per configuration."""
-    names = dict.fromkeys(outcome.case for outcomes in results.values() for outcome in outcomes)
-    return {name: [next((o for o in each if o.case == name), None) for each in results.values()] for name in names}
+    names = dict.fromkeys(name for outcomes in results.values() for name in outcomes)
+    return {name: [outcomes.get(name) for outcomes in results.values()] for name in names}
 
 
 def _cell(outcome: Outcome | None) -> str:

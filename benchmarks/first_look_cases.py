@@ -8,6 +8,7 @@ import itertools
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -38,6 +39,7 @@ def make_session(configuration: str) -> SparkSession:
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "3g")
+        .config("spark.local.dir", tempfile.gettempdir())
     )
     if configuration == "configure":
         import lance_spark
@@ -205,7 +207,6 @@ class Stage:
             f"of size, {rows}",
             "narrow",
             lambda df: df.agg(F.countDistinct("size")).collect(),
-            border=("size",),
             rounds=_FEW,
             targets=targets,
         )

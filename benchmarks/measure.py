@@ -94,11 +94,11 @@ class Case:
     def run(self, rounds: int, configuration: str = "") -> Outcome:
         """Runs every contestant once to warm up, then `rounds` times in turn."""
         for name in self.contestants:
-            self._once(name)
+            self.once(name)
         measured: dict[str, list[tuple[float, float]]] = {name: [] for name in self.contestants}
         for _ in range(min(rounds, self.rounds)):
             for name in self.contestants:
-                measured[name].append(self._once(name))
+                measured[name].append(self.once(name))
         return Outcome(
             case=self.name,
             seconds={name: [wall for wall, _ in values] for name, values in measured.items()},
@@ -109,7 +109,8 @@ class Case:
             cpu_target=self.cpu_targets.get(configuration),
         )
 
-    def _once(self, name: str) -> tuple[float, float]:
+    def once(self, name: str) -> tuple[float, float]:
+        """Runs one contestant, and returns the seconds and the CPU seconds that it took."""
         self.prepare.get(name, lambda: None)()
         before, start = _cpu_of_processes(), time.perf_counter()
         self.contestants[name]()
