@@ -65,6 +65,7 @@ def make_session(kind: str, classpath: str = "") -> Any:
     if kind == "jvm":
         # In front of Spark's own: Arrow of Spark 3.5 is too old for the connector.
         builder = builder.config(map={**_JVM, "spark.driver.extraClassPath": classpath})
+        builder = builder.config("spark.sql.catalog.lance.root", tempfile.gettempdir())
     if kind == "configure":
         import lance_spark
 
