@@ -31,8 +31,9 @@ test-long: require-java $(VENV)/.ready-dev $(VENV)/spark-classes.jsa ## thousand
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 	LANCE_SPARK_TEST_CONNECT=1 $(BIN)/python -m pytest -m "not long and not cluster and not classic" $(TABLE_API_TESTS) $(PYTEST_ARGS)
 
-bench: require-java $(VENV)/.ready-dev ## benchmarks beside Parquet and pylance: benchmarks/results
-	$(BIN)/python -m benchmarks $(BENCH_ARGS)
+bench: require-java $(VENV)/.ready-dev ## benchmarks beside Parquet, pylance and the JVM connector: benchmarks/results
+	$(BIN)/python -m benchmarks.first_look $(BENCH_ARGS)
+	$(BIN)/python -m benchmarks.jvm $(JVM_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.table_api $(TABLE_API_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.tpch $(TPCH_BENCH_ARGS)
 

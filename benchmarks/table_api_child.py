@@ -27,11 +27,11 @@ class Child:
         pid: Number of its process.
     """
 
-    def __init__(self, python: str, kind: str, *arguments: str) -> None:
+    def __init__(self, python: str, kind: str, *arguments: str, module: str = "benchmarks.table_api_child") -> None:
         self._errors: IO[bytes] = tempfile.TemporaryFile()  # noqa: SIM115 - lives as long as the process
         environment = {k: v for k, v in os.environ.items() if not k.startswith(("PYSPARK_", "SPARK_"))}
         self._process = subprocess.Popen(
-            [python, "-m", "benchmarks.table_api_child", kind, *arguments],
+            [python, "-m", module, kind, *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

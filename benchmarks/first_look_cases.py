@@ -1,0 +1,368 @@
+"""The cases: what is done in the first minutes with a table, beside Parquet files that Spark wrote with its defaults."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import itertools
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+import lance
+import pyarrow as pa
+import pyarrow.dataset as pads
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from benchmarks.first_look_border import ready_made
+from benchmarks.first_look_data import FILES, WIDTH, Data
+from benchmarks.measure import OURS, Case
+
+CONFIGURATIONS = ("defaults", "enable_pushdown", "configure")
+
+BORDER = "border"
+"""The contestant that gives Spark ready-made batches: what the border between Python and the JVM costs alone."""
+
+_FEW = 3
+"""Rounds of what takes seconds."""
+
+
+def make_session(configuration: str) -> SparkSession:
+    """Returns a new session: with Spark's settings alone, with the planner rule, or as `configure` makes it."""
+    builder = (
+        SparkSession.builder.master("local[2]")
+        .appName("benchmarks")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.memory", "3g")
+        .config("spark.local.dir", tempfile.gettempdir())
+    )
+    if configuration == "configure":
+        import lance_spark
+
+        builder = lance_spark.configure(builder)
+    spark = builder.getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    if configuration == "enable_pushdown":
+        import lance_spark
+
+        assert lance_spark.enable_pushdown(spark)
+    return spark
+
+
+def everything(df: DataFrame) -> None:
+    """Reads all rows and columns into Spark and throws them away."""
+    df.write.format("noop").mode("overwrite").save()
+
+
+def shown(df: DataFrame) -> None:
+    """Shows the first 20 rows, where they disturb nothing."""
+    with contextlib.redirect_stdout(io.StringIO()):
+        df.show()
+
+
+def _goals(pushdown: float, configure: float) -> dict[str, float]:
+    return {"enable_pushdown": pushdown, "configure": configure}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """What the cases share.
+
+    Attributes:
+        spark: The session.
+        configuration: How it was made, one of `CONFIGURATIONS`.
+        data: The tables.
+    """
+
+    spark: SparkSession
+    configuration: str
+    data: Data
+
+    def cases(self) -> Iterator[Case]:
+        """Yields the cases one by one."""
+        yield from self._first_rows()
+        yield from self._scans()
+        yield from self._aggregates()
+        yield from self._selective()
+        yield from self._small()
+        yield from self._writes()
+
+    def _lance(self, name: str) -> DataFrame:
+        return self.spark.read.format("lance").load(self.data.lance(name))
+
+    def _parquet(self, name: str) -> DataFrame:
+        return self.spark.read.parquet(self.data.parquet(name))
+
+    def _case(
+        self,
+        name: str,
+        note: str,
+        table: str,
+        query: Callable[[DataFrame], object],
+        *,
+        border: tuple[str, ...] | None = None,
+        pylance: Callable[[lance.LanceDataset], object] | None = None,
+        rounds: int = 100,
+        targets: Mapping[str, float],
+        cpu_targets: Mapping[str, float] | None = None,
+    ) -> Case:
+        """Returns one query, of both formats; of ready-made batches with the columns `border`, if these are given."""
+        contestants: dict[str, Callable[[], object]] = {
+            OURS: lambda: query(self._lance(table)),
+            "parquet": lambda: query(self._parquet(table)),
+        }
+        if border is not None:
+            contestants[BORDER] = lambda: query(ready_made(self.spark, table, self.data.rows(table), *border))
+        if pylance is not None:
+            contestants["pylance"] = lambda: pylance(lance.dataset(self.data.lance(table)))
+        return Case(
+            name=name,
+            note=note,
+            contestants=contestants,
+            targets=targets,
+            cpu_targets=cpu_targets or {},
+            rounds=rounds,
+        )
+
+    def _first_rows(self) -> Iterator[Case]:
+        queries: dict[str, Callable[[DataFrame], object]] = {
+            "limit(10)": lambda df: df.limit(10).collect(),
+            "show()": shown,
+            "head(5)": lambda df: df.head(5),
+            "first()": lambda df: df.first(),
+            "filter, limit(10)": lambda df: df.where("score > 0.99").limit(10).collect(),
+            "offset(100), limit(10)": lambda df: df.offset(100).limit(10).collect(),
+            "filter, offset, limit": lambda df: df.where("score > 0.99").offset(100).limit(10).collect(),
+            "isEmpty()": lambda df: df.isEmpty(),
+        }
+        rows = f"{self.data.rows('narrow'):,} rows"
+        for name, query in queries.items():
+            yield self._case(name, rows, "narrow", query, targets=_goals(1.5, 1.2))
+
+    def _scans(self) -> Iterator[Case]:
+        def all_batches(dataset: lance.LanceDataset) -> None:
+            for _ in dataset.scanner().to_batches():
+                pass
+
+        narrow, wide = f"{self.data.rows('narrow'):,} rows x 7 columns", f"{self.data.rows('wide'):,} x {WIDTH} floats"
+        targets, cpu_targets = _goals(1.3, 0.9), _goals(1.6, 1.4)
+        yield self._case(
+            "scan, narrow",
+            narrow,
+            "narrow",
+            everything,
+            border=(),
+            pylance=all_batches,
+            targets=targets,
+            cpu_targets=cpu_targets,
+        )
+        yield self._case(
+            "scan, wide",
+            wide,
+            "wide",
+            everything,
+            border=(),
+            pylance=all_batches,
+            targets=targets,
+            cpu_targets=cpu_targets,
+        )
+        for name, value in (("vector[0]", "vector[0]"), ("size(vector)", "size(vector)")):
+            yield self._case(
+                name,
+                f"its sum, {wide}",
+                "wide",
+                lambda df, value=value: df.selectExpr(f"sum({value})").collect(),
+                border=("vector",),
+                targets=targets,
+            )
+
+    def _aggregates(self) -> Iterator[Case]:
+        rows, targets = f"{self.data.rows('narrow'):,} rows", _goals(1.4, 1.1)
+        yield self._case(
+            "two of seven columns",
+            f"sum(size) grouped by word, {rows}",
+            "narrow",
+            lambda df: df.groupBy("word").agg(F.sum("size")).collect(),
+            border=("size", "word"),
+            pylance=lambda dataset: (
+                dataset.to_table(columns=["word", "size"]).group_by("word").aggregate([("size", "sum")])
+            ),
+            targets=targets,
+        )
+        yield self._case(
+            "top-k",
+            f"the 10 largest scores, all columns, {rows}",
+            "narrow",
+            lambda df: df.orderBy(F.desc("score")).limit(10).collect(),
+            border=(),
+            targets=targets,
+        )
+        yield self._case(
+            "count(distinct)",
+            f"of size, {rows}",
+            "narrow",
+            lambda df: df.agg(F.countDistinct("size")).collect(),
+            rounds=_FEW,
+            targets=targets,
+        )
+
+    def _selective(self) -> Iterator[Case]:
+        narrow, targets = f"{self.data.rows('narrow'):,} rows", _goals(1.0, 0.8)
+        yield self._case(
+            "one narrow column of a wide table",
+            f"id, {self.data.rows('wide'):,} rows",
+            "wide",
+            lambda df: everything(df.select("id")),
+            border=("id",),
+            targets=targets,
+        )
+        yield self._case(
+            "count(*)",
+            narrow,
+            "narrow",
+            lambda df: df.count(),
+            pylance=lambda dataset: dataset.count_rows(),
+            targets=targets,
+        )
+        yield self._case(
+            "filter, 1 % of the rows",
+            f"score > 0.99, all columns, {narrow}",
+            "narrow",
+            lambda df: everything(df.where("score > 0.99")),
+            targets=targets,
+        )
+
+        def self_join(df: DataFrame) -> object:
+            others = df.where("size < 100000").select("id", "weight")
+            return df.select("id", "score").join(others, "id").agg(F.sum(F.col("score") * F.col("weight"))).collect()
+
+        yield self._case(
+            "self join",
+            f"on id, with a tenth of the rows, {narrow}",
+            "narrow",
+            self_join,
+            rounds=_FEW,
+            targets=targets,
+        )
+        wanted = itertools.count(1)
+
+        def key() -> int:
+            return (next(wanted) * 7919) % self.data.rows("keyed")
+
+        def look_up(df: DataFrame) -> None:
+            assert len(df.where(f"key = {key()}").select("vector").collect()) == 1
+
+        yield self._case(
+            "point look-up, indexed",
+            f"the vector of one of {self.data.rows('keyed'):,} rows, by a key that is not sorted",
+            "keyed",
+            look_up,
+            pylance=lambda dataset: dataset.to_table(columns=["vector"], filter=f"key = {key()}"),
+            targets=_goals(0.2, 0.15),
+        )
+
+    def _small(self) -> Iterator[Case]:
+        targets = _goals(1.5, 1.2)
+        yield self._case(
+            "table of 100 rows",
+            "load, filter, collect",
+            "small",
+            lambda df: df.where("size > 500000").select("id", "word").collect(),
+            targets=targets,
+        )
+        views = {OURS: "small_lance", "parquet": "small_parquet"}
+        self._lance("small").createOrReplaceTempView(views[OURS])
+        self._parquet("small").createOrReplaceTempView(views["parquet"])
+
+        def grouped(view: str) -> object:
+            return self.spark.sql(f"SELECT word, count(*), max(score) FROM {view} GROUP BY word").collect()
+
+        yield Case(
+            name="table of 100 rows, SQL",
+            note="grouped, from a view",
+            contestants={name: lambda view=view: grouped(view) for name, view in views.items()},
+            targets=targets,
+        )
+        yield Case(
+            name="whole process",
+            note="until its first count(*)",
+            contestants={
+                OURS: lambda: cold(self.configuration, "lance", self.data.lance("narrow")),
+                "parquet": lambda: cold("defaults", "parquet", self.data.parquet("narrow")),
+            },
+            targets=_goals(1.2, 1.1),
+            rounds=_FEW,
+        )
+
+    def _writes(self) -> Iterator[Case]:
+        narrow = self._parquet("narrow")
+        yield self._write("write, narrow", narrow, _goals(1.2, 0.8))
+        yield self._write("write, no strings", narrow.drop("word"), {})
+        yield self._write("write, wide", self._parquet("wide"), _goals(0.6, 0.5))
+        names = itertools.count()
+
+        def backfill() -> None:
+            df = self.spark.read.format("lance").option("with_row_address", True).load(self.data.lance("narrow"))
+            (
+                df.select("_rowaddr", (F.col("score") * F.col("size")).alias(f"{self.configuration}_{next(names)}"))
+                .write.format("lance")
+                .mode("append")
+                .option("mode", "backfill")
+                .save(self.data.lance("narrow"))
+            )
+
+        def rewrite() -> None:
+            df = narrow.withColumn("feature", F.col("score") * F.col("size"))
+            df.write.mode("overwrite").parquet(self.data.parquet("out"))
+
+        yield Case(
+            name="backfill of one column",
+            note="score * size; Parquet has to write the table again",
+            contestants={OURS: backfill, "parquet": rewrite},
+            rounds=_FEW,
+        )
+        columns = [name for name in lance.dataset(self.data.lance("narrow")).schema.names if "_" in name]
+        lance.dataset(self.data.lance("narrow")).drop_columns(columns)
+        self.data.clear("out")
+
+    def _write(self, name: str, rows: DataFrame, targets: Mapping[str, float]) -> Case:
+        """Returns the write of a DataFrame that reads Parquet."""
+        columns, lance_path, parquet_path = rows.columns, self.data.lance("out"), self.data.parquet("out")
+        table = "wide" if "vector" in columns else "narrow"
+        options = {"vector.arrow.fixed-size-list.size": WIDTH} if table == "wide" else {}
+
+        def throw_away(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            """Gives nothing back: bringing rows to Python is the least that any data source written in Python costs."""
+            for _ in batches:
+                yield from ()
+
+        def by_pylance() -> None:
+            source = pads.dataset(self.data.parquet(table)).scanner(columns=columns)
+            lance.write_dataset(source.to_reader(), lance_path)
+
+        return Case(
+            name=name,
+            note=f"{self.data.rows(table):,} rows of {FILES} Parquet files",
+            contestants={
+                OURS: lambda: rows.write.format("lance").options(**options).mode("append").save(lance_path),
+                "parquet": lambda: rows.write.mode("append").parquet(parquet_path),
+                "pylance": by_pylance,
+                BORDER: lambda: everything(rows.mapInArrow(throw_away, "nothing int")),
+            },
+            prepare=dict.fromkeys((OURS, "parquet", "pylance", BORDER), lambda: self.data.clear("out")),
+            targets=targets,
+            rounds=_FEW,
+        )
+
+
+def cold(configuration: str, format: str, path: str) -> None:
+    """Runs a process of its own up to its first count."""
+    command = [sys.executable, "-m", "benchmarks.first_look_child", "cold", configuration, format, path]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=os.environ | {"PYTHONWARNINGS": ""})
+    if done.returncode:
+        raise RuntimeError(f"a process of the benchmark failed: {done.stderr[-3000:]}")

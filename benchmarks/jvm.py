@@ -1,0 +1,240 @@
+"""Measures the JVM connector beside ours: `python -m benchmarks.jvm [--home FOLDER] [--rounds 5] [--scale 1.0] [--only NAME ...]`.
+
+Each connector runs beside Parquet in a session of its own, the JVM connector on PySpark 3.5, ours on the PySpark that is installed; quotients
+to Parquet let the releases of Spark cancel out. All read the same Lance files. The PySpark of the JVM connector is installed by pip, and its
+jars by Maven, below `--home`, which is kept if it is named. Where Java, Maven or a registry cannot be had, one line says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.first_look import data_folder
+from benchmarks.measure import quotient
+from benchmarks.table_api_child import Child
+
+PYSPARK = "pyspark==3.5.9"
+CONNECTOR = ("org.lance", "lance-spark-3.5_2.12", "0.4.0")
+KINDS = ("jvm", "enable_pushdown", "configure")
+LANCE, PARQUET = "lance", "parquet"
+
+_FEW = 3
+"""Rounds of what takes seconds."""
+
+_SLOW = ("write, wide", "whole process", "add a column")
+
+_NEWER = ("arrow-", "flatbuffers-", "netty-")
+"""Jars that the connector needs newer than Spark 3.5 has them; of others that both have, Spark's serve."""
+
+_POM = """<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>benchmarks</groupId><artifactId>jvm</artifactId><version>1</version>
+  <dependencies>
+    <dependency><groupId>{}</groupId><artifactId>{}</artifactId><version>{}</version></dependency>
+  </dependencies>
+</project>
+"""
+
+Seconds = dict[str, dict[str, list[float]]]
+"""Times of a case: by kind of connector, then `lance` or `parquet`, a value per round."""
+
+
+class LeftOutError(Exception):
+    """Something that the JVM connector needs cannot be had."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JvmConnector:
+    """The JVM connector on a PySpark of its own.
+
+    Attributes:
+        python: The interpreter that has PySpark.
+        classpath: Jars in front of Spark's own.
+    """
+
+    python: str
+    classpath: str
+
+    @classmethod
+    def install(cls, home: Path) -> JvmConnector:
+        """Installs what is not there yet.
+
+        Raises:
+            LeftOutError: Java or Maven is missing, or a registry does not give what is needed.
+        """
+        for program in ("java", "mvn"):
+            if shutil.which(program) is None:
+                raise LeftOutError(f"{program} is not installed")
+        home.mkdir(parents=True, exist_ok=True)
+        python, jars = home / "venv" / "bin" / "python", home / "jars"
+        if not python.exists():
+            _run("venv", [sys.executable, "-m", "venv", str(home / "venv")], home)
+        _run("PyPI", [str(python), "-m", "pip", "install", "--quiet", "--no-cache-dir", PYSPARK, "psutil"], home)
+        if not jars.is_dir():
+            (home / "pom.xml").write_text(_POM.format(*CONNECTOR))
+            copy = ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={home / 'jars.tmp'}"]
+            _run("Maven Central", ["mvn", "-q", "-B", f"-Dmaven.repo.local={home / 'maven'}", *copy], home)
+            (home / "jars.tmp").rename(jars)
+        where = "import pyspark, os; print(os.path.join(os.path.dirname(pyspark.__file__), 'jars'))"
+        spark = Path(
+            subprocess.run([str(python), "-c", where], capture_output=True, text=True, check=True).stdout.strip()
+        )
+        shipped = {_artifact(jar) for jar in spark.iterdir()}
+        chosen = [jar for jar in sorted(jars.iterdir()) if jar.name.startswith(_NEWER) or _artifact(jar) not in shipped]
+        return cls(python=str(python), classpath=os.pathsep.join(map(str, chosen)))
+
+
+def _artifact(jar: Path) -> str:
+    """Returns the name of a jar without its version."""
+    return re.split(r"-\d", jar.name)[0]
+
+
+def _run(registry: str, command: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip().splitlines() or ["no reason given"]
+        reason = next((line for line in said if "ERROR" in line), said[-1])
+        raise LeftOutError(f"{registry} did not give what is needed: {reason[:200]}")
+
+
+def main() -> None:
+    """Runs the cases, prints a table, and writes `jvm.json` and `jvm.png`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.jvm", description=__doc__)
+    parser.add_argument("--home", type=Path, help="folder of PySpark 3.5 and the jars; a temporary one by default")
+    parser.add_argument("--rounds", type=int, default=5, help="timed rounds of each case, at most")
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="size of the data, 1.0 = 4 M narrow and 200 k wide rows"
+    )
+    parser.add_argument("--only", action="append", help="run only cases whose name contains this; repeatable")
+    parser.add_argument("--data", type=Path, help="keep the tables in this folder, and take those that are there")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    parser.add_argument("--show", action="store_true", help="measure nothing, print the results that are there")
+    arguments = parser.parse_args()
+    file = arguments.out / "jvm.json"
+    if arguments.show:
+        print_table({case["case"]: case["seconds"] for case in json.loads(file.read_text())["cases"]})
+        return
+    with contextlib.ExitStack() as ends:
+        home = arguments.home or Path(ends.enter_context(tempfile.TemporaryDirectory(prefix="lance-spark-jvm-")))
+        try:
+            jvm = JvmConnector.install(home.absolute())
+        except LeftOutError as reason:
+            print(f"jvm: left out, {reason}")
+            return
+        folder = ends.enter_context(data_folder(arguments.data, arguments.scale, "narrow", "wide", "keyed"))
+        arguments.out.mkdir(parents=True, exist_ok=True)
+        results: dict[str, Seconds] = {}
+        sessions = {kind: ends.enter_context(session(kind, folder, jvm)) for kind in KINDS}
+        abouts = {kind: child.answer() for kind, child in sessions.items()}
+        versions = {kind: about["pyspark"] for kind, about in abouts.items()}
+        for case in abouts["jvm"]["cases"]:
+            if any(part in case for part in arguments.only or [""]):
+                rounds = min(arguments.rounds, _FEW) if case.startswith(_SLOW) else arguments.rounds
+                results[case] = measure(case, sessions, rounds)
+                print(row(case, results[case]), flush=True)
+                # After each case: a run that is cut short leaves what it has.
+                file.write_text(json.dumps(as_json(results, versions, arguments), indent=1) + "\n")
+    plot(results, arguments.out / "jvm.png")
+    print_table(results)
+
+
+@contextlib.contextmanager
+def session(kind: str, folder: Path, jvm: JvmConnector) -> Iterator[Child]:
+    """Starts the session of a connector; it ends with the context."""
+    python, classpath = (jvm.python, [jvm.classpath]) if kind == "jvm" else (sys.executable, [])
+    child = Child(python, kind, str(folder), *classpath, module="benchmarks.jvm_child")
+    try:
+        yield child
+    finally:
+        child.close()
+
+
+def measure(case: str, sessions: Mapping[str, Child], rounds: int) -> Seconds:
+    """Runs a case once to warm up, then in rounds: each connector, and Parquet beside it."""
+    times: Seconds = {kind: {LANCE: [], PARQUET: []} for kind in sessions}
+    for number in range(rounds + 1):
+        for kind, child in sessions.items():
+            for contestant in (LANCE, PARQUET):
+                seconds, _ = child.ask(case=case, contestant=contestant)
+                if number:
+                    times[kind][contestant].append(round(seconds, 4))
+    return times
+
+
+def ratios(seconds: Seconds) -> dict[str, float]:
+    """Returns each connector's time divided by that of Parquet beside it, and ours divided by the JVM connector's."""
+    beside = {kind: quotient(times[LANCE], times[PARQUET]) for kind, times in seconds.items()}
+    ours = {f"{kind} / jvm": quotient(seconds[kind][LANCE], seconds["jvm"][LANCE]) for kind in seconds if kind != "jvm"}
+    return {kind: round(ratio, 3) for kind, ratio in {**beside, **ours}.items()}
+
+
+def as_json(results: Mapping[str, Seconds], versions: Mapping[str, Any], arguments: argparse.Namespace) -> object:
+    """Returns all that is needed to compare with another run."""
+    return {
+        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()},
+        "versions": {**versions, "connector": ":".join(CONNECTOR)},
+        "rounds": arguments.rounds,
+        "scale": arguments.scale,
+        "cases": [{"case": case, "ratios": ratios(times), "seconds": times} for case, times in results.items()],
+    }
+
+
+def print_table(results: Mapping[str, Seconds]) -> None:
+    """Prints the Markdown table of docs/performance.md."""
+    print("\n| case | JVM | JVM / Parquet | ours / Parquet | `configure` / Parquet | ours / JVM | `configure` / JVM |")
+    print("| --- " * 7 + "|")
+    for case, seconds in results.items():
+        print(row(case, seconds))
+
+
+def row(case: str, seconds: Seconds) -> str:
+    """Returns a row of the table; in bold, where the JVM connector is ahead."""
+    import statistics
+
+    of = ratios(seconds)
+    ours = [of[f"{kind} / jvm"] for kind in KINDS if kind != "jvm"]
+    cells = [f"{statistics.median(seconds['jvm'][LANCE]):.2f} s", *(f"{of[kind]:.2f}" for kind in KINDS)]
+    return f"| {' | '.join([case, *cells, *(f'**{r:.2f}**' if r > 1 else f'{r:.2f}' for r in ours)])} |"
+
+
+def plot(results: Mapping[str, Seconds], path: Path) -> None:
+    """Draws the ratio to Parquet of each connector."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    titles = {"jvm": "JVM connector", "enable_pushdown": "ours, enable_pushdown", "configure": "ours, configure"}
+    colours = {"jvm": "#f58518", "enable_pushdown": "#4c78a8", "configure": "#54a24b"}
+    figure, axes = plt.subplots(figsize=(9, 1.4 + 0.55 * len(results)))
+    for place, kind in enumerate(KINDS):
+        values = [ratios(seconds)[kind] - 1 for seconds in results.values()]
+        at = [number + (place - 1) * 0.27 for number in range(len(results))]
+        axes.barh(at, values, left=1, height=0.25, color=colours[kind], label=titles[kind])
+    axes.axvline(1.0, color="grey", linewidth=0.8)
+    axes.set_xscale("log")
+    ticks = [0.1, 0.2, 0.5, 1, 2, 5]
+    axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+    axes.set_yticks(range(len(results)), list(results))
+    axes.invert_yaxis()
+    axes.set_xlabel("time divided by that of Parquet in the same session (less is better)")
+    axes.legend(loc="best")
+    figure.tight_layout()
+    figure.savefig(path, dpi=120)
+
+
+if __name__ == "__main__":
+    main()
