@@ -206,7 +206,7 @@ def _session() -> Any:  # noqa: ANN401 - pylance's stubs do not have the class
     import lance
 
     started = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if started is not None and started.name == "pyspark.daemon":
+    if started is not None and started.name in ("pyspark.daemon", "lance_spark.session.daemon"):
         # Spark's worker processes collect garbage after every task and every planning step, before
         # they look for the next one. All that was imported is looked at each time, which takes
         # longer than to plan a scan; it lives as long as the process anyway.
