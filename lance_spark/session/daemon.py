@@ -13,6 +13,8 @@ from __future__ import annotations
 import gc
 import importlib
 import os
+from collections.abc import Callable
+from socket import socket
 
 _NO_THREAD = ("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
@@ -32,10 +34,26 @@ def preload() -> None:
         os.environ[key] = before
 
 
+def quietly(worker: Callable[[socket, bool], int]) -> Callable[[socket, bool], int]:
+    """Returns Spark's function of a worker, without its traceback where Spark has gone away.
+
+    A worker whose session or task ends while it is asked for cannot answer any more.
+    """
+
+    def run(connection: socket, authenticated: bool) -> int:
+        try:
+            return worker(connection, authenticated)
+        except BrokenPipeError:
+            return 1
+
+    return run
+
+
 if __name__ == "__main__":
-    from pyspark.daemon import manager
+    from pyspark import daemon
 
     preload()
     # Workers collect garbage after each task: with all this to look through that takes 50 ms.
     gc.freeze()
-    manager()
+    daemon.worker = quietly(daemon.worker)  # type: ignore[assignment]
+    daemon.manager()

@@ -179,7 +179,13 @@ def test_a_committer_that_is_broken_on_purpose_is_found(name: str, session: Any,
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("session", ["Spark"], indirect=True)
 @pytest.mark.parametrize("name", [name for name in mutants.MUTANTS if name not in QUICK_MUTANTS])
 def test_each_committer_that_is_broken_on_purpose_is_found(name: str, session: Any, play: Play):
+    print(find(name, session, play))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("session", ["Spark"], indirect=True)
+@pytest.mark.parametrize("name", QUICK_MUTANTS)
+def test_a_committer_that_is_broken_in_workers_of_spark_is_found(name: str, session: Any, play: Play):
     print(find(name, session, play))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 from lance_spark import configure, enable_pushdown
 from lance_spark.session.configuration import DAEMON
+from lance_spark.session.daemon import quietly
 from tests.support.java_classes import JVM_OPTIONS
 
 SOCKET, MODULE = "spark.python.unix.domain.socket.enabled", "spark.python.daemon.module"
@@ -149,3 +151,17 @@ def test_a_running_jvm_is_told_to_read_arrow_unchecked_unless_its_user_said_othe
     finally:
         for name, value in before.items():
             system.clearProperty(name) if value is None else system.setProperty(name, value)
+
+
+@pytest.mark.parametrize(("error", "outcome"), [(BrokenPipeError, 1), (ConnectionResetError, ConnectionResetError)])
+def test_a_worker_whose_session_has_ended_says_nothing(error: type[OSError], outcome: object) -> None:
+    def worker(connection: socket.socket, authenticated: bool) -> int:
+        raise error
+
+    one, other = socket.socketpair()
+    with one, other:
+        if outcome == 1:
+            assert quietly(worker)(one, False) == 1
+        else:
+            with pytest.raises(error):
+                quietly(worker)(one, False)

@@ -56,7 +56,7 @@ def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedPr
 
 OF_SPARK = re.compile(
     r"WARNING: Using incubator modules: jdk.incubator.vector\n"
-    r"|Traceback \(most recent call last\):\n(?:  File \S*pyspark/daemon.py.*\n)+BrokenPipeError: .*\n"
+    r"|Traceback \(most recent call last\):\n(?:  File \S*pyspark/daemon.py.*\n(?:    .*\n)*)+BrokenPipeError: .*\n"
 )
 """What Java itself says at every start of Spark, before any setting is read, and what Spark's daemon of Python workers says, rarely, of a worker
 whose session ended while it was asked for."""

@@ -1,7 +1,6 @@
 package lancespark;
 
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.Set;
 import org.apache.spark.sql.catalyst.optimizer.RewriteDistinctAggregates;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;

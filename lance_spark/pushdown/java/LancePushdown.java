@@ -75,7 +75,7 @@ public class LancePushdown extends Rule {
     if (plan instanceof RefreshTable) LanceCommands.refresh((RefreshTable) plan);
     if (plan instanceof Aggregate) {
       LogicalPlan answered = aggregate((Aggregate) plan);
-      if (answered != null) return answered;
+      if (answered != null) return subqueries(answered);
     }
     LogicalPlan planned = overScan(plan, limit);
     if (planned == null) {

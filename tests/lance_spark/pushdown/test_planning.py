@@ -113,6 +113,12 @@ def reused(df: DataFrame) -> int:
     return executed(df).count("ReusedSubquery")
 
 
+def test_a_subquery_beside_a_count_is_planned_too(spark: SparkSession, table: DataFrame):
+    df = spark.sql("SELECT count(*) + (SELECT max(d) FROM planning WHERE id < 25 AND s <> 's1') AS n FROM planning")
+    assert df.first() == (ROWS - 50 + 9,)
+    assert "`id` < 25" in executed(df)
+
+
 def test_subqueries_over_two_versions_are_not_merged(spark: SparkSession, table: DataFrame, path: str):
     spark.read.format("lance").option("version", 1).load(path).createOrReplaceTempView("planning_old")
     query = "SELECT (SELECT sum(d) FROM planning), (SELECT sum(d) FROM planning_old)"
