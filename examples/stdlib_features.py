@@ -2,9 +2,10 @@
 
     python examples/stdlib_features.py [--limit N] [--keep DIRECTORY]
 
-Reads the `.py` files of the running interpreter's standard library, its test cases left out, into a Spark DataFrame, writes it as a Lance table, asks it
-questions, and backfills features that are computed with Python's `ast` - while rows are appended and deleted by others. Then the table
-itself computes two more, with a UDF that is stored with it and jobs that go on where the one before ended.
+Reads the `.py` files of the running interpreter's standard library, its test cases left out, into a Spark DataFrame,
+writes it as a Lance table, asks it questions, and backfills features that are computed with Python's `ast` - while
+rows are appended and deleted by others. Then the table itself computes two more, with a UDF that is stored with it
+and jobs that go on where the one before ended.
 """
 
 from __future__ import annotations

@@ -71,7 +71,10 @@ def wrong_counters(story: Story, run: Run) -> list[str]:
         "rows_recomputed": changed or unclear,
         "rows_nulled": (changed or unclear) and (run.is_write or run.start.on_stale == "null"),
         "rows_carried": any(
-            act.moves_rows or isinstance(act, (Compact, RewriteInput, RewriteTarget, Restore, Rename)) for act in acts
+            act.moves_rows
+            or isinstance(act, (Compact, RewriteInput, RewriteTarget, Restore))
+            or (isinstance(act, Rename) and act.column == run.start.column)
+            for act in acts
         )
         or unclear
         or bool(story.overlapping(run)),

@@ -87,8 +87,9 @@ def check_indexes(story: Story, head: lance.LanceDataset) -> None:
     Raises:
         WrongError: They do not.
     """
-    if not story.stable and any(isinstance(act, Compact) and act.deferred for _, act in story.acts):
-        return  # After another compaction Lance finds no row by the index, whatever was written.
+    compactions = [act for _, act in story.acts if isinstance(act, Compact)]
+    if not story.stable and any(act.deferred for act in compactions[:-1]):
+        return  # Lance finds no row by an index after a deferred compaction and another one, whatever was written.
     names = names_of(head)
     for column in ("v", "w", "a"):
         now, values = names[column], {key: row[column] for key, row in story.head.rows.items()}

@@ -5,6 +5,7 @@ import java.util.Set;
 import org.apache.spark.sql.catalyst.optimizer.RewriteDistinctAggregates;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.internal.SQLConf;
@@ -29,9 +30,10 @@ final class LanceMerging {
     if (rule == null) return plan;
     Comparable comparable = new Comparable();
     LogicalPlan compared = (LogicalPlan) plan.transformDownWithSubqueries(comparable);
-    if (comparable.keys.size() == comparable.scans) return plan;
+    if (comparable.tables.size() == comparable.scans) return plan;
     LogicalPlan merged = (LogicalPlan) rule.apply(compared);
-    return merged.equals(compared) ? plan : RewriteDistinctAggregates.apply(merged);
+    if (merged.equals(compared)) return plan;
+    return (LogicalPlan) RewriteDistinctAggregates.apply(merged).transformDownWithSubqueries(new Restored());
   }
 
   private static Rule rule(SQLConf conf) throws Exception {
@@ -47,9 +49,9 @@ final class LanceMerging {
     return null;
   }
 
-  /** Replaces the scans of Lance tables that are not planned yet by scans that are equal where they are of one table and version. */
+  /** Replaces the scans of Lance tables that are not planned yet by scans that are equal where they are of one table. */
   private static final class Comparable extends AbstractPartialFunction {
-    final Set keys = new HashSet();
+    final Set tables = new HashSet();
     int scans;
 
     public boolean isDefinedAt(Object node) {
@@ -58,26 +60,41 @@ final class LanceMerging {
 
     public Object apply(Object node) {
       DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) node;
-      try {
-        String key = LanceSource.key(relation.relation());
-        if (key == null) return node;
-        scans++;
-        keys.add(key);
-        return Reflection.copy((Product) relation, "scan", new Unplanned(relation.scan(), key));
-      } catch (Exception error) {
-        throw new LancePushdown.RewriteFailure(error);
-      }
+      Table table = relation.relation().table();
+      scans++;
+      tables.add(table);
+      return withScan(relation, new ComparableScan(relation.scan(), table));
     }
   }
 
-  /** A scan that this rule is about to replace. */
-  static final class Unplanned implements Scan {
-    private final Scan python;
-    private final String key;
+  /** Takes the scans of Python back. */
+  private static final class Restored extends AbstractPartialFunction {
+    public boolean isDefinedAt(Object node) {
+      return node instanceof DataSourceV2ScanRelation && ((DataSourceV2ScanRelation) node).scan() instanceof ComparableScan;
+    }
 
-    Unplanned(Scan python, String key) {
+    public Object apply(Object node) {
+      DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) node;
+      return withScan(relation, ((ComparableScan) relation.scan()).python);
+    }
+  }
+
+  private static Object withScan(DataSourceV2ScanRelation relation, Scan scan) {
+    try {
+      return Reflection.copy((Product) relation, "scan", scan);
+    } catch (Exception error) {
+      throw new LancePushdown.RewriteFailure(error);
+    }
+  }
+
+  /** A scan while Spark merges; it never leaves this class. The relation around it holds the version and the options. */
+  private static final class ComparableScan implements Scan {
+    private final Scan python;
+    private final Table table;
+
+    ComparableScan(Scan python, Table table) {
       this.python = python;
-      this.key = key;
+      this.table = table;
     }
 
     public StructType readSchema() {
@@ -85,11 +102,11 @@ final class LanceMerging {
     }
 
     public boolean equals(Object other) {
-      return other instanceof Unplanned && ((Unplanned) other).key.equals(key);
+      return other instanceof ComparableScan && ((ComparableScan) other).table.equals(table);
     }
 
     public int hashCode() {
-      return key.hashCode();
+      return table.hashCode();
     }
   }
 }

@@ -191,7 +191,7 @@ public class LancePushdown extends Rule {
   static boolean isLance(LogicalPlan plan) {
     if (!(plan instanceof DataSourceV2ScanRelation)) return false;
     DataSourceV2ScanRelation scan = (DataSourceV2ScanRelation) plan;
-    return (scan.scan() instanceof PythonScan || scan.scan() instanceof LanceMerging.Unplanned)
+    return scan.scan() instanceof PythonScan
         && scan.relation().table() instanceof PythonTable
         && scan.relation().table().name().equals(LanceSource.NAME);
   }

@@ -95,12 +95,6 @@ final class LanceSource {
     return JSON.readTree(pickled.substring(mark + PIN_MARK.length())).toString();
   }
 
-  /** Names the table and version that a relation means, for comparison; null where it is not known. */
-  static String key(DataSourceV2Relation relation) throws Exception {
-    LanceSource source = of(relation);
-    return source == null ? null : JSON.writeValueAsString(new TreeMap(source.options)) + source.pin;
-  }
-
   private static LanceSource followed(Map options, DataSourceV2Relation relation) throws Exception {
     options.remove(WRITE_OPTION);
     Map pins = pinsOfThisQuery();

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+
+from lance_spark.datasource import LanceDataSource
+from lance_spark.read.planned import planned_read
 
 ROWS = 500
 
@@ -108,6 +112,15 @@ def test_scalar_subqueries_over_one_table_are_merged_as_for_parquet(
         spark.conf.unset("spark.sql.optimizer.excludedRules")
 
 
+def field_of(instance: Any, name: str) -> Any:
+    """Returns a private field of an object of the JVM."""
+    for field in instance.getClass().getDeclaredFields():
+        if field.getName().split("$")[-1] == name:
+            field.setAccessible(True)
+            return field.get(instance)
+    raise AttributeError(f"{instance.getClass()} has no field {name}")
+
+
 def reused(df: DataFrame) -> int:
     df.collect()
     return executed(df).count("ReusedSubquery")
@@ -117,6 +130,34 @@ def test_a_subquery_beside_a_count_is_planned_too(spark: SparkSession, table: Da
     df = spark.sql("SELECT count(*) + (SELECT max(d) FROM planning WHERE id < 25 AND s <> 's1') AS n FROM planning")
     assert df.first() == (ROWS - 50 + 9,)
     assert "`id` < 25" in executed(df)
+
+
+def test_subqueries_of_a_filter_are_merged_in_one_pass_of_the_optimizer(spark: SparkSession, table: DataFrame):
+    df = """
+        SELECT id FROM planning WHERE id < (SELECT avg(id) / 100 FROM planning WHERE d < 5)
+            AND d <= (SELECT max(d) - 2 FROM planning WHERE d < 5)
+    """
+    rows = spark.sql(df).collect()
+    assert [row.id for row in rows] == [0, 1, 2]
+    assert reused(spark.sql(df)) > 0
+    spark.conf.set("spark.sql.optimizer.maxIterations", 1)
+    try:
+        assert spark.sql(df).collect() == rows
+    finally:
+        spark.conf.unset("spark.sql.optimizer.maxIterations")
+
+
+def test_spark_does_not_ask_python_again_for_a_read_that_the_rule_planned(spark: SparkSession, table: DataFrame):
+    scan = table.where("d = 1")._jdf.queryExecution().optimizedPlan().collectLeaves().head().scan()
+    assert field_of(field_of(field_of(scan, "python"), "ds"), "readInfo") is not None
+
+
+def test_a_read_of_too_many_partitions_is_left_to_spark(monkeypatch: pytest.MonkeyPatch, path: str):
+    source = LanceDataSource({"path": path})
+    reader = source.reader(source.schema())
+    assert planned_read(source, reader, source.schema()) is not None
+    monkeypatch.setattr("lance_spark.read.planned.MAX_PARTITIONS", len(reader.partitions()) - 1)
+    assert planned_read(source, reader, source.schema()) is None
 
 
 def test_subqueries_over_two_versions_are_not_merged(spark: SparkSession, table: DataFrame, path: str):
