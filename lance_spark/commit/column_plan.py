@@ -150,8 +150,11 @@ class Planner:
         parts = {number: valid[number] for number in now.open if number in valid}
         # Where every fragment has all the rows that it had, none of them is elsewhere, whatever
         # happened to other fragments.
-        has_all_rows = len(valid) == len(self.parts) and all(
-            head.fragments[number].num_deletions == part.fragment.num_deletions for number, part in valid.items()
+        then = self.landed.head.fragments if self.landed else {n: part.fragment for n, part in self.parts.items()}
+        right = valid.keys() | {number for number, one in now.covered.items() if one.done}
+        has_all_rows = all(
+            number in right and head.fragments[number].num_deletions == then[number].num_deletions
+            for number in coverage.covered
         )
         elsewhere = [] if has_all_rows else [number for number in now.open if number not in valid]
         again = [number for number in elsewhere if not self._still_fits(number, judge)]

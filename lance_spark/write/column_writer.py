@@ -21,7 +21,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns
 from lance_spark.commit.column_commit import commit_columns
+from lance_spark.commit.conflicts.errors import refuse_other_columns, refuse_renamed
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, fragment_identity, ids_of
+from lance_spark.commit.conflicts.table_state import Head, SeenHistory
 from lance_spark.commit.protocols import Outcome
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
@@ -217,7 +219,20 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             on_stale=plan.options.on_stale,
             max_bytes=plan.options.carry_over_max_bytes,
         )
-        change = ColumnsToCommit(
+        outcome = commit_columns(
+            plan.snapshot,
+            self._change(fragments),
+            job_id=self.staging.job_id,
+            stage=self._untouched,
+            snapshot_fragments=_fragments_of(plan.snapshot),
+            rebaser=CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments}),
+            policy=self._policy,
+        )
+        return fragments, outcome
+
+    def _change(self, fragments: tuple[FragmentColumns, ...]) -> ColumnsToCommit:
+        plan = self.backfill
+        return ColumnsToCommit(
             read_version=plan.snapshot.version or 0,
             targets=plan.target_identities,
             new_columns=plan.new_columns,
@@ -226,16 +241,6 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             fragments=fragments,
             commit_message=plan.options.commit_message,
         )
-        outcome = commit_columns(
-            plan.snapshot,
-            change,
-            job_id=self.staging.job_id,
-            stage=self._untouched,
-            snapshot_fragments=_fragments_of(plan.snapshot),
-            rebaser=CarryOver(self.staging, carry, {part.fragment_id: part for part in fragments}),
-            policy=self._policy,
-        )
-        return fragments, outcome
 
     def _collect(self, messages: Sequence[ColumnsWritten]) -> tuple[FragmentColumns, ...]:
         """Brings all tasks' work together as column files, one per fragment."""
@@ -290,6 +295,10 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             return open_snapshot(plan.snapshot)
         except CommitImpossibleError:
             latest = plan.snapshot.open_latest()
+            change, head, history = self._change(()), Head.of(latest), SeenHistory()
+            history.look(latest, change.read_version)
+            refuse_other_columns(change, head, history.changes, token=None, uri=plan.snapshot.uri)
+            refuse_renamed(change, head, plan.snapshot.uri)
             ids = ids_of(column for column in (*plan.inputs, *plan.target_identities) if column.id != UNKNOWN_FIELD)
             for number, fragment in seen.items():
                 handle, then = latest.get_fragment(number), fragment_identity(fragment, ids)
