@@ -169,7 +169,8 @@ class LanceDataSource(DataSource):
     def _planned_schema(self) -> StructType:
         """Returns the answer to the planner rule: a scan's columns, and what of it Lance does."""
         from lance_spark.pushdown.filters import is_exact, translate
-        from lance_spark.read.dense import dense_columns
+        from lance_spark.read.dense import dense_columns, vectors
+        from lance_spark.read.leading import leading_elements
         from lance_spark.read.reader import describe_scan
         from lance_spark.read.spec import ScanSpec, only_of_the_rule
 
@@ -183,7 +184,10 @@ class LanceDataSource(DataSource):
                 sql, exact = translate(spec.predicate, stored), is_exact(spec.predicate, stored)
                 spec = replace(spec, filter_sql=sql, exact=exact, predicate=None)
         if spec.columns is not None and not spec.aggregate:
-            spec = replace(spec, dense=dense_columns(self.pinned.open(), spec.columns))
+            sizes = vectors(self.pinned.open(), spec.columns)
+            elements = leading_elements(sizes, spec.elements)
+            dense = dense_columns(spec.columns, (name for name in sizes if name not in elements))
+            spec = replace(spec, dense=dense, elements=elements)
         self._spec = spec
         del self.options[SCAN_OPTION]
         return describe_scan(self, self.pinned, options, self._spec)

@@ -10,7 +10,7 @@ which are rare. Above the scan, Spark puts the two together again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -29,17 +29,21 @@ LEAST_ELEMENTS = 16
 SUFFIX = " with NULL elements"
 
 
-def dense_columns(dataset: lance.LanceDataset, columns: StructType) -> tuple[str, ...]:
-    """Returns the names of those columns that are vectors of numbers in the table."""
+def vectors(dataset: lance.LanceDataset, columns: StructType) -> dict[str, int]:
+    """Returns how many elements the long vectors of numbers among the columns have."""
     sizes = {f.name: f.type.list_size for f in dataset.schema if pa.types.is_fixed_size_list(f.type)}
-    return tuple(
-        field.name
+    return {
+        field.name: sizes[field.name]
         for field in columns.fields
         if sizes.get(field.name, 0) >= LEAST_ELEMENTS
         and isinstance(field.dataType, ArrayType)
         and isinstance(field.dataType.elementType, NumericType)
-        and field.name + SUFFIX not in columns.names
-    )
+    }
+
+
+def dense_columns(columns: StructType, vectors: Iterable[str]) -> tuple[str, ...]:
+    """Returns the names of those vectors that can be given in two columns."""
+    return tuple(name for name in vectors if name + SUFFIX not in columns.names)
 
 
 def doubled(columns: StructType, dense: Sequence[str]) -> StructType:

@@ -19,6 +19,7 @@ from lance_spark.read.aggregate import PartialAggregates
 from lance_spark.read.columns import Projection, table_schema
 from lance_spark.read.dense import doubled, split, undoubled
 from lance_spark.read.filtering import check_filter
+from lance_spark.read.leading import shortened, shortened_schema
 from lance_spark.read.plan import ScanTask
 from lance_spark.read.planned import planned_read
 from lance_spark.read.request import (
@@ -75,6 +76,7 @@ def describe_scan(source: DataSource, ref: DatasetRef, options: ReadOptions, spe
     `explain()`), `rows` (at most) and `bytes` (estimate), `limited` (whether the limit that was
     asked for ends each partition, and Spark's filter drops none of its rows), `splits` (whether a
     fragment is cut into several partitions), `dense` (names of columns that are given in two),
+    `elements` (how many elements those vectors have of which only leading ones are given),
     `answer` (the values of the aggregates where the manifest tells them, or null), `read`
     (:func:`~lance_spark.read.planned.planned_read` in base64, or null). Runs on the driver.
 
@@ -98,6 +100,7 @@ def describe_scan(source: DataSource, ref: DatasetRef, options: ReadOptions, spe
         "limited": plan.limited,
         "splits": plan.splits,
         "dense": spec.dense,
+        "elements": {name: ref.open().schema.field(name).type.list_size for name in spec.elements},
         "answer": answer,
         "read": None if read is None else base64.b64encode(read).decode(),
     }
@@ -107,7 +110,8 @@ def describe_scan(source: DataSource, ref: DatasetRef, options: ReadOptions, spe
 
 
 def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanPlan, target: StructType) -> str:
-    parts = [f"{ref.uri}@{ref.version}", f"columns: [{', '.join(target.fieldNames())}]"]
+    columns = (f"{name}[:{spec.elements[name]}]" if name in spec.elements else name for name in target.fieldNames())
+    parts = [f"{ref.uri}@{ref.version}", f"columns: [{', '.join(columns)}]"]
     if options.filter is not None:
         parts.append(f"filter: {options.filter}")
     if plan.pushed is not None:
@@ -195,9 +199,12 @@ class LanceReader(DataSourceReader):
     def _rows(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
         blobs = self.options.blob_handling
         projection = Projection(self.ref.open(), self.target, blobs, self.ref.uri, prune=self.spec.columns is not None)
-        converter = ReadConverter(projection.source, self.target)
-        for batch in read_batches(self.ref, task, columns=projection.paths, blobs=blobs):
-            yield from converter.convert_split(projection.assemble(batch))
+        elements = self.spec.elements
+        read = map(projection.assemble, read_batches(self.ref, task, columns=projection.paths, blobs=blobs))
+        source = shortened_schema(projection.source, elements)
+        converter = ReadConverter(source, self.target)
+        for batch in shortened(read, source, elements) if elements else read:
+            yield from converter.convert_split(batch)
 
     def _count(self, task: ScanTask) -> int:
         if task.filter is None or not task.fragments:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from pyspark.errors import PySparkException
@@ -23,7 +23,7 @@ from lance_spark.options import SCAN_OPTION
 AggregateFunction = Literal["count_star", "count", "min", "max"]
 
 _FUNCTIONS = ("count_star", "count", "min", "max")
-_KEYS = {"pin", "columns", "predicate", "limit", "aggregate", "whole_fragments"}
+_KEYS = {"pin", "columns", "elements", "predicate", "limit", "aggregate", "whole_fragments"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,6 +59,8 @@ class ScanSpec:
             :meth:`DatasetRef.snapshot_json` has it, or None.
         columns: Columns that the query needs, nested pruning included, in the order of the result;
             None means all of them.
+        elements: How many leading elements the query uses of a vector, by column; of the others it
+            may use all. The data source leaves those out that it does not shorten.
         predicate: Spark's predicate as an expression tree, or None where there is none (any more).
         filtered: Whether Spark filters the rows above this scan, translated or not. It outlives
             `predicate`, because a limit may only be applied below when nothing is filtered above.
@@ -76,6 +78,7 @@ class ScanSpec:
 
     pin: str | None = None
     columns: StructType | None = None
+    elements: Mapping[str, int] = field(default_factory=dict)
     predicate: Mapping[str, Any] | None = None
     filtered: bool = False
     filter_sql: str | None = None
@@ -86,6 +89,8 @@ class ScanSpec:
     dense: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
+        if self.elements and (self.columns is None or self.aggregate):
+            raise ValueError("the planner rule asks for elements of vectors without naming columns to give")
         if self.limit is not None and self.limit < 0:
             raise ValueError(f"the planner rule asks for a negative limit {self.limit}")
 
@@ -112,6 +117,7 @@ class ScanSpec:
         return ScanSpec(
             pin=raw.get("pin"),
             columns=None if columns is None else StructType.fromJson(columns),
+            elements={name: int(elements) for name, elements in (raw.get("elements") or {}).items()},
             predicate=raw.get("predicate"),
             filtered=raw.get("predicate") is not None,
             limit=None if limit is None else int(limit),

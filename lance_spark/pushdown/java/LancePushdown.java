@@ -77,7 +77,7 @@ public class LancePushdown extends Rule {
       LogicalPlan answered = aggregate((Aggregate) plan);
       if (answered != null) return subqueries(answered);
     }
-    LogicalPlan planned = overScan(plan, limit);
+    LogicalPlan planned = plan instanceof Aggregate ? overElements((Aggregate) plan) : overScan(plan, limit, null);
     if (planned == null) {
       Integer below = null;
       if (plan instanceof LocalLimit) {
@@ -196,8 +196,21 @@ public class LancePushdown extends Rule {
         && scan.relation().table().name().equals(LanceSource.NAME);
   }
 
-  /** Plans a scan below any filters and at most one projection; null where the plan is something else. */
-  private LogicalPlan overScan(LogicalPlan plan, Integer limit) throws Exception {
+  /** Plans a scan below an aggregate, which may use only some elements of vectors; null where there is none. */
+  private LogicalPlan overElements(Aggregate plan) throws Exception {
+    Elements elements = new Elements();
+    elements.use(Reflection.list(plan.expressions()));
+    LogicalPlan child = overScan(plan.child(), null, elements);
+    if (child == null) return null;
+    Map changes = new HashMap();
+    changes.put("groupingExpressions", Reflection.seq(elements.rewriteAll(Reflection.list(plan.groupingExpressions()))));
+    changes.put("aggregateExpressions", Reflection.seq(elements.rewriteAll(Reflection.list(plan.aggregateExpressions()))));
+    changes.put("child", subqueries(child));
+    return (LogicalPlan) Reflection.copy((Product) plan, changes);
+  }
+
+  /** Plans a scan below any filters and at most one projection, and what uses its elements; null where the plan is something else. */
+  private LogicalPlan overScan(LogicalPlan plan, Integer limit, Elements above) throws Exception {
     Project project = plan instanceof Project ? (Project) plan : null;
     LogicalPlan at = project == null ? plan : project.child();
     List filters = new ArrayList();
@@ -221,6 +234,12 @@ public class LancePushdown extends Rule {
 
     Map spec = new LinkedHashMap();
     spec.put("columns", schemaOf(narrowed).json());
+    Elements elements = above == null ? new Elements() : above;
+    for (int i = 0; projections != null && i < projections.size(); i++) {
+      if (above == null || !(projections.get(i) instanceof AttributeReference)) elements.use(projections.subList(i, i + 1));
+    }
+    elements.use(filters);
+    spec.put("elements", project == null && above == null ? null : elements.wanted(narrowed));
     boolean pushable = !source.limited();
     Map predicate = pushable ? condition(filters) : null;
     spec.put("predicate", predicate);
@@ -233,14 +252,15 @@ public class LancePushdown extends Rule {
     // A write asks the scan's columns which version their row addresses are of.
     if (scan.rows == 0 && !LanceSource.hasRowColumns(narrowed)) return localRelation(plan.output(), new ArrayList());
     LogicalPlan result = whole(relation, scan, narrowed, source.snapshot);
+    elements.shortened(narrowed, scan.elements);
 
     Nested rewriter = narrowed == kept ? null : Nested.over(narrowed);
     for (int i = filters.size() - 1; i >= 0; i--) {
       Expression condition = (Expression) filters.get(i);
-      result = new Filter(rewriter == null ? condition : rewriter.rewrite(condition), result);
+      result = new Filter(elements.rewrite(rewriter == null ? condition : rewriter.rewrite(condition)), result);
     }
     if (project == null) return result;
-    return new Project(rewriter == null ? project.projectList() : rewriter.rewriteAll(projections), result);
+    return new Project(Reflection.seq(elements.rewriteAll(rewriter == null ? projections : rewriter.rewriteAll(projections))), result);
   }
 
   /** The scan, and above it what puts the columns together that it gives in two: vectors without NULL elements, and the others. */

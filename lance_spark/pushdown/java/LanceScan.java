@@ -32,10 +32,12 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
   final boolean splits;
   /** Names of the columns that this scan gives in two. */
   final List dense;
+  /** Numbers of elements of the vectors that this scan shortens, by the name of the column. */
+  final Map elements;
   /** Values of its aggregates, where nothing has to be read for them; else null. */
   final List answer;
 
-  LanceScan(Scan python, String key, Map spec, Map options, String path, String description, long rows, long bytes, boolean limited, boolean splits, List dense, List answer) {
+  LanceScan(Scan python, String key, Map spec, Map options, String path, String description, long rows, long bytes, boolean limited, boolean splits, List dense, Map elements, List answer) {
     this.python = python;
     this.key = key;
     this.spec = spec;
@@ -47,6 +49,7 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
     this.limited = limited;
     this.splits = splits;
     this.dense = dense;
+    this.elements = elements;
     this.answer = answer;
   }
 

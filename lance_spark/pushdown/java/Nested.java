@@ -10,7 +10,6 @@ import java.util.Set;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.types.*;
 import scala.Option;
-import scala.collection.immutable.Seq;
 
 /**
  * Reads only those fields of structs that are used by themselves.
@@ -123,10 +122,10 @@ final class Nested {
     return changed ? (Expression) e.withNewChildren(Reflection.seq(children)) : e;
   }
 
-  Seq rewriteAll(List expressions) {
+  List rewriteAll(List expressions) {
     List rewritten = new ArrayList();
     Iterator each = expressions.iterator();
     while (each.hasNext()) rewritten.add(rewrite((Expression) each.next()));
-    return Reflection.seq(rewritten);
+    return rewritten;
   }
 }

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's functions are F everywhere
 from pyspark.sql.types import ArrayType, FloatType, StringType, StructField, StructType
 
-from lance_spark.read.dense import SUFFIX, dense_columns, doubled, split, undoubled
+from lance_spark.read.dense import SUFFIX, dense_columns, doubled, split, undoubled, vectors
 
 SIZE = 16
 FULL = [float(i) for i in range(SIZE)]
@@ -56,25 +56,26 @@ def test_hidden_elements_of_a_null_row_do_not_matter() -> None:
 
 
 def test_only_long_vectors_of_numbers_are_dense(table_path: str) -> None:
-    def vectors(kind: pa.DataType, size: int) -> pa.Array:
+    def column(kind: pa.DataType, size: int) -> pa.Array:
         return pa.array([None], pa.list_(kind, size))
 
     table = pa.table(
         {
-            "v": vectors(pa.float32(), 16),
-            "half": vectors(pa.float16(), 16),
-            "bytes": vectors(pa.uint8(), 64),
-            "short": vectors(pa.float32(), 15),
-            "flags": vectors(pa.bool_(), 16),
+            "v": column(pa.float32(), 16),
+            "half": column(pa.float16(), 16),
+            "bytes": column(pa.uint8(), 64),
+            "short": column(pa.float32(), 15),
+            "flags": column(pa.bool_(), 16),
             "list": pa.array([None], pa.list_(pa.float32())),
-            "taken": vectors(pa.float32(), 16),
+            "taken": column(pa.float32(), 16),
             "taken" + SUFFIX: pa.array(["x"]),
         }
     )
     dataset = lance.write_dataset(table, table_path)
     columns = [StructField(n, ArrayType(FloatType())) for n in table.schema.names]
-    assert dense_columns(dataset, StructType(columns)) == ("v", "half", "bytes", "flags")
-    assert dense_columns(dataset, StructType(columns[1:3])) == ("half", "bytes")
+    every, some = StructType(columns), StructType(columns[1:3])
+    assert dense_columns(every, vectors(dataset, every)) == ("v", "half", "bytes", "flags")
+    assert vectors(dataset, some) == {"half": 16, "bytes": 64}
 
 
 def test_doubling_columns_is_undone_exactly() -> None:
