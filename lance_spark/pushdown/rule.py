@@ -7,6 +7,8 @@ are package data. Compiling takes under a second, once per JVM.
 from __future__ import annotations
 
 import functools
+import threading
+from collections.abc import Mapping
 from importlib import resources
 from logging import getLogger
 from typing import Any
@@ -16,6 +18,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lance_spark.interpreter import refuse_other_python
+from lance_spark.pushdown.class_cache import cache_file, load_classes, save_classes
 
 _LOG = getLogger(__name__)
 
@@ -54,6 +57,7 @@ def enable_pushdown(spark: SparkSession) -> bool:
         refuse_other_python(spark)
         rules = _rules(spark)
         if not any(_is_ours(rule) for rule in rules):
+            threading.Thread(target=_find_sources, args=(spark,), daemon=True).start()
             _set_rules(spark, jvm, [*rules, _rule_class(_gateway(spark)).newInstance()])
         _read_arrow_unchecked(jvm)
     except (Py4JError, TypeError, AttributeError) as error:
@@ -87,6 +91,17 @@ def _read_arrow_unchecked(jvm: Any) -> None:  # noqa: ANN401 - the JVM
             system.setProperty(name, value)
 
 
+def _find_sources(spark: SparkSession) -> None:
+    """Has Spark start the Python process that finds data sources, while the rule is compiled.
+
+    It does so once, when a format is first used, and that takes as long.
+    """
+    try:
+        spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists("lance")  # noqa: SLF001 - as below
+    except Exception as error:  # noqa: BLE001 - Spark asks again when it needs the answer
+        _LOG.info("data sources were not found ahead of time: %s", error)
+
+
 def _gateway(spark: SparkSession) -> JavaGateway:
     return spark.sparkContext._gateway  # noqa: SLF001 - PySpark has no public way into the driver's JVM
 
@@ -115,32 +130,57 @@ def _is_ours(rule: JavaObject) -> bool:
 
 @functools.lru_cache(maxsize=1)
 def _rule_class(gateway: JavaGateway) -> JavaObject:
-    """Compiles the rule, once for the JVM behind a gateway.
+    """Loads the rule, once for the JVM behind a gateway, and compiles it if it has to.
 
     Raises:
         Py4JError: It does not compile against this release of Spark.
     """
     java: Any = gateway.jvm
     folder = resources.files("lance_spark.pushdown") / "java"
-    sources = sorted(
-        (entry for entry in folder.iterdir() if entry.name.endswith(".java")), key=lambda entry: entry.name
-    )
+    sources = {
+        entry.name: entry.read_text(encoding="utf-8") for entry in folder.iterdir() if entry.name.endswith(".java")
+    }
     loader = java.Thread.currentThread().getContextClassLoader()
-    files = java.java.util.HashMap()
     in_memory = java.org.codehaus.commons.compiler.util.resource
-    units = gateway.new_array(in_memory.Resource, len(sources))
-    for index, source in enumerate(sources):
-        units[index] = in_memory.StringResource(source.name, source.read_text(encoding="utf-8"))
-    compiler = java.org.codehaus.commons.compiler.CompilerFactoryFactory.getDefaultCompilerFactory(loader).newCompiler()
-    compiler.setIClassLoader(java.org.codehaus.janino.ClassLoaderIClassLoader(loader))
-    compiler.setClassFileCreator(in_memory.MapResourceCreator(files))
-    compiler.compile(units)
+    files = java.java.util.HashMap()
+    cached = cache_file(*(text for source in sorted(sources.items()) for text in source), *_against(java))
+    classes = None if cached is None else load_classes(cached)
+    if classes is None:
+        _compile(gateway, sources, loader, files)
+        if cached is not None:
+            save_classes(cached, {name: bytes(files.get(name)) for name in files.keySet()})
+    for name, code in (classes or {}).items():
+        files.put(name, code)
     try:
         _serve_all_threads(gateway, loader, files.get("lance/DefaultSource.class"))
     except Py4JError as error:
         _LOG.info("DataFrame writes need their session active in the thread: %s", error)
     finder = in_memory.MapResourceFinder(files)
     return java.org.codehaus.commons.compiler.util.ResourceFinderClassLoader(finder, loader).loadClass(_RULE)
+
+
+def _against(java: Any) -> tuple[str, ...]:  # noqa: ANN401 - the JVM
+    """Names what the rule is compiled against: Java by its release, Spark by its file."""
+    spark = java.java.io.File(
+        java.Class.forName("org.apache.spark.sql.catalyst.rules.Rule")
+        .getProtectionDomain()
+        .getCodeSource()
+        .getLocation()
+        .toURI()
+    )
+    return java.System.getProperty("java.version"), f"{spark.getPath()} {spark.length()} {spark.lastModified()}"
+
+
+def _compile(gateway: JavaGateway, sources: Mapping[str, str], loader: JavaObject, files: JavaObject) -> None:
+    java: Any = gateway.jvm
+    in_memory = java.org.codehaus.commons.compiler.util.resource
+    units = gateway.new_array(in_memory.Resource, len(sources))
+    for index, (name, text) in enumerate(sorted(sources.items())):
+        units[index] = in_memory.StringResource(name, text)
+    compiler = java.org.codehaus.commons.compiler.CompilerFactoryFactory.getDefaultCompilerFactory(loader).newCompiler()
+    compiler.setIClassLoader(java.org.codehaus.janino.ClassLoaderIClassLoader(loader))
+    compiler.setClassFileCreator(in_memory.MapResourceCreator(files))
+    compiler.compile(units)
 
 
 def _serve_all_threads(gateway: JavaGateway, loader: JavaObject, code: bytes) -> None:
