@@ -28,8 +28,8 @@ from pyspark.sql.types import (
 from benchmarks.first_look_data import TABLES
 
 PARTITIONS = 2
-BATCH_ROWS = 8192
-"""As many as our own scans put into a batch at most."""
+BATCH_ROWS = {"narrow": 20_000, "wide": 340}
+"""About as many as our own scans put into a batch."""
 
 SCHEMAS = {
     "narrow": StructType()
@@ -93,6 +93,6 @@ def ready_batch(table: str, schema: str) -> pa.RecordBatch:
     import json
 
     target = to_arrow_schema(StructType.fromJson(json.loads(schema)), timezone="UTC")
-    rows = TABLES[table](0, BATCH_ROWS).select(target.names)
+    rows = TABLES[table](0, BATCH_ROWS[table]).select(target.names)
     columns = [column.combine_chunks().cast(field.type) for column, field in zip(rows.columns, target, strict=True)]
     return pa.RecordBatch.from_arrays(columns, schema=target)

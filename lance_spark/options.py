@@ -166,7 +166,7 @@ class ReadOptions:
     limit: int | None = _option(
         _not_negative, "a number of rows, 0 or more and less than 2^63", "Read at most so many rows."
     )
-    batch_size: int = _option(_positive, "a number of rows, 1 or more", "Most rows of one Arrow batch.", default=8192)
+    batch_size: int = _option(_positive, "a number of rows, 1 or more", "Most rows of one Arrow batch.", default=65536)
     fragments: tuple[int, ...] | None = _option(
         _fragment_ids, "fragment ids, comma-separated or as a JSON array", "Read only these fragments."
     )

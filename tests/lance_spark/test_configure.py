@@ -123,6 +123,28 @@ except lance_spark.WorkerPythonError as error:
 
 @pytest.mark.slow
 @pytest.mark.classic
+@pytest.mark.parametrize(("settings", "kept"), [({}, True), ({"MALLOC_ARENA_MAX": "4"}, False)])
+def test_a_fork_of_the_daemon_uses_freed_memory_again(settings: dict[str, str], kept: bool) -> None:
+    script = """
+import resource, threading
+from lance_spark.session.daemon import keep_memory
+keep_memory()
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    bytearray(b"x" * (40 << 20))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+def count(): print([faults() for _ in range(3)][-1])
+thread = threading.Thread(target=count)
+thread.start()
+thread.join()
+"""
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("MALLOC_", "GLIBC_"))}
+    answer = subprocess.run(
+        [sys.executable, "-c", script], env=environment | settings, check=True, capture_output=True, text=True
+    )
+    assert (int(answer.stdout) < 1000) is kept
+
+
 def test_workers_of_another_python_are_noticed_before_any_task_runs(tmp_path: Path) -> None:
     """As in a notebook whose kernel is a virtual environment that is not activated."""
     (tmp_path / "python3").symlink_to(sys._base_executable)  # type: ignore[attr-defined]
