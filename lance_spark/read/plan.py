@@ -98,7 +98,8 @@ def plan_scan_tasks(fragments: Sequence[FragmentSize], rule: CutRule) -> list[Sc
     weight = 0
     for fragment in fragments:
         own = _weight(fragment, rule.target_bytes)
-        if packed and weight + own > target:
+        # An even share is met as nearly as fragments let it; a partition never gets too large for it.
+        if packed and (weight + own > rule.target_bytes or weight + own // 2 > target):
             tasks.append(_whole(packed))
             packed, weight = [], 0
         if own > target and rule.splittable:

@@ -98,3 +98,10 @@ def test_a_small_table_is_cut_for_the_cores_that_are_there():
     assert len(plan_scan_tasks(sizes, CutRule(target_bytes=128 * MIB, parallelism=4))) == 4
     tiny = [FragmentSize(0, 1000, 1000, MIB)]
     assert len(plan_scan_tasks(tiny, CutRule(target_bytes=128 * MIB, parallelism=64))) == 1
+
+
+def test_fragments_that_differ_a_little_are_shared_evenly():
+    sizes = [FragmentSize(i, 500_000, 500_000, 22 * MIB + i % 3 * 1000) for i in range(8)]
+    tasks = plan_scan_tasks(sizes, CutRule(target_bytes=128 * MIB, parallelism=2))
+    assert [len(task.fragments) for task in tasks] == [4, 4]
+    assert len(plan_scan_tasks(sizes, CutRule(target_bytes=43 * MIB, parallelism=2))) == 8
