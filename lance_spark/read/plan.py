@@ -98,7 +98,7 @@ def plan_scan_tasks(fragments: Sequence[FragmentSize], rule: CutRule) -> list[Sc
     weight = 0
     for fragment in fragments:
         own = _weight(fragment, rule.target_bytes)
-        # An even share is met as nearly as fragments let it; a partition never gets too large for it.
+        # As near to an even share as fragments let it, and never above the target of the user.
         if packed and (weight + own > rule.target_bytes or weight + own // 2 > target):
             tasks.append(_whole(packed))
             packed, weight = [], 0
