@@ -173,6 +173,7 @@ class LanceDataSource(DataSource):
         from lance_spark.read.leading import leading_elements
         from lance_spark.read.reader import describe_scan
         from lance_spark.read.spec import ScanSpec, only_of_the_rule
+        from lance_spark.read.unscaled import unscaled_columns
 
         text = self.options[SCAN_OPTION]
         spec = ScanSpec.from_json(text)
@@ -187,7 +188,7 @@ class LanceDataSource(DataSource):
             sizes = vectors(self.pinned.open(), spec.columns)
             elements = leading_elements(sizes, spec.elements)
             dense = dense_columns(spec.columns, (name for name in sizes if name not in elements))
-            spec = replace(spec, dense=dense, elements=elements)
+            spec = replace(spec, dense=dense, elements=elements, unscaled=unscaled_columns(spec.columns))
         self._spec = spec
         del self.options[SCAN_OPTION]
         return describe_scan(self, self.pinned, options, self._spec)

@@ -60,17 +60,6 @@ def doubled(columns: StructType, dense: Sequence[str]) -> StructType:
     return StructType([*first, *(StructField(name + SUFFIX, columns[name].dataType, True) for name in dense)])
 
 
-def undoubled(columns: StructType, dense: Sequence[str]) -> StructType:
-    """Returns the columns that :func:`doubled` was given."""
-    whole = {name: columns[name + SUFFIX].dataType for name in dense}
-    return StructType(
-        [
-            StructField(f.name, whole.get(f.name, f.dataType), f.nullable, f.metadata)
-            for f in columns.fields[: len(columns.fields) - len(dense)]
-        ]
-    )
-
-
 def split(batch: pa.RecordBatch, dense: Sequence[str]) -> pa.RecordBatch:
     """Returns a batch with its dense columns in two, as :func:`doubled` says.
 

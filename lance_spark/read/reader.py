@@ -17,7 +17,7 @@ from pyspark.sql.types import StringType, StructField, StructType
 
 from lance_spark.read.aggregate import PartialAggregates
 from lance_spark.read.columns import Projection, table_schema
-from lance_spark.read.dense import doubled, split, undoubled
+from lance_spark.read.dense import doubled, split
 from lance_spark.read.filtering import check_filter
 from lance_spark.read.leading import shortened, shortened_schema
 from lance_spark.read.plan import ScanTask
@@ -32,6 +32,7 @@ from lance_spark.read.request import (
 )
 from lance_spark.read.scan import read_batches
 from lance_spark.read.spec import ScanSpec
+from lance_spark.read.unscaled import unscaled, unscaled_schema
 from lance_spark.types import ReadConverter
 from lance_spark.types.fields import Array
 from lance_spark.types.mapping import spark_arrow_schema
@@ -76,7 +77,8 @@ def describe_scan(source: DataSource, ref: DatasetRef, options: ReadOptions, spe
     `explain()`), `rows` (at most) and `bytes` (estimate), `limited` (whether the limit that was
     asked for ends each partition, and Spark's filter drops none of its rows), `splits` (whether a
     fragment is cut into several partitions), `dense` (names of columns that are given in two),
-    `elements` (how many elements those vectors have of which only leading ones are given),
+    `unscaled` (names of decimals that are given as integers), `elements` (how many elements those
+    vectors have of which only leading ones are given),
     `answer` (the values of the aggregates where the manifest tells them, or null), `read`
     (:func:`~lance_spark.read.planned.planned_read` in base64, or null). Runs on the driver.
 
@@ -88,8 +90,8 @@ def describe_scan(source: DataSource, ref: DatasetRef, options: ReadOptions, spe
     plan = plan_scan(ref, options, spec, target)
     if spec.aggregate:
         columns = aggregate_schema(spec.aggregate, target)
-    elif spec.dense:
-        columns = doubled(columns, spec.dense)
+    else:
+        columns = doubled(unscaled_schema(columns, spec.unscaled), spec.dense)
     reader = LanceReader(ref=ref, schema=columns, options=options, spec=spec, plan=plan)
     answer = [plan.rows for _ in spec.aggregate] if reader.counts_only and plan.filter is None else None
     read = planned_read(source, reader, columns) if answer is None else None
@@ -100,6 +102,7 @@ def describe_scan(source: DataSource, ref: DatasetRef, options: ReadOptions, spe
         "limited": plan.limited,
         "splits": plan.splits,
         "dense": spec.dense,
+        "unscaled": spec.unscaled,
         "elements": {name: ref.open().schema.field(name).type.list_size for name in spec.elements},
         "answer": answer,
         "read": None if read is None else base64.b64encode(read).decode(),
@@ -153,7 +156,8 @@ class LanceReader(DataSourceReader):
         self.schema = schema
         self.options = options
         self.spec = spec if spec is not None else ScanSpec()
-        plain = None if self.spec.aggregate else undoubled(schema, self.spec.dense)
+        # Of a scan that the planner rule has planned, `schema` has columns in another form.
+        plain = None if self.spec.aggregate or self.spec.columns is not None else schema
         self.target = target_columns(ref, options, self.spec, plain)
         self.plan = plan
 
@@ -189,7 +193,8 @@ class LanceReader(DataSourceReader):
             yield from _empty_batches(self._count(partition))
         elif partition.fragments:
             for batch in self._rows(partition):
-                yield split(batch, self.spec.dense) if self.spec.dense else batch
+                numbers = unscaled(batch, self.spec.unscaled)
+                yield split(numbers, self.spec.dense) if self.spec.dense else numbers
 
     @property
     def counts_only(self) -> bool:

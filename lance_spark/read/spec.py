@@ -74,6 +74,8 @@ class ScanSpec:
         whole_fragments: Whether all rows of a fragment must arrive in one partition.
         dense: Columns that the scan gives in two, see :mod:`lance_spark.read.dense`; set by the
             data source.
+        unscaled: Decimals that the scan gives as integers, see :mod:`lance_spark.read.unscaled`;
+            set by the data source.
     """
 
     pin: str | None = None
@@ -87,6 +89,7 @@ class ScanSpec:
     aggregate: tuple[AggregateCall, ...] = ()
     whole_fragments: bool = False
     dense: tuple[str, ...] = ()
+    unscaled: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if self.elements and (self.columns is None or self.aggregate):

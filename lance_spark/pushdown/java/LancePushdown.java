@@ -21,6 +21,8 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.DecimalType;
+import org.apache.spark.sql.types.LongType$;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
@@ -263,9 +265,12 @@ public class LancePushdown extends Rule {
     return new Project(Reflection.seq(elements.rewriteAll(rewriter == null ? projections : rewriter.rewriteAll(projections))), result);
   }
 
-  /** The scan, and above it what puts the columns together that it gives in two: vectors without NULL elements, and the others. */
+  /**
+   * The scan, and above it what puts the columns together that it gives in another form: vectors without NULL elements in one column and
+   * the others in a second, and decimals as integers.
+   */
   private static LogicalPlan whole(DataSourceV2ScanRelation relation, LanceScan scan, List asked, String snapshot) throws Exception {
-    if (scan.dense.isEmpty()) return withScan(relation, scan, checked(asked, scan.readSchema(), snapshot));
+    if (scan.dense.isEmpty() && scan.unscaled.isEmpty()) return withScan(relation, scan, checked(asked, scan.readSchema(), snapshot));
     List given = new ArrayList();
     List others = new ArrayList();
     for (int i = 0; i < asked.size(); i++) {
@@ -275,6 +280,8 @@ public class LancePushdown extends Rule {
         given.add(new AttributeReference(a.name(), quick, true, a.metadata(), NamedExpression$.MODULE$.newExprId(), a.qualifier()));
         String name = scan.readSchema().fields()[asked.size() + others.size()].name();
         others.add(new AttributeReference(name, a.dataType(), true, Metadata.empty(), NamedExpression$.MODULE$.newExprId(), a.qualifier()));
+      } else if (scan.unscaled.contains(a.name())) {
+        given.add(new AttributeReference(a.name(), LongType$.MODULE$, a.nullable(), a.metadata(), NamedExpression$.MODULE$.newExprId(), a.qualifier()));
       } else {
         given.add(a);
       }
@@ -284,15 +291,20 @@ public class LancePushdown extends Rule {
     List columns = new ArrayList();
     for (int i = 0; i < asked.size(); i++) {
       Attribute a = (Attribute) asked.get(i);
-      if (!scan.dense.contains(a.name())) {
+      Expression value;
+      if (scan.dense.contains(a.name())) {
+        List halves = new ArrayList();
+        halves.add(output.get(i));
+        halves.add(others.remove(0));
+        value = new Coalesce(Reflection.seq(halves));
+      } else if (scan.unscaled.contains(a.name())) {
+        DecimalType type = (DecimalType) a.dataType();
+        value = new MakeDecimal((Expression) output.get(i), type.precision(), type.scale(), false);
+      } else {
         columns.add(output.get(i));
         continue;
       }
-      List halves = new ArrayList();
-      halves.add(output.get(i));
-      halves.add(others.remove(0));
-      Coalesce either = new Coalesce(Reflection.seq(halves));
-      columns.add(new Alias(either, a.name(), a.exprId(), a.qualifier(), new Some(a.metadata()), Reflection.seq(new ArrayList())));
+      columns.add(new Alias(value, a.name(), a.exprId(), a.qualifier(), new Some(a.metadata()), Reflection.seq(new ArrayList())));
     }
     return new Project(Reflection.seq(columns), withScan(relation, scan, output));
   }

@@ -32,12 +32,14 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
   final boolean splits;
   /** Names of the columns that this scan gives in two. */
   final List dense;
+  /** Names of the decimals that this scan gives as integers. */
+  final List unscaled;
   /** Numbers of elements of the vectors that this scan shortens, by the name of the column. */
   final Map elements;
   /** Values of its aggregates, where nothing has to be read for them; else null. */
   final List answer;
 
-  LanceScan(Scan python, String key, Map spec, Map options, String path, String description, long rows, long bytes, boolean limited, boolean splits, List dense, Map elements, List answer) {
+  LanceScan(Scan python, String key, Map spec, Map options, String path, String description, long rows, long bytes, boolean limited, boolean splits, List dense, List unscaled, Map elements, List answer) {
     this.python = python;
     this.key = key;
     this.spec = spec;
@@ -49,6 +51,7 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
     this.limited = limited;
     this.splits = splits;
     this.dense = dense;
+    this.unscaled = unscaled;
     this.elements = elements;
     this.answer = answer;
   }

@@ -200,7 +200,7 @@ final class LanceSource {
     String key = JSON.writeValueAsString(new TreeMap(options)) + JSON.writeValueAsString(same);
     return new LanceScan(python, key, whole, options, path(), String.valueOf(known.get("description")),
         number(known.get("rows")), number(known.get("bytes")), Boolean.TRUE.equals(known.get("limited")), Boolean.TRUE.equals(known.get("splits")), (List) known.get("dense"),
-        (Map) known.get("elements"), (List) known.get("answer"));
+        (List) known.get("unscaled"), (Map) known.get("elements"), (List) known.get("answer"));
   }
 
   /** What Spark's own planning process would answer: lance_spark/read/planned.py. */

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's functions are F everywhere
 from pyspark.sql.types import ArrayType, FloatType, StringType, StructField, StructType
 
-from lance_spark.read.dense import SUFFIX, dense_columns, doubled, split, undoubled, vectors
+from lance_spark.read.dense import SUFFIX, dense_columns, doubled, split, vectors
 
 SIZE = 16
 FULL = [float(i) for i in range(SIZE)]
@@ -78,12 +78,11 @@ def test_only_long_vectors_of_numbers_are_dense(table_path: str) -> None:
     assert vectors(dataset, some) == {"half": 16, "bytes": 64}
 
 
-def test_doubling_columns_is_undone_exactly() -> None:
+def test_dense_columns_are_given_twice() -> None:
     twice = doubled(COLUMNS, ("v", "w"))
     assert twice.names == ["s", "v", "w", "v" + SUFFIX, "w" + SUFFIX]
     assert [f.dataType.containsNull for f in twice.fields[1:]] == [False, False, True, True]  # type: ignore[attr-defined]
-    assert undoubled(twice, ("v", "w")) == COLUMNS
-    assert undoubled(COLUMNS, ()) == COLUMNS
+    assert doubled(COLUMNS, ()) == COLUMNS
 
 
 @pytest.fixture
