@@ -49,5 +49,5 @@ def _low_words(column: Array) -> Array:
         return pa.nulls(len(column), pa.int64())
     # Little-endian, as Arrow is on every machine that Lance runs on.
     words = np.frombuffer(values, np.int64, count=2 * (column.offset + len(column)))
-    low = pa.py_buffer(memoryview(np.ascontiguousarray(words[::2])))
+    low = pa.py_buffer(np.ascontiguousarray(words[::2]).data)
     return pa.Array.from_buffers(pa.int64(), len(column), [validity, low], column.null_count, column.offset)
