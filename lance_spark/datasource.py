@@ -169,11 +169,11 @@ class LanceDataSource(DataSource):
     def _planned_schema(self) -> StructType:
         """Returns the answer to the planner rule: a scan's columns, and what of it Lance does."""
         from lance_spark.pushdown.filters import is_exact, translate
-        from lance_spark.read.dense import dense_columns, vectors
-        from lance_spark.read.leading import leading_elements
+        from lance_spark.read.border.dense import dense_columns, vectors
+        from lance_spark.read.border.leading import leading_elements
+        from lance_spark.read.border.unscaled import unscaled_columns
         from lance_spark.read.reader import describe_scan
         from lance_spark.read.spec import ScanSpec, only_of_the_rule
-        from lance_spark.read.unscaled import unscaled_columns
 
         text = self.options[SCAN_OPTION]
         spec = ScanSpec.from_json(text)

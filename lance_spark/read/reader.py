@@ -16,10 +16,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
 from lance_spark.read.aggregate import PartialAggregates
+from lance_spark.read.border.dense import doubled, split
+from lance_spark.read.border.leading import shortened, shortened_schema
+from lance_spark.read.border.unscaled import unscaled, unscaled_schema
 from lance_spark.read.columns import Projection, table_schema
-from lance_spark.read.dense import doubled, split
 from lance_spark.read.filtering import check_filter
-from lance_spark.read.leading import shortened, shortened_schema
 from lance_spark.read.plan import ScanTask
 from lance_spark.read.planned import planned_read
 from lance_spark.read.request import (
@@ -32,7 +33,6 @@ from lance_spark.read.request import (
 )
 from lance_spark.read.scan import read_batches
 from lance_spark.read.spec import ScanSpec
-from lance_spark.read.unscaled import unscaled, unscaled_schema
 from lance_spark.types import ReadConverter
 from lance_spark.types.fields import Array
 from lance_spark.types.mapping import spark_arrow_schema

@@ -72,10 +72,10 @@ class ScanSpec:
         aggregate: Aggregates to be answered instead of rows: each partition gives one row of
             partial results. Empty means rows.
         whole_fragments: Whether all rows of a fragment must arrive in one partition.
-        dense: Columns that the scan gives in two, see :mod:`lance_spark.read.dense`; set by the
+        dense: Columns that the scan gives in two (:mod:`lance_spark.read.border.dense`); set by the
             data source.
-        unscaled: Decimals that the scan gives as integers, see :mod:`lance_spark.read.unscaled`;
-            set by the data source.
+        unscaled: Decimals that it gives as integers (:mod:`lance_spark.read.border.unscaled`); set
+            by the data source.
     """
 
     pin: str | None = None

@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's functions are F everywhere
 from pyspark.sql.types import ArrayType, FloatType, StringType, StructField, StructType
 
-from lance_spark.read.dense import SUFFIX, dense_columns, doubled, split, vectors
+from lance_spark.read.border.dense import SUFFIX, dense_columns, doubled, split, vectors
 
 SIZE = 16
 FULL = [float(i) for i in range(SIZE)]

@@ -13,7 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - Spark's functions are F everywhere
 
-from lance_spark.read.leading import leading_elements, shortened, shortened_schema
+from lance_spark.read.border.leading import leading_elements, shortened, shortened_schema
 
 SIZE = 16
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from pyspark.sql.types import DecimalType, LongType, StringType, StructField, StructType
 
-from lance_spark.read.unscaled import unscaled, unscaled_columns, unscaled_schema
+from lance_spark.read.border.unscaled import unscaled, unscaled_columns, unscaled_schema
 
 LARGEST = 10**18 - 1
 
