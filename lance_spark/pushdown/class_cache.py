@@ -2,12 +2,13 @@
 
 Compiling takes a second or two of each session's start. The file is in the user's cache folder
 (`$XDG_CACHE_HOME` or `~/.cache`), as Python's own compiled modules may be; it is read only where
-nobody else can write it, and is not needed: without it the rule is compiled.
+no other user can write it, and is not needed: without it the rule is compiled.
 """
 
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import tempfile
 import zipfile
@@ -16,6 +17,9 @@ from logging import getLogger
 from pathlib import Path
 
 _LOG = getLogger(__name__)
+
+_DIGEST_BYTES = 32
+"""A file is the SHA-256 digest of an archive, and the archive."""
 
 _FILES = 8
 """Files that are kept: one for each release of this package, of Spark and of Java."""
@@ -27,7 +31,7 @@ def cache_file(*parts: str) -> Path | None:
     for part in parts:
         digest.update(len(part).to_bytes(8, "big") + part.encode())
     base = next(filter(os.path.isabs, (os.environ.get("XDG_CACHE_HOME", ""), os.path.expanduser("~/.cache"))), None)
-    return None if base is None else Path(base, "lance-spark", f"rule-{digest.hexdigest()[:32]}.zip")
+    return None if base is None else Path(base, "lance-spark", f"rule-{digest.hexdigest()[:32]}.bin")
 
 
 def load_classes(file: Path) -> dict[str, bytes] | None:
@@ -36,11 +40,15 @@ def load_classes(file: Path) -> dict[str, bytes] | None:
         if any(_is_open_to_others(path) for path in (file, file.parent)):
             _LOG.info("%s is not read, because others may write it", file)
             return None
-        with zipfile.ZipFile(file) as archive:
+        content = file.read_bytes()
+        if hashlib.sha256(content[_DIGEST_BYTES:]).digest() != content[:_DIGEST_BYTES]:
+            _LOG.info("%s is damaged, and not read", file)
+            return None
+        with zipfile.ZipFile(io.BytesIO(content[_DIGEST_BYTES:])) as archive:
             return {name: archive.read(name) for name in archive.namelist()}
     except FileNotFoundError:
         return None
-    except (OSError, zipfile.BadZipFile, ValueError, NotImplementedError) as error:
+    except OSError as error:
         _LOG.info("%s is not read: %s", file, error)
         return None
 
@@ -49,16 +57,19 @@ def save_classes(file: Path, classes: Mapping[str, bytes]) -> None:
     """Writes the classes at once or not at all, and deletes the oldest files of many."""
     try:
         file.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        packed = io.BytesIO()
+        with zipfile.ZipFile(packed, "w", zipfile.ZIP_DEFLATED) as archive:
+            for path, code in classes.items():
+                archive.writestr(path, code)
         handle, name = tempfile.mkstemp(dir=file.parent)
         try:
-            with os.fdopen(handle, "wb") as opened, zipfile.ZipFile(opened, "w", zipfile.ZIP_DEFLATED) as archive:
-                for path, code in classes.items():
-                    archive.writestr(path, code)
+            with os.fdopen(handle, "wb") as opened:
+                opened.write(hashlib.sha256(packed.getvalue()).digest() + packed.getvalue())
             Path(name).replace(file)
         except BaseException:
             Path(name).unlink(missing_ok=True)
             raise
-        kept = sorted(file.parent.glob("rule-*.zip"), key=lambda path: path.stat().st_mtime)
+        kept = sorted(file.parent.glob("rule-*.bin"), key=lambda path: path.stat().st_mtime)
         for old in kept[:-_FILES]:
             old.unlink(missing_ok=True)
     except OSError as error:

@@ -40,6 +40,14 @@ def test_a_damaged_file_is_not_read(file: Path, damage: bytes):
     assert load_classes(file) == CLASSES
 
 
+def test_a_flipped_byte_is_found_out(file: Path):
+    save_classes(file, CLASSES)
+    good = file.read_bytes()
+    for place in range(len(good)):
+        file.write_bytes(good[:place] + bytes([good[place] ^ 0x55]) + good[place + 1 :])
+        assert load_classes(file) is None
+
+
 def test_what_others_may_write_is_not_read(file: Path):
     save_classes(file, CLASSES)
     file.chmod(0o620)
