@@ -391,6 +391,26 @@ class BackfillIncompleteError(LanceSparkError, RuntimeError):
         self.result = result
 
 
+class SourceError(LanceSparkError, ValueError):
+    """Values cannot be loaded from a source: it is not there, cannot be read, or is none.
+
+    Attributes:
+        source: The source.
+    """
+
+    def __init__(self, message: str, *, source: str) -> None:
+        super().__init__(message)
+        self.source = source
+
+
+class SourceKeysError(SourceError):
+    """Keys of a source do not serve: doubled, NULL, of another type, or without a match."""
+
+
+class SourceChangedError(SourceError):
+    """A source is another one than when the load began. Nothing of the other one is committed."""
+
+
 class UnsupportedOperationError(LanceSparkError, NotImplementedError):
     """What was asked for has no meaning here; the message says what serves instead.
 

@@ -29,6 +29,7 @@ LAYERS = [
     {"tabular"},
     {"jobs", "catalog"},
     {"backfill"},
+    {"load"},
     {"table"},
     {"connection"},
     {"datasource", "cli"},

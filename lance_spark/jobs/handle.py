@@ -30,12 +30,15 @@ class Job:
     Every method may be called from any thread.
     """
 
-    def __init__(self, job: Runnable, job_id: str, table_name: str, columns: tuple[str, ...]) -> None:
+    def __init__(
+        self, job: Runnable, job_id: str, table_name: str, columns: tuple[str, ...], job_type: str = "backfill"
+    ) -> None:
         self._job = job
         self._future: Future[BackfillJobResult] = Future()
         self._job_id = job_id
         self._table_name = table_name
         self._columns = columns
+        self._job_type = job_type
         self._thread = threading.Thread(target=self._run, name=f"lance-spark-{job_id}", daemon=False)
 
     @property
@@ -115,7 +118,7 @@ class Job:
                 return self._future.result()  # it has ended at the last moment, or the error is its own
         raise JobTimeoutError(
             f"job {self._job_id} did not end within {seconds:g} s "
-            f"- backfill of {', '.join(self._columns)} in {self._table_name} "
+            f"- {self._job_type} of {', '.join(self._columns)} in {self._table_name} "
             "- it goes on; job.result() waits again, and job.cancel() ends it (this error has the job as .job)",
             job=self,
         )

@@ -120,7 +120,7 @@ class JobRecord:
 
     Attributes:
         job_id: Its id.
-        job_type: `backfill`.
+        job_type: `backfill` or `load_columns`.
         status: How it stands; DEAD where the driver that ran it is gone.
         columns: Columns that it filled.
         udf_name: Name of the UDF.

@@ -37,6 +37,8 @@ class FragmentState:
         answered: First rows of the ranges that have answered.
         selected: Rows that ranges have selected; where the fragment has several.
         failed: Those of them that failed.
+        todo: Rows whose values a join is to bring.
+        again: Those of them that an earlier round has given a value.
     """
 
     status: FragmentStatus = FragmentStatus.PENDING
@@ -46,11 +48,19 @@ class FragmentState:
     answered: set[int] = field(default_factory=set)
     selected: RowSet = field(default_factory=RowSet.empty)
     failed: RowSet = field(default_factory=RowSet.empty)
+    todo: RowSet = field(default_factory=RowSet.empty)
+    again: RowSet = field(default_factory=RowSet.empty)
+
+    def assembly(self, work: FragmentWork) -> FragmentWork:
+        """Returns the work on the whole fragment, after that on one of its ranges."""
+        end = work.ranges[-1][1]
+        return replace(work, start=0, stop=end, search=True, selected=self.selected, failed=self.failed)
 
     def end(self, status: FragmentStatus, reason: str = "") -> None:
         """Ends the work on it."""
         self.status, self.reason = status, reason
-        self.counts, self.selected, self.failed = RowCounts(), RowSet.empty(), RowSet.empty()
+        self.counts = RowCounts()
+        self.selected = self.failed = self.todo = self.again = RowSet.empty()
 
 
 class FragmentStates:
@@ -111,14 +121,46 @@ class FragmentStates:
             state.answered.add(outcome.start)
             state.selected |= outcome.selected
             state.failed |= outcome.failed
-            if len(state.answered) < len(work.ranges):
+            state.todo |= outcome.todo
+            state.again |= outcome.again
+            if len(state.answered) < len(work.ranges) or state.todo:
                 return None
             if state.selected:
-                end = work.ranges[-1][1]
-                return replace(work, start=0, stop=end, search=True, selected=state.selected, failed=state.failed)
+                return state.assembly(work)
         state.end(FragmentStatus.NOTHING_TO_DO)
         if outcome.inherited:
             self.inherited.append(outcome)
+        return None
+
+    def to_join(self) -> dict[int, RowSet]:
+        """Returns the rows whose values a join is to bring, by fragment."""
+        pending = ((n, state) for n, state in self._states.items() if state.status is FragmentStatus.PENDING)
+        return {number: state.todo for number, state in pending if state.todo}
+
+    def joined(self, work: FragmentWork, matched: RowSet) -> FragmentWork | None:
+        """Adds the rows of a fragment that a join has left a value for; returns what is to follow.
+
+        A row without one keeps what it has, unless that is of another key: then it is NULL.
+        """
+        state = self._states[work.fragment_id]
+        again = state.again & matched
+        nulled = state.again - matched
+        fresh = matched - again
+        self.calls += len(matched)
+        counts = RowCounts(
+            valued=len(fresh),
+            recomputed=len(again),
+            skipped=len(state.todo - state.again - matched),
+            nulled=len(nulled),
+        )
+        self.counts += counts
+        state.counts += counts
+        state.selected |= matched | nulled
+        state.failed |= nulled
+        state.todo = state.again = RowSet.empty()
+        if state.selected:
+            return state.assembly(work)
+        state.end(FragmentStatus.NOTHING_TO_DO)
         return None
 
     def committed(self, number: int, file: str) -> None:

@@ -90,7 +90,7 @@ class GroupCommits:
     def _commit_and_note(self, group: Sequence[RangeOutcome]) -> None:
         definition, when = self._prepared.definition, "while the job ran"
         self._job.groups += 1
-        definition.refuse_other(self._spec.snapshot, when)
+        definition.refuse_changed(self._spec.snapshot, when)
         try:
             outcome = self._commit(group)
         except CommitConflictError as error:
@@ -98,7 +98,7 @@ class GroupCommits:
             self._job.states.conflicts(dict.fromkeys((one.fragment_id for one in group), str(error)))
             return
         self._note(group, outcome)
-        definition.refuse_other(self._spec.snapshot, when)
+        definition.refuse_changed(self._spec.snapshot, when)
 
     def record_inherited(self, outcomes: Sequence[RangeOutcome]) -> None:
         """Records of compacted fragments what the records of the old ones say."""
@@ -127,6 +127,7 @@ class GroupCommits:
 
     def _commit(self, group: Sequence[RangeOutcome]) -> Outcome:
         spec, job, columns = self._spec, self._job, ", ".join(self._prepared.columns)
+        definition = self._prepared.definition
         if job.groups == 1:
             spec.staging.begin_commit()
         return commit_columns(
@@ -145,8 +146,8 @@ class GroupCommits:
                     )
                     for outcome in sorted(group, key=lambda outcome: outcome.fragment_id)
                 ),
-                commit_message=f"backfill of {columns} by UDF {spec.key.udf_name} (job {spec.job_id})",
-                advice="nothing more is committed, and what was computed is kept; run the backfill again",
+                commit_message=f"{definition.noun} of {columns} {definition.origin} (job {spec.job_id})",
+                advice=f"nothing more is committed, and what was computed is kept; run the {definition.noun} again",
             ),
             job_id=f"{spec.staging.job_id}-{job.groups}",
             stage=job.untouched,

@@ -1,4 +1,7 @@
-"""The driver of one backfill; others hold a :class:`~lance_spark.jobs.handle.Job` of it."""
+"""The driver of one job, a backfill or a load.
+
+Others hold a :class:`~lance_spark.jobs.handle.Job` of it.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 
@@ -18,11 +21,13 @@ from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits
 from lance_spark.backfill.driver.rounds import FollowUps
 from lance_spark.backfill.driver.scheduler import Lost, Scheduler
 from lance_spark.backfill.driver.snapshot_tag import protect, release, remove_expired
+from lance_spark.backfill.driver.spark_failure import SparkFailure
 from lance_spark.backfill.driver.underway import UnderwayRows
-from lance_spark.backfill.planning.fragment_plan import plan_tasks
+from lance_spark.backfill.planning.fragment_plan import pack_whole, plan_tasks
 from lance_spark.backfill.planning.planner import Prepared
 from lance_spark.backfill.planning.staleness import count_stale
-from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome
+from lance_spark.backfill.task.error_log import record_ranges
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.errors import (
     BackfillIncompleteError,
@@ -38,6 +43,7 @@ from lance_spark.errors import (
 from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process, this_user
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResult
 from lance_spark.jobs.progress import Progress
+from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.placeholder_files import UntouchedFiles
 from udf_runtime import UdfRuntimeError
 
@@ -76,6 +82,10 @@ class BackfillJob:
         self._launched = datetime.now(UTC)
         self._began = self._last_beat = time.monotonic()
 
+    @property
+    def _noun(self) -> str:
+        return self._prepared.definition.noun
+
     def cancel(self) -> None:
         """Stops the tasks, and returns at once. Works from any thread."""
         self._cancelled.set()
@@ -101,7 +111,7 @@ class BackfillJob:
             raise
         except Exception as error:
             raise BackfillIncompleteError(
-                f"the backfill ended by an error that is not expected: {type(error).__name__}: {error} - "
+                f"the {self._noun} ended by an error that is not expected: {type(error).__name__}: {error} - "
                 f"{self._where()} - what was computed is kept; run it again, and report the error if it comes again",
                 result=self._result("FAILED"),
             ) from error
@@ -117,7 +127,7 @@ class BackfillJob:
                 self._save(result)
             return result
         when = f"since version {spec.snapshot.version}, which the job is to read"
-        self._prepared.definition.refuse_other(spec.snapshot, when)
+        self._prepared.definition.refuse_changed(spec.snapshot, when)
         self._prepared = replace(self._prepared, plans=work)
         self._fragments = tuple(plan.fragment_id for plan in work)
         status: Status = "FAILED"
@@ -193,14 +203,15 @@ class BackfillJob:
         tasks = plan_tasks(prepared.plans, prepared.task_rows(self._spark))
         work = {one.fragment_id: one for task in tasks for one in task.work}
         columns = ", ".join(prepared.columns)
-        description = f"lance-spark: backfill of {columns} in {self._table_name}, fragments {min(work)} to {max(work)}"
+        what = f"{self._noun} of {columns} in {self._table_name}"
+        description = f"lance-spark: {what}, fragments {min(work)} to {max(work)}"
         limit = prepared.concurrency(self._spark)
         scheduler = self._scheduler = Scheduler(self._spark, spec, limit=limit, description=description)
         if self._cancelled.is_set():
             scheduler.stop()
         group_commits = GroupCommits(prepared, self._commits)
         computed: list[RangeOutcome] = []
-        running = scheduler.run(tasks, min(request.refresh_status_secs, HEARTBEAT_S))
+        running = self._answers(prepared, tasks, work, scheduler)
         try:
             for answers in running:
                 for answer in answers:
@@ -222,6 +233,37 @@ class BackfillJob:
             running.close()
         self._underway.clear()
         self._show()
+
+    def _answers(
+        self, prepared: Prepared, tasks: Sequence[Task], work: Mapping[int, FragmentWork], scheduler: Scheduler
+    ) -> Generator[list[RangeOutcome | Lost], None, None]:
+        """Runs the tasks of one round, and yields what they answer.
+
+        Where a join brings the values, these tasks select rows; the join of all of them is one
+        Spark job, and what puts its values into column files are tasks again.
+        """
+        refresh_s = min(prepared.request.refresh_status_secs, HEARTBEAT_S)
+        yield from scheduler.run(tasks, refresh_s)
+        join, spec, todo = prepared.definition.join, prepared.spec, self._states.to_join()
+        if join is None or not todo or self._cancelled.is_set():
+            return
+        found = yield from scheduler.run_alone(lambda: join.answers(self._spark, spec, todo), refresh_s)
+        if isinstance(found, SparkFailure):
+            self._join_failed(spec, found, [work[number] for number in todo])
+            return
+        matched: dict[int, RowSet] = {}
+        for row in found:
+            rows = RowSet.loads(bytes(row["rows"]))
+            matched[row["fragment_id"]] = matched.get(row["fragment_id"], RowSet.empty()) | rows
+        following = [self._states.joined(work[number], matched.get(number, RowSet.empty())) for number in todo]
+        yield from scheduler.run(pack_whole([one for one in following if one is not None]), refresh_s)
+
+    def _join_failed(self, spec: BackfillSpec, failure: SparkFailure, work: Sequence[FragmentWork]) -> None:
+        if self._cancelled.is_set():
+            return
+        record_ranges(spec, work, error_type=failure.error_type, message=failure.message, trace=failure.trace)
+        for one in work:
+            self._states.fails(one.fragment_id, f"{failure.error_type}: {failure.message}")
 
     def _take(
         self, answer: RangeOutcome | Lost, spec: BackfillSpec, work: Mapping[int, FragmentWork], scheduler: Scheduler
@@ -291,7 +333,7 @@ class BackfillJob:
         if len(failed) > _SHOWN_FAILURES:
             parts.append(f"and {counted(len(failed) - _SHOWN_FAILURES, 'more fragment')}")
         return (
-            f"the backfill is incomplete: {'; '.join(parts)} - {self._where()} - "
+            f"the {self._noun} is incomplete: {'; '.join(parts)} - {self._where()} - "
             f"get_errors({self._prepared.spec.job_id!r}) has every error; what was computed is kept, so run it again "
             "when the cause is gone"
         )
@@ -307,12 +349,23 @@ class BackfillJob:
             _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
         result = self._result(status)
         _LOG.info(
-            "backfill of %s in %s ended %s: %d rows selected, %d computed, %d from checkpoints, %d skipped, %d of %d "
-            "fragments, versions %s, %.1f s (job %s)%s",
-            ", ".join(self._prepared.columns), spec.snapshot.uri, status, result.rows_selected, result.rows_computed,
-            result.rows_from_checkpoint, result.rows_skipped, result.fragments_done, result.fragments_total,
-            list(result.versions), result.seconds["total"], spec.job_id, "" if message is None else f": {message}",
-        )  # fmt: skip
+            "%s of %s in %s ended %s: %d rows selected, %d computed, %d from checkpoints, %d skipped, %d of %d fragments, "
+            "versions %s, %.1f s (job %s)%s",
+            self._noun,
+            ", ".join(self._prepared.columns),
+            spec.snapshot.uri,
+            status,
+            result.rows_selected,
+            result.rows_computed,
+            result.rows_from_checkpoint,
+            result.rows_skipped,
+            result.fragments_done,
+            result.fragments_total,
+            list(result.versions),
+            result.seconds["total"],
+            spec.job_id,
+            "" if message is None else f": {message}",
+        )
         self._save(result, message)
         self._try(lambda: self._history.clear(spec.staging.job_id))
 
@@ -323,6 +376,7 @@ class BackfillJob:
         spec = self._prepared.spec
         record = JobRecord.of(
             result,
+            job_type=self._prepared.definition.job_type,
             key=spec.key.digest,
             staging_id=spec.staging.job_id,
             updated_at=result.completed_at or datetime.now(UTC),

@@ -39,7 +39,7 @@ from lance_spark.session.sessions import cancel, known_slots, tagged
 from lance_spark.staging.area import new_id
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 _LOG = logging.getLogger(__name__)
 
@@ -144,6 +144,38 @@ class Scheduler:
             finally:
                 while wait(running, timeout=0 if not running else _STOP_S).not_done:
                     cancel(self._spark, self._tag)
+
+    def run_alone(
+        self, frame: Callable[[], DataFrame], refresh_s: float
+    ) -> Generator[list[RangeOutcome | Lost], None, list[Row] | SparkFailure]:
+        """Runs one Spark job that is none of tasks, and returns its rows, or why there are none.
+
+        Yields nothing, at least every `refresh_s` seconds. A job whose tasks died is submitted
+        again.
+        """
+        with ThreadPoolExecutor(1, thread_name_prefix="lance-spark-job") as pool:
+            for attempt in range(1, MAX_ATTEMPTS + 1):
+                future = pool.submit(self._collect, frame)
+                try:
+                    while wait([future], timeout=_STOP_S if self._stopped.is_set() else refresh_s).not_done:
+                        if self._stopped.is_set():
+                            cancel(self._spark, self._tag)
+                        yield []
+                finally:
+                    while wait([future], timeout=0 if future.done() else _STOP_S).not_done:
+                        cancel(self._spark, self._tag)
+                error = future.exception()
+                if error is None:
+                    return future.result()
+                failure = failure_of(error)
+                if self._stopped.is_set() or not failure.retryable or attempt == MAX_ATTEMPTS:
+                    return failure
+                _LOG.warning("a Spark job of %s failed, and is submitted again: %s", self._description, failure.message)
+        raise AssertionError
+
+    def _collect(self, frame: Callable[[], DataFrame]) -> list[Row]:
+        with tagged(self._spark, self._tag, self._description):
+            return frame().collect()
 
     def _next_batch(self) -> list[Task]:
         """Returns the tasks that make the next Spark job; none where it has to wait.

@@ -1,11 +1,18 @@
-"""What computes a column: the stored UDF, or one that was passed. Runs on the driver."""
+"""What gives columns their values: a stored UDF, one that was passed, or a join.
+
+Runs on the driver.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.backfill.request import BackfillRequest
+from lance_spark.backfill.task.messages import BackfillSpec
 from lance_spark.catalog.binding import Binding, binding_of, inputs_now, load_udf, value_type
 from lance_spark.catalog.checking import check_udf
 from lance_spark.catalog.foreign import to_udf
@@ -19,6 +26,7 @@ from lance_spark.errors import (
     UnsupportedOperationError,
 )
 from lance_spark.objects import objects_beside
+from lance_spark.rows.row_set import RowSet
 from udf_runtime import UDF
 from udf_runtime.checkpoint import CheckpointKey
 
@@ -26,20 +34,46 @@ if TYPE_CHECKING:
     import lance
 
 
+class Join(Protocol):
+    """A join of a table's rows with values from elsewhere, by their keys."""
+
+    def answers(self, spark: SparkSession, spec: BackfillSpec, todo: Mapping[int, RowSet]) -> DataFrame:
+        """Returns the join of some rows, by fragment, as a DataFrame that is not computed yet.
+
+        Its tasks leave the values that they find in checkpoints. Its rows say of which table rows:
+        columns `fragment_id` (bigint) and `rows` (binary, of :meth:`RowSet.dumps`).
+        """
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Definition:
     """What computes the target columns; key, inputs and outputs are those of the job's spec.
 
     Attributes:
+        job_type: What a job of it is called in the history.
+        noun: What it is called in messages.
         stored: What is stored with the columns; None where a UDF was passed instead.
         loaded: The UDF; None in a plan of a stored one, which is not loaded for that.
     """
+
+    job_type: ClassVar[str] = "backfill"
+    noun: ClassVar[str] = "backfill"
 
     stored: Binding | None
     loaded: UDF | None
     key: CheckpointKey
     inputs: tuple[FieldIdentity, ...]
     outputs: tuple[tuple[str, str], ...]
+
+    @property
+    def join(self) -> Join | None:
+        """What brings the values, where no UDF is called."""
+        return None
+
+    @property
+    def origin(self) -> str:
+        """What the values come from, for commit messages."""
+        return f"by UDF {self.key.udf_name}"
 
     @property
     def udf(self) -> UDF:
@@ -52,7 +86,7 @@ class Definition:
             raise StoredUdfError("a plan has no UDF to call - in prepare - prepare a job")
         return self.loaded
 
-    def refuse_other(self, snapshot: DatasetRef, when: str) -> None:
+    def refuse_changed(self, snapshot: DatasetRef, when: str) -> None:
         """Ends a job whose column has got another UDF: its values would be out of date.
 
         Raises:

@@ -36,6 +36,9 @@ COUNTED_ROWS = 20_000_000
 find out."""
 
 _TASK_FRAGMENTS = 1000
+_WHOLE_ROWS = 100_000
+"""Rows of small fragments that one task puts together."""
+
 _ALIGNMENT = 1024
 
 
@@ -169,6 +172,18 @@ def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
             packed_rows, packed_bytes = packed_rows + rows, packed_bytes + size
     ship()
     return tasks
+
+
+def pack_whole(work: Sequence[FragmentWork]) -> list[Task]:
+    """Packs whole fragments whose values are in checkpoints into tasks."""
+    tasks: list[Task] = []
+    packed: list[FragmentWork] = []
+    for one in work:
+        if packed and sum(other.stop for other in packed) + one.stop > _WHOLE_ROWS:
+            tasks.append(Task(number=len(tasks), work=tuple(packed)))
+            packed = []
+        packed.append(one)
+    return [*tasks, Task(number=len(tasks), work=tuple(packed))] if packed else tasks
 
 
 def _ranges(plan: FragmentPlan, task_rows: int) -> tuple[tuple[int, int], ...]:

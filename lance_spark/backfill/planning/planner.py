@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 import os
 import uuid
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -104,7 +104,13 @@ class Prepared:
         return fitting if concurrency is None else min(concurrency, fitting)
 
 
-def prepare(ref: DatasetRef, request: BackfillRequest, *, checkpoints: str | None) -> Prepared:
+Define: TypeAlias = Callable[[DatasetRef, "lance.LanceDataset", BackfillRequest], Definition]
+"""Finds what gives the columns of a request their values, in a version of the table."""
+
+
+def prepare(
+    ref: DatasetRef, request: BackfillRequest, *, checkpoints: str | None, define: Define = definition_of
+) -> Prepared:
     """Checks a request against the table, and puts a job together.
 
     `checkpoints` is where they are kept; None is beside the table.
@@ -122,7 +128,7 @@ def prepare(ref: DatasetRef, request: BackfillRequest, *, checkpoints: str | Non
         raise UnsupportedOperationError(
             f"files of format 0.1 cannot be filled column by column - {ref.uri} - write the table anew with format 2.1"
         )
-    definition = definition_of(ref, dataset, request)
+    definition = define(ref, dataset, request)
     if request.where is not None:
         check_filter(dataset, request.where, ref.uri, "descriptor")
     if not request.plan_only:
@@ -192,6 +198,7 @@ def _first_spec(
         blob_strategy=request.blob_read_strategy,
         blob_buffer_bytes=request.blob_read_buffer_size,
         report_s=min(request.refresh_status_secs / 2, 1.0),
+        joins=definition.join is not None,
     )
 
 

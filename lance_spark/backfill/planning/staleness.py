@@ -35,7 +35,7 @@ def count_stale(prepared: Prepared, *, but_selected: bool) -> int:
         TableUnreadableError: A file is missing or damaged.
     """
     spec = prepared.spec
-    if but_selected and spec.where is None and spec.recomputes:
+    if spec.joins or (but_selected and spec.where is None and spec.recomputes):
         return 0
     suspects = [plan for plan in prepared.plans if _is_suspect(prepared, plan)]
     if not suspects:

@@ -72,6 +72,10 @@ def own_rows(spec: BackfillSpec, follow_up: FollowUp, fragment: FragmentMetadata
             if is_lost and origin.fragment.id in follow_up.committed:
                 # The records of what was committed are gone: all of its rows count.
                 own = FragmentRows(computed=RowSet.of(origin.moved.old))
+            if spec.joins and version == follow_up.snapshot_version and origin.fragment.id in follow_up.finished:
+                # The join had no value for them; it may have one for the keys that they have now.
+                absent = RowSet.span(0, origin.fragment.physical_rows) - own.computed - own.failed
+                known.unfinished |= finder.changed(version, fragment, origin, origin.moved.new_rows(absent))
             own = own.through(origin.moved)
             # Of a row that several versions know, the newest one speaks.
             rows = (own.computed | own.failed) - known.attempted

@@ -21,13 +21,18 @@ compressed buffers, the stream, and the payload."""
 class CheckpointBuffer:
     """Holds computed values of one range until they are worth a checkpoint. Belongs to one task."""
 
-    def __init__(self, spec: BackfillSpec, store: CheckpointStore, source: str) -> None:
+    def __init__(
+        self, spec: BackfillSpec, store: CheckpointStore, source: str, *, rows: tuple[int, int | None] = (1, None)
+    ) -> None:
+        """Takes the least rows that the interval persists, and the most of a checkpoint, if any."""
         self.seconds = 0.0  # spent on writing
         self._spec = spec
         self._store = store
         self._source = source
         self._held: list[Chunk] = []
         self._held_bytes = 0
+        self._held_rows = 0
+        self._least, self._most = rows
         self._last_flush = time.perf_counter()
 
     def begin(self) -> None:
@@ -40,16 +45,32 @@ class CheckpointBuffer:
             kept = np.ones(len(offsets), dtype=np.bool_)
             kept[failed] = False
             offsets, values = offsets[kept], values.filter(pa.array(kept))
-        if len(offsets):
-            self._held.append((offsets, values))
-            self._held_bytes += values.nbytes
-        if time.perf_counter() - self._last_flush >= self._spec.flush_s or self._held_bytes >= FLUSH_BYTES:
-            self.flush()
+        while True:
+            room = len(offsets) if self._most is None else self._most - self._held_rows
+            if len(offsets):
+                part = values.slice(0, room)
+                self._held.append((offsets[:room], part))
+                self._held_bytes += part.nbytes
+                self._held_rows += len(part)
+            if self._is_full or (self._is_time and self._held_rows >= self._least):
+                self.flush()
+            if len(offsets) <= room:
+                return
+            offsets, values = offsets[room:], values.slice(room)
+
+    @property
+    def _is_full(self) -> bool:
+        has_most = self._most is not None and self._held_rows >= self._most
+        return has_most or self._held_bytes >= FLUSH_BYTES
+
+    @property
+    def _is_time(self) -> bool:
+        return time.perf_counter() - self._last_flush >= self._spec.flush_s
 
     def flush(self) -> None:
         """Persists the values that are held."""
         began = time.perf_counter()
-        held, self._held, self._held_bytes = self._held, [], 0
+        held, self._held, self._held_bytes, self._held_rows = self._held, [], 0, 0
         if held:
             offsets = pa.array(np.concatenate([part[0] for part in held]))
             values = pa.concat_arrays([part[1] for part in held])

@@ -73,6 +73,8 @@ class BackfillSpec:
         sizes: Least, most and first rows of a batch.
         flush_s: Seconds after which computed values are persisted.
         report_s: Seconds after which a task tells again what it has done.
+        joins: Whether the values come from a join, and not from calls: tasks select rows and leave
+            them to it, and put together what it has left in checkpoints.
         round: Which round of the job it is; two may read the same version.
     """
 
@@ -99,6 +101,7 @@ class BackfillSpec:
     blob_strategy: BlobReadStrategy
     blob_buffer_bytes: int
     report_s: float
+    joins: bool
     round: int = 0
 
     @property
@@ -232,6 +235,7 @@ class RowCounts:
             computed.
         valued: Those of them that got a value.
         reused: Those of them whose value an earlier run had left.
+        skipped: Rows that a policy skipped, or that a join has no value for and that keep theirs.
         crashed: Rows that killed their process.
         carried: Rows of follow-up rounds whose value an earlier round had computed.
         recomputed: Rows of follow-up rounds that were computed once more.
@@ -267,6 +271,8 @@ class RangeOutcome:
         rows: What is known of the fragment's rows from now on.
         selected: Of one of several ranges: the rows that a file of the fragment has to have.
         failed: Those of them that are NULL in the file, as in :class:`FragmentWork`.
+        todo: Rows whose values a join is to bring.
+        again: Those of them that an earlier round has given a value.
         complete: Whether the whole fragment is done; without a file there was nothing to write.
         inherited: Whether `rows` says more than the records of the fragment do, because rows were
             followed from older versions.
@@ -287,6 +293,8 @@ class RangeOutcome:
     rows: FragmentRows = field(default_factory=FragmentRows)
     selected: RowSet = field(default_factory=RowSet.empty)
     failed: RowSet = field(default_factory=RowSet.empty)
+    todo: RowSet = field(default_factory=RowSet.empty)
+    again: RowSet = field(default_factory=RowSet.empty)
     complete: bool = False
     inherited: bool = False
     error: str | None = None
@@ -311,7 +319,7 @@ def load_outcomes(payload: bytes) -> list[RangeOutcome]:
     return [
         RangeOutcome(
             **values
-            | {name: RowSet.from_text(values[name]) for name in ("selected", "failed")}
+            | {name: RowSet.from_text(values[name]) for name in ("selected", "failed", "todo", "again")}
             | {"counts": RowCounts(**values["counts"]), "rows": FragmentRows.from_json(values["rows"])}
         )
         for values in json.loads(payload)

@@ -6,7 +6,8 @@ grow with the fragment.
 
 A fragment that is one range is streamed into its column file while it is computed. The ranges of a
 larger one leave checkpoints, and when all of them have answered, the driver submits the whole
-fragment once more: that task takes the values from the checkpoints.
+fragment once more: that task takes the values from the checkpoints. Where values come from a join,
+every fragment goes that way: its ranges only select rows, and the join leaves the checkpoints.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from lance_spark.backfill.task.computation import Computation
 from lance_spark.backfill.task.error_log import fail_ranges, type_of
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, RowCounts, Task
 from lance_spark.commit.changes import StagedColumns
-from lance_spark.errors import TableUnreadableError, TableUnwritableError
+from lance_spark.errors import TableUnreadableError, TableUnwritableError, counted
 from lance_spark.rows.merge import MissingFileError, NullPiece, columns_of, merge, rows_with_null, streams_of
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
@@ -115,6 +116,8 @@ class _RangeRun:
             self._counts = RowCounts()
             try:
                 own = self._own_rows()
+                if self._spec.joins and not self._work.assembles:
+                    return self._left_to_join(own)
                 return self._whole(own) if self._work.is_whole else self._part(own)
             except MissingFileError as error:
                 # Of another job, which ended meanwhile. What was computed so far is found in
@@ -179,6 +182,8 @@ class _RangeRun:
                 self._search_again(self._finder.missing_files)
                 served = self._find(rows, left)
             todo = left - served.rows
+            if todo and self._spec.joins and self._work.assembles:
+                raise self._values_lost(len(todo))
             nulls_changed = follow_up is not None and follow_up.on_stale == "null"
             nulled = todo & own.changed if nulls_changed else RowSet.empty()
         found = served.rows - computation.valued
@@ -244,6 +249,19 @@ class _RangeRun:
             return self._without_effect()
         return replace(self._outcome(), selected=part.rows, failed=part.failed | self._computation.failed)
 
+    def _left_to_join(self, own: OwnRows) -> RangeOutcome:
+        """Selects rows, and leaves to a join those whose values are not in checkpoints yet."""
+        part = self._select(own, self._work.start, self._work.stop)
+        if not part.rows:
+            return self._without_effect()
+        return replace(
+            self._outcome(),
+            selected=part.rows - part.todo,
+            failed=part.failed,
+            todo=part.todo,
+            again=part.todo & part.own,
+        )
+
     def _fill(self, file: ColumnFile, part: _Selected) -> RowSet:
         """Writes the values of a range into a column file; returns the rows that are NULL."""
         spec, before = self._spec, file.rows
@@ -261,9 +279,12 @@ class _RangeRun:
                 file.append(offsets, batch)
         lost = len(part.rows) - (file.rows - before)
         if lost:
-            text = f"{lost} checkpointed values of fragment {self._work.fragment_id} are gone"
-            raise TableUnreadableError(spec.snapshot.uri, text, hint=_HINT)
+            raise self._values_lost(lost)
         return nulls
+
+    def _values_lost(self, count: int) -> TableUnreadableError:
+        text = f"{counted(count, 'checkpointed value')} of fragment {self._work.fragment_id} are gone"
+        return TableUnreadableError(self._spec.snapshot.uri, text, hint=_HINT)
 
     def _without_effect(self) -> RangeOutcome:
         """Returns the outcome of work in which there was nothing to do."""

@@ -1,0 +1,100 @@
+"""What gives the columns of a load their values, for the engine: a join, and no calls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pyarrow as pa
+
+from lance_spark.backfill.planning.definition import Definition
+from lance_spark.backfill.request import BackfillRequest
+from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import CommitImpossibleError
+from lance_spark.load.join import LoadJoin, types_of
+from lance_spark.load.request import LoadRequest
+from lance_spark.load.sources import Source
+from udf_runtime import UDF, Kind
+from udf_runtime.checkpoint import CheckpointKey
+from udf_runtime.definition.spec import Settings
+
+if TYPE_CHECKING:
+    import lance
+
+_NAME = "load_columns"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadDefinition(Definition):
+    """A source, by whose keys columns get their values."""
+
+    job_type: ClassVar[str] = _NAME
+    noun: ClassVar[str] = "load"
+
+    by_key: LoadJoin
+
+    @property
+    def join(self) -> LoadJoin:
+        """What brings the values."""
+        return self.by_key
+
+    @property
+    def origin(self) -> str:
+        """What the values come from, for commit messages."""
+        return f"from {self.by_key.source.name}"
+
+    def refuse_changed(self, snapshot: DatasetRef, when: str) -> None:  # noqa: ARG002 - those of the base
+        """Ends a job whose source is another one by now.
+
+        Raises:
+            SourceChangedError: It is.
+        """
+        self.by_key.source.refuse_changed()
+
+
+def define_load(
+    source: Source, request: LoadRequest, dataset: lance.LanceDataset, job: BackfillRequest
+) -> LoadDefinition:
+    """Returns the definition for one version of the table, which has all columns.
+
+    Values in checkpoints are of this source, these keys and columns, and of what a row without a
+    match gets.
+    """
+    known = {column.name: column for column in field_identities(dataset.lance_schema)}
+    kind = types_of([dataset.schema.field(name) for name in request.columns])
+    inputs = tuple(known[name] for name in request.keys)
+    version = f"{source.identity}-{request.on_missing}"
+    udf = UDF.define(
+        _never_called,
+        kind=Kind.RECORD_BATCH,
+        data_type=kind,
+        name=_NAME,
+        version=version,
+        settings=Settings(num_cpus=request.cpus, memory=request.memory, task_size=job.task_size),
+    )
+    key = CheckpointKey(
+        udf_name=_NAME,
+        udf_version=version,
+        inputs=tuple(column.id for column in inputs),
+        output_type=str(kind),
+    )
+    return LoadDefinition(
+        stored=None,
+        loaded=udf,
+        key=key,
+        inputs=inputs,
+        outputs=tuple((name, name) for name in request.columns),
+        by_key=LoadJoin(
+            source=source,
+            keys=request.keys,
+            columns=request.columns,
+            on_missing=request.on_missing,
+            checkpoint_rows=request.checkpoint_rows,
+        ),
+    )
+
+
+def _never_called(batch: pa.RecordBatch) -> Any:  # noqa: ANN401, ARG001 - never returns
+    """Stands where a UDF would be: the engine calls nothing where a join brings the values."""
+    raise CommitImpossibleError("values of a load are not computed", uri="")

@@ -1,0 +1,337 @@
+"""Files that values are loaded from: which there are, and reading them on executors.
+
+Parquet and Arrow IPC, in any store that PyArrow reaches. Files are listed once, on the driver, with
+their sizes and times; a task that finds another file under a name refuses it.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from lance_spark.dataset import is_local, normalize_uri
+from lance_spark.errors import OptionError, SourceChangedError, SourceError
+from lance_spark.load.request import SourceFormat
+from lance_spark.types import ReadConverter
+
+FileSystem: TypeAlias = Any
+"""A `pyarrow.fs.FileSystem`."""
+
+_SUFFIXES: Mapping[str, SourceFormat] = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".parq": "parquet",
+    ".arrow": "ipc",
+    ".ipc": "ipc",
+    ".feather": "ipc",
+}
+_WILDCARD = re.compile(r"[*?\[]")
+
+_PIECE_BYTES = 128 << 20
+"""Bytes of a file that one task reads, about; larger ones are cut between row groups or batches."""
+
+_BATCH_BYTES = 8 << 20
+_MOST_BATCH_ROWS = 65_536
+
+_S3_OPTIONS = {
+    "access_key": ("aws_access_key_id", "access_key_id"),
+    "secret_key": ("aws_secret_access_key", "secret_access_key"),
+    "session_token": ("aws_session_token", "session_token", "aws_token"),
+    "region": ("aws_region", "region", "aws_default_region"),
+    "endpoint_override": ("aws_endpoint", "endpoint", "aws_endpoint_url", "endpoint_url"),
+}
+"""Options of PyArrow's S3, and the names that Lance knows them by."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file as it was listed: its path in the file system, bytes, and time of its last change."""
+
+    path: str
+    size_bytes: int
+    changed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one task reads of a file: row groups or batches, all from `first` on without `stop`."""
+
+    file: SourceFile
+    first: int = 0
+    stop: int | None = None
+
+
+def file_system_of(uri: str, options: Mapping[str, str]) -> tuple[FileSystem, str]:
+    """Returns the file system of a location, and the path within it.
+
+    Raises:
+        OptionError: PyArrow knows no such file system.
+    """
+    from pyarrow import fs
+
+    uri = normalize_uri(uri)
+    if is_local(uri):
+        return fs.LocalFileSystem(), uri
+    scheme, _, path = uri.partition("://")
+    if scheme in ("s3", "s3a") and options:
+        known = {name.lower(): value for name, value in options.items()}
+        values = {ours: known[name] for ours, names in _S3_OPTIONS.items() for name in names if name in known}
+        endpoint_scheme, _, endpoint = values.get("endpoint_override", "").rpartition("://")
+        if endpoint:
+            values |= {"endpoint_override": endpoint, "scheme": endpoint_scheme or "https"}
+        return fs.S3FileSystem(**values), path  # type: ignore[arg-type]
+    try:
+        system, path = fs.FileSystem.from_uri(uri)
+    except (pa.ArrowException, ValueError, OSError) as error:
+        accepted = (
+            f"a local path, or a location that PyArrow reads ({error}); of other stores give a DataFrame: "
+            f"load_columns(spark.read.parquet({uri!r}), ...)"
+        )
+        raise OptionError("source", uri, accepted) from error
+    return system, path
+
+
+def list_files(
+    source: Sequence[str], options: Mapping[str, str], asked: SourceFormat | None
+) -> tuple[FileSystem, SourceFormat, tuple[SourceFile, ...]]:
+    """Lists the files of paths, folders and patterns, sorted, each once; with their format.
+
+    In folders and patterns, names that begin with `_` or `.` are left out, as Spark does.
+
+    Raises:
+        SourceError: There is none, or their format cannot be told.
+        OptionError: They are in several stores, or in one that PyArrow does not reach.
+    """
+    systems = [file_system_of(uri, options) for uri in source]
+    system = systems[0][0]
+    if any(other != system for other, _ in systems):
+        raise OptionError("source", repr(list(source)), "locations in one store")
+    found: dict[str, SourceFile] = {}
+    for uri, (_, path) in zip(source, systems, strict=True):
+        files = _list(system, path, uri, asked)
+        if not files:
+            raise SourceError(f"there is no file to load - at {uri} - check the path, and source_format", source=uri)
+        found |= {file.path: file for file in files}
+    listed = tuple(found[path] for path in sorted(found))
+    return system, asked or _format_of(listed, ", ".join(source)), listed
+
+
+def _list(system: FileSystem, path: str, uri: str, asked: SourceFormat | None) -> list[SourceFile]:
+    from pyarrow import fs
+
+    segments = path.split("/")
+    wild = next((number for number, segment in enumerate(segments) if _WILDCARD.search(segment)), None)
+    try:
+        if wild is None:
+            info = system.get_file_info(path)
+            if info.type == fs.FileType.File:
+                return [_file(info)]
+            base = path
+        else:
+            base = "/".join(segments[:wild])
+        if system.get_file_info(base or "/").type != fs.FileType.Directory:
+            return []
+        infos = system.get_file_info(fs.FileSelector(base or "/", recursive=True))
+    except OSError as error:
+        raise SourceError(f"it cannot be listed: {error} - at {uri} - check permissions", source=uri) from error
+    files = []
+    for info in infos:
+        below = info.path.removeprefix(base).strip("/").split("/")
+        if info.type != fs.FileType.File or any(name.startswith(("_", ".")) for name in below):
+            continue
+        if wild is None or _matches(below, segments[wild:]):
+            files.append(_file(info))
+    if asked is None or wild is not None:
+        return files
+    of_format = [file for file in files if _SUFFIXES.get(_suffix(file.path)) == asked]
+    return of_format or files
+
+
+def _matches(names: Sequence[str], patterns: Sequence[str]) -> bool:
+    """Tells whether a file is what a pattern says, or in a folder that is."""
+    return len(names) >= len(patterns) and all(map(fnmatch.fnmatchcase, names, patterns))
+
+
+def _file(info: Any) -> SourceFile:  # noqa: ANN401 - PyArrow's stubs do not say what it is
+    return SourceFile(info.path, int(info.size), int(info.mtime_ns or 0))
+
+
+def _suffix(path: str) -> str:
+    name = path.rpartition("/")[2]
+    return f".{name.rpartition('.')[2].lower()}" if "." in name else ""
+
+
+def _format_of(files: Sequence[SourceFile], source: str) -> SourceFormat:
+    formats = {_SUFFIXES.get(_suffix(file.path)): file.path for file in files}
+    known = [one for one in formats if one is not None]
+    if len(formats) == 1 and known:
+        return known[0]
+    what = f"files of several formats: {', '.join(formats.values())}" if len(known) > 1 else "no format in their names"
+    unknown = formats.get(None)
+    example = f", such as {unknown}" if unknown is not None and len(known) <= 1 else ""
+    raise SourceError(
+        f"the files have {what}{example} - at {source} - say source_format='parquet', 'lance' or 'ipc'", source=source
+    )
+
+
+def schema_of(system: FileSystem, format: SourceFormat, file: SourceFile) -> pa.Schema:
+    """Returns the columns of a file.
+
+    Raises:
+        SourceError: It cannot be read.
+    """
+    with _Opened(system, format, file) as opened:
+        return opened.schema
+
+
+def rows_of(system: FileSystem, format: SourceFormat, file: SourceFile) -> int | None:
+    """Returns the number of rows of a file, where its footer tells."""
+    with _Opened(system, format, file) as opened:
+        return opened.rows
+
+
+def pieces_of(system: FileSystem, format: SourceFormat, files: Sequence[SourceFile]) -> tuple[Piece, ...]:
+    """Cuts files into pieces of about 128 MiB; of larger ones the footers are read, here."""
+    pieces: list[Piece] = []
+    for file in files:
+        if file.size_bytes <= _PIECE_BYTES:
+            pieces.append(Piece(file))
+            continue
+        with _Opened(system, format, file) as opened:
+            parts = max(opened.parts, 1)
+        step = max(1, parts * _PIECE_BYTES // file.size_bytes)
+        pieces += [Piece(file, first, min(first + step, parts)) for first in range(0, parts, step)]
+    return tuple(pieces)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PieceReader:
+    """What Spark runs on executors: a row with a piece's number becomes the rows of the piece.
+
+    Memory: a few batches of about 8 MiB, and what PyArrow buffers of a row group.
+
+    Attributes:
+        fields: The columns that are read, as the first file has them.
+        target: The same, as Spark has them.
+    """
+
+    system: FileSystem
+    format: SourceFormat
+    pieces: tuple[Piece, ...]
+    fields: pa.Schema
+    target: StructType
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of each piece."""
+        for batch in batches:
+            for number in batch.column(0).to_numpy():
+                piece = self.pieces[int(number)]
+                check_unchanged(self.system, [piece.file])
+                with _Opened(self.system, self.format, piece.file) as opened:
+                    self._check(opened.schema, piece.file)
+                    converter = ReadConverter(self.fields, self.target)
+                    for rows in opened.batches(piece, self.fields.names):
+                        yield from converter.convert_split(rows)
+
+    def _check(self, schema: pa.Schema, file: SourceFile) -> None:
+        for field in self.fields:
+            at = schema.get_field_index(field.name)
+            if at < 0 or schema.field(at).type != field.type:
+                has = "no such column" if at < 0 else f"it as {schema.field(at).type}"
+                raise SourceError(
+                    f"column {field.name!r} is {field.type} in the first file, and another one has {has} - in "
+                    f"{file.path} - write all files with the same columns",
+                    source=file.path,
+                )
+
+
+def check_unchanged(system: FileSystem, files: Sequence[SourceFile]) -> None:
+    """Checks that files are those that were listed.
+
+    Raises:
+        SourceChangedError: One is gone, or is another one.
+    """
+    for file, info in zip(files, system.get_file_info([file.path for file in files]), strict=True):
+        gone = info.size is None
+        if gone or _file(info) != file:
+            what = "is gone" if gone else "was written again"
+            raise SourceChangedError(
+                f"a file {what} since the load began - {file.path} - nothing of it is committed; load again when the "
+                "source stays as it is",
+                source=file.path,
+            )
+
+
+class _Opened:
+    """A file that is read. Closed at the end of a `with` block."""
+
+    def __init__(self, system: FileSystem, format: SourceFormat, file: SourceFile) -> None:
+        self._file, self._format, self._system = file, format, system
+
+    def __enter__(self) -> _Opened:
+        try:
+            self._handle = self._system.open_input_file(self._file.path)
+            try:
+                self._open()
+            except BaseException:
+                self._handle.close()
+                raise
+        except (pa.ArrowException, OSError) as error:
+            raise SourceError(
+                f"it is no file of format {self._format}, or cannot be read: {error} - {self._file.path} - check the "
+                "file, and source_format",
+                source=self._file.path,
+            ) from error
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._handle.close()
+
+    def _open(self) -> None:
+        if self._format == "parquet":
+            import pyarrow.parquet as pq
+
+            remote = self._system.type_name != "local"
+            self._reader: Any = pq.ParquetFile(self._handle, pre_buffer=remote)
+            self.schema: pa.Schema = self._reader.schema_arrow
+            self.parts: int = self._reader.num_row_groups
+            self.rows: int | None = self._reader.metadata.num_rows
+            return
+        self.rows = None
+        try:
+            self._reader = pa.ipc.open_file(self._handle)
+            self.parts = self._reader.num_record_batches
+        except pa.ArrowInvalid:
+            self._handle.seek(0)
+            self._reader = pa.ipc.open_stream(self._handle)
+            self.parts = 1
+        self.schema = self._reader.schema
+
+    def batches(self, piece: Piece, columns: list[str]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of a piece, in batches of about 8 MiB."""
+        if self._format == "parquet":
+            groups = range(piece.first, self.parts if piece.stop is None else piece.stop)
+            metadata = self._reader.metadata
+            for group in groups:
+                about = metadata.row_group(group)
+                width = about.total_byte_size // max(about.num_rows, 1)
+                rows = min(max(_BATCH_BYTES // max(width, 1), 16), _MOST_BATCH_ROWS)
+                yield from self._reader.iter_batches(batch_size=rows, row_groups=[group], columns=columns)
+            return
+        if isinstance(self._reader, pa.RecordBatchFileReader):
+            numbers = range(piece.first, self.parts if piece.stop is None else piece.stop)
+            found: Iterator[pa.RecordBatch] = map(self._reader.get_batch, numbers)
+        else:
+            found = iter(self._reader)
+        for batch in found:
+            chosen = batch.select(columns)
+            width = chosen.nbytes // max(chosen.num_rows, 1)
+            rows = min(max(_BATCH_BYTES // max(width, 1), 16), _MOST_BATCH_ROWS)
+            for first in range(0, chosen.num_rows, rows):
+                yield chosen.slice(first, rows)

@@ -1,0 +1,345 @@
+"""What values are loaded from: files, a Lance table, a Spark DataFrame, or data of this process."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import StructType
+
+from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
+from lance_spark.errors import ColumnNotFoundError, OptionError
+from lance_spark.load.files import (
+    FileSystem,
+    PieceReader,
+    SourceFile,
+    check_unchanged,
+    list_files,
+    pieces_of,
+    rows_of,
+    schema_of,
+)
+from lance_spark.load.request import SourceFormat
+from lance_spark.tabular import is_spark, to_reader
+from lance_spark.types import ReadConverter, to_spark_schema
+
+if TYPE_CHECKING:
+    pass
+
+_COUNTED_FILES = 100
+"""Files whose footers are asked for their rows; of more the number of rows is not known."""
+
+
+class Source(Protocol):
+    """Rows of keys and values, the same at each reading.
+
+    Attributes:
+        name: What messages call it.
+        format: What it is: a format of files, `data`, or `DataFrame`.
+        identity: Equal for two sources of the same rows.
+        columns: Names of all its columns.
+    """
+
+    name: str
+    format: str
+    identity: str
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Names of all its columns."""
+
+    @property
+    def rows(self) -> int | None:
+        """Number of its rows, where it is known without reading them."""
+
+    @property
+    def stored_bytes(self) -> int | None:
+        """Its bytes on storage or in memory, where they are known."""
+
+    def schema(self, columns: Sequence[str]) -> StructType:
+        """Returns some columns as Spark has them.
+
+        Raises:
+            ColumnNotFoundError: One is not there.
+            UnsupportedTypeError: Spark has no type that holds it.
+        """
+
+    def frame(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
+        """Returns some columns of all rows, not read yet."""
+
+    def refuse_changed(self) -> None:
+        """Checks that the rows are those that were seen first.
+
+        Raises:
+            SourceChangedError: They may be others.
+        """
+
+
+def open_source(
+    source: object, asked: SourceFormat | None, options: Mapping[str, str], *, job_id: str | None
+) -> Source:
+    """Returns a source, with its columns read and all else as it is found. Runs on the driver.
+
+    Args:
+        source: A path, a folder, a pattern, a list of paths, a Spark DataFrame, Arrow, pandas, or
+            a list of dicts.
+        asked: Format of files; None looks at their names.
+        options: Options of the store.
+        job_id: Id of the job, if it was given: the only thing that says that two DataFrames are
+            the same.
+
+    Raises:
+        SourceError: It cannot be found or read, or its format cannot be told.
+        OptionError: It is nothing that can be read.
+    """
+    if is_spark(source):
+        if asked is not None:
+            raise OptionError("source_format", asked, "None", problem="is of files, and the source is a DataFrame")
+        return SparkSource(cast(DataFrame, source), job_id)
+    paths = _paths(source)
+    if paths is None:
+        if asked is not None:
+            raise OptionError("source_format", asked, "None", problem="is of files, and the source is none")
+        return DataSource(source)
+    if asked == "lance" or (asked is None and len(paths) == 1 and _is_lance(paths[0], options)):
+        if len(paths) > 1:
+            raise OptionError("source", repr(list(paths)), "one location, where the source is a Lance table")
+        return LanceSource(DatasetRef.at(paths[0], options).pin(None))
+    return FileSource(*list_files(paths, options, asked), name=", ".join(paths[:3]) + ", ..." * (len(paths) > 3))
+
+
+def _paths(source: object) -> tuple[str, ...] | None:
+    if isinstance(source, str):
+        return (source,)
+    if isinstance(source, (list, tuple)) and source and all(isinstance(one, str) for one in source):
+        return tuple(source)
+    return None
+
+
+def _is_lance(path: str, options: Mapping[str, str]) -> bool:
+    if normalize_uri(path).endswith(".lance"):
+        return True
+    is_pattern = any(sign in path for sign in "*?[")
+    return not is_pattern and "." not in path.rpartition("/")[2] and table_exists(path, options)
+
+
+class _ArrowColumns:
+    """Columns that are known as Arrow fields."""
+
+    name: str
+    _schema: pa.Schema
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Names of all columns."""
+        return self._schema.names
+
+    def fields(self, columns: Sequence[str]) -> pa.Schema:
+        """Returns some of the columns.
+
+        Raises:
+            ColumnNotFoundError: One is not there.
+        """
+        refuse_missing(columns, self._schema.names, self.name)
+        return pa.schema([self._schema.field(name) for name in columns])
+
+    def schema(self, columns: Sequence[str]) -> StructType:
+        """Returns some columns as Spark has them."""
+        return to_spark_schema(self.fields(columns), blob_handling="bytes")
+
+
+class FileSource(_ArrowColumns):
+    """Parquet or Arrow IPC files, all with the columns of the first one."""
+
+    def __init__(self, system: FileSystem, format: SourceFormat, files: tuple[SourceFile, ...], *, name: str) -> None:
+        self.name, self.format = name, str(format)
+        self._system, self._format, self._files = system, format, files
+        self._schema = schema_of(system, format, files[0]).remove_metadata()
+        listed = [[file.path, file.size_bytes, file.changed_ns] for file in files]
+        self.identity = _digest([format, system.type_name, *listed])
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows, from the footers of a few files."""
+        if self._format != "parquet" or len(self._files) > _COUNTED_FILES:
+            return None
+        return sum(rows_of(self._system, self._format, file) or 0 for file in self._files)
+
+    @property
+    def stored_bytes(self) -> int | None:
+        """Bytes of all files."""
+        return sum(file.size_bytes for file in self._files)
+
+    def frame(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
+        """Returns some columns of all rows, read by Spark's Python workers."""
+        target = self.schema(columns)
+        reader = PieceReader(
+            system=self._system,
+            format=self._format,
+            pieces=pieces_of(self._system, self._format, self._files),
+            fields=self.fields(columns),
+            target=target,
+        )
+        count = len(reader.pieces)
+        return spark.range(0, count, 1, count).mapInArrow(reader, target)
+
+    def refuse_changed(self) -> None:
+        """Looks at all files."""
+        check_unchanged(self._system, self._files)
+
+
+class LanceSource(_ArrowColumns):
+    """A pinned version of a Lance table."""
+
+    format = "lance"
+
+    def __init__(self, ref: DatasetRef) -> None:
+        self._ref, self._dataset = ref, ref.open()
+        self._schema = self._dataset.schema
+        self.name = f"{ref.uri}, version {ref.version}"
+        self.identity = _digest(["lance", ref.uri, ref.version, ref.incarnation])
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows, from the manifest."""
+        return self._dataset.count_rows()
+
+    @property
+    def stored_bytes(self) -> int | None:
+        """Not known."""
+        return None
+
+    def frame(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
+        """Returns some columns of all rows, read as any Lance table is."""
+        options = {f"storage.{key}": value for key, value in self._ref.storage.items()}
+        options |= {
+            "version": str(self._ref.version),
+            "columns": json.dumps(list(columns)),
+            "blob_handling": "bytes",
+        }
+        return spark.read.format("lance").options(**options).load(self._ref.uri)
+
+    def refuse_changed(self) -> None:
+        """A version does not change."""
+
+
+class DataSource(_ArrowColumns):
+    """Arrow, pandas, or a list of dicts, of this process."""
+
+    format = "data"
+
+    def __init__(self, data: object) -> None:
+        self.name = f"a {type(data).__name__}"
+        self._table = to_reader(data, None).read_all()
+        self._schema = self._table.schema.remove_metadata()
+        digest = hashlib.blake2b(str(self._schema).encode(), digest_size=16)
+        with pa.ipc.new_stream(_Hashed(digest), self._table.schema) as stream:  # type: ignore[arg-type]
+            stream.write_table(self._table)
+        self.identity = digest.hexdigest()
+
+    @property
+    def rows(self) -> int | None:
+        """Number of rows."""
+        return self._table.num_rows
+
+    @property
+    def stored_bytes(self) -> int | None:
+        """Bytes in memory."""
+        return self._table.nbytes
+
+    def frame(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
+        """Returns some columns of all rows, handed over to Spark."""
+        target = self.schema(columns)
+        converter = ReadConverter(self.fields(columns), target)
+        parts = [part for batch in self._table.select(columns).to_batches() for part in converter.convert_split(batch)]
+        rows = pa.Table.from_batches(parts, schema=converter.schema)
+        return spark.createDataFrame(rows, schema=target)
+
+    def refuse_changed(self) -> None:
+        """The data is a copy, or cannot change."""
+
+
+@dataclass
+class SparkSource:
+    """A Spark DataFrame; that it gives the same rows each time is the caller's business."""
+
+    data: DataFrame
+    job_id: str | None
+    name: str = "a DataFrame"
+    format: str = "DataFrame"
+    identity: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        import uuid
+
+        self.identity = _digest(["DataFrame", self.job_id or uuid.uuid4().hex])
+
+    @property
+    def columns(self) -> Sequence[str]:
+        """Names of all columns."""
+        return self.data.columns
+
+    @property
+    def rows(self) -> int | None:
+        """Not known."""
+        return None
+
+    @property
+    def stored_bytes(self) -> int | None:
+        """Not known."""
+        return None
+
+    def schema(self, columns: Sequence[str]) -> StructType:
+        """Returns some columns."""
+        refuse_missing(columns, self.data.columns, self.name)
+        return StructType([self.data.schema[name] for name in columns])
+
+    def frame(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:  # noqa: ARG002 - it has its own
+        """Returns some columns of all rows."""
+        return self.data.select(*[f"`{name}`" for name in columns])
+
+    def refuse_changed(self) -> None:
+        """Nothing tells."""
+
+
+class _Hashed:
+    """A file that keeps only the digest of what is written to it."""
+
+    closed = False
+
+    def __init__(self, digest: Any) -> None:  # noqa: ANN401 - a hash of hashlib has no public class
+        self._digest = digest
+
+    def write(self, data: Any) -> int:  # noqa: ANN401 - bytes or a buffer of PyArrow
+        self._digest.update(memoryview(data))
+        return len(data)
+
+    def flush(self) -> None:
+        """Does nothing."""
+
+    def close(self) -> None:
+        """Does nothing."""
+
+
+def refuse_missing(columns: Sequence[str], present: Sequence[str], where: str) -> None:
+    """Refuses names that are not there, or there twice.
+
+    Raises:
+        ColumnNotFoundError: One is not there.
+    """
+    for name in columns:
+        if list(present).count(name) != 1:
+            alike = [other for other in present if other.lower() == name.lower() and other != name]
+            hint = f"did you mean {alike[0]!r}?" if alike else f"its columns are {', '.join(map(str, present))}"
+            if name in present:
+                hint = "it is there twice; rename one of them"
+            raise ColumnNotFoundError(name, where, hint=hint)
+
+
+def _digest(parts: Sequence[object]) -> str:
+    return hashlib.blake2b(json.dumps(parts).encode(), digest_size=16).hexdigest()

@@ -1,0 +1,91 @@
+"""Puts a load together: checks first, then the new columns, then the job. Runs on the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lance_spark.backfill.planning.planner import Prepared, prepare
+from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
+from lance_spark.dataset import DatasetRef
+from lance_spark.load.columns import add_new_columns, check_keys_of, new_columns_of
+from lance_spark.load.definition import define_load
+from lance_spark.load.keys import check_all_match, check_source_keys
+from lance_spark.load.plan import LoadPlan
+from lance_spark.load.request import LoadRequest
+from lance_spark.load.sources import Source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Load:
+    """A load of columns into a table: what was asked for, and where from."""
+
+    ref: DatasetRef
+    table_name: str
+    source: Source
+    request: LoadRequest
+
+    def plan(self) -> LoadPlan:
+        """Returns what it would do, after the checks that read no rows.
+
+        Raises:
+            ColumnNotFoundError, SourceKeysError, SchemaMismatchError, UnsupportedTypeError,
+                ColumnExistsError: It cannot be done.
+        """
+        dataset, request, source = self.ref.open_latest(), self.request, self.source
+        check_keys_of(dataset, source, request)
+        new = new_columns_of(dataset, source, request)
+        fragments = [handle.metadata for handle in dataset.get_fragments()]
+        return LoadPlan(
+            table_name=self.table_name,
+            table_uri=self.ref.uri,
+            version=dataset.version,
+            source=source.name,
+            source_format=source.format,
+            source_rows=source.rows,
+            source_bytes=source.stored_bytes,
+            keys=request.keys,
+            columns=request.columns,
+            new_columns=tuple(new.names),
+            on_missing=request.on_missing,
+            total_rows=dataset.count_rows(),
+            total_fragments=sum(fragment.num_rows > 0 for fragment in fragments),
+        )
+
+    def prepare(
+        self,
+        spark: SparkSession,
+        read: Callable[[Sequence[str], int], DataFrame],
+        *,
+        checkpoints: str | None,
+    ) -> Prepared:
+        """Checks everything, adds new columns, and returns a job that is ready to run.
+
+        `read` reads columns of a version of the table.
+
+        Raises:
+            As :meth:`plan`; SourceKeysError where keys of the source are doubled or NULL, or, where
+            that is an error, rows have no match. Nothing was changed.
+        """
+        dataset, request, source = self.ref.open_latest(), self.request, self.source
+        check_keys_of(dataset, source, request)
+        new = new_columns_of(dataset, source, request)
+        refuse_unsafe_store(self.ref.uri, self.ref.storage, allow=allowed_by_environment())
+        keys = source.frame(spark, request.keys)
+        check_source_keys(keys, request.keys, source.name)
+        if request.on_missing == "error":
+            check_all_match(read(request.keys, dataset.version), keys, request.keys, (self.ref.uri, source.name))
+        source.refuse_changed()
+        add_new_columns(self.ref, new)
+        return prepare(
+            self.ref,
+            request.job,
+            checkpoints=checkpoints,
+            define=lambda _, dataset, job: define_load(source, request, dataset, job),
+        )
