@@ -349,8 +349,8 @@ class BackfillJob:
             _LOG.warning("files of job %s in %s were not removed: %s", spec.job_id, spec.snapshot.uri, error)
         result = self._result(status)
         _LOG.info(
-            "%s of %s in %s ended %s: %d rows selected, %d computed, %d from checkpoints, %d skipped, %d of %d fragments, "
-            "versions %s, %.1f s (job %s)%s",
+            "%s of %s in %s ended %s: %d rows selected, %d computed, %d from checkpoints, %d skipped, %d of %d "
+            "fragments, versions %s, %.1f s (job %s)%s",
             self._noun,
             ", ".join(self._prepared.columns),
             spec.snapshot.uri,
