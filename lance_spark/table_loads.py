@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -16,6 +17,7 @@ from lance_spark.load.plan import LoadPlan
 from lance_spark.load.request import load_request_of
 from lance_spark.load.sources import open_source
 from lance_spark.load.start import Load
+from lance_spark.session.sessions import known_slots
 from lance_spark.tabular import Data
 
 
@@ -161,17 +163,19 @@ class TableLoads(ABC):
         Raises:
             LanceSparkError: As in :meth:`load_columns`, where it is found without reading rows.
         """
-        return self._load(locals()).plan()
+        return self._load(locals(), None).plan()
 
-    def _load(self, parameters: Mapping[str, Any]) -> Load:
+    def _load(self, parameters: Mapping[str, Any], spark: SparkSession | None) -> Load:
         request = load_request_of(parameters)
         given = parameters["source_storage_options"]
         options = self._ref.storage if given is None else dict(given)
         source = open_source(parameters["source"], request.source_format, options, job_id=request.job.job_id)
-        return Load(ref=self._ref, table_name=self.name, source=source, request=request)
+        slots = (None if spark is None else known_slots(spark)) or os.cpu_count() or 1
+        return Load(ref=self._ref, table_name=self.name, source=source, request=request, slots=slots)
 
     def _start_load(self, parameters: Mapping[str, Any]) -> Job:
-        load, spark = self._load(parameters), self._spark()
+        spark = self._spark()
+        load = self._load(parameters, spark)
 
         def read(columns: Sequence[str], version: int) -> DataFrame:
             return self.to_spark(columns, version=version)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import pyarrow as pa
 
 from lance_spark.backfill.planning.definition import Definition
-from lance_spark.backfill.request import BackfillRequest
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitImpossibleError
 from lance_spark.load.join import LoadJoin, types_of
+from lance_spark.load.layout import Layout
 from lance_spark.load.request import LoadRequest
 from lance_spark.load.sources import Source
 from udf_runtime import UDF, Kind
@@ -54,7 +54,7 @@ class LoadDefinition(Definition):
 
 
 def define_load(
-    source: Source, request: LoadRequest, dataset: lance.LanceDataset, job: BackfillRequest
+    source: Source, request: LoadRequest, dataset: lance.LanceDataset, layout: Layout | None
 ) -> LoadDefinition:
     """Returns the definition for one version of the table, which has all columns.
 
@@ -71,7 +71,7 @@ def define_load(
         data_type=kind,
         name=_NAME,
         version=version,
-        settings=Settings(num_cpus=request.cpus, memory=request.memory, task_size=job.task_size),
+        settings=Settings(num_cpus=request.cpus, memory=request.memory, task_size=request.job.task_size),
     )
     key = CheckpointKey(
         udf_name=_NAME,
@@ -91,6 +91,7 @@ def define_load(
             columns=request.columns,
             on_missing=request.on_missing,
             checkpoint_rows=request.checkpoint_rows,
+            layout=layout,
         ),
     )
 

@@ -19,6 +19,7 @@ from lance_spark.dataset import is_local, normalize_uri
 from lance_spark.errors import OptionError, SourceChangedError, SourceError
 from lance_spark.load.request import SourceFormat
 from lance_spark.types import ReadConverter
+from lance_spark.types.mapping import spark_arrow_schema
 
 FileSystem: TypeAlias = Any
 """A `pyarrow.fs.FileSystem`."""
@@ -227,17 +228,30 @@ class PieceReader:
     fields: pa.Schema
     target: StructType
 
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns that are yielded, as Arrow hands them to Spark."""
+        return spark_arrow_schema(self.target)
+
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of each piece."""
         for batch in batches:
             for number in batch.column(0).to_numpy():
-                piece = self.pieces[int(number)]
-                check_unchanged(self.system, [piece.file])
-                with _Opened(self.system, self.format, piece.file) as opened:
-                    self._check(opened.schema, piece.file)
-                    converter = ReadConverter(self.fields, self.target)
-                    for rows in opened.batches(piece, self.fields.names):
-                        yield from converter.convert_split(rows)
+                yield from self.read(self.pieces[int(number)])
+
+    def read(self, piece: Piece) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of a piece.
+
+        Raises:
+            SourceChangedError: The file is another one than was listed.
+            SourceError: It cannot be read, or has other columns than the first one.
+        """
+        check_unchanged(self.system, [piece.file])
+        with _Opened(self.system, self.format, piece.file) as opened:
+            self._check(opened.schema, piece.file)
+            converter = ReadConverter(self.fields, self.target)
+            for rows in opened.batches(piece, self.fields.names):
+                yield from converter.convert_split(rows)
 
     def _check(self, schema: pa.Schema, file: SourceFile) -> None:
         for field in self.fields:

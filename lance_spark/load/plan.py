@@ -25,6 +25,8 @@ class LoadPlan:
         on_missing: What becomes of a row without a match.
         total_rows: Live rows of the table, each of which is looked up.
         total_fragments: Fragments with live rows; each with a match gets a column file.
+        shuffles: Whether values are shuffled; not where a sample shows that the table is laid out
+            as the source is.
     """
 
     table_name: str
@@ -40,6 +42,7 @@ class LoadPlan:
     on_missing: str
     total_rows: int
     total_fragments: int
+    shuffles: bool
 
     @property
     def job_type(self) -> str:
@@ -51,13 +54,18 @@ class LoadPlan:
         missing = {"carry": "keep their values", "null": "become NULL", "error": "are an error"}[self.on_missing]
         rows = "" if self.source_rows is None else f", {counted(self.source_rows, 'row')}"
         size = "" if self.source_bytes is None else f", {self.source_bytes / (1 << 20):,.1f} MiB"
+        how = (
+            "by Spark; values are shuffled"
+            if self.shuffles
+            else "without a shuffle: keys of neighbouring rows lie in the same row groups of the source"
+        )
         lines = [
             f"Load of {', '.join(self.columns)} into {self.table_name}, version {self.version}",
             f"  source       {self.source} ({self.source_format}{rows}{size})",
             f"  key          {', '.join(self.keys)}",
             f"  rows         {counted(self.total_rows, 'row')} in {counted(self.total_fragments, 'fragment')}",
             f"  without      a match: rows {missing}",
-            "  join         by Spark; values are shuffled twice, and nothing is held in memory",
+            f"  join         {how}",
         ]
         if self.new_columns:
             lines.append(f"  new columns  {', '.join(self.new_columns)}")

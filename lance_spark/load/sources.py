@@ -16,6 +16,7 @@ from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
 from lance_spark.errors import ColumnNotFoundError, OptionError
 from lance_spark.load.files import (
     FileSystem,
+    Piece,
     PieceReader,
     SourceFile,
     check_unchanged,
@@ -24,12 +25,16 @@ from lance_spark.load.files import (
     rows_of,
     schema_of,
 )
+from lance_spark.load.layout import Layout, layout_of
 from lance_spark.load.request import SourceFormat
 from lance_spark.tabular import is_spark, to_reader
 from lance_spark.types import ReadConverter, to_spark_schema
 
 if TYPE_CHECKING:
     pass
+
+if TYPE_CHECKING:
+    import lance
 
 _COUNTED_FILES = 100
 """Files whose footers are asked for their rows; of more the number of rows is not known."""
@@ -177,16 +182,29 @@ class FileSource(_ArrowColumns):
 
     def frame(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
         """Returns some columns of all rows, read by Spark's Python workers."""
-        target = self.schema(columns)
-        reader = PieceReader(
+        reader = self.reader(columns, pieces_of(self._system, self._format, self._files))
+        count = len(reader.pieces)
+        return spark.range(0, count, 1, count).mapInArrow(reader, reader.target)
+
+    def reader(self, columns: Sequence[str], pieces: tuple[Piece, ...] = ()) -> PieceReader:
+        """Returns what reads some columns of pieces on executors."""
+        return PieceReader(
             system=self._system,
             format=self._format,
-            pieces=pieces_of(self._system, self._format, self._files),
+            pieces=pieces,
             fields=self.fields(columns),
-            target=target,
+            target=self.schema(columns),
         )
-        count = len(reader.pieces)
-        return spark.range(0, count, 1, count).mapInArrow(reader, target)
+
+    def pieces_at(self, places: Sequence[tuple[int, int]]) -> tuple[Piece, ...]:
+        """Returns row groups as pieces, by the numbers of their files and their own."""
+        return tuple(Piece(self._files[file], group, group + 1) for file, group in places)
+
+    def layout(self, dataset: lance.LanceDataset, key: str, columns: Sequence[str], slots: int) -> Layout | None:
+        """Returns how a table is laid out beside the files; None where they need a shuffle."""
+        if self._format != "parquet":
+            return None
+        return layout_of(dataset, key, self._system, self._files, columns, slots)
 
     def refuse_changed(self) -> None:
         """Looks at all files."""

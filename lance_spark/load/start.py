@@ -12,24 +12,31 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.load.columns import add_new_columns, check_keys_of, new_columns_of
 from lance_spark.load.definition import define_load
 from lance_spark.load.keys import check_all_match, check_source_keys
+from lance_spark.load.layout import Layout
 from lance_spark.load.plan import LoadPlan
 from lance_spark.load.request import LoadRequest
-from lance_spark.load.sources import Source
+from lance_spark.load.sources import FileSource, Source
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    import lance
     from pyspark.sql import DataFrame, SparkSession
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """A load of columns into a table: what was asked for, and where from."""
+    """A load of columns into a table: what was asked for, and where from.
+
+    Attributes:
+        slots: Tasks that run at once, as far as is known.
+    """
 
     ref: DatasetRef
     table_name: str
     source: Source
     request: LoadRequest
+    slots: int
 
     def plan(self) -> LoadPlan:
         """Returns what it would do, after the checks that read no rows.
@@ -56,6 +63,7 @@ class Load:
             on_missing=request.on_missing,
             total_rows=dataset.count_rows(),
             total_fragments=sum(fragment.num_rows > 0 for fragment in fragments),
+            shuffles=self._layout(dataset) is None,
         )
 
     def prepare(
@@ -82,10 +90,16 @@ class Load:
         if request.on_missing == "error":
             check_all_match(read(request.keys, dataset.version), keys, request.keys, (self.ref.uri, source.name))
         source.refuse_changed()
+        layout = self._layout(dataset)
         add_new_columns(self.ref, new)
         return prepare(
             self.ref,
             request.job,
             checkpoints=checkpoints,
-            define=lambda _, dataset, job: define_load(source, request, dataset, job),
+            define=lambda _, dataset, __: define_load(source, request, dataset, layout),
         )
+
+    def _layout(self, dataset: lance.LanceDataset) -> Layout | None:
+        if not isinstance(self.source, FileSource):
+            return None
+        return self.source.layout(dataset, self.request.keys[0], self.request.columns, self.slots)

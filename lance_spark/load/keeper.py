@@ -1,0 +1,170 @@
+"""The two ends of a load's join: keys of the table's rows, and values that go into checkpoints.
+
+Runs on executors. Memory: a few batches, and what is held for a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from lance_spark.backfill.reuse.round_context import source_of, store_of
+from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
+from lance_spark.backfill.task.messages import BackfillSpec
+from lance_spark.errors import SourceKeysError, counted
+from lance_spark.load.columns import value_field
+from lance_spark.rows.input_reader import InputReader
+from lance_spark.rows.merge import Offsets
+from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, offsets_of, runs_of
+from lance_spark.rows.row_set import RowSet
+from lance_spark.types import ReadConverter, WriteConverter
+from lance_spark.types.mapping import spark_arrow_schema
+
+FOUND = "__found"
+"""Whether a row has a match: true or NULL."""
+
+ANSWER = StructType([StructField("fragment_id", LongType()), StructField("rows", BinaryType())])
+
+_KEY_BATCH_ROWS = 32_768
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyReader:
+    """What Spark runs on executors: a task's number becomes the addresses and keys of its rows."""
+
+    spec: BackfillSpec
+    schema: StructType
+    tasks: tuple[tuple[tuple[int, RowSet], ...], ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of each task."""
+        for batch in batches:
+            for number in batch.column(0).to_numpy():
+                for fragment_id, rows in self.tasks[int(number)]:
+                    yield from self.read(fragment_id, rows)
+
+    def read(self, fragment_id: int, wanted: RowSet) -> Iterator[pa.RecordBatch]:
+        """Yields some rows of a fragment, ascending."""
+        spec = self.spec
+        rows = SnapshotRows(spec.snapshot.open())
+        fragment = rows.existing_fragment(fragment_id)
+        reader = InputReader(
+            rows, fragment, spec.input_names, blob_strategy=spec.blob_strategy, blob_buffer_bytes=spec.blob_buffer_bytes
+        )
+        keys = StructType(
+            [
+                StructField(name, one.dataType)
+                for name, one in zip(spec.input_names, self.schema.fields[1:], strict=True)
+            ]
+        )
+        converter = ReadConverter(pa.schema([rows.dataset.schema.field(name) for name in spec.input_names]), keys)
+        whole = spark_arrow_schema(self.schema)
+        taken: deque[Offsets] = deque()
+        for batch in reader.batches(wanted.to_numpy(), lambda: _KEY_BATCH_ROWS, taken):
+            addresses = pa.array(taken.popleft() | (fragment_id << 32), pa.int64())
+            found = converter.convert(batch)
+            yield pa.RecordBatch.from_arrays([addresses, *found.columns], schema=whole)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Keeper:
+    """What Spark runs on executors: rows of fragments go into checkpoints.
+
+    They come by fragment, and in the order of their addresses within each batch. Yields of each
+    fragment which rows were kept.
+
+    Attributes:
+        values: The loaded columns as Spark has them, in the order of the targets.
+        refuses_missing: Whether a row without a match is an error.
+        checkpoint_rows: Least and most rows of a checkpoint.
+        source: Name of the source, for messages.
+    """
+
+    spec: BackfillSpec
+    values: StructType
+    refuses_missing: bool
+    checkpoint_rows: tuple[int, int | None]
+    source: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Keeps the rows, and yields which."""
+        spec = self.spec
+        targets = pa.schema([value_field(field) for field in spec.targets.schema])
+        named = StructType(
+            [StructField(name, one.dataType, True) for name, one in zip(targets.names, self.values.fields, strict=True)]
+        )
+        converter = WriteConverter(named, targets)
+        rows = SnapshotRows(spec.snapshot.open())
+        store = store_of(spec)
+        kept: _Fragment | None = None
+        last: int | None = None
+        for batch in batches:
+            addresses = batch.column(0).to_numpy().view(np.uint64)
+            self._check(batch, addresses, last)
+            found = pa.RecordBatch.from_arrays(batch.columns[2:], names=targets.names)
+            columns = converter.convert(found).columns
+            values = pa.StructArray.from_arrays(columns, fields=list(targets))
+            for number, first, end in runs_of(fragments_of(addresses)):
+                if kept is None or kept.number != number:
+                    if kept is not None:
+                        yield kept.finish()
+                    source = source_of(spec, rows.existing_fragment(number).metadata)
+                    kept = _Fragment(number, CheckpointBuffer(spec, store, source, rows=self.checkpoint_rows))
+                elif last is not None and addresses[first] < last:
+                    kept.persist()  # the rows of a checkpoint are in order
+                kept.add(offsets_of(addresses[first:end]), values.slice(first, end - first))
+            last = int(addresses[-1]) if len(addresses) else last
+        if kept is not None:
+            yield kept.finish()
+
+    def _check(self, batch: pa.RecordBatch, addresses: Addresses, last: int | None) -> None:
+        twice = addresses[1:][addresses[1:] == addresses[:-1]].tolist()
+        if last is not None and len(addresses) and addresses[0] == last:
+            twice.insert(0, last)
+        if twice:
+            examples = ", ".join(map(str, twice[:5]))
+            raise SourceKeysError(
+                f"rows have several matches (row addresses: {examples}) - in {self.source} - its keys were unique when "
+                "the load began: load from what does not change; nothing of it is committed",
+                source=self.source,
+            )
+        missing: Any = batch.column(1).null_count
+        if self.refuses_missing and missing:
+            raise SourceKeysError(
+                f"{counted(missing, 'row')} have no match - in {self.source} - they came, or got their keys, after the "
+                "load began; complete the source, or use on_missing='carry' or 'null'",
+                source=self.source,
+            )
+
+
+class _Fragment:
+    """The rows of one fragment that a task has kept so far."""
+
+    def __init__(self, number: int, checkpoints: CheckpointBuffer) -> None:
+        self.number = number
+        self._checkpoints = checkpoints
+        self._rows = RowSet.empty()
+        checkpoints.begin()
+
+    def add(self, offsets: Offsets, values: pa.Array[Any]) -> None:
+        """Keeps values, ascending."""
+        self._checkpoints.hold(offsets, values, [])
+        self._rows |= RowSet.of(offsets)
+
+    def persist(self) -> None:
+        """Persists what is held."""
+        self._checkpoints.flush()
+
+    def finish(self) -> pa.RecordBatch:
+        """Persists the rest, and returns the answer."""
+        self.persist()
+        return pa.RecordBatch.from_arrays(
+            [pa.array([self.number], pa.int64()), pa.array([self._rows.dumps()], pa.binary())],
+            schema=spark_arrow_schema(ANSWER),
+        )

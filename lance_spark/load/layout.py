@@ -1,0 +1,185 @@
+"""Whether a table is laid out as its source is: then no value needs a shuffle.
+
+Parquet files tell the least and the greatest key of each row group. Where the keys of a part of the
+table lie in few row groups, a task that reads these finds all matches of the part; a sample of the
+table tells whether it is so. A wrong guess costs time, never a match: each part reads all row
+groups that its own keys lie in. Runs on the driver.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_spark.errors import panics_as_errors
+from lance_spark.load.files import FileSystem, SourceFile
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import LanceFragment
+
+_MOST_FILES = 1000
+"""Files whose footers are read to decide."""
+
+_PARALLEL_FOOTERS = 16
+
+_MOST_PART_ROWS = 1 << 20
+_LEAST_PART_ROWS = 1 << 15
+_PART_BYTES = 512 << 20
+"""Bytes of values of one part, about: its checkpoints are merged at once."""
+
+_SAMPLED_PARTS = 32
+_SAMPLED_ROWS = 64
+
+_MOST_READS = 2.0
+"""How often the source may be read in all: a shuffle reads it once, writes it twice, and sorts."""
+
+_ORDERED = (
+    pa.types.is_integer,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_date32,
+    pa.types.is_timestamp,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowGroups:
+    """The row groups of Parquet files, with the least and the greatest value of a column in each.
+
+    Attributes:
+        places: Pairs of a file's number and a row group's number in it.
+        rows: Rows of each.
+    """
+
+    places: tuple[tuple[int, int], ...]
+    rows: tuple[int, ...]
+    least: pa.Array[Any]
+    greatest: pa.Array[Any]
+
+    def within(self, keys: pa.Array[Any]) -> list[int]:
+        """Returns the row groups that may hold any of some keys, by their least ones."""
+        bounds: Any = pc.min_max(keys)
+        if not bounds["min"].is_valid:
+            return []
+        low, high = (bounds[name].cast(self.least.type) for name in ("min", "max"))
+        inside: Any = pc.and_(pc.less_equal(self.least, high), pc.greater_equal(self.greatest, low))
+        return [int(number) for number in np.flatnonzero(inside.fill_null(False).to_numpy(zero_copy_only=False))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Parts of a table whose keys lie in few row groups each.
+
+    Attributes:
+        part_rows: Rows of a part.
+        groups: The row groups, by the first column of the key.
+    """
+
+    part_rows: int
+    groups: RowGroups
+
+
+def layout_of(
+    dataset: lance.LanceDataset,
+    key: str,
+    system: FileSystem,
+    files: Sequence[SourceFile],
+    columns: Sequence[str],
+    slots: int,
+) -> Layout | None:
+    """Returns how the table is laid out beside files of Parquet; None where they need a shuffle.
+
+    Args:
+        dataset: A version of the table.
+        key: The first column of the key.
+        system: Where the files are.
+        files: The files.
+        columns: The columns that are loaded.
+        slots: Tasks that run at once.
+    """
+    field = dataset.schema.field(key)
+    if len(files) > _MOST_FILES or not any(of_kind(field.type) for of_kind in _ORDERED):
+        return None
+    with ThreadPoolExecutor(_PARALLEL_FOOTERS) as pool:
+        found = list(pool.map(lambda file: _groups_of(system, file, key, columns), files))
+    ranges = [(number, at, *one) for number, of_file in enumerate(found) for at, one in enumerate(of_file or ())]
+    source_rows = sum(one[2] for one in ranges)
+    if any(of_file is None for of_file in found) or not source_rows:
+        return None
+    ranges = sorted((one for one in ranges if one[2]), key=lambda one: one[4])
+    try:
+        least, greatest = (pa.array([one[at] for one in ranges], field.type) for at in (4, 5))
+    except (pa.ArrowException, TypeError, ValueError, OverflowError):
+        return None
+    groups = RowGroups(
+        places=tuple((number, at) for number, at, *_ in ranges),
+        rows=tuple(one[2] for one in ranges),
+        least=least,
+        greatest=greatest,
+    )
+    width = sum(one[3] for one in ranges) / source_rows
+    total = dataset.count_rows()
+    rows = min(
+        max(total // (4 * slots), _LEAST_PART_ROWS), _MOST_PART_ROWS, max(int(_PART_BYTES / max(width, 1)), 1024)
+    )
+    shares = [
+        sum(groups.rows[number] for number in groups.within(keys)) / source_rows
+        for keys in _samples(dataset, key, rows)
+    ]
+    if not shares or sum(shares) / len(shares) * math.ceil(total / rows) > _MOST_READS:
+        return None
+    return Layout(part_rows=rows, groups=groups)
+
+
+_Group = tuple[int, int, Any, Any]
+"""Rows of a row group, bytes of its loaded columns, and its least and its greatest key."""
+
+
+def _groups_of(system: FileSystem, file: SourceFile, key: str, columns: Sequence[str]) -> list[_Group] | None:
+    """Returns the row groups of a file; None where one does not tell its keys."""
+    import pyarrow.parquet as pq
+
+    metadata = pq.read_metadata(system.open_input_file(file.path))
+    groups: list[_Group] = []
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        if not group.num_rows:
+            groups.append((0, 0, None, None))
+            continue
+        chunks = [group.column(at) for at in range(group.num_columns)]
+        keys = next((chunk for chunk in chunks if chunk.path_in_schema == key), None)
+        statistics = None if keys is None else keys.statistics
+        if statistics is None or not statistics.has_min_max:
+            return None
+        loaded = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema.partition(".")[0] in columns)
+        groups.append((group.num_rows, loaded, statistics.min, statistics.max))
+    return groups
+
+
+def _samples(dataset: lance.LanceDataset, key: str, part_rows: int) -> list[pa.Array[Any]]:
+    """Returns some keys of parts that are spread over the table."""
+    parts: list[tuple[LanceFragment, int, int]] = []
+    for fragment in dataset.get_fragments():
+        rows = fragment.metadata.num_rows
+        parts += [(fragment, first, min(part_rows, rows - first)) for first in range(0, rows, part_rows)]
+    samples = []
+    for at in _spread(0, len(parts), _SAMPLED_PARTS):
+        fragment, first, rows = parts[at]
+        with panics_as_errors():
+            taken = fragment.take(_spread(first, first + rows, _SAMPLED_ROWS), columns=[key])
+        samples.append(taken.column(key).combine_chunks())
+    return samples
+
+
+def _spread(first: int, stop: int, most: int) -> list[int]:
+    """Returns some numbers of a range, the first and the last among them."""
+    count = min(most, stop - first)
+    return [first + at * (stop - 1 - first) // max(count - 1, 1) for at in range(count)]

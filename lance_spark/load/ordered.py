@@ -1,0 +1,116 @@
+"""Look-ups of parts of a table in the row groups that their keys lie in: a join without a shuffle.
+
+Runs on executors. Memory: the keys of a part and of a row group, some batches of values, and what
+is held for a checkpoint.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from lance_spark.errors import SourceKeysError
+from lance_spark.load.files import Piece, PieceReader
+from lance_spark.load.keeper import FOUND, Keeper, KeyReader
+from lance_spark.load.layout import RowGroups
+from lance_spark.load.request import OnMissing
+from lance_spark.rows.row_addresses import ROW_ADDRESS
+
+_ROW = "__row"
+_AT = "__at"
+
+_EMPTY_ROWS = 65_536
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OrderedLookUp:
+    """What Spark runs on executors: a part's number becomes the rows of it that were kept.
+
+    Attributes:
+        parts: Reads the keys of the table's rows; a task of it is a part.
+        groups: The row groups of the source.
+        pieces: They, as pieces of files.
+        keys: Reads keys of pieces.
+        values: Reads the loaded columns of pieces.
+    """
+
+    parts: KeyReader
+    groups: RowGroups
+    pieces: tuple[Piece, ...]
+    keys: PieceReader
+    values: PieceReader
+    keeper: Keeper
+    on_missing: OnMissing
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Keeps the rows of each part, and yields which."""
+        for batch in batches:
+            for number in batch.column(0).to_numpy():
+                for fragment_id, rows in self.parts.tasks[int(number)]:
+                    keys = list(self.parts.read(fragment_id, rows))
+                    if keys:
+                        yield from self.keeper(self._found(pa.Table.from_batches(keys)))
+
+    def _found(self, part: pa.Table) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of a part with their values, in the order of the source."""
+        part = part.combine_chunks()
+        addresses: NDArray[np.int64] = part[ROW_ADDRESS].to_numpy()
+        names = part.column_names[1:]
+        wanted = _comparable(part.select(names), names).append_column(_ROW, pa.array(np.arange(len(part))))
+        seen = np.zeros(len(part), dtype=np.bool_)
+        for number in self.groups.within(part[names[0]].combine_chunks()):
+            piece = self.pieces[number]
+            keys = _comparable(pa.Table.from_batches(list(self.keys.read(piece))), names)
+            pairs = wanted.join(keys.append_column(_AT, pa.array(np.arange(len(keys)))), keys=names, join_type="inner")
+            rows, at = pairs[_ROW].to_numpy(), pairs[_AT].to_numpy()
+            twice = rows[seen[rows]]
+            seen[rows] = True
+            if len(twice) or len(np.unique(rows)) < len(rows):
+                raise SourceKeysError(
+                    f"rows have several matches - in {piece.file.path} - its keys were unique when the load began: "
+                    "load from what does not change; nothing of it is committed",
+                    source=piece.file.path,
+                )
+            order = np.argsort(at, kind="stable")
+            yield from self._values(piece, addresses, rows[order], at[order])
+        if self.on_missing != "carry":
+            yield from self._missing(addresses[~seen])
+
+    def _values(
+        self, piece: Piece, addresses: NDArray[np.int64], rows: NDArray[np.int64], at: NDArray[np.int64]
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields rows of the part that match rows of a piece, ascending by these."""
+        if not len(rows):
+            return
+        first = 0
+        for batch in self.values.read(piece):
+            low, high = np.searchsorted(at, [first, first + batch.num_rows])
+            if low < high:
+                found = addresses[rows[low:high]]
+                order = np.argsort(found)
+                taken = batch.take(at[low:high][order] - first)
+                yield _batch(found[order], pa.array(np.ones(high - low, dtype=np.bool_)), taken.columns)
+            first += batch.num_rows
+
+    def _missing(self, addresses: NDArray[np.int64]) -> Iterator[pa.RecordBatch]:
+        """Yields rows without a match, with NULLs."""
+        for first in range(0, len(addresses), _EMPTY_ROWS):
+            rows = addresses[first : first + _EMPTY_ROWS]
+            nulls = [pa.nulls(len(rows), field.type) for field in self.values.schema]
+            yield _batch(rows, pa.nulls(len(rows), pa.bool_()), nulls)
+
+
+def _comparable(keys: pa.Table, names: Sequence[str]) -> pa.Table:
+    """Returns keys under other names, integers of all widths as 64 bits."""
+    wide = [keys[i].cast(pa.int64()) if pa.types.is_integer(keys[i].type) else keys[i] for i in range(len(names))]
+    return pa.table(wide, names=list(names))
+
+
+def _batch(addresses: NDArray[np.int64], found: pa.Array[Any], values: Sequence[pa.Array[Any]]) -> pa.RecordBatch:
+    columns = [pa.array(addresses), found, *values]
+    return pa.RecordBatch.from_arrays(columns, names=[ROW_ADDRESS, FOUND, *map(str, range(len(values)))])
