@@ -100,6 +100,8 @@ class Keeper:
             [StructField(name, one.dataType, True) for name, one in zip(targets.names, self.values.fields, strict=True)]
         )
         converter = WriteConverter(named, targets)
+        # Checkpoints name values by output, whatever the column is called by now.
+        parts = [one.with_name(output) for one, (output, _) in zip(targets, spec.outputs, strict=True)]
         rows = SnapshotRows(spec.snapshot.open())
         store = store_of(spec)
         kept: _Fragment | None = None
@@ -109,7 +111,7 @@ class Keeper:
             self._check(batch, addresses, last)
             found = pa.RecordBatch.from_arrays(batch.columns[2:], names=targets.names)
             columns = converter.convert(found).columns
-            values = pa.StructArray.from_arrays(columns, fields=list(targets))
+            values = pa.StructArray.from_arrays(columns, fields=parts)
             for number, first, end in runs_of(fragments_of(addresses)):
                 if kept is None or kept.number != number:
                     if kept is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql import functions as sf
 
 from lance_spark.errors import SourceKeysError, counted
+from lance_spark.load.sources import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -23,7 +24,7 @@ def check_source_keys(frame: DataFrame, keys: Sequence[str], source: str) -> Non
     Raises:
         SourceKeysError: Says how many, with examples.
     """
-    columns = [f"`{name}`" for name in keys]
+    columns = [quoted(name) for name in keys]
     per_key = frame.groupBy(*columns).agg(sf.count(sf.lit(1)).alias("__rows"))
     is_null = _any_null(columns)
     counts = (
@@ -61,7 +62,7 @@ def check_all_match(table: DataFrame, source: DataFrame, keys: Sequence[str], na
     Raises:
         SourceKeysError: Says how many have none, with examples.
     """
-    columns = [f"`{name}`" for name in keys]
+    columns = [quoted(name) for name in keys]
     unmatched = table.join(source, on=list(keys), how="left_anti")
     count = unmatched.count()
     if not count:

@@ -319,7 +319,7 @@ class SparkSource:
 
     def frame(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:  # noqa: ARG002 - it has its own
         """Returns some columns of all rows."""
-        return self.data.select(*[f"`{name}`" for name in columns])
+        return self.data.select(*[quoted(name) for name in columns])
 
     def refuse_changed(self) -> None:
         """Nothing tells."""
@@ -342,6 +342,11 @@ class _Hashed:
 
     def close(self) -> None:
         """Does nothing."""
+
+
+def quoted(column: str) -> str:
+    """Returns a column's name as Spark takes any name."""
+    return "`" + column.replace("`", "``") + "`"
 
 
 def refuse_missing(columns: Sequence[str], present: Sequence[str], where: str) -> None:

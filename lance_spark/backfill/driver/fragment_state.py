@@ -39,6 +39,7 @@ class FragmentState:
         failed: Those of them that failed.
         todo: Rows whose values a join is to bring.
         again: Those of them that an earlier round has given a value.
+        source: Identity of the inputs of these.
     """
 
     status: FragmentStatus = FragmentStatus.PENDING
@@ -50,6 +51,7 @@ class FragmentState:
     failed: RowSet = field(default_factory=RowSet.empty)
     todo: RowSet = field(default_factory=RowSet.empty)
     again: RowSet = field(default_factory=RowSet.empty)
+    source: str = ""
 
     def assembly(self, work: FragmentWork) -> FragmentWork:
         """Returns the work on the whole fragment, after that on one of its ranges."""
@@ -96,7 +98,8 @@ class FragmentStates:
         `is_void` says that it failed because the version that it reads was cleaned up; then its
         rows come again in another round.
         """
-        self.sources.add(outcome.source)
+        if not outcome.todo:
+            self.sources.add(outcome.source)
         self.calls += outcome.calls
         self.retries += outcome.retries
         for stage, seconds in outcome.seconds.items():
@@ -105,9 +108,10 @@ class FragmentStates:
         if state.status is FragmentStatus.CONFLICT:
             return None
         if is_void:
-            self.counts -= state.counts
-            state.end(FragmentStatus.CONFLICT, outcome.error or "")
+            self.voids(outcome.fragment_id, outcome.error or "")
             return None
+        if outcome.todo:
+            state.source = outcome.source
         self.counts += outcome.counts
         state.counts += outcome.counts
         if outcome.error is not None:
@@ -143,6 +147,7 @@ class FragmentStates:
         A row without one keeps what it has, unless that is of another key: then it is NULL.
         """
         state = self._states[work.fragment_id]
+        self.sources.add(state.source)
         again = state.again & matched
         nulled = state.again - matched
         fresh = matched - again
@@ -162,6 +167,12 @@ class FragmentStates:
             return state.assembly(work)
         state.end(FragmentStatus.NOTHING_TO_DO)
         return None
+
+    def voids(self, number: int, reason: str) -> None:
+        """Notes a fragment whose version was cleaned up: its rows come again in another round."""
+        state = self._states[number]
+        self.counts -= state.counts
+        state.end(FragmentStatus.CONFLICT, reason)
 
     def committed(self, number: int, file: str) -> None:
         """Notes that a version has the values of a fragment."""

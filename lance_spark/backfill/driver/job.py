@@ -261,9 +261,14 @@ class BackfillJob:
     def _join_failed(self, spec: BackfillSpec, failure: SparkFailure, work: Sequence[FragmentWork]) -> None:
         if self._cancelled.is_set():
             return
+        reason = f"{failure.error_type}: {failure.message}"
+        if failure.error_type.rpartition(".")[2] in _GONE_ERRORS and _is_gone(spec):
+            for one in work:
+                self._states.voids(one.fragment_id, reason)
+            return
         record_ranges(spec, work, error_type=failure.error_type, message=failure.message, trace=failure.trace)
         for one in work:
-            self._states.fails(one.fragment_id, f"{failure.error_type}: {failure.message}")
+            self._states.fails(one.fragment_id, reason)
 
     def _take(
         self, answer: RangeOutcome | Lost, spec: BackfillSpec, work: Mapping[int, FragmentWork], scheduler: Scheduler
