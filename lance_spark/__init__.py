@@ -29,6 +29,9 @@ from lance_spark.errors import (
     RowAddressError,
     SchemaMismatchError,
     SnapshotError,
+    SourceChangedError,
+    SourceError,
+    SourceKeysError,
     StoredUdfError,
     TableExistsError,
     TableNotFoundError,
@@ -51,6 +54,7 @@ if TYPE_CHECKING:
     from lance_spark.connection import Connection, connect
     from lance_spark.jobs.handle import Job
     from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, UdfResult
+    from lance_spark.load.plan import LoadPlan
     from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
     from lance_spark.session.configuration import configure
     from lance_spark.table import Table
@@ -89,6 +93,7 @@ _LATER = {
     "ErrorRecord": "jobs.model",
     "Job": "jobs.handle",
     "JobRecord": "jobs.model",
+    "LoadPlan": "load.plan",
     "Table": "table",
     "UdfResult": "jobs.model",
     "Watch": "backfill.watch",
@@ -145,6 +150,7 @@ __all__ = [
     "Kind",
     "LancePanicError",
     "LanceSparkError",
+    "LoadPlan",
     "NoLocationError",
     "OptionError",
     "RegistrationError",
@@ -155,6 +161,9 @@ __all__ = [
     "Skip",
     "SkipThresholdExceededError",
     "SnapshotError",
+    "SourceChangedError",
+    "SourceError",
+    "SourceKeysError",
     "StoredUdfError",
     "Table",
     "TableExistsError",
