@@ -219,6 +219,7 @@ class PieceReader:
 
     Attributes:
         fields: The columns that are read, as the first file has them.
+        required: These, and others that every file must have.
         target: The same, as Spark has them.
     """
 
@@ -226,6 +227,7 @@ class PieceReader:
     format: SourceFormat
     pieces: tuple[Piece, ...]
     fields: pa.Schema
+    required: pa.Schema
     target: StructType
 
     @property
@@ -254,7 +256,7 @@ class PieceReader:
                 yield from converter.convert_split(rows)
 
     def _check(self, schema: pa.Schema, file: SourceFile) -> None:
-        for field in self.fields:
+        for field in self.required:
             at = schema.get_field_index(field.name)
             if at < 0 or schema.field(at).type != field.type:
                 has = "no such column" if at < 0 else f"it as {schema.field(at).type}"

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PythonException
 from pyspark.sql import functions as sf
 
-from lance_spark.errors import SourceKeysError, counted
+from lance_spark.backfill.driver.spark_failure import failure_of
+from lance_spark.errors import SourceChangedError, SourceError, SourceKeysError, counted
 from lance_spark.load.sources import quoted
 
 if TYPE_CHECKING:
@@ -27,15 +30,13 @@ def check_source_keys(frame: DataFrame, keys: Sequence[str], source: str) -> Non
     columns = [quoted(name) for name in keys]
     per_key = frame.groupBy(*columns).agg(sf.count(sf.lit(1)).alias("__rows"))
     is_null = _any_null(columns)
-    counts = (
-        per_key.where(is_null | (sf.col("__rows") > 1))
-        .agg(
-            sf.sum(sf.when(is_null, sf.col("__rows"))).alias("nulls"),
-            sf.count(sf.when(~is_null, 1)).alias("keys"),
-            sf.sum(sf.when(~is_null, sf.col("__rows"))).alias("rows"),
-        )
-        .collect()[0]
+    wrong = per_key.where(is_null | (sf.col("__rows") > 1)).agg(
+        sf.sum(sf.when(is_null, sf.col("__rows"))).alias("nulls"),
+        sf.count(sf.when(~is_null, 1)).alias("keys"),
+        sf.sum(sf.when(~is_null, sf.col("__rows"))).alias("rows"),
     )
+    with _typed(source):
+        counts = wrong.collect()[0]
     name = _shown(keys)
     problems = []
     if counts["nulls"]:
@@ -64,7 +65,8 @@ def check_all_match(table: DataFrame, source: DataFrame, keys: Sequence[str], na
     """
     columns = [quoted(name) for name in keys]
     unmatched = table.join(source, on=list(keys), how="left_anti")
-    count = unmatched.count()
+    with _typed(names[1]):
+        count = unmatched.count()
     if not count:
         return
     examples = _examples(unmatched.select(*columns).limit(_EXAMPLES).collect())
@@ -74,6 +76,20 @@ def check_all_match(table: DataFrame, source: DataFrame, keys: Sequence[str], na
         "on_missing='carry' or 'null'; nothing was changed",
         source=names[1],
     )
+
+
+@contextmanager
+def _typed(source: str) -> Iterator[None]:
+    """Turns what a task said of the source into the error that it was there."""
+    try:
+        yield
+    except PythonException as error:
+        failure = failure_of(error)
+        kinds = {f"{kind.__module__}.{kind.__name__}": kind for kind in (SourceError, SourceChangedError)}
+        kind = kinds.get(failure.error_type, SourceError)
+        known = failure.error_type in kinds
+        message = failure.message if known else f"it cannot be read: {failure.error_type}: {failure.message} - {source}"
+        raise kind(message, source=source) from error
 
 
 def _any_null(columns: Sequence[str]) -> Any:  # noqa: ANN401 - a Column, of classic Spark or of Connect

@@ -74,8 +74,11 @@ class Source(Protocol):
             UnsupportedTypeError: Spark has no type that holds it.
         """
 
-    def frame(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
-        """Returns some columns of all rows, not read yet."""
+    def frame(self, spark: SparkSession, columns: Sequence[str], *, along: Sequence[str] = ()) -> DataFrame:
+        """Returns some columns of all rows, not read yet.
+
+        Where the rows are in several files, those `along` are checked for in each of them, too.
+        """
 
     def refuse_changed(self) -> None:
         """Checks that the rows are those that were seen first.
@@ -180,19 +183,20 @@ class FileSource(_ArrowColumns):
         """Bytes of all files."""
         return sum(file.size_bytes for file in self._files)
 
-    def frame(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
+    def frame(self, spark: SparkSession, columns: Sequence[str], *, along: Sequence[str] = ()) -> DataFrame:
         """Returns some columns of all rows, read by Spark's Python workers."""
-        reader = self.reader(columns, pieces_of(self._system, self._format, self._files))
+        reader = self.reader(columns, pieces_of(self._system, self._format, self._files), along)
         count = len(reader.pieces)
         return spark.range(0, count, 1, count).mapInArrow(reader, reader.target)
 
-    def reader(self, columns: Sequence[str], pieces: tuple[Piece, ...] = ()) -> PieceReader:
-        """Returns what reads some columns of pieces on executors."""
+    def reader(self, columns: Sequence[str], pieces: tuple[Piece, ...] = (), along: Sequence[str] = ()) -> PieceReader:
+        """Returns what reads some columns of pieces on executors, and checks those along."""
         return PieceReader(
             system=self._system,
             format=self._format,
             pieces=pieces,
             fields=self.fields(columns),
+            required=self.fields([*columns, *along]),
             target=self.schema(columns),
         )
 
@@ -232,7 +236,13 @@ class LanceSource(_ArrowColumns):
         """Not known."""
         return None
 
-    def frame(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
+    def frame(
+        self,
+        spark: SparkSession,
+        columns: Sequence[str],
+        *,
+        along: Sequence[str] = (),  # noqa: ARG002 - a table has them
+    ) -> DataFrame:
         """Returns some columns of all rows, read as any Lance table is."""
         options = {f"storage.{key}": value for key, value in self._ref.storage.items()}
         options |= {
@@ -270,7 +280,13 @@ class DataSource(_ArrowColumns):
         """Bytes in memory."""
         return self._table.nbytes
 
-    def frame(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:
+    def frame(
+        self,
+        spark: SparkSession,
+        columns: Sequence[str],
+        *,
+        along: Sequence[str] = (),  # noqa: ARG002 - it has them
+    ) -> DataFrame:
         """Returns some columns of all rows, handed over to Spark."""
         target = self.schema(columns)
         converter = ReadConverter(self.fields(columns), target)
@@ -317,7 +333,13 @@ class SparkSource:
         refuse_missing(columns, self.data.columns, self.name)
         return StructType([self.data.schema[name] for name in columns])
 
-    def frame(self, spark: SparkSession, columns: Sequence[str]) -> DataFrame:  # noqa: ARG002 - it has its own
+    def frame(
+        self,
+        spark: SparkSession,  # noqa: ARG002 - it has its own
+        columns: Sequence[str],
+        *,
+        along: Sequence[str] = (),  # noqa: ARG002 - it has them
+    ) -> DataFrame:
         """Returns some columns of all rows."""
         return self.data.select(*[quoted(name) for name in columns])
 

@@ -85,7 +85,7 @@ class Load:
         check_keys_of(dataset, source, request)
         new = new_columns_of(dataset, source, request)
         refuse_unsafe_store(self.ref.uri, self.ref.storage, allow=allowed_by_environment())
-        keys = source.frame(spark, request.keys)
+        keys = source.frame(spark, request.keys, along=request.columns)
         check_source_keys(keys, request.keys, source.name)
         if request.on_missing == "error":
             check_all_match(read(request.keys, dataset.version), keys, request.keys, (self.ref.uri, source.name))
