@@ -1,8 +1,8 @@
 """What the specification of the table API promises, sentence by sentence, in our own words.
 
-B: the guide to backfills. T: the reference of tables, as far as columns, backfills, plans and errors go. F: what was measured to go wrong in
-another implementation of that specification. S: what was measured there between backfills. Where the specification names Ray or a remote
-service, the promise is that Spark takes its place, or that it is refused by name together with what serves instead.
+B: the guide to backfills. T: the reference of tables, as far as columns, backfills, plans and errors go. L: the same, of loads. F: what was
+measured to go wrong in another implementation of that specification. S: what was measured there between backfills. Where the specification
+names Ray or a remote service, the promise is that Spark takes its place, or that it is refused by name together with what serves instead.
 
 A test that shows a promise is marked with its id, and `tests/test_promises.py` sees to it that every id has one.
 """
@@ -142,6 +142,28 @@ TABLE_API = {
     "T81": "smaller checkpoints give signs of progress more often",
 }
 
+LOADS = {
+    "L01": "load_columns joins values of Parquet, Lance and IPC sources into the table by a primary key",
+    "L02": "load_columns_async returns a handle, whose result() waits for the end",
+    "L03": "a list of files is a source, of which only these files are read",
+    "L04": "several passes over parts of the source complete a column: later ones preserve the values of earlier ones",
+    "L05": "a Lance source is a single location",
+    "L06": "the primary key is there in the source and in the table",
+    "L07": "the value columns are those of the source that are named",
+    "L08": "the format follows from the suffix where it is not given",
+    "L09": "a row without a match keeps its value by default, and is NULL in a new column",
+    "L10": "with on_missing='null' a row without a match becomes NULL",
+    "L11": "with on_missing='error' a row without a match is an error",
+    "L12": "every parameter of load_columns and load_columns_async is an explicit keyword with the documented default",
+    "L13": "checkpoint_size, min_checkpoint_size and max_checkpoint_size bound the rows of a checkpoint",
+    "L14": "the interval of checkpoints is 60 seconds by default",
+    "L15": "_loader_cpus and _loader_memory are compared with what the cluster can give",
+    "L16": "commit_granularity makes intermediate commits after so many fragments",
+    "L17": "enable_job_tracker_saves says whether the job appears in the history",
+    "L18": "job_id names the job",
+    "L19": "load_columns waits for the end, and returns the job's id",
+}
+
 FINDINGS = {
     "F01": "a compaction during a backfill costs the affected fragments only, and no computed value",
     "F02": "the deletion of a whole fragment during a backfill costs the other fragments nothing",
@@ -151,6 +173,7 @@ FINDINGS = {
     "F06": "a UDF of another type is refused, and the table stays readable",
     "F07": "error matchers honour exception types, their order and their patterns",
     "F08": "rows that were skipped are tried again by the plain call",
+    "F09": "load_columns with another on_missing, or of a source that was written again, uses nothing of an earlier one",
     "F10": "a result has real numbers, names and times",
     "F11": "small backfills and backfills without work have small fixed costs, and no work makes no version",
     "F12": "a job whose driver was killed is shown as dead",
@@ -166,9 +189,4 @@ SEQUENCES = {
     "S07": "backfill with skipped rows, cause removed, backfill: calls for the skipped rows",
 }
 
-LATER = {
-    "F09": "load_columns and what it reuses: the method comes with a later release, so there is nothing to test yet"
-}
-"""Findings that nothing here can be tested for."""
-
-PROMISES = {**BACKFILLING, **TABLE_API, **FINDINGS, **SEQUENCES}
+PROMISES = {**BACKFILLING, **TABLE_API, **LOADS, **FINDINGS, **SEQUENCES}
