@@ -27,14 +27,16 @@ ROWS, FRAGMENT_ROWS = 30, 10
 Acts: TypeAlias = Callable[[], object] | Mapping[int, Callable[[], object]]
 
 
-def make_table(db: Connection, data: pa.Table, name: str = "t", *, fragment_rows: int = FRAGMENT_ROWS) -> Table:
+def make_table(
+    db: Connection, data: pa.Table, name: str = "t", *, fragment_rows: int = FRAGMENT_ROWS, stable: bool = True
+) -> Table:
     """Writes a table in fragments of ten rows."""
     lance.write_dataset(
         data,
         f"{db.uri}/{name}.lance",
         max_rows_per_file=fragment_rows,
         max_rows_per_group=fragment_rows,
-        enable_stable_row_ids=True,
+        enable_stable_row_ids=stable,
     )
     return db.open_table(name)
 
