@@ -28,13 +28,15 @@ Jobs = dict[str, tuple[Path, dict[str, Any]]]
 class Driver:
     """A running driver."""
 
-    def __init__(self, master: str, jobs: Jobs) -> None:
+    def __init__(
+        self, master: str, jobs: Jobs, *, module: str = "tests.support.driver", common: dict[str, Any] = SETTINGS
+    ) -> None:
         environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}
         self.process = subprocess.Popen(
             [
                 sys.executable,
-                *("-m", "tests.support.driver", master),
-                json.dumps({name: (str(home), {**SETTINGS, **settings}) for name, (home, settings) in jobs.items()}),
+                *("-m", module, master),
+                json.dumps({name: (str(home), {**common, **settings}) for name, (home, settings) in jobs.items()}),
             ],
             cwd=ROOT,
             env={
@@ -80,8 +82,8 @@ class Driver:
 
 
 @contextlib.contextmanager
-def driver(jobs: Jobs, *, master: str = "local[2]") -> Iterator[Driver]:
-    started = Driver(master, jobs)
+def driver(jobs: Jobs, *, master: str = "local[2]", **more: Any) -> Iterator[Driver]:
+    started = Driver(master, jobs, **more)
     try:
         yield started
     finally:

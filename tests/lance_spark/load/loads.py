@@ -1,0 +1,228 @@
+"""Tables to load into, sources in files, and what a load has to leave: a left join without Spark."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+from unittest.mock import patch
+
+import lance
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from lance_spark import BackfillJobResult, Connection, Table
+from lance_spark.backfill.driver.group_commit import GroupCommits
+from lance_spark.backfill.planning import fragment_plan
+from lance_spark.load.join import LoadJoin
+from tests.strategies import facts
+
+ROWS, FRAGMENT_ROWS = 30, 10
+
+Acts: TypeAlias = Callable[[], object] | Mapping[int, Callable[[], object]]
+
+
+def make_table(
+    db: Connection, data: pa.Table, name: str = "t", *, fragment_rows: int = FRAGMENT_ROWS, stable: bool = True
+) -> Table:
+    """Writes a table in fragments of ten rows."""
+    lance.write_dataset(
+        data,
+        f"{db.uri}/{name}.lance",
+        max_rows_per_file=fragment_rows,
+        max_rows_per_group=fragment_rows,
+        enable_stable_row_ids=stable,
+    )
+    return db.open_table(name)
+
+
+def numbered(*, rows: int = ROWS, **columns: Any) -> pa.Table:
+    """Returns rows of `id` 0, 1, ... with more columns."""
+    return pa.table({"id": pa.array(range(rows), pa.int64()), **columns})
+
+
+def of_ids(ids: Sequence[int], *, factor: int = 10, **columns: Any) -> pa.Table:
+    """Returns a source of `id` and `v`, which is so many times the id."""
+    return pa.table({"id": pa.array(ids, pa.int64()), "v": pa.array([factor * i for i in ids], pa.int64()), **columns})
+
+
+def write_file(data: pa.Table, path: Path) -> str:
+    """Writes Parquet or an Arrow file, as the name says; a name with `stream` gets a stream of Arrow."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix in (".arrow", ".ipc", ".feather"):
+        new = pa.ipc.new_stream if "stream" in path.name else pa.ipc.new_file
+        with new(str(path), data.schema) as writer:
+            writer.write_table(data, max_chunksize=7)
+    else:
+        pq.write_table(data, path, row_group_size=8)
+    return str(path)
+
+
+def left_join(
+    before: pa.Table, source: pa.Table, keys: str | list[str], columns: Sequence[str], on_missing: str = "carry"
+) -> pa.Table:
+    """Returns what a load has to leave of a table."""
+    names = [keys] if isinstance(keys, str) else keys
+    at = {key: number for number, key in enumerate(_keys(source, names))}
+    found = [None if None in key else at.get(key) for key in _keys(before, names)]
+    for name in columns:
+        given = source[name].combine_chunks()
+        values = given.take(pa.array(found, pa.int64()))
+        if name not in before.schema.names:
+            before = before.append_column(name, values)
+            continue
+        existing = before[name].combine_chunks()
+        kept = None if on_missing == "null" else 0
+        taken = [
+            None if row is None and kept is None else number if row is None else len(existing) + row
+            for number, row in enumerate(found)
+        ]
+        both = pa.concat_arrays([existing, given.cast(existing.type)])
+        before = before.set_column(before.schema.names.index(name), name, both.take(pa.array(taken, pa.int64())))
+    return before
+
+
+def _keys(data: pa.Table, names: Sequence[str]) -> list[tuple[Any, ...]]:
+    return list(zip(*(data[name].to_pylist() for name in names), strict=True))
+
+
+def assert_same(actual: pa.Table, expected: pa.Table) -> None:
+    """Asserts that tables have the same columns, of the same types, with the same values in each row."""
+    assert [(f.name, f.type) for f in actual.schema] == [(f.name, f.type) for f in expected.schema]
+    for name in expected.schema.names:
+        assert facts(actual[name]) == facts(expected[name]), name
+
+
+def digests(uri: str) -> dict[str, str]:
+    """Returns a digest of each data file of a table, by its name."""
+    return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in Path(uri, "data").iterdir()}
+
+
+@contextlib.contextmanager
+def old_files_stay(table: Table) -> Iterator[None]:
+    """Asserts that a load writes new files, and changes none that was there."""
+    before = digests(table.uri)
+    yield
+    after = digests(table.uri)
+    assert before.items() <= after.items()
+    assert len(after) > len(before)
+
+
+@contextlib.contextmanager
+def nothing_changes(table: Table) -> Iterator[None]:
+    """Asserts that a table stays at its version, with its columns and its files."""
+    before = (table.version, table.to_lance().schema, digests(table.uri))
+    yield
+    assert (table.version, table.to_lance().schema, digests(table.uri)) == before
+
+
+def load(table: Table, *arguments: Any, **more: Any) -> BackfillJobResult:
+    """Loads columns, and returns what the job did."""
+    return table.load_columns_async(*arguments, **more).result(120)
+
+
+def values(table: Table, column: str = "v", key: str = "id") -> dict[int, Any]:
+    """Returns a column by ids that are unique."""
+    rows = table.to_arrow([key, column])
+    keys: list[Any] = rows[key].to_pylist()
+    found = dict(zip(keys, rows[column].to_pylist(), strict=True))
+    assert len(found) == rows.num_rows
+    return found
+
+
+@dataclass(kw_only=True)
+class Joins:
+    """The joins that loads of this process have made so far, by the rows that they were asked for.
+
+    Attributes:
+        before: What is to happen when a join begins, by its number, from 0 on.
+        after: What is to happen when it has got its rows.
+    """
+
+    before: Mapping[int, Callable[[], object]]
+    after: Mapping[int, Callable[[], object]]
+    rows: list[int] = field(default_factory=list)
+
+
+class _Collected:
+    """Stands for a DataFrame whose rows were collected, so that something can happen after that."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self._rows = rows
+
+    def collect(self) -> list[Any]:
+        return self._rows
+
+
+@contextlib.contextmanager
+def joins(
+    *,
+    before: Acts | None = None,
+    after: Acts | None = None,
+) -> Iterator[Joins]:
+    """Lets something happen in the driver, right before or after joins: after the tasks that select, before those that write.
+
+    A function alone acts at the first join.
+    """
+    acts = Joins(
+        before={0: before} if callable(before) else before or {},
+        after={0: after} if callable(after) else after or {},
+    )
+    real = LoadJoin.answers
+
+    def answers(self: LoadJoin, spark: Any, spec: Any, todo: Mapping[int, Any]) -> Any:
+        number = len(acts.rows)
+        acts.rows.append(sum(map(len, todo.values())))
+        if number in acts.before:
+            acts.before[number]()
+        frame = real(self, spark, spec, todo)
+        if number not in acts.after:
+            return frame
+        rows = frame.collect()
+        acts.after[number]()
+        return _Collected(rows)
+
+    with patch.object(LoadJoin, "answers", answers):
+        yield acts
+
+
+class Stop(BaseException):
+    """Stands for the end of the driver's process."""
+
+
+def stop() -> None:
+    """Ends a job as the end of its process would."""
+    raise Stop
+
+
+@contextlib.contextmanager
+def around_commits(
+    *,
+    before: Mapping[int, Callable[[], object]] = {},
+    after: Mapping[int, Callable[[], object]] = {},
+) -> Iterator[None]:
+    """Lets something happen before or after the commits of values of a job, by their numbers from 0 on."""
+    real, count = GroupCommits._commit, itertools.count()
+
+    def commit(self: GroupCommits, group: Any) -> Any:
+        number = next(count)
+        if number in before:
+            before[number]()
+        outcome = real(self, group)
+        if number in after:
+            after[number]()
+        return outcome
+
+    with patch.object(GroupCommits, "_commit", commit):
+        yield
+    assert next(count) > max([*before, *after]), "a commit did not come"
+
+
+def small_tasks() -> AbstractContextManager[Any]:
+    """Lets each fragment's file be written by a task of its own: those of small tables share one."""
+    return patch.object(fragment_plan, "_WHOLE_ROWS", 1)

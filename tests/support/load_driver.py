@@ -1,0 +1,61 @@
+"""A driver of loads in a process of its own: `python -m tests.support.load_driver MASTER JOBS`.
+
+JOBS is JSON: the folder and the settings of each load, by job id. Each fills `v` of a table `t` from the file `x.parquet` beside it. They run
+side by side, and a job whose id is the name of a point is held there.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+from unittest.mock import patch
+
+import pyarrow as pa
+
+from lance_spark.load import join
+from lance_spark.load.join import Keeper
+from tests.support.driver import session, table_of
+from tests.support.hooks import hooked, in_checkpoint
+
+IN_JOIN = "in_join"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeldKeeper:
+    """What Spark runs instead of the product's own: it is held where it has written two checkpoints, and is about to name a third."""
+
+    keeper: Keeper
+    folder: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        with in_checkpoint(self.folder):
+            yield from self.keeper(batches)
+
+
+def main(master: str, jobs: str) -> None:
+    spark = session(master)
+    orders = json.loads(jobs)
+    homes = {job_id: home for job_id, (home, _) in orders.items()}
+
+    def keeper(**values: Any) -> Keeper | HeldKeeper:
+        made = Keeper(**values)
+        return HeldKeeper(keeper=made, folder=homes[IN_JOIN]) if made.spec.job_id == IN_JOIN else made
+
+    try:
+        others = {job_id: home for job_id, home in homes.items() if job_id != IN_JOIN}
+        with hooked(others), patch.object(join, "Keeper", keeper):
+            started = [
+                table_of(spark, home).load_columns_async(f"{home}/x.parquet", "id", ["v"], job_id=job_id, **settings)
+                for job_id, (home, settings) in orders.items()
+            ]
+            for job in started:
+                job.result()
+    finally:
+        spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
