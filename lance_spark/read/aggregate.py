@@ -1,18 +1,24 @@
 """Partial aggregates of one partition. Runs on executors.
 
-`count`, `min` and `max` over Arrow batches, by the rules of Spark SQL.
+`count`, `min`, `max` and sums of small integers over Arrow batches, by the rules of Spark SQL.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Literal
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_spark.read.spec import AggregateCall
 from lance_spark.types.fields import Array
+
+_GROUPED_ROWS = 1 << 18
+"""Rows that are grouped at once: few groups then cross the border, and sums of 32 bits fit 64."""
+
+_LEAST_GAIN = 2
+"""Rows per group below which grouping is given up: it costs more than it saves."""
 
 
 class PartialAggregates:
@@ -45,6 +51,8 @@ class PartialAggregates:
             if call.fn == "count":
                 column = batch.column(name)
                 self._counts[i] += len(column) - column.null_count
+            elif call.fn == "sum":
+                self._values[i] = _sum(batch.column(name), self._values[i])
             elif call.fn in ("min", "max"):
                 self._values[i] = _extreme(batch.column(name), call.fn, self._values[i])
 
@@ -75,3 +83,76 @@ def _extreme(array: Array, fn: Literal["min", "max"], before: Array | None) -> A
     found = pc.min_max(values)[fn]
     # A slice would keep the whole batch alive.
     return pa.concat_arrays([values.slice(pc.index(values, found).as_py(), 1)])
+
+
+def _sum(array: Array, before: Array | None) -> Array | None:
+    """Returns the sum of an array and earlier ones, as an array of one bigint, or None."""
+    found: Any = pc.sum(array.cast(pa.int64()))
+    if not found.is_valid:
+        return before
+    return pa.array([found.as_py() + (0 if before is None else before[0].as_py())], pa.int64())
+
+
+def grouped(
+    batches: Iterable[pa.RecordBatch], calls: Sequence[AggregateCall], names: Sequence[str], schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    """Yields partial results per group: several of one group, from rows that came together.
+
+    Where the first rows have nearly as many groups, each further row is a group of its own.
+
+    Args:
+        batches: Rows, in the Arrow types of Spark.
+        calls: The aggregates, and the columns that rows are grouped by.
+        names: The batches' column for each call; an empty name where the call needs none.
+        schema: What is yielded, in the order of the calls.
+    """
+    groups = True
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        if not groups:
+            yield _ungrouped(batch, calls, names, schema)
+            continue
+        held.append(batch)
+        rows = sum(one.num_rows for one in held)
+        if rows >= _GROUPED_ROWS:
+            found = _of_groups(held, calls, names, schema)
+            held = []
+            groups = found.num_rows * _LEAST_GAIN <= rows
+            yield from found.to_batches()
+    if held:
+        yield from _of_groups(held, calls, names, schema).to_batches()
+
+
+def _of_groups(
+    batches: Sequence[pa.RecordBatch], calls: Sequence[AggregateCall], names: Sequence[str], schema: pa.Schema
+) -> pa.Table:
+    """Returns one row per group of some rows."""
+    table = pa.Table.from_batches(batches)
+    columns: dict[str, Any] = {f"c{i}": table.column(name) for i, name in enumerate(names) if name}
+    keys = [f"c{i}" for i, call in enumerate(calls) if call.fn == "group"]
+    asked: list[Any] = [
+        ([], "count_all") if call.fn == "count_star" else (f"c{i}", call.fn)
+        for i, call in enumerate(calls)
+        if call.fn != "group"
+    ]
+    found = pa.table(columns).group_by(keys, use_threads=False).aggregate(asked)
+    results = [
+        f"c{i}" if call.fn == "group" else "count_all" if call.fn == "count_star" else f"c{i}_{call.fn}"
+        for i, call in enumerate(calls)
+    ]
+    return pa.table([found.column(name) for name in results], names=schema.names).cast(schema).combine_chunks()
+
+
+def _ungrouped(
+    batch: pa.RecordBatch, calls: Sequence[AggregateCall], names: Sequence[str], schema: pa.Schema
+) -> pa.RecordBatch:
+    """Returns the partial results of groups of one row each."""
+    arrays: list[Array] = []
+    for call, name, field in zip(calls, names, schema, strict=True):
+        if call.fn == "count_star":
+            arrays.append(pa.repeat(pa.scalar(1, field.type), batch.num_rows))
+        elif call.fn == "count":
+            arrays.append(pc.is_valid(batch.column(name)).cast(field.type))
+        else:
+            arrays.append(batch.column(name).cast(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)

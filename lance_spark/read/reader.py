@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lance_spark.read.aggregate import PartialAggregates
+from lance_spark.read.aggregate import PartialAggregates, grouped
 from lance_spark.read.border.dense import doubled, split
 from lance_spark.read.border.leading import shortened, shortened_schema
 from lance_spark.read.border.unscaled import unscaled, unscaled_schema
@@ -120,8 +120,11 @@ def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanP
     if plan.pushed is not None:
         parts.append(f"pushed: {plan.pushed}")
     if spec.aggregate:
-        calls = (f"{c.fn}({c.column})" if c.column is not None else "count(*)" for c in spec.aggregate)
+        keys = [call.column or "" for call in spec.aggregate if call.fn == "group"]
+        calls = (f"{c.fn}({c.column})" if c.column else "count(*)" for c in spec.aggregate if c.fn != "group")
         parts.append(f"aggregates: [{', '.join(calls)}]")
+        if keys:
+            parts.append(f"grouped by: [{', '.join(keys)}]")
     if plan.limit is not None:
         parts.append(f"limit: {plan.limit}")
     parts.append(f"partitions: {len(plan.tasks)}, rows: {plan.rows}")
@@ -188,7 +191,7 @@ class LanceReader(DataSourceReader):
         if not isinstance(partition, ScanTask):
             raise TypeError(f"expected a partition that this reader planned, got {partition!r}")
         if self.spec.aggregate:
-            yield self._aggregate(partition)
+            yield from self._grouped(partition) if self.spec.grouped else [self._aggregate(partition)]
         elif not self.schema.fields:
             yield from _empty_batches(self._count(partition))
         elif partition.fragments:
@@ -216,6 +219,12 @@ class LanceReader(DataSourceReader):
             return task.rows
         batches = read_batches(self.ref, task, columns=[], blobs=self.options.blob_handling)
         return sum(batch.num_rows for batch in batches)
+
+    def _grouped(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
+        calls = self.spec.aggregate
+        names = ["" if call.column is None else find_field(self.target, call.column).name for call in calls]
+        schema = spark_arrow_schema(aggregate_schema(calls, self.target))
+        return grouped(self._rows(task) if task.fragments else (), calls, names, schema)
 
     def _aggregate(self, task: ScanTask) -> pa.RecordBatch:
         calls = self.spec.aggregate

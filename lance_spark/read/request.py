@@ -147,14 +147,17 @@ def check_fragments(dataset: lance.LanceDataset, ids: Sequence[int], uri: str) -
 def aggregate_schema(calls: Sequence[AggregateCall], columns: StructType) -> StructType:
     """Returns the columns of a row of partial results.
 
-    Counts are bigint, `min` and `max` keep the column's type.
+    Counts and sums are bigint, `min` and `max` keep the column's type.
     """
     fields = []
     for call in calls:
         if call.column is None or call.fn == "count":
             fields.append(StructField(call.name, LongType(), False))
+        elif call.fn == "sum":
+            fields.append(StructField(call.name, LongType(), True))
         else:
-            fields.append(StructField(call.name, find_field(columns, call.column).dataType, True))
+            field = find_field(columns, call.column)
+            fields.append(StructField(call.name, field.dataType, field.nullable or call.fn != "group"))
     return StructType(fields)
 
 

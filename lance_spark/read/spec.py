@@ -12,7 +12,7 @@ import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast
+from typing import Any, Literal, cast, get_args
 
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
@@ -20,9 +20,9 @@ from pyspark.sql.types import StructType
 from lance_spark.errors import LanceSparkError, OptionError
 from lance_spark.options import SCAN_OPTION
 
-AggregateFunction = Literal["count_star", "count", "min", "max"]
+AggregateFunction = Literal["group", "count_star", "count", "min", "max", "sum"]
 
-_FUNCTIONS = ("count_star", "count", "min", "max")
+_FUNCTIONS = get_args(AggregateFunction)
 _KEYS = {"pin", "columns", "elements", "predicate", "limit", "aggregate", "whole_fragments"}
 
 
@@ -31,8 +31,8 @@ class AggregateCall:
     """One aggregate that the scan answers instead of returning rows.
 
     Attributes:
-        fn: `count_star` counts rows, `count` values that are not NULL; `min` and `max` skip NULL,
-            as in SQL.
+        fn: `count_star` counts rows, `count` values that are not NULL; `min`, `max` and `sum` skip
+            NULL, as in SQL. `group` is a column that rows are grouped by.
         column: Top-level column, as Spark writes it; None for `count_star`.
         name: Name of the result column.
     """
@@ -70,7 +70,7 @@ class ScanSpec:
         limit: Rows after which Spark needs no more, or None. Of a scan without a filter they are
             the first of the table; with one, an upper bound per partition.
         aggregate: Aggregates to be answered instead of rows: each partition gives one row of
-            partial results. Empty means rows.
+            partial results, or several per group where rows are grouped. Empty means rows.
         whole_fragments: Whether all rows of a fragment must arrive in one partition.
         dense: Columns that the scan gives in two (:mod:`lance_spark.read.border.dense`); set by the
             data source.
@@ -90,6 +90,11 @@ class ScanSpec:
     whole_fragments: bool = False
     dense: tuple[str, ...] = ()
     unscaled: tuple[str, ...] = ()
+
+    @property
+    def grouped(self) -> bool:
+        """Whether the aggregates are of groups."""
+        return any(call.fn == "group" for call in self.aggregate)
 
     def __post_init__(self) -> None:
         if self.elements and (self.columns is None or self.aggregate):

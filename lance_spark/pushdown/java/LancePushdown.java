@@ -400,17 +400,16 @@ public class LancePushdown extends Rule {
     return (LogicalPlan) Reflection.copy((Product) relation, changes);
   }
 
-  /** Answers an ungrouped, unfiltered aggregate by partial results of the scan; null where it cannot. */
+  /** Answers an unfiltered aggregate, grouped by columns or not at all, by partial results of the scan; null where it cannot. */
   private LogicalPlan aggregate(Aggregate plan) throws Exception {
-    if (!plan.groupingExpressions().isEmpty()) return null;
     LogicalPlan at = plan.child();
     while (at instanceof Project && onlyColumns((Project) at)) at = ((Project) at).child();
     if (!isLance(at)) return null;
     DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) at;
     LanceSource source = LanceSource.of(relation.relation());
     if (source == null || source.limited()) return null;
-    Partials partials = new Partials(Reflection.list(relation.output()));
-    List results = partials.rewriteAll(Reflection.list(plan.aggregateExpressions()));
+    Partials partials = new Partials(Reflection.list(relation.output()), Reflection.list(plan.groupingExpressions()));
+    List results = !partials.groups() ? null : partials.rewriteAll(Reflection.list(plan.aggregateExpressions()));
     if (results == null || partials.calls.isEmpty()) return null;
     Map spec = new LinkedHashMap();
     spec.put("columns", new StructType().json());

@@ -9,17 +9,37 @@ import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.expressions.aggregate.*;
 import org.apache.spark.sql.types.*;
 
-/** Aggregates as one partial result per partition of the scan, and the final ones over them. */
+/**
+ * Aggregates as partial results of the scan, and the final ones over them: one result per partition, or, where rows are grouped by
+ * columns, one per group of some rows.
+ */
 final class Partials {
   /** What the scan has to answer, as JSON values. */
   final List calls = new ArrayList();
   /** The columns in which it answers. */
   final List attributes = new ArrayList();
   private final List columns;
+  private final List grouping;
   private List values;
 
-  Partials(List columns) {
+  Partials(List columns, List grouping) {
     this.columns = columns;
+    this.grouping = grouping;
+  }
+
+  /** Whether the scan can group rows by these columns, whose values then come along with the results. */
+  boolean groups() {
+    for (int i = 0; i < grouping.size(); i++) {
+      Expression key = (Expression) grouping.get(i);
+      if (!isColumn(key) || !isOrdered(key.dataType()) || key.dataType() instanceof DecimalType) return false;
+      Map call = new LinkedHashMap();
+      call.put("fn", "group");
+      call.put("column", ((Attribute) key).name());
+      call.put("name", ((Attribute) key).name());
+      calls.add(call);
+      attributes.add(key);
+    }
+    return true;
   }
 
   /** Returns the expressions over the partial results, or null where one of them needs the rows. */
@@ -42,7 +62,7 @@ final class Partials {
 
   private Expression rewrite(Expression e) {
     if (e instanceof AggregateExpression) return call((AggregateExpression) e);
-    if (e instanceof AttributeReference) return null;
+    if (e instanceof AttributeReference) return contains(grouping, (AttributeReference) e) ? e : null;
     List children = new ArrayList();
     Iterator each = Reflection.list(e.children()).iterator();
     while (each.hasNext()) {
@@ -69,19 +89,32 @@ final class Partials {
       orZero.add(Literal$.MODULE$.apply(Long.valueOf(0L)));
       return new Coalesce(Reflection.seq(orZero));
     }
+    if (function instanceof Sum) {
+      Expression child = ((Sum) function).child();
+      // try_sum is another function; sums of wider types overflow, and those of floats depend on the order.
+      boolean isSmall = child.dataType() instanceof ByteType || child.dataType() instanceof ShortType || child.dataType() instanceof IntegerType;
+      if (!isColumn(child) || !isSmall || !function.equals(new Sum(child))) return null;
+      return new Sum(partial("sum", (Attribute) child, LongType$.MODULE$)).toAggregateExpression();
+    }
     boolean min = function instanceof Min;
     if (!min && !(function instanceof Max)) return null;
     Expression child = min ? ((Min) function).child() : ((Max) function).child();
     if (!isColumn(child) || !isOrdered(child.dataType())) return null;
+    // Arrow has no extremes of groups for every type.
+    if (!grouping.isEmpty() && !(child.dataType() instanceof IntegralType || child.dataType() instanceof DatetimeType)) return null;
     Attribute partial = partial(min ? "min" : "max", (Attribute) child, child.dataType());
     return min ? new Min(partial).toAggregateExpression() : new Max(partial).toAggregateExpression();
   }
 
   private boolean isColumn(Expression e) {
     if (!(e instanceof AttributeReference) || ((AttributeReference) e).name().startsWith("_row")) return false;
-    Iterator each = columns.iterator();
+    return contains(columns, (AttributeReference) e);
+  }
+
+  private static boolean contains(List attributes, AttributeReference e) {
+    Iterator each = attributes.iterator();
     while (each.hasNext()) {
-      if (((Attribute) each.next()).exprId().equals(((AttributeReference) e).exprId())) return true;
+      if (((Attribute) each.next()).exprId().equals(e.exprId())) return true;
     }
     return false;
   }

@@ -163,6 +163,10 @@ def shapes(draw: st.DrawFn, dataset: Dataset, count: int, *, ansi: bool = True) 
         if not pa.types.is_floating(TYPES[name]):
             counted += [f"min(c{i})", f"max(c{i})"]
     chosen = draw(st.lists(st.sampled_from(counted), min_size=1, max_size=4, unique=True))
+    whole = [f"c{i}" for i, name in enumerate(dataset.names) if pa.types.is_integer(TYPES[name])]
+    exact = [f"c{i}" for i, name in enumerate(dataset.names) if not pa.types.is_floating(TYPES[name])]
+    keys = draw(st.lists(st.sampled_from(["id", "s.n", *exact]), min_size=1, max_size=2, unique=True))
+    summed = draw(st.lists(st.sampled_from([*counted, *(f"sum({c}) + 1" for c in whole)]), max_size=4, unique=True))
     side = draw(st.sampled_from(("JOIN", "LEFT JOIN", "FULL JOIN", "LEFT SEMI JOIN", "LEFT ANTI JOIN")))
     both = text("a.id") if "SEMI" in side or "ANTI" in side else text("a.id", f"a.{column}", "b.id", "b.s.n")
     sql: list[str] = [
@@ -183,6 +187,8 @@ def shapes(draw: st.DrawFn, dataset: Dataset, count: int, *, ansi: bool = True) 
         f"SELECT {{q}} AS q, {text(*chosen)} AS row FROM {{t}}",
         f"SELECT {{q}} AS q, {text(*chosen)} AS row FROM {{t}} WHERE {where()}",
         f"SELECT {{q}} AS q, {text('id % 3', 'count(*)', 'max(s.n)')} AS row FROM {{t}} WHERE {where()} GROUP BY id % 3",
+        f"SELECT {{q}} AS q, {text(*keys, *summed)} AS row FROM {{t}} GROUP BY {', '.join(keys)}",
+        f"SELECT {{q}} AS q, {text(*exact[:2], 'id')} AS row FROM (SELECT DISTINCT {', '.join([*exact[:2], 'id'])} FROM {{t}})",
         f"SELECT {{q}} AS q, {text('count(DISTINCT s.n)', 'count(*)', 'sum(id)')} AS row FROM {{t}}",
         f"SELECT {{q}} AS q, {text('count(*)')} AS row FROM (SELECT * FROM {{t}} LIMIT {n})",
         f"SELECT {{q}} AS q, {text('count(*)')} AS row FROM (SELECT * FROM {{t}} WHERE {where()} LIMIT {n})",

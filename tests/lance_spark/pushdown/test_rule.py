@@ -269,9 +269,42 @@ def test_other_aggregates_read_rows(table: DataFrame, expressions: list[str]) ->
     assert "aggregates" not in descriptions(table.selectExpr(*expressions))[0]
 
 
-def test_filtered_and_grouped_aggregates_read_rows(table: DataFrame) -> None:
+def test_filtered_aggregates_read_rows(table: DataFrame) -> None:
     assert "aggregates" not in descriptions(table.filter("d = 1").selectExpr("count(*)"))[0]
-    assert "aggregates" not in descriptions(table.groupBy("s").count())[0]
+    assert "aggregates" not in descriptions(table.filter("d = 1").groupBy("s").count())[0]
+
+
+@pytest.mark.parametrize(
+    ("keys", "expressions"),
+    [
+        (["s"], ["count(*)"]),
+        (["s", "d"], ["count(f)", "min(id)", "max(d)", "sum(d) + count(*)"]),
+        (["s"], []),
+    ],
+)
+def test_groups_by_columns_are_made_in_the_scan(
+    table: DataFrame, plain_spark: SparkSession, keys: list[str], expressions: list[str]
+) -> None:
+    def query(rows: DataFrame) -> DataFrame:
+        return (
+            rows.selectExpr(*keys).distinct() if not expressions else rows.groupBy(*keys).agg(*map(F.expr, expressions))
+        )
+
+    (description,) = descriptions(query(table))
+    assert f"grouped by: [{', '.join(keys)}]" in description
+    plain = plain_spark.createDataFrame(table.collect(), table.schema)
+    assert sorted(map(repr, query(table).collect())) == sorted(map(repr, query(plain).collect()))
+
+
+@pytest.mark.parametrize(
+    ("key", "expression"),
+    [
+        ("f", "count(*)"), ("d % 2", "count(*)"), ("st.a", "count(*)"), ("s", "sum(f)"), ("s", "sum(id)"), ("s", "try_sum(d)"),
+        ("s", "avg(d)"), ("s", "min(s)"), ("s", "count(DISTINCT d)"), ("s", "first(d)"),
+    ],
+)  # fmt: skip
+def test_other_groups_read_rows(table: DataFrame, key: str, expression: str) -> None:
+    assert "grouped by" not in descriptions(table.groupBy(F.expr(key)).agg(F.expr(expression)))[0]
 
 
 def test_aggregates_of_an_empty_table(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,7 +10,10 @@ from decimal import Decimal
 import lance
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from lance_spark.read import aggregate
 from lance_spark.read.spec import AggregateCall, ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
 from tests.lance_spark.read.scans import describe, make_reader, partitions, read, read_partitions
@@ -112,3 +115,79 @@ def test_a_column_may_be_named_in_another_case(table_path: str):
     lance.write_dataset(pa.table({"Value": [3, 1, 2]}), table_path)
     assert one_row(table_path, spec_for("value")) == {"n": 3, "c": 3, "lo": 1, "hi": 3}
     assert "max(value)" in describe(table_path, spec_for("value"))["description"]
+
+
+GROUPED = (
+    AggregateCall(fn="group", column="k", name="k"),
+    AggregateCall(fn="group", column="b", name="b"),
+    AggregateCall(fn="count_star", column=None, name="n"),
+    AggregateCall(fn="count", column="v", name="c"),
+    AggregateCall(fn="sum", column="v", name="s"),
+    AggregateCall(fn="min", column="v", name="lo"),
+    AggregateCall(fn="max", column="v", name="hi"),
+)
+RESULT = pa.schema(
+    [
+        ("k", pa.string()), ("b", pa.bool_()), ("n", pa.int64()), ("c", pa.int64()), ("s", pa.int64()),
+        ("lo", pa.int32()), ("hi", pa.int32()),
+    ]
+)  # fmt: skip
+
+
+@given(
+    rows=st.lists(
+        st.tuples(
+            st.one_of(st.none(), st.sampled_from(["", "a", "b"]), st.text(max_size=2)),
+            st.one_of(st.none(), st.booleans()),
+            st.one_of(st.none(), st.integers(-(1 << 31), (1 << 31) - 1)),
+        ),
+        max_size=40,
+    ),
+    batch_rows=st.integers(1, 7),
+    grouped_rows=st.integers(1, 20),
+)
+def test_partial_results_of_groups_add_up(
+    rows: list[tuple[str | None, bool | None, int | None]], batch_rows: int, grouped_rows: int
+):
+    expected: dict[tuple[str | None, bool | None], list[int | None]] = {}
+    for key, flag, value in rows:
+        expected.setdefault((key, flag), []).append(value)
+    columns = [[row[i] for row in rows] for i in range(3)]
+    table = pa.table(
+        {
+            "k": pa.array(columns[0], pa.string()),
+            "b": pa.array(columns[1], pa.bool_()),
+            "v": pa.array(columns[2], pa.int32()),
+        }
+    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(aggregate, "_GROUPED_ROWS", grouped_rows)
+        names = ["k", "b", "", "v", "v", "v", "v"]
+        found = list(aggregate.grouped(table.to_batches(batch_rows), GROUPED, names, RESULT))
+    partial: dict[tuple[str | None, bool | None], list[dict[str, int | None]]] = {}
+    for batch in found:
+        assert batch.schema == RESULT
+        for row in batch.to_pylist():
+            partial.setdefault((row.pop("k"), row.pop("b")), []).append(row)
+    assert partial.keys() == expected.keys()
+    for key, values in expected.items():
+        given_values = [value for value in values if value is not None]
+        results = partial[key]
+        assert sum(row["n"] or 0 for row in results) == len(values)
+        assert sum(row["c"] or 0 for row in results) == len(given_values)
+        for name, whole in (("s", sum), ("lo", min), ("hi", max)):
+            parts = [row[name] for row in results if row[name] is not None]
+            assert (whole(parts) if parts else None) == (whole(given_values) if given_values else None)
+
+
+def test_as_many_groups_as_rows_are_not_grouped_for_long(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(aggregate, "_GROUPED_ROWS", 4)
+    calls = (AggregateCall(fn="group", column="k", name="k"), AggregateCall(fn="count_star", column=None, name="n"))
+    schema = pa.schema([("k", pa.int64()), ("n", pa.int64())])
+
+    def results(keys: list[int]) -> list[int]:
+        batches = pa.table({"k": pa.array(keys, pa.int64())}).to_batches(2)
+        return [batch.num_rows for batch in aggregate.grouped(batches, calls, ["k", ""], schema)]
+
+    assert results([1, 2, 3, 4, 5, 5, 5, 5]) == [4, 2, 2]
+    assert results([1, 1, 2, 2, 5, 5, 5, 5]) == [2, 1]
