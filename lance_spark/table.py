@@ -530,12 +530,12 @@ class Table(TableLoads):
 
     def _start(self, request: BackfillRequest) -> Job:
         prepared = prepare(self._ref, request, checkpoints=self._checkpoint)
-        return self._run(self._spark(), prepared)
-
-    def _run(self, spark: SparkSession, prepared: Prepared) -> Job:
-        request = prepared.request
+        spark = self._spark()
         if request.admission_check:
             check_resources(spark, prepared.definition.udf, strict=request.admission_strict)
+        return self._run(spark, prepared)
+
+    def _run(self, spark: SparkSession, prepared: Prepared) -> Job:
         progress = Progress(title=f"{self.name}.{', '.join(prepared.columns)}", enabled=self._progress)
         job = BackfillJob(spark, prepared, self.name, progress)
         job_type = prepared.definition.job_type

@@ -7,12 +7,15 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
+import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.planner import Prepared
 from lance_spark.backfill.request import DEFAULT_CONCURRENCY, DEFAULT_REFRESH_S
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.handle import Job, wait
+from lance_spark.load.definition import stand_in
 from lance_spark.load.plan import LoadPlan
 from lance_spark.load.request import load_request_of
 from lance_spark.load.sources import open_source
@@ -105,7 +108,10 @@ class TableLoads(ABC):
         Raises:
             OptionError, ColumnNotFoundError, SchemaMismatchError, UnsupportedTypeError,
                 ColumnExistsError: Something that was asked for is wrong. Nothing was changed.
-            SourceError: The source cannot be read. Nothing was changed.
+            SourceError, TableNotFoundError, TableUnreadableError: The source cannot be read.
+                Nothing was changed.
+            ResourcesUnavailableError: A task asks for what the cluster cannot give. Nothing was
+                changed.
             SourceKeysError: Its keys are doubled, NULL or of another type than the table's, or rows
                 have no match where that is an error. Says how many, with examples. Nothing was
                 changed.
@@ -176,6 +182,9 @@ class TableLoads(ABC):
     def _start_load(self, parameters: Mapping[str, Any]) -> Job:
         spark = self._spark()
         load = self._load(parameters, spark)
+        job = load.request.job
+        if job.admission_check:
+            check_resources(spark, stand_in(load.request, pa.null(), "none"), strict=job.admission_strict)
 
         def read(columns: Sequence[str], version: int) -> DataFrame:
             return self.to_spark(columns, version=version)

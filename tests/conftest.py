@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import lance_spark
@@ -36,7 +37,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """A session on two local cores, with the planner rule; over Connect, without it, where `make test-long` asks for that."""
     if os.environ.get(OVER_CONNECT):
-        remote = SparkSession.builder.remote("local[2]").config("spark.sql.session.timeZone", "UTC").getOrCreate()
+        # The JVM is not to know: with this variable PySpark takes any free port, where two processes would want the same.
+        SparkContext._ensure_initialized()
+        with pytest.MonkeyPatch.context() as environment:
+            environment.setenv("SPARK_TESTING", "1")
+            remote = SparkSession.builder.remote("local[2]").config("spark.sql.session.timeZone", "UTC").getOrCreate()
         yield remote
         remote.stop()
         return

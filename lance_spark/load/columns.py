@@ -32,9 +32,15 @@ def check_keys_of(dataset: lance.LanceDataset, source: Source, request: LoadRequ
 
     Raises:
         ColumnNotFoundError: A column is missing on one side.
+        SchemaMismatchError: A column has a name that Lance cannot read.
         SourceKeysError: Their types differ, or are none of keys.
     """
     refuse_missing(request.keys, dataset.schema.names, dataset.uri)
+    odd = [name for name in (*request.keys, *request.columns) if "`" in name]
+    if odd:
+        raise SchemaMismatchError(
+            f"column {odd[0]!r} has a backtick in its name, and Lance cannot read it - in {dataset.uri} - rename it"
+        )
     ours = to_spark_schema(pa.schema([dataset.schema.field(name) for name in request.keys]))
     for mine, theirs in zip(ours.fields, source.schema(request.keys).fields, strict=True):
         kind, other = bare(mine.dataType), bare(theirs.dataType)

@@ -65,14 +65,7 @@ def define_load(
     kind = types_of([dataset.schema.field(name) for name in request.columns])
     inputs = tuple(known[name] for name in request.keys)
     version = f"{source.identity}-{request.on_missing}"
-    udf = UDF.define(
-        _never_called,
-        kind=Kind.RECORD_BATCH,
-        data_type=kind,
-        name=_NAME,
-        version=version,
-        settings=Settings(num_cpus=request.cpus, memory=request.memory, task_size=request.job.task_size),
-    )
+    udf = stand_in(request, kind, version)
     key = CheckpointKey(
         udf_name=_NAME,
         udf_version=version,
@@ -93,6 +86,18 @@ def define_load(
             checkpoint_rows=request.checkpoint_rows,
             layout=layout,
         ),
+    )
+
+
+def stand_in(request: LoadRequest, kind: pa.DataType, version: str) -> UDF:
+    """Returns what is in the place of a UDF: it says what a task asks for, and is never called."""
+    return UDF.define(
+        _never_called,
+        kind=Kind.RECORD_BATCH,
+        data_type=kind,
+        name=_NAME,
+        version=version,
+        settings=Settings(num_cpus=request.cpus, memory=request.memory, task_size=request.job.task_size),
     )
 
 

@@ -139,8 +139,8 @@ class Keeper:
         missing: Any = batch.column(1).null_count
         if self.refuses_missing and missing:
             raise SourceKeysError(
-                f"{counted(missing, 'row')} have no match - in {self.source} - they came, or got their keys, after the "
-                "load began; complete the source, or use on_missing='carry' or 'null'",
+                f"{counted(missing, 'row')} without a match - in {self.source} - they came, or got their keys, after "
+                "the load began; complete the source, or use on_missing='carry' or 'null'",
                 source=self.source,
             )
 

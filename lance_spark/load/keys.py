@@ -11,7 +11,6 @@ from pyspark.sql import functions as sf
 
 from lance_spark.backfill.driver.spark_failure import failure_of
 from lance_spark.errors import SourceChangedError, SourceError, SourceKeysError, counted
-from lance_spark.load.sources import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -27,8 +26,8 @@ def check_source_keys(frame: DataFrame, keys: Sequence[str], source: str) -> Non
     Raises:
         SourceKeysError: Says how many, with examples.
     """
-    columns = [quoted(name) for name in keys]
-    per_key = frame.groupBy(*columns).agg(sf.count(sf.lit(1)).alias("__rows"))
+    columns = _plain(keys)
+    per_key = frame.toDF(*columns).groupBy(*columns).agg(sf.count(sf.lit(1)).alias("__rows"))
     is_null = _any_null(columns)
     wrong = per_key.where(is_null | (sf.col("__rows") > 1)).agg(
         sf.sum(sf.when(is_null, sf.col("__rows"))).alias("nulls"),
@@ -63,8 +62,8 @@ def check_all_match(table: DataFrame, source: DataFrame, keys: Sequence[str], na
     Raises:
         SourceKeysError: Says how many have none, with examples.
     """
-    columns = [quoted(name) for name in keys]
-    unmatched = table.join(source, on=list(keys), how="left_anti")
+    columns = _plain(keys)
+    unmatched = table.toDF(*columns).join(source.toDF(*columns), on=columns, how="left_anti")
     with _typed(names[1]):
         count = unmatched.count()
     if not count:
@@ -76,6 +75,11 @@ def check_all_match(table: DataFrame, source: DataFrame, keys: Sequence[str], na
         "on_missing='carry' or 'null'; nothing was changed",
         source=names[1],
     )
+
+
+def _plain(keys: Sequence[str]) -> list[str]:
+    """Returns names that clash with no other and need no quotes."""
+    return [f"key_{number}" for number in range(len(keys))]
 
 
 @contextmanager

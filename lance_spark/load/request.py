@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from lance_spark.backfill.request import DEFAULT_CONCURRENCY, DEFAULT_REFRESH_S, BackfillRequest, columns_of
+from lance_spark.backfill.request import (
+    ADMISSION_CHECK,
+    ADMISSION_STRICT,
+    DEFAULT_CONCURRENCY,
+    DEFAULT_REFRESH_S,
+    BackfillRequest,
+    columns_of,
+    flag_of,
+)
 from lance_spark.errors import OptionError
 
 SourceFormat = Literal["parquet", "lance", "ipc"]
@@ -41,6 +49,8 @@ class LoadRequest:
         on_missing: What becomes of a row without a match.
         cpus: Processor cores of one loading task, or None.
         memory: Bytes of one loading task, or None.
+        checkpoint_rows: Least and most rows of a checkpoint; None where only bytes and time bound
+            it.
         job: How the job is run.
     """
 
@@ -50,16 +60,8 @@ class LoadRequest:
     on_missing: OnMissing
     cpus: float | None
     memory: int | None
+    checkpoint_rows: tuple[int, int | None]
     job: BackfillRequest
-
-    @property
-    def checkpoint_rows(self) -> tuple[int, int | None]:
-        """Least and most rows of a checkpoint; None where only bytes and time bound it."""
-        job = self.job
-        most = job.max_checkpoint_size if job.checkpoint_size is None else job.checkpoint_size
-        if job.max_checkpoint_size is not None and most is not None:
-            most = min(most, job.max_checkpoint_size)
-        return job.min_checkpoint_size or 1, most
 
 
 def load_request_of(parameters: Mapping[str, Any]) -> LoadRequest:
@@ -79,20 +81,21 @@ def load_request_of(parameters: Mapping[str, Any]) -> LoadRequest:
     if on_missing not in get_args(OnMissing):
         raise OptionError("on_missing", repr(on_missing), "carry, null or error")
     interval_s = parameters["checkpoint_interval_seconds"]
-    if interval_s is not None and (isinstance(interval_s, bool) or not isinstance(interval_s, (int, float))):
+    if interval_s is not None and not (_is_number(interval_s, (int, float)) and 0 <= interval_s < float("inf")):
         raise OptionError("checkpoint_interval_seconds", repr(interval_s), "a number of seconds, 0 or more")
     for name, kind in (("_loader_cpus", (int, float)), ("_loader_memory", int)):
         value = parameters[name]
-        if value is not None and (isinstance(value, bool) or not isinstance(value, kind) or not value > 0):
+        if value is not None and not (_is_number(value, kind) and 0 < value < float("inf")):
             raise OptionError(name, repr(value), "a number above 0")
     job = BackfillRequest(
         columns=columns,
         where=ALL_ROWS,
         concurrency=parameters["concurrency"],
         refresh_status_secs=parameters["refresh_status_secs"],
-        **{name: parameters[name] for name in _SIZES},
         batch_checkpoint_flush_interval_seconds=DEFAULT_INTERVAL_S if interval_s is None else float(interval_s),
         enable_job_tracker_saves=parameters["enable_job_tracker_saves"],
+        admission_check=flag_of(None, ADMISSION_CHECK),
+        admission_strict=flag_of(None, ADMISSION_STRICT),
         job_id=parameters["job_id"],
         commit_granularity=parameters["commit_granularity"],
         task_size=parameters["task_size"],
@@ -104,8 +107,25 @@ def load_request_of(parameters: Mapping[str, Any]) -> LoadRequest:
         on_missing=on_missing,
         cpus=parameters["_loader_cpus"],
         memory=parameters["_loader_memory"],
+        checkpoint_rows=_checkpoint_rows(parameters),
         job=job,
     )
+
+
+def _checkpoint_rows(parameters: Mapping[str, Any]) -> tuple[int, int | None]:
+    sizes = {name: parameters[name] for name in _SIZES if parameters[name] is not None}
+    for name, rows in sizes.items():
+        if not _is_number(rows, int) or rows < 1:
+            raise OptionError(name, repr(rows), "a whole number, 1 or more")
+    least = sizes.pop("min_checkpoint_size", 1)
+    most = min(sizes.values(), default=None)
+    if most is not None and least > most:
+        raise OptionError("min_checkpoint_size", str(least), f"at most {most}, the largest", problem="is too large")
+    return least, most
+
+
+def _is_number(value: object, kind: Any) -> bool:  # noqa: ANN401 - what isinstance takes
+    return isinstance(value, kind) and not isinstance(value, bool)
 
 
 def _names(option: str, names: str | Sequence[str]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -102,8 +103,10 @@ def open_source(
             the same.
 
     Raises:
-        SourceError: It cannot be found or read, or its format cannot be told.
-        OptionError: It is nothing that can be read.
+        SourceError: Files cannot be found or read, or their format cannot be told.
+        TableNotFoundError, TableUnreadableError: There is no Lance table, or it cannot be read.
+        OptionError: Options contradict the source, or its store is not one that PyArrow reaches.
+        SchemaMismatchError: It is nothing that can be read.
     """
     if is_spark(source):
         if asked is not None:
@@ -122,10 +125,9 @@ def open_source(
 
 
 def _paths(source: object) -> tuple[str, ...] | None:
-    if isinstance(source, str):
-        return (source,)
-    if isinstance(source, (list, tuple)) and source and all(isinstance(one, str) for one in source):
-        return tuple(source)
+    given = source if isinstance(source, (list, tuple)) else [source]
+    if given and all(isinstance(one, (str, os.PathLike)) for one in given):
+        return tuple(map(os.fspath, given))
     return None
 
 
@@ -331,6 +333,10 @@ class SparkSource:
     def schema(self, columns: Sequence[str]) -> StructType:
         """Returns some columns."""
         refuse_missing(columns, self.data.columns, self.name)
+        for name in columns:
+            if sum(other.lower() == name.lower() for other in self.data.columns) > 1:
+                hint = "another one differs from it only in capitals, which Spark does not tell apart; rename one"
+                raise ColumnNotFoundError(name, self.name, hint=hint)
         return StructType([self.data.schema[name] for name in columns])
 
     def frame(
@@ -380,7 +386,8 @@ def refuse_missing(columns: Sequence[str], present: Sequence[str], where: str) -
     for name in columns:
         if list(present).count(name) != 1:
             alike = [other for other in present if other.lower() == name.lower() and other != name]
-            hint = f"did you mean {alike[0]!r}?" if alike else f"its columns are {', '.join(map(str, present))}"
+            columns_there = ", ".join(map(str, present)) or "none at all"
+            hint = f"did you mean {alike[0]!r}?" if alike else f"its columns are {columns_there}"
             if name in present:
                 hint = "it is there twice; rename one of them"
             raise ColumnNotFoundError(name, where, hint=hint)

@@ -256,7 +256,8 @@ class BackfillJob:
             rows = RowSet.loads(bytes(row["rows"]))
             matched[row["fragment_id"]] = matched.get(row["fragment_id"], RowSet.empty()) | rows
         following = [self._states.joined(work[number], matched.get(number, RowSet.empty())) for number in todo]
-        yield from scheduler.run(pack_whole([one for one in following if one is not None]), refresh_s)
+        whole = [one for one in following if one is not None]
+        yield from scheduler.run(pack_whole(whole, prepared.task_rows(self._spark)), refresh_s)
 
     def _join_failed(self, spec: BackfillSpec, failure: SparkFailure, work: Sequence[FragmentWork]) -> None:
         if self._cancelled.is_set():

@@ -42,7 +42,7 @@ def check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
     advice = "_admission_check=False skips this check"
     if strict:
         raise ResourcesUnavailableError(f"{asks} - no job was started - {advice}")
-    warnings.warn(f"{asks} - the job runs all the same, and may fail - {advice}", UserWarning, stacklevel=5)
+    warnings.warn(f"{asks} - the job runs all the same, and may fail - {advice}", UserWarning, stacklevel=4)
 
 
 def _conf_bytes(text: str | None) -> int | None:

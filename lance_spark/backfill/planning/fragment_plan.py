@@ -36,9 +36,6 @@ COUNTED_ROWS = 20_000_000
 find out."""
 
 _TASK_FRAGMENTS = 1000
-_WHOLE_ROWS = 100_000
-"""Rows of small fragments that one task puts together."""
-
 _ALIGNMENT = 1024
 
 
@@ -174,12 +171,12 @@ def plan_tasks(plans: Sequence[FragmentPlan], task_rows: int) -> list[Task]:
     return tasks
 
 
-def pack_whole(work: Sequence[FragmentWork]) -> list[Task]:
-    """Packs whole fragments whose values are in checkpoints into tasks."""
+def pack_whole(work: Sequence[FragmentWork], task_rows: int) -> list[Task]:
+    """Packs whole fragments whose values are in checkpoints into tasks. Pure."""
     tasks: list[Task] = []
     packed: list[FragmentWork] = []
     for one in work:
-        if packed and sum(other.stop for other in packed) + one.stop > _WHOLE_ROWS:
+        if len(packed) >= _TASK_FRAGMENTS or (packed and sum(other.stop for other in packed) + one.stop > task_rows):
             tasks.append(Task(number=len(tasks), work=tuple(packed)))
             packed = []
         packed.append(one)

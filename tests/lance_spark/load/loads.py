@@ -6,7 +6,6 @@ import contextlib
 import hashlib
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -18,7 +17,6 @@ import pyarrow.parquet as pq
 
 from lance_spark import BackfillJobResult, Connection, Table
 from lance_spark.backfill.driver.group_commit import GroupCommits
-from lance_spark.backfill.planning import fragment_plan
 from lance_spark.load.join import LoadJoin
 from tests.strategies import facts
 
@@ -221,8 +219,3 @@ def around_commits(
     with patch.object(GroupCommits, "_commit", commit):
         yield
     assert next(count) > max([*before, *after]), "a commit did not come"
-
-
-def small_tasks() -> AbstractContextManager[Any]:
-    """Lets each fragment's file be written by a task of its own: those of small tables share one."""
-    return patch.object(fragment_plan, "_WHOLE_ROWS", 1)

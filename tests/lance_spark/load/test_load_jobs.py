@@ -21,6 +21,7 @@ from lance_spark.errors import (
     SourceChangedError,
 )
 from lance_spark.load.files import PieceReader
+from lance_spark.load.request import DEFAULT_INTERVAL_S
 from tests.lance_spark.load.loads import (
     Stop,
     around_commits,
@@ -30,7 +31,6 @@ from tests.lance_spark.load.loads import (
     nothing_changes,
     numbered,
     of_ids,
-    small_tasks,
     stop,
     values,
     write_file,
@@ -80,6 +80,7 @@ def test_a_plan_of_what_is_in_memory_says_so_too(on_missing: Any, says: str, tab
 # Handles and the history
 
 
+@pytest.mark.promise("L17", "L18", "L19")
 def test_a_load_returns_the_id_of_its_job_of_which_the_history_knows_all(table: Table, files: Path) -> None:
     path = write_file(of_ids([1, 2, 99]), files / "x.parquet")
     assert table.load_columns(path, "id", ["v"], job_id="mine") == "mine"
@@ -93,6 +94,7 @@ def test_a_load_returns_the_id_of_its_job_of_which_the_history_knows_all(table: 
     assert len(table.list_jobs()) == 2
 
 
+@pytest.mark.promise("L02")
 def test_a_handle_shows_the_job_while_it_runs_and_its_result(table: Table) -> None:
     gate, reached = threading.Event(), threading.Event()
 
@@ -160,6 +162,7 @@ def test_a_parameter_that_is_wrong_is_named_and_nothing_is_changed(name: str, va
     assert caught.value.option == name and f"option {name!r}" in str(caught.value)
 
 
+@pytest.mark.promise("L15")
 def test_more_than_the_cluster_has_is_refused_before_a_column_is_added(table: Table) -> None:
     for more, what in (({"_loader_cpus": 100}, "100 CPUs"), ({"_loader_memory": 1 << 60}, "of memory")):
         with nothing_changes(table), pytest.raises(ResourcesUnavailableError, match=what):
@@ -183,22 +186,36 @@ def test_a_new_column_that_differs_from_another_only_in_capitals_is_refused(tabl
             call(source, "id", ["V"])
 
 
+@pytest.mark.promise("L12", "L14")
 def test_both_ways_to_load_have_the_same_parameters_and_a_plan_those_that_say_what_is_loaded() -> None:
     signatures = [inspect.signature(one).parameters for one in (Table.load_columns, Table.load_columns_async)]
     assert [str(one) for one in signatures[0].values()] == [str(one) for one in signatures[1].values()]
     plan = inspect.signature(Table.plan_load_columns).parameters
     assert list(plan) == [name for name in signatures[0] if name in plan]
     assert all(str(plan[name]) == str(signatures[0][name]) for name in plan)
+    defaults = {name: one.default for name, one in signatures[0].items() if one.default is not inspect.Parameter.empty}
+    nones = ("source_format", "task_size", "checkpoint_size", "min_checkpoint_size", "max_checkpoint_size", "job_id")
+    nones += ("checkpoint_interval_seconds", "_loader_cpus", "_loader_memory", "commit_granularity")
+    assert defaults == {
+        **dict.fromkeys((*nones, "source_storage_options")),
+        "on_missing": "carry",
+        "concurrency": 8,
+        "refresh_status_secs": 2.0,
+        "enable_job_tracker_saves": True,
+    }
+    assert {one.kind for name, one in signatures[0].items() if name in defaults} == {inspect.Parameter.KEYWORD_ONLY}
+    assert DEFAULT_INTERVAL_S == 60
 
 
 # Versions and checkpoints
 
 
+@pytest.mark.promise("L16")
 @pytest.mark.parametrize(("granularity", "versions"), [(1, 3), (2, 2), (None, 1)])
 def test_a_commit_is_made_for_so_many_fragments(granularity: int | None, versions: int, table: Table) -> None:
     before, seen = table.version, list[int]()
     look = dict.fromkeys(range(versions), lambda: seen.append(table.count_rows("v = 10 * id AND id > 0")))
-    with small_tasks(), around_commits(after=look):
+    with around_commits(after=look):
         result = load(
             table,
             of_ids(range(30)),
@@ -206,12 +223,14 @@ def test_a_commit_is_made_for_so_many_fragments(granularity: int | None, version
             ["v"],
             commit_granularity=granularity,
             concurrency=1,
+            task_size=10,
             refresh_status_secs=0.05,
         )
     assert result.versions == tuple(range(before + 1, before + 1 + versions)) and table.version == result.versions[-1]
     assert seen == sorted(seen) and seen[-1] == 29 and (versions == 1 or seen[0] < 29)
 
 
+@pytest.mark.promise("L13")
 @pytest.mark.parametrize(
     ("more", "rows"),
     [
@@ -231,6 +250,7 @@ def test_a_checkpoint_has_at_most_so_many_rows(more: dict[str, Any], rows: list[
 # Going on
 
 
+@pytest.mark.promise("F09")
 def test_the_same_call_goes_on_and_another_source_or_rule_for_missing_rows_does_not(table: Table, files: Path) -> None:
     path = write_file(of_ids([i for i in range(30) if i % 3]), files / "x.parquet")
 
@@ -304,7 +324,8 @@ def test_a_file_that_changes_while_keys_are_checked_is_named_and_nothing_is_chan
             "source_format": None,
             "on_missing": "carry",
             "source_storage_options": None,
-        }
+        },
+        table._spark(),
     )
     path.unlink() if gone else write_file(of_ids(range(29)), path)
     with nothing_changes(table), pytest.raises(SourceChangedError, match=r"x\.parquet"):

@@ -70,6 +70,7 @@ def right(rule: str = "carry", factor: int = 10) -> dict[int, int | None]:
     return {i: factor * i if i % 4 else -i if rule == "carry" else None for i in range(ROWS)}
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
 def test_a_driver_that_is_killed_while_it_loads_goes_on_with_the_same_call(
@@ -93,6 +94,7 @@ def test_a_driver_that_is_killed_while_it_loads_goes_on_with_the_same_call(
     assert values(table) == right()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_checkpoints_of_a_killed_load_serve_no_other_rule_and_no_file_that_was_written_again(
     killed: dict[str, Path], spark: SparkSession, tmp_path: Path

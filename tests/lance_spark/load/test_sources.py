@@ -84,6 +84,7 @@ SOURCES: dict[str, Open] = {
 }
 
 
+@pytest.mark.promise("L01", "L03", "L07", "L08")
 @pytest.mark.parametrize("kind", SOURCES)
 def test_each_source_gives_the_table_that_a_left_join_gives(
     kind: str, db: Connection, files: Path, spark: SparkSession
@@ -145,6 +146,7 @@ def test_files_whose_format_cannot_be_told_are_refused(
     assert str(files) in str(caught.value) and caught.value.source == str(files)
 
 
+@pytest.mark.promise("L05")
 def test_what_cannot_be_a_source_is_refused_by_name(db: Connection, files: Path, spark: SparkSession) -> None:
     table = make_table(db, numbered())
     path = write_file(of_ids([1]), files / "a.parquet")
@@ -239,6 +241,7 @@ def test_locations_are_absolute_relative_or_uris_and_each_file_is_read_once(
         assert table.plan_load_columns(source, "id", ["v"]).source_rows == 2, source
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["x.parquet", "x.arrow", "stream.arrow"])
 def test_what_is_cut_among_many_tasks_and_joined_by_sorting_is_the_same(
     name: str, db: Connection, files: Path, spark: SparkSession

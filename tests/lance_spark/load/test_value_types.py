@@ -21,6 +21,8 @@ from tests import strategies
 from tests.lance_spark.load.loads import assert_same, left_join, load, make_table, numbered, write_file
 from tests.strategies import facts
 
+pytestmark = pytest.mark.long
+
 COLUMNS: dict[str, pa.Array[Any]] = {
     "vector": pa.array([[1.0, 2.0], None, [-0.0, float("nan")]], pa.list_(pa.float32(), 2)),
     "bytes_of_pixels": pa.array([[1, 255], [0, 0], None], pa.list_(pa.uint8(), 2)),
