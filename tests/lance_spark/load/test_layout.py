@@ -103,5 +103,5 @@ def test_files_that_do_not_tell_their_keys_are_shuffled(db: Connection, tmp_path
 def test_rows_without_a_match_are_an_error_without_a_shuffle_too(db: Connection, tmp_path: Path) -> None:
     table = table_of(db, "numbers")
     location = in_groups(source_of("numbers", list(range(290))), tmp_path / "short")
-    with pytest.raises(SourceKeysError, match="4 rows of the table have no match.*None, 291"):
+    with pytest.raises(SourceKeysError, match=r"4 rows of the table have no match.*None, 291"):
         table.load_columns(location, "k", ["v"], on_missing="error")
