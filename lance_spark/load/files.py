@@ -49,6 +49,14 @@ _S3_OPTIONS = {
 }
 """Options of PyArrow's S3, and the names that Lance knows them by."""
 
+_AZURE_OPTIONS = {
+    "account_name": ("azure_storage_account_name", "account_name"),
+    "account_key": ("azure_storage_account_key", "account_key", "azure_storage_access_key", "access_key"),
+    "sas_token": ("azure_storage_sas_token", "azure_storage_sas_key", "sas_token", "sas_key"),
+    "blob_storage_authority": ("azure_storage_endpoint", "azure_endpoint", "endpoint"),
+}
+"""The same, of Azure's blob storage."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
@@ -81,12 +89,19 @@ def file_system_of(uri: str, options: Mapping[str, str]) -> tuple[FileSystem, st
         return fs.LocalFileSystem(), uri
     scheme, _, path = uri.partition("://")
     if scheme in ("s3", "s3a") and options:
-        known = {name.lower(): value for name, value in options.items()}
-        values = {ours: known[name] for ours, names in _S3_OPTIONS.items() for name in names if name in known}
-        endpoint_scheme, _, endpoint = values.get("endpoint_override", "").rpartition("://")
-        if endpoint:
-            values |= {"endpoint_override": endpoint, "scheme": endpoint_scheme or "https"}
+        values = _named(options, _S3_OPTIONS)
+        if "endpoint_override" in values:
+            values["scheme"], values["endpoint_override"] = _endpoint(values["endpoint_override"])
         return fs.S3FileSystem(**values), path  # type: ignore[arg-type]
+    if scheme in ("az", "abfs", "abfss") and options:
+        values = _named(options, _AZURE_OPTIONS)
+        if "blob_storage_authority" in values:
+            scheme, place = _endpoint(values["blob_storage_authority"])
+            # The account follows the host where it is no part of its name; PyArrow adds it.
+            host = place.partition("/")[0]
+            values |= {"blob_storage_authority": host, "dfs_storage_authority": host.replace(".blob.", ".dfs.")}
+            values |= {"blob_storage_scheme": scheme, "dfs_storage_scheme": scheme}
+        return fs.AzureFileSystem(**values), path  # type: ignore[arg-type]
     try:
         system, path = fs.FileSystem.from_uri(uri)
     except (pa.ArrowException, ValueError, OSError) as error:
@@ -96,6 +111,18 @@ def file_system_of(uri: str, options: Mapping[str, str]) -> tuple[FileSystem, st
         )
         raise OptionError("source", uri, accepted) from error
     return system, path
+
+
+def _named(options: Mapping[str, str], names: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Returns options under PyArrow's names; the others are of Lance alone."""
+    known = {name.lower(): value for name, value in options.items()}
+    return {ours: known[name] for ours, theirs in names.items() for name in theirs if name in known}
+
+
+def _endpoint(location: str) -> tuple[str, str]:
+    """Returns scheme and place of a store's server."""
+    scheme, _, place = location.rpartition("://")
+    return scheme or "https", place.rstrip("/")
 
 
 def list_files(
