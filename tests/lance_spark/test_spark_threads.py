@@ -124,6 +124,7 @@ def without_the_rule(folder: str) -> None:
     spark.stop()
 
 
+@pytest.mark.long
 @pytest.mark.classic
 def test_the_table_api_needs_no_rule_in_a_thread(tmp_path: Path) -> None:
     environment = {key: value for key, value in os.environ.items() if not key.startswith("SPARK_")}

@@ -62,6 +62,7 @@ OF_SPARK = re.compile(
 whose session ended while it was asked for."""
 
 
+@pytest.mark.long
 def test_a_job_in_a_session_of_ours_leaves_the_terminal_clean(tmp_path: Path):
     done = run(SCRIPT, tmp_path)
     assert done.stdout == "[2, 4, 6]\n"

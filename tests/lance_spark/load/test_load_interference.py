@@ -197,6 +197,7 @@ def test_a_row_that_loses_its_match_has_no_value_of_its_old_key(db: Connection) 
     assert result.rows_nulled == 1
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("moment", ["after the join", "before the commit"])
 def test_with_null_or_error_a_key_that_changes_to_one_without_a_match_is_null_or_ends_the_job(
     moment: str, db: Connection
@@ -242,6 +243,7 @@ def test_a_target_that_is_dropped_ends_the_job_with_an_error_of_its_own(moment: 
     assert [job.status for job in table.list_jobs()] == ["FAILED"]
 
 
+@pytest.mark.long
 def test_two_loads_of_different_columns_at_once_lose_nothing(db: Connection) -> None:
     table = make(db)
     other = of_ids([1, 2, 3]).rename_columns(["id", "w"])

@@ -173,6 +173,7 @@ def test_what_cannot_be_a_source_is_refused_by_name(db: Connection, files: Path,
         assert type(caught.value).__module__ == "lance_spark.errors", source
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("at", ["key", "value"])
 @pytest.mark.parametrize("what", ["another type", "no such column", "no Parquet at all"])
 def test_a_file_with_other_columns_than_the_first_is_refused_by_its_name_before_anything_is_changed(

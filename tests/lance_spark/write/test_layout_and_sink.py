@@ -39,9 +39,9 @@ def _write(
     staging = Staging(uri=uri, job_id=new_id())
     staging.open_job()
     sink = FragmentSink(staging, layout, max_rows=max_rows, max_bytes=max_bytes)
-    rows = pa.table(
-        [c.cast(f.type) for c, f in zip(table.columns, layout.row_schema, strict=True)], schema=layout.row_schema
-    )
+    # PyArrow's cast of slices of lists of nulls to their own type gives arrays that are not valid.
+    columns = [c if c.type == f.type else c.cast(f.type) for c, f in zip(table.columns, layout.row_schema, strict=True)]
+    rows = pa.table(columns, schema=layout.row_schema)
     for batch in rows.to_batches(max_chunksize=batch_rows):
         sink.write(batch)
     return list(sink.finish())
