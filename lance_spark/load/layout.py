@@ -9,10 +9,10 @@ groups that its own keys lie in. Runs on the driver.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -36,6 +36,7 @@ _PART_BYTES = 512 << 20
 """Bytes of values of one part, about: its checkpoints are merged at once."""
 
 _SAMPLED_PARTS = 32
+_SAMPLED_PIECES = 8
 _SAMPLED_ROWS = 64
 
 _MOST_READS = 2.0
@@ -166,17 +167,38 @@ def _groups_of(system: FileSystem, file: SourceFile, key: str, columns: Sequence
 
 def _samples(dataset: lance.LanceDataset, key: str, part_rows: int) -> list[pa.Array[Any]]:
     """Returns some keys of parts that are spread over the table."""
-    parts: list[tuple[LanceFragment, int, int]] = []
-    for fragment in dataset.get_fragments():
-        rows = fragment.metadata.num_rows
-        parts += [(fragment, first, min(part_rows, rows - first)) for first in range(0, rows, part_rows)]
+    parts = list(_parts(dataset.get_fragments(), part_rows))
     samples = []
     for at in _spread(0, len(parts), _SAMPLED_PARTS):
-        fragment, first, rows = parts[at]
-        with panics_as_errors():
-            taken = fragment.take(_spread(first, first + rows, _SAMPLED_ROWS), columns=[key])
-        samples.append(taken.column(key).combine_chunks())
+        pieces = [parts[at][number] for number in _spread(0, len(parts[at]), _SAMPLED_PIECES)]
+        taken = []
+        for fragment, first, rows in pieces:
+            with panics_as_errors():
+                chosen = _spread(first, first + rows, max(_SAMPLED_ROWS // len(pieces), 2))
+                taken.append(fragment.take(chosen, columns=[key]))
+        samples.append(pa.concat_tables(taken).column(key).combine_chunks())
     return samples
+
+
+_Piece: TypeAlias = "tuple[LanceFragment, int, int]"
+"""Rows of a fragment: their first position among the live ones, and their number."""
+
+
+def _parts(fragments: Iterable[LanceFragment], part_rows: int) -> Iterator[list[_Piece]]:
+    """Yields the rows of a table in parts: pieces of large fragments, small ones together."""
+    packed: list[_Piece] = []
+    held = 0
+    for fragment in fragments:
+        live = fragment.metadata.num_rows
+        for first in range(0, live, part_rows):
+            rows = min(part_rows, live - first)
+            if packed and held + rows > part_rows:
+                yield packed
+                packed, held = [], 0
+            packed.append((fragment, first, rows))
+            held += rows
+    if packed:
+        yield packed
 
 
 def _spread(first: int, stop: int, most: int) -> list[int]:

@@ -51,10 +51,10 @@ class OrderedLookUp:
         """Keeps the rows of each part, and yields which."""
         for batch in batches:
             for number in batch.column(0).to_numpy():
-                for fragment_id, rows in self.parts.tasks[int(number)]:
-                    keys = list(self.parts.read(fragment_id, rows))
-                    if keys:
-                        yield from self.keeper(self._found(pa.Table.from_batches(keys)))
+                # Many small fragments together: each row group is read once for all of them.
+                keys = [read for fragment in self.parts.tasks[int(number)] for read in self.parts.read(*fragment)]
+                if keys:
+                    yield from self.keeper(self._found(pa.Table.from_batches(keys)))
 
     def _found(self, part: pa.Table) -> Iterator[pa.RecordBatch]:
         """Yields the rows of a part with their values, in the order of the source."""

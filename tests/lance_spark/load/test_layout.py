@@ -105,3 +105,20 @@ def test_rows_without_a_match_are_an_error_without_a_shuffle_too(db: Connection,
     location = in_groups(source_of("numbers", list(range(290))), tmp_path / "short")
     with pytest.raises(SourceKeysError, match=r"4 rows of the table have no match.*None, 291"):
         table.load_columns(location, "k", ["v"], on_missing="error")
+
+
+def test_many_small_fragments_read_each_row_group_together(db: Connection, tmp_path: Path) -> None:
+    table = make_table(db, pa.table({"k": pa.array(range(60), pa.int64())}), fragment_rows=2)
+    source = source_of("numbers", list(range(60)))
+    location = in_groups(source, tmp_path / "ordered")
+    assert not table.plan_load_columns(location, "k", ["v"]).shuffles
+    load(table, location, "k", ["v"])
+    assert table.to_arrow()["v"].to_pylist() == source["v"].to_pylist()
+
+
+def test_small_fragments_in_no_order_among_themselves_are_shuffled(db: Connection, tmp_path: Path) -> None:
+    order = np.random.default_rng(5).permutation(100)
+    keys = [int(n) * 3 + at for n in order for at in range(3)]
+    table = make_table(db, pa.table({"k": pa.array(keys, pa.int64())}), fragment_rows=3)
+    location = in_groups(source_of("numbers", list(range(300))), tmp_path / "ordered")
+    assert table.plan_load_columns(location, "k", ["v"]).shuffles
