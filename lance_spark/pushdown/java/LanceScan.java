@@ -87,7 +87,9 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
   }
 
   public Statistics estimateStatistics() {
-    return new LanceStatistics(rows, bytes);
+    // What is stored is encoded: a broadcast of it would hold Spark's rows, which take what Spark estimates at least.
+    long row = 8L + readSchema().defaultSize();
+    return new LanceStatistics(rows, Math.max(bytes, rows <= Long.MAX_VALUE / row ? rows * row : Long.MAX_VALUE));
   }
 
   public boolean equals(Object other) {
