@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from benchmarks.first_look_border import ready_made
-from benchmarks.first_look_data import FILES, WIDTH, Data
+from benchmarks.first_look_data import FILES, SIZES, WIDTH, Data
 from benchmarks.measure import OURS, Case
 
 CONFIGURATIONS = ("defaults", "enable_pushdown", "configure")
@@ -98,6 +98,11 @@ class Stage:
     def _parquet(self, name: str) -> DataFrame:
         return self.spark.read.parquet(self.data.parquet(name))
 
+    def _differing(self, *columns: str, size_below: int = SIZES) -> DataFrame:
+        """Returns ready-made rows of the narrow table that differ as its own do."""
+        rows = self.data.rows("narrow")
+        return ready_made(self.spark, "narrow", rows, *columns, differ=True, size_below=size_below)
+
     def _case(
         self,
         name: str,
@@ -106,18 +111,24 @@ class Stage:
         query: Callable[[DataFrame], object],
         *,
         border: tuple[str, ...] | None = None,
+        border_query: Callable[[], object] | None = None,
         pylance: Callable[[lance.LanceDataset], object] | None = None,
         rounds: int = 100,
         targets: Mapping[str, float],
         cpu_targets: Mapping[str, float] | None = None,
     ) -> Case:
-        """Returns one query, of both formats; of ready-made batches with the columns `border`, if these are given."""
+        """Returns one query, of both formats, and of ready-made batches.
+
+        These have the columns `border`, if that is given; `border_query` runs another query over them.
+        """
         contestants: dict[str, Callable[[], object]] = {
             OURS: lambda: query(self._lance(table)),
             "parquet": lambda: query(self._parquet(table)),
         }
         if border is not None:
             contestants[BORDER] = lambda: query(ready_made(self.spark, table, self.data.rows(table), *border))
+        if border_query is not None:
+            contestants[BORDER] = border_query
         if pylance is not None:
             contestants["pylance"] = lambda: pylance(lance.dataset(self.data.lance(table)))
         return Case(
@@ -182,6 +193,9 @@ class Stage:
             )
 
     def _aggregates(self) -> Iterator[Case]:
+        def distinct(df: DataFrame) -> object:
+            return df.agg(F.countDistinct("size")).collect()
+
         rows, targets = f"{self.data.rows('narrow'):,} rows", _goals(1.4, 1.1)
         yield self._case(
             "two of seven columns",
@@ -206,8 +220,8 @@ class Stage:
             "count(distinct)",
             f"of size, {rows}",
             "narrow",
-            lambda df: df.agg(F.countDistinct("size")).collect(),
-            rounds=_FEW,
+            distinct,
+            border_query=lambda: distinct(self._differing("size")),
             targets=targets,
         )
 
@@ -237,16 +251,22 @@ class Stage:
             targets=targets,
         )
 
+        few = SIZES // 10
+
         def self_join(df: DataFrame) -> object:
-            others = df.where("size < 100000").select("id", "weight")
-            return df.select("id", "score").join(others, "id").agg(F.sum(F.col("score") * F.col("weight"))).collect()
+            return joined(df.select("id", "score"), df.where(F.col("size") < few).select("id", "weight"))
+
+        def joined(scores: DataFrame, weights: DataFrame) -> object:
+            return scores.join(weights, "id").agg(F.sum(F.col("score") * F.col("weight"))).collect()
 
         yield self._case(
             "self join",
             f"on id, with a tenth of the rows, {narrow}",
             "narrow",
             self_join,
-            rounds=_FEW,
+            border_query=lambda: joined(
+                self._differing("id", "score"), self._differing("id", "weight", size_below=few)
+            ),
             targets=targets,
         )
         wanted = itertools.count(1)
@@ -356,7 +376,6 @@ class Stage:
             },
             prepare=dict.fromkeys((OURS, "parquet", "pylance", BORDER), lambda: self.data.clear("out")),
             targets=targets,
-            rounds=_FEW,
         )
 
 

@@ -16,6 +16,7 @@ WIDE_ROWS = 200_000
 KEYED_ROWS = 600_000
 SMALL_ROWS = 100
 WIDTH = 768
+SIZES = 1_000_000
 FILES = 8
 
 
@@ -27,7 +28,7 @@ def narrow_table(start: int, rows: int) -> pa.Table:
     return pa.table(
         {
             "id": ids,
-            "size": rng.integers(0, 1_000_000, rows, dtype=np.int32),
+            "size": rng.integers(0, SIZES, rows, dtype=np.int32),
             "score": rng.random(rows),
             "weight": rng.random(rows, dtype=np.float32),
             "word": pa.array(words[rng.integers(0, len(words), rows)]),
