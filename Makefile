@@ -36,6 +36,7 @@ bench: require-java $(VENV)/.ready-dev ## benchmarks beside Parquet, pylance and
 	$(BIN)/python -m benchmarks.jvm $(JVM_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.table_api $(TABLE_API_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.tpch $(TPCH_BENCH_ARGS)
+	$(BIN)/python -m benchmarks.load $(LOAD_BENCH_ARGS)
 
 lint: $(VENV)/.ready-dev ## formatting, lint rules and types
 	$(BIN)/ruff format --check .
