@@ -32,6 +32,7 @@ from lance_spark.errors import (
     SourceChangedError,
     SourceError,
     SourceKeysError,
+    StableRowIdsError,
     StoredUdfError,
     TableExistsError,
     TableNotFoundError,
@@ -42,6 +43,8 @@ from lance_spark.errors import (
     UnsupportedTypeError,
     ValueConversionError,
     VersionNotFoundError,
+    ViewError,
+    ViewSourceError,
     WorkerPythonError,
 )
 
@@ -53,11 +56,13 @@ if TYPE_CHECKING:
     from lance_spark.commit.conflicts.history import last_commit
     from lance_spark.connection import Connection, connect
     from lance_spark.jobs.handle import Job
-    from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, UdfResult
+    from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, RefreshJobResult, UdfResult
     from lance_spark.load.plan import LoadPlan
     from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
     from lance_spark.session.configuration import configure
     from lance_spark.table import Table
+    from lance_spark.views.plan import RefreshPlan
+    from lance_spark.views.query import Query
     from udf_runtime import (
         UDF,
         Backoff,
@@ -94,6 +99,9 @@ _LATER = {
     "Job": "jobs.handle",
     "JobRecord": "jobs.model",
     "LoadPlan": "load.plan",
+    "Query": "views.query",
+    "RefreshJobResult": "jobs.model",
+    "RefreshPlan": "views.plan",
     "Table": "table",
     "UdfResult": "jobs.model",
     "Watch": "backfill.watch",
@@ -153,6 +161,9 @@ __all__ = [
     "LoadPlan",
     "NoLocationError",
     "OptionError",
+    "Query",
+    "RefreshJobResult",
+    "RefreshPlan",
     "RegistrationError",
     "ResourcesUnavailableError",
     "Retry",
@@ -164,6 +175,7 @@ __all__ = [
     "SourceChangedError",
     "SourceError",
     "SourceKeysError",
+    "StableRowIdsError",
     "StoredUdfError",
     "Table",
     "TableExistsError",
@@ -182,6 +194,8 @@ __all__ = [
     "UnsupportedTypeError",
     "ValueConversionError",
     "VersionNotFoundError",
+    "ViewError",
+    "ViewSourceError",
     "Watch",
     "WorkerPythonError",
     "__version__",

@@ -23,6 +23,8 @@ from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.session.sessions import session_or_local
 from lance_spark.table import Table
 from lance_spark.tabular import Data, write_rows
+from lance_spark.views.create import create_view
+from lance_spark.views.query import Query
 
 _SUFFIX = ".lance"
 _REMOTE = "open the bucket or folder that holds the tables: connect('s3://bucket/path', storage_options={...})"
@@ -215,6 +217,35 @@ class Connection:
                 enable_stable_row_ids=enable_stable_row_ids,
                 data_storage_version=data_storage_version,
             )
+        return self._table(name)
+
+    def create_materialized_view(self, name: str, query: Query) -> Table:
+        """Makes a materialized view, without rows; :meth:`lance_spark.Table.refresh` fills it.
+
+        The view is a table: it can be read, indexed, have computed columns of its own, and be the
+        source of another view. Its column `__source_row_id` (int64) is the row id of the source's
+        row. What it is made of is kept in its schema's metadata, without options of the store.
+
+        Args:
+            name: Name of the view.
+            query: A query over one table of any connection to the same store:
+                `table.search(None)` with `select` and `where`.
+
+        Raises:
+            TableExistsError: There is a table of this name.
+            RegistrationError: The query cannot be a view, or does not fit its source.
+            ColumnNotFoundError, FilterError, UnsupportedTypeError: As there.
+            OptionError: An argument is not valid.
+
+        Warns:
+            UserWarning: The source has no stable row ids, so that the view cannot follow it.
+        """
+        if not isinstance(query, Query):
+            raise OptionError("query", repr(query), "a query over one table: table.search(None).select(...)")
+        uri = self._uri_of(name)
+        if table_exists(uri, self.storage_options):
+            raise TableExistsError(uri, hint="choose another name, or drop the table first")
+        create_view(DatasetRef.at(uri, self.storage_options), query)
         return self._table(name)
 
     def drop_table(self, name: str, *, ignore_missing: bool = False) -> None:

@@ -411,6 +411,26 @@ class SourceChangedError(SourceError):
     """A source is another one than when the load began. Nothing of the other one is committed."""
 
 
+class ViewError(LanceSparkError, ValueError):
+    """A table is no materialized view, or cannot be one.
+
+    Attributes:
+        uri: Location of the view.
+    """
+
+    def __init__(self, message: str, *, uri: str) -> None:
+        super().__init__(message)
+        self.uri = uri
+
+
+class ViewSourceError(ViewError):
+    """The source of a view is gone, was made anew, or lacks a column that the view uses."""
+
+
+class StableRowIdsError(ViewError, RuntimeError):
+    """A view cannot follow its source, whose rows have no stable ids. Nothing was changed."""
+
+
 class UnsupportedOperationError(LanceSparkError, NotImplementedError):
     """What was asked for has no meaning here; the message says what serves instead.
 

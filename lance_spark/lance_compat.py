@@ -56,7 +56,7 @@ def versions_of(dataset: lance.LanceDataset) -> Sequence[Mapping[str, Any]]:
     return cast(Sequence[Mapping[str, Any]], dataset._ds.versions())  # noqa: SLF001 - as above
 
 
-def take_known_rows(dataset: lance.LanceDataset, row_ids: list[int], columns: list[str]) -> pa.Table:
+def take_known_rows(dataset: lance.LanceDataset, row_ids: list[int], columns: list[str] | dict[str, str]) -> pa.Table:
     """Returns columns of the rows with stable row ids; ids that are not there are left out.
 
     It goes through the row id index, and can return addresses; the public `take_rows` fails on an

@@ -41,8 +41,10 @@ from lance_spark.pushdown.rule import is_classic
 from lance_spark.read.filtering import check_filter
 from lance_spark.table_loads import TableLoads
 from lance_spark.table_view import describe, render_html
+from lance_spark.table_views import TableViews
 from lance_spark.tabular import Data, write_rows
 from lance_spark.types.storable import RESERVED
+from lance_spark.views.definition import define
 from udf_runtime import UDF, UnpackedUDF
 
 if TYPE_CHECKING:
@@ -54,7 +56,7 @@ _HEAD_ROWS = 5
 Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedUDF
 
 
-class Table(TableLoads):
+class Table(TableLoads, TableViews):
     """A Lance table, at its latest version.
 
     Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver and may be
@@ -391,7 +393,7 @@ class Table(TableLoads):
         commit_max_retries: int | None = None,
         commit_timeout: timedelta | None = None,
         protect_snapshot: bool = False,
-    ) -> Job | Future[BackfillJobResult]:
+    ) -> Job[BackfillJobResult] | Future[BackfillJobResult]:
         """Starts a backfill, and returns its handle at once.
 
         Mistakes in what was asked for are raised here. The parameters are those of
@@ -448,12 +450,12 @@ class Table(TableLoads):
             stale=stale,
             plan_only=True,
         )
-        prepared = prepare(self._ref, request, checkpoints=self._checkpoint)
+        prepared = prepare(self._ref, request, checkpoints=self._checkpoint, define=define)
         outside: Prepared | None = None
         if num_frags is not None or skip_frags:
             version = prepared.spec.snapshot.version
             whole = replace(request, read_version=version, num_frags=None, skip_frags=0, task_size=None)
-            outside = prepare(self._ref, whole, checkpoints=self._checkpoint)
+            outside = prepare(self._ref, whole, checkpoints=self._checkpoint, define=define)
         return view_of(prepared, outside, self.name, exact=exact)
 
     def watch(
@@ -528,14 +530,14 @@ class Table(TableLoads):
         addresses = [(error.table_version, error.row_address) for error in errors if error.row_address is not None]
         return latest_addresses(self._ref, addresses)
 
-    def _start(self, request: BackfillRequest) -> Job:
-        prepared = prepare(self._ref, request, checkpoints=self._checkpoint)
+    def _start(self, request: BackfillRequest) -> Job[BackfillJobResult]:
+        prepared = prepare(self._ref, request, checkpoints=self._checkpoint, define=define)
         spark = self._spark()
         if request.admission_check:
             check_resources(spark, prepared.definition.udf, strict=request.admission_strict)
         return self._run(spark, prepared)
 
-    def _run(self, spark: SparkSession, prepared: Prepared) -> Job:
+    def _run(self, spark: SparkSession, prepared: Prepared) -> Job[BackfillJobResult]:
         progress = Progress(title=f"{self.name}.{', '.join(prepared.columns)}", enabled=self._progress)
         job = BackfillJob(spark, prepared, self.name, progress)
         job_type = prepared.definition.job_type

@@ -15,6 +15,7 @@ from lance_spark.backfill.planning.planner import Prepared
 from lance_spark.backfill.request import DEFAULT_CONCURRENCY, DEFAULT_REFRESH_S
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.handle import Job, wait
+from lance_spark.jobs.model import BackfillJobResult
 from lance_spark.load.definition import stand_in
 from lance_spark.load.plan import LoadPlan
 from lance_spark.load.request import load_request_of
@@ -39,7 +40,7 @@ class TableLoads(ABC):
         """Returns the table as a Spark DataFrame."""
 
     @abstractmethod
-    def _run(self, spark: SparkSession, prepared: Prepared) -> Job:
+    def _run(self, spark: SparkSession, prepared: Prepared) -> Job[BackfillJobResult]:
         """Starts a job that is ready."""
 
     def load_columns(  # noqa: PLR0913 - the specification's parameters
@@ -142,7 +143,7 @@ class TableLoads(ABC):
         enable_job_tracker_saves: bool = True,
         job_id: str | None = None,
         source_storage_options: Mapping[str, str] | None = None,
-    ) -> Job:
+    ) -> Job[BackfillJobResult]:
         """Starts a load, and returns its handle. The parameters are those of :meth:`load_columns`.
 
         The source's keys are checked before it returns: that reads all of them.
@@ -179,7 +180,7 @@ class TableLoads(ABC):
         slots = (None if spark is None else known_slots(spark)) or os.cpu_count() or 1
         return Load(ref=self._ref, table_name=self.name, source=source, request=request, slots=slots)
 
-    def _start_load(self, parameters: Mapping[str, Any]) -> Job:
+    def _start_load(self, parameters: Mapping[str, Any]) -> Job[BackfillJobResult]:
         spark = self._spark()
         load = self._load(parameters, spark)
         job = load.request.job

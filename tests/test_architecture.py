@@ -29,7 +29,7 @@ LAYERS = [
     {"tabular"},
     {"jobs", "catalog"},
     {"backfill"},
-    {"load"},
+    {"load", "views"},
     {"table"},
     {"connection"},
     {"datasource", "cli"},

@@ -57,6 +57,8 @@ class Binding:
         redefined: How often the column's UDF was replaced; values computed by earlier ones are out
             of date.
         bound_at: Version of the table that it was bound to.
+        of_source: Whether the inputs are columns of a view's source, and not of the table; then
+            `bound_at` is a version of that.
     """
 
     udf_name: str
@@ -71,6 +73,7 @@ class Binding:
     task_size: int | None = None
     redefined: int = 0
     bound_at: int = 0
+    of_source: bool = False
 
     @property
     def key(self) -> CheckpointKey:

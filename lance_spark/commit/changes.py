@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -126,12 +127,39 @@ class ColumnsToCommit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowsToReplace:
+    """Rows that go and rows that come, in one version.
+
+    Attributes:
+        read_version: The version that the deletions are of; they fit no other one.
+        updated: Fragments of it with more rows deleted.
+        removed: Ids of fragments of which no row stays.
+        fragments: New ones.
+        rows: Rows in these.
+        stamp: Further properties of the transaction.
+    """
+
+    read_version: int
+    updated: tuple[FragmentMetadata, ...]
+    removed: tuple[int, ...]
+    fragments: tuple[FragmentMetadata, ...]
+    rows: int
+    stamp: Mapping[str, str]
+    commit_message: str | None = None
+
+    @property
+    def deletes(self) -> bool:
+        """Whether any row goes."""
+        return bool(self.updated or self.removed)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
     """What a commit did.
 
     Attributes:
         uri: Location of the table.
-        operation: `create`, `append`, `overwrite` or `backfill`.
+        operation: `create`, `append`, `overwrite`, `backfill` or `refresh`.
         job_id: Id of the job, as stamped into the transaction.
         version: The version that was made; where a backfill found no fragment any more that it
             could write to, the one that it looked at.
@@ -155,7 +183,7 @@ class CommitResult:
     """
 
     uri: str
-    operation: Literal["create", "append", "overwrite", "backfill"]
+    operation: Literal["create", "append", "overwrite", "backfill", "refresh"]
     job_id: str
     version: int
     read_version: int | None

@@ -2,39 +2,43 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
 from lance_spark.errors import BackfillIncompleteError, JobTimeoutError, counted
-from lance_spark.jobs.model import BackfillJobResult, Status
+from lance_spark.jobs.model import BackfillJobResult, RefreshJobResult, Status
+
+_R = TypeVar("_R", bound=BackfillJobResult | RefreshJobResult)
+_R_co = TypeVar("_R_co", bound=BackfillJobResult | RefreshJobResult, covariant=True)
 
 
-class Runnable(Protocol):
+class Runnable(Protocol[_R_co]):
     """What a handle holds: a job that one thread runs."""
 
-    def run(self) -> BackfillJobResult:
+    def run(self) -> _R_co:
         """Runs it to its end."""
 
     def cancel(self) -> None:
         """Ends it early."""
 
-    def snapshot(self) -> BackfillJobResult:
+    def snapshot(self) -> _R_co:
         """Returns how it stands."""
 
 
-class Job:
+class Job(Generic[_R]):
     """A job that runs in a thread of this process. Python waits for it before it exits.
 
     Every method may be called from any thread.
     """
 
     def __init__(
-        self, job: Runnable, job_id: str, table_name: str, columns: tuple[str, ...], job_type: str = "backfill"
+        self, job: Runnable[_R], job_id: str, table_name: str, columns: tuple[str, ...], job_type: str = "backfill"
     ) -> None:
         self._job = job
-        self._future: Future[BackfillJobResult] = Future()
+        self._future: Future[_R] = Future()
         self._job_id = job_id
         self._table_name = table_name
         self._columns = columns
@@ -57,7 +61,7 @@ class Job:
         return self._columns
 
     @property
-    def future(self) -> Future[BackfillJobResult]:
+    def future(self) -> Future[_R]:
         """The result as a future of the standard library."""
         return self._future
 
@@ -66,7 +70,7 @@ class Job:
         """How the job stands: RUNNING, DONE, PARTIAL, FAILED or CANCELLED. Never waits."""
         return self.progress().status
 
-    def start(self) -> Job:
+    def start(self) -> Job[_R]:
         """Starts the thread, and returns the handle."""
         self._thread.start()
         return self
@@ -80,16 +84,18 @@ class Job:
         self._thread.join(timeout)
         return self._future.done()
 
-    def progress(self) -> BackfillJobResult:
+    def progress(self) -> _R:
         """Returns what the job has done so far, or in the end."""
         if not self._future.done():
             return self._job.snapshot()
         error = self._future.exception()
         if error is None:
             return self._future.result()
-        if isinstance(error, BackfillIncompleteError) and isinstance(error.result, BackfillJobResult):
+        now = self._job.snapshot()
+        if isinstance(error, BackfillIncompleteError) and isinstance(error.result, type(now)):
             return error.result
-        return _as_failed(self._job.snapshot())
+        status: Status = "PARTIAL" if now.versions else "FAILED"
+        return dataclasses.replace(now, status=status)
 
     def cancel(self) -> None:
         """Ends the job, and returns at once.
@@ -98,7 +104,7 @@ class Job:
         """
         self._job.cancel()
 
-    def result(self, timeout: float | timedelta | None = None) -> BackfillJobResult:
+    def result(self, timeout: float | timedelta | None = None) -> _R:
         """Waits for the job's end, and returns what it did.
 
         Args:
@@ -139,14 +145,7 @@ class Job:
             self._future.set_exception(error)
 
 
-def _as_failed(result: BackfillJobResult) -> BackfillJobResult:
-    import dataclasses
-
-    status: Status = "PARTIAL" if result.versions else "FAILED"
-    return dataclasses.replace(result, status=status)
-
-
-def wait(job: Job, timeout: timedelta | None) -> BackfillJobResult:
+def wait(job: Job[_R], timeout: timedelta | None) -> _R:
     """Waits for a job as a blocking call does.
 
     Ctrl-C cancels it, and what is complete is committed before the interrupt goes on.

@@ -115,12 +115,72 @@ class BackfillJobResult:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RefreshJobResult:
+    """What a refresh of a materialized view did.
+
+    Attributes:
+        job_id: Id of the job.
+        status: How it ended, or RUNNING.
+        table_name: Name of the view.
+        table_uri: Its location.
+        source_uri: Location of its source.
+        source_version: Version of the source that the view is to show.
+        previous_version: The one that it showed before; None before the first refresh.
+        launched_at: When it began.
+        completed_at: When it ended; None while it runs.
+        rows_added: Rows that were added, their columns of UDFs not yet computed.
+        rows_recomputed: Rows that were written anew, because columns that the view uses changed.
+        rows_removed: Rows that were taken out: their source row is gone, or the view does not
+            select it any more.
+        fragments_total: Fragments of the source that had to be looked at.
+        fragments_done: Those of them that are done.
+        versions: Versions of the view that the rows were committed as.
+        backfills: What became of the columns of UDFs, by column.
+        seconds: Time of `place`, `commit`, `backfill` and in `total`.
+    """
+
+    job_id: str
+    status: Status
+    table_name: str
+    table_uri: str
+    source_uri: str
+    source_version: int
+    previous_version: int | None
+    launched_at: datetime
+    completed_at: datetime | None = None
+    rows_added: int = 0
+    rows_recomputed: int = 0
+    rows_removed: int = 0
+    fragments_total: int = 0
+    fragments_done: int = 0
+    versions: tuple[int, ...] = ()
+    backfills: Mapping[str, BackfillJobResult] = field(default_factory=dict)
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+    @property
+    def rows_refreshed(self) -> int:
+        """Rows that were added or written anew."""
+        return self.rows_added + self.rows_recomputed
+
+    @property
+    def rows_processed(self) -> int:
+        """Rows that were added, written anew, or taken out."""
+        return self.rows_refreshed + self.rows_removed
+
+    @property
+    def rows_computed(self) -> int:
+        """Rows for which a UDF was called and returned, over all UDFs."""
+        results = {result.job_id: result for result in self.backfills.values()}
+        return sum(result.rows_computed for result in results.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class JobRecord:
     """A job in the history of a table.
 
     Attributes:
         job_id: Its id.
-        job_type: `backfill` or `load_columns`.
+        job_type: `backfill`, `load_columns` or `refresh`.
         status: How it stands; DEAD where the driver that ran it is gone.
         columns: Columns that it filled.
         udf_name: Name of the UDF.

@@ -42,7 +42,8 @@ class ScanPlan:
     Attributes:
         tasks: The partitions.
         rows: Rows they give at most.
-        stored_bytes: Estimated bytes on storage of what is read.
+        stored_bytes: Estimated bytes of what is read: on storage, or where that is more, as Spark
+            estimates those of files (:class:`~lance_spark.read.sizes.ScanSize`).
         splits: Whether a fragment is cut into several partitions.
         filter: The filter that Lance applies, in Lance SQL, or None.
         pushed: The part of it that comes from Spark, or None.
@@ -116,10 +117,12 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
     read = {number for task in tasks for number in task.fragments}
     pieces = sum(1 for t in tasks if t.start is not None)
     total = sum(t.rows for t in tasks)
+    stored = sum(f.stored_bytes for f in size.fragments if f.fragment_id in read)
+    live = sum(f.live_rows for f in size.fragments)
     return ScanPlan(
         tasks=tuple(tasks),
         rows=total if limit is None else min(total, limit if options.limit is not None else limit * max(1, len(tasks))),
-        stored_bytes=sum(f.stored_bytes for f in size.fragments if f.fragment_id in read),
+        stored_bytes=max(stored, size.even_bytes * total // max(live, 1)),
         splits=pieces > len({t.fragments for t in tasks if t.start is not None}),
         filter=selection,
         pushed=pushed,

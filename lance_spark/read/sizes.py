@@ -33,6 +33,12 @@ _Field: TypeAlias = Any
 _UNKNOWN_WIDTH = 32.0
 """Bytes of a value of variable width where no file size is known."""
 
+_DECLARED_WIDTH = 20.0
+"""Bytes of a value of variable width, as Spark estimates them."""
+
+_ROW_WIDTH = 8.0
+"""Bytes of a row without any column, as Spark estimates them."""
+
 _LEAST_WIDTH = 1.0
 
 _DESCRIPTOR_WIDTH = 32.0
@@ -70,11 +76,15 @@ class ScanSize:
         fragments: Every fragment with at least one live row.
         row_bytes: Estimated bytes of one row in memory, over all columns read.
         column_bytes: The same for each top-level column.
+        even_bytes: What the columns read would take on storage, if the bytes of all columns were
+            spread over them by the widths of their types. Spark estimates files so, and compares
+            it with what may be broadcast: what is encoded far below its width is not small.
     """
 
     fragments: tuple[FragmentSize, ...]
     row_bytes: float
     column_bytes: dict[str, float]
+    even_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +94,11 @@ class _Leaf:
     read: bool
     blob: bool
     descriptor: bool
+
+    @property
+    def declared(self) -> float:
+        """Bytes of a value by its type alone, as Spark estimates them."""
+        return _DECLARED_WIDTH if self.width is None else self.width
 
     def memory(self, stored: float) -> float:
         """Returns bytes of a value in memory, given those on storage."""
@@ -127,6 +142,7 @@ def measure(
     widths: dict[int, float] = {}
     chosen = None if only is None else frozenset(only)
     fragments: list[FragmentSize] = []
+    file_bytes = 0
     for handle in dataset.get_fragments():
         if chosen is not None and handle.fragment_id not in chosen:
             continue
@@ -145,6 +161,7 @@ def measure(
                 shape = shapes[key] = _shape(found, leaves)
                 widths = {**found, **widths}
             size = file.file_size_bytes
+            file_bytes += size or 0
             scale = size / shape.row_bytes if size and shape.row_bytes else rows
             stored += shape.read_bytes * scale
         fragments.append(FragmentSize(handle.fragment_id, rows, live, int(stored + rows * apart_width)))
@@ -152,7 +169,14 @@ def measure(
     for number, leaf in leaves.items():
         if leaf.read:
             columns[leaf.column] = columns.get(leaf.column, 0.0) + leaf.memory(widths.get(number, _UNKNOWN_WIDTH))
-    return ScanSize(fragments=tuple(fragments), row_bytes=sum(columns.values()), column_bytes=columns)
+    read = _ROW_WIDTH + sum(leaf.declared for leaf in leaves.values() if leaf.read)
+    whole = _ROW_WIDTH + sum(leaf.declared for leaf in leaves.values())
+    return ScanSize(
+        fragments=tuple(fragments),
+        row_bytes=sum(columns.values()),
+        column_bytes=columns,
+        even_bytes=int(file_bytes * read / whole),
+    )
 
 
 def _blobs_apart(dataset: lance.LanceDataset, paths: Sequence[str]) -> dict[str, float]:

@@ -86,8 +86,12 @@ class InputReader:
                     self._bytes(name, addresses) if name in self._blobs else part.column(name) for name in self._columns
                 ]
                 self.seconds += time.perf_counter() - began
-                taken.append(offsets_of(addresses.to_numpy()))
+                taken.append(self._offsets(part))
                 yield pa.RecordBatch.from_arrays(arrays, names=list(self._columns))
+
+    def _offsets(self, batch: pa.RecordBatch) -> Offsets:
+        """Returns which rows of the fragment a batch is of."""
+        return offsets_of(batch.column(ROW_ADDRESS).to_numpy())
 
     def _scan(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
         """Yields the rows with their addresses; blobs as descriptors."""

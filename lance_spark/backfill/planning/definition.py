@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.backfill.request import BackfillRequest
-from lance_spark.backfill.task.messages import BackfillSpec
+from lance_spark.backfill.task.messages import BackfillSpec, SourceInputs
 from lance_spark.catalog.binding import Binding, binding_of, inputs_now, load_udf, value_type
 from lance_spark.catalog.checking import check_udf
 from lance_spark.catalog.foreign import to_udf
@@ -53,6 +53,7 @@ class Definition:
         job_type: What a job of it is called in the history.
         noun: What it is called in messages.
         stored: What is stored with the columns; None where a UDF was passed instead.
+        reads: Where inputs are that another table has.
         loaded: The UDF; None in a plan of a stored one, which is not loaded for that.
     """
 
@@ -64,6 +65,7 @@ class Definition:
     key: CheckpointKey
     inputs: tuple[FieldIdentity, ...]
     outputs: tuple[tuple[str, str], ...]
+    reads: SourceInputs | None = None
 
     @property
     def join(self) -> Join | None:

@@ -79,8 +79,9 @@ def plan_fragments(
     `sources` are those that there are checkpoints of; the window is of positions in ascending order
     of fragment ids.
     """
-    inputs = [name for name in spec.input_names if name in dataset.schema.names]
-    row_bytes = measure(dataset, inputs, None, blob_bytes=False, storage=spec.snapshot.storage_options).row_bytes
+    ref, table = (spec.snapshot, dataset) if spec.reads is None else (spec.reads.source, spec.reads.source.open())
+    inputs = [name for name in spec.input_names if name in table.schema.names]
+    row_bytes = measure(table, inputs, None, blob_bytes=False, storage=ref.storage_options).row_bytes
     plans = []
     recorded = records.fragment_ids
     finder = ValueFinder(RoundContext(spec), SnapshotRows(dataset)) if spec.bases else None

@@ -181,6 +181,7 @@ def _first_spec(
         udf=b"" if udf is None else udf.dumps(),
         key=definition.key,
         inputs=definition.inputs,
+        reads=definition.reads,
         outputs=definition.outputs,
         targets=targets_of(dataset, columns),
         target_ids=tuple(number for column in columns for number in known[column].ids),

@@ -14,7 +14,7 @@ import numpy as np
 from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
 from lance_spark.backfill.task.error_log import ErrorLog
 from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork
-from lance_spark.rows.input_reader import InputReader
+from lance_spark.backfill.task.source_reader import reader_of
 from lance_spark.rows.merge import Chunk, Offsets
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
@@ -77,9 +77,7 @@ class Computation:
         spec = self._spec
         least, most, first = spec.sizes
         sizer = AdaptiveSize(minimum=least, maximum=most, initial=first)
-        reader = InputReader(
-            rows, fragment, spec.input_names, blob_strategy=spec.blob_strategy, blob_buffer_bytes=spec.blob_buffer_bytes
-        )
+        reader = reader_of(spec, rows, fragment)
         self._taken.clear()
         began = time.perf_counter()
         self._checkpoints.begin()

@@ -49,6 +49,14 @@ class FollowUp:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SourceInputs:
+    """Where the inputs of a view's rows are: columns of its source, at a version."""
+
+    source: DatasetRef
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillSpec:
     """What all tasks of a job share.
 
@@ -56,7 +64,10 @@ class BackfillSpec:
         job_id: Id of the job, as the user knows it.
         udf: The pickled UDF.
         key: What values depend on, but for the rows.
-        inputs: The input columns, in the order of the UDF's parameters.
+        inputs: The columns that values depend on; the input columns, in the order of the UDF's
+            parameters, unless these are in another table.
+        reads: The input columns, where they are in another table: then `inputs` is the column that
+            tells which rows of that are meant.
         outputs: Pairs of output field (empty for the whole value) and target column.
         target_ids: Field ids of the target columns and all that is below them.
         column: Identity of the target column in records.
@@ -84,6 +95,7 @@ class BackfillSpec:
     udf: bytes
     key: CheckpointKey
     inputs: tuple[FieldIdentity, ...]
+    reads: SourceInputs | None
     outputs: tuple[tuple[str, str], ...]
     targets: Targets
     target_ids: tuple[int, ...]
@@ -129,8 +141,8 @@ class BackfillSpec:
 
     @property
     def input_names(self) -> tuple[str, ...]:
-        """Names of the input columns."""
-        return tuple(column.name for column in self.inputs)
+        """Names of the input columns, in whichever table they are."""
+        return tuple(column.name for column in self.inputs) if self.reads is None else self.reads.columns
 
     @property
     def input_ids(self) -> tuple[int, ...]:

@@ -87,9 +87,7 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
   }
 
   public Statistics estimateStatistics() {
-    // What is stored is encoded: a broadcast of it would hold Spark's rows, which take what Spark estimates at least.
-    long row = 8L + readSchema().defaultSize();
-    return new LanceStatistics(rows, Math.max(bytes, rows <= Long.MAX_VALUE / row ? rows * row : Long.MAX_VALUE));
+    return new LanceStatistics(rows, bytes);
   }
 
   public boolean equals(Object other) {

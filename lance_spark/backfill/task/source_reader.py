@@ -1,0 +1,95 @@
+"""Reads the inputs of a view's rows from its source, by their row ids. Runs on executors."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pyarrow as pa
+
+from lance_spark.backfill.task.messages import BackfillSpec, SourceInputs
+from lance_spark.errors import TableUnreadableError, panics_as_errors
+from lance_spark.lance_compat import plain, take_known_rows
+from lance_spark.rows.input_reader import InputReader
+from lance_spark.rows.merge import Offsets
+from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import LanceFragment
+
+_ROW = "__row"
+"""Column of batches on their way: the row of the view's fragment."""
+
+_FIRST_ROWS = 1024
+_MOST_ROWS = 32_768
+_TAKE_BYTES = 32 << 20
+"""Rows that are read at once: as many as had these bytes before."""
+
+
+def reader_of(spec: BackfillSpec, rows: SnapshotRows, fragment: LanceFragment) -> InputReader:
+    """Returns what reads the inputs of a job for rows of a fragment."""
+    strategy, buffer_bytes = spec.blob_strategy, spec.blob_buffer_bytes
+    columns = tuple(column.name for column in spec.inputs)
+    reader = InputReader(rows, fragment, columns, blob_strategy=strategy, blob_buffer_bytes=buffer_bytes)
+    return reader if spec.reads is None else SourceReader(spec, spec.reads, reader, fragment)
+
+
+class SourceReader(InputReader):
+    """Reads batches of columns of another table. Belongs to one thread; memory is a few batches.
+
+    Rows of the source that stand together are read about as fast as by a scan.
+    """
+
+    def __init__(self, spec: BackfillSpec, reads: SourceInputs, row_ids: InputReader, fragment: LanceFragment) -> None:
+        """Takes what reads the column of row ids in the view's fragment."""
+        super().__init__(
+            SnapshotRows(reads.source.open()),
+            fragment,
+            reads.columns,
+            blob_strategy=spec.blob_strategy,
+            blob_buffer_bytes=spec.blob_buffer_bytes,
+        )
+        self._row_ids = row_ids
+
+    def _offsets(self, batch: pa.RecordBatch) -> Offsets:
+        offsets: Offsets = batch.column(_ROW).to_numpy()
+        return offsets
+
+    def _scan(self, offsets: Offsets) -> Iterator[pa.RecordBatch]:
+        taken: deque[Offsets] = deque()
+        most = _FIRST_ROWS
+        for batch in self._row_ids.batches(offsets, lambda: _MOST_ROWS, taken):
+            rows, ids = taken.popleft(), batch.column(0).to_numpy(zero_copy_only=False)
+            first = 0
+            while first < len(ids):
+                table = take_ids(
+                    self._dataset, ids[first : first + most], {name: f"`{name}`" for name in self._scanned}
+                )
+                table = table.append_column(_ROW, pa.array(rows[first : first + most])).combine_chunks()
+                yield from table.to_batches()
+                first += len(table)
+                most = min(_MOST_ROWS, max(1, _TAKE_BYTES * len(table) // max(1, table.nbytes)))
+
+
+def take_ids(dataset: lance.LanceDataset, ids: np.ndarray, columns: dict[str, str]) -> pa.Table:
+    """Returns expressions over the rows of these row ids, in their order, with their addresses.
+
+    Raises:
+        TableUnreadableError: A row is not there, or cannot be read.
+    """
+    try:
+        with panics_as_errors():
+            table = take_known_rows(dataset, ids.tolist(), {**columns, ROW_ID: ROW_ID, ROW_ADDRESS: ROW_ADDRESS})
+    except (ValueError, OSError, RuntimeError) as error:
+        hint = "a data file is missing or damaged, or the store refused: check the storage"
+        raise TableUnreadableError(dataset.uri, f"{plain(error)} (version {dataset.version})", hint=hint) from error
+    if not np.array_equal(table.column(ROW_ID).to_numpy(), ids.astype(np.uint64)):
+        raise TableUnreadableError(
+            dataset.uri,
+            f"rows that the view has are not in version {dataset.version} of its source",
+            hint="refresh the view: rows are added to it by refreshes alone",
+        )
+    return table.drop_columns([ROW_ID])

@@ -1,0 +1,145 @@
+"""Commits rows that go and rows that come as one version: :func:`commit_replaced`."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from typing import TYPE_CHECKING
+
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.changes import CommitResult, RowsToReplace
+from lance_spark.commit.commit_loop import properties_of, run_rounds
+from lance_spark.commit.conflicts.history import events_between
+from lance_spark.commit.verify import take_back
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import CommitConflictError, TableNotFoundError
+
+if TYPE_CHECKING:
+    import lance
+    from lance import LanceOperation
+    from lance.fragment import FragmentMetadata
+
+_logger = logging.getLogger(__name__)
+
+
+def commit_replaced(
+    ref: DatasetRef, change: RowsToReplace, *, job_id: str, policy: CommitPolicy | None = None
+) -> CommitResult:
+    """Commits where the fragments that rows go from are as they were in the version that was read.
+
+    Runs on the driver. A second commit with the same `job_id` returns the result of the first. Of
+    two commits with a stamp that read one version, one holds. Measured: pylance refuses a commit
+    beside whatever touches the same fragments, so each touches one; in a table without any both
+    land, and the second is taken back.
+
+    Raises:
+        CommitConflictError: A concurrent writer changed these fragments, or has committed with a
+            stamp of the same key. Nothing was committed.
+        CommitOutcomeUnknownError: The store did not answer.
+        CommitError: The commit did not happen, for another reason.
+    """
+    policy = policy or CommitPolicy.of(None)
+    one_round = functools.partial(_commit_once, ref, change, job_id, policy)
+    result = run_rounds(ref, job_id, change.read_version, one_round, policy)
+    _logger.info("%d rows in %d fragments committed to %s as version %d (job %s)",
+        result.rows, result.fragments, result.uri, result.version, result.job_id)  # fmt: skip
+    return result
+
+
+def _commit_once(
+    ref: DatasetRef,
+    change: RowsToReplace,
+    job_id: str,
+    policy: CommitPolicy,
+    head: lance.LanceDataset | None,
+    retries: int,
+) -> CommitResult | Lost | Unknown:
+    from lance import LanceOperation
+
+    if head is None:
+        raise TableNotFoundError(ref.uri)
+    _refuse_other(head, change, ref)
+    result = CommitResult(
+        uri=ref.uri,
+        operation="refresh",
+        job_id=job_id,
+        version=0,
+        read_version=change.read_version,
+        rows=change.rows,
+        fragments=len(change.fragments),
+        retries=retries,
+    )
+    outcome = attempt_commit(
+        head,
+        LanceOperation.Update(
+            removed_fragment_ids=list(change.removed),
+            updated_fragments=list(change.updated) if change.deletes else _touched(head),
+            new_fragments=list(change.fragments),
+        ),
+        read_version=head.version,
+        properties={**properties_of(result, change.commit_message), **change.stamp},
+        storage_options=ref.storage,
+    )
+    if not isinstance(outcome, Landed):
+        return outcome
+    landed = outcome.dataset
+    if _has_stamp(landed, change, head.version, landed.version - 1):
+        _undo(ref, change, job_id, landed.version, policy)
+        raise _preceded(ref, landed.version)
+    return dataclasses.replace(result, version=landed.version)
+
+
+def _refuse_other(head: lance.LanceDataset, change: RowsToReplace, ref: DatasetRef) -> None:
+    """Refuses a version in which the fragments that rows go from are not as they were.
+
+    Raises:
+        CommitConflictError: It is one.
+    """
+    if head.version == change.read_version:
+        return
+    if _has_stamp(head, change, change.read_version, head.version):
+        raise _preceded(ref, head.version)
+    if not change.deletes:
+        return
+    wanted = {fragment.id for fragment in change.updated}.union(change.removed)
+    then, now = (
+        {f.fragment_id: f.metadata.to_json() for f in version.get_fragments() if f.fragment_id in wanted}
+        for version in (head.checkout_version(change.read_version), head)
+    )
+    if then != now:
+        raise CommitConflictError(
+            f"fragments that rows go from were changed since version {change.read_version} - at {ref.uri}, version "
+            f"{head.version} - nothing was committed; look at it again",
+            uri=ref.uri,
+        )
+
+
+def _has_stamp(dataset: lance.LanceDataset, change: RowsToReplace, after: int, upto: int) -> bool:
+    events = events_between(dataset, after, upto)
+    return any(event.operation is None or not change.stamp.keys().isdisjoint(event.properties) for event in events)
+
+
+def _preceded(ref: DatasetRef, version: int) -> CommitConflictError:
+    text = f"another job has committed the same before - at {ref.uri}, version {version} - look at it again"
+    return CommitConflictError(text, uri=ref.uri)
+
+
+def _touched(head: lance.LanceDataset) -> list[FragmentMetadata]:
+    """Returns a fragment that a commit names as it is, so that pylance sees a conflict."""
+    return [fragment.metadata for fragment in head.get_fragments()[:1]]
+
+
+def _undo(ref: DatasetRef, change: RowsToReplace, job_id: str, since: int, policy: CommitPolicy) -> None:
+    """Deletes the new rows again, wherever a concurrent writer has put them in whole fragments."""
+    from lance import LanceOperation
+
+    ours = {file.path for fragment in change.fragments for file in fragment.files}
+
+    def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
+        ids = [f.fragment_id for f in head.get_fragments() if any(d.path in ours for d in f.metadata.files)]
+        text = "rows of a commit that is undone"
+        return LanceOperation.Delete(updated_fragments=[], deleted_fragment_ids=ids, predicate=text) if ids else None
+
+    take_back(ref, undo, job_id=job_id, since=since, policy=policy)

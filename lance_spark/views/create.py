@@ -1,0 +1,181 @@
+"""Makes a materialized view: an empty table that knows its query. Runs on the driver."""
+
+from __future__ import annotations
+
+import dataclasses
+import uuid
+import warnings
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import pyarrow as pa
+
+from lance_spark.catalog.adding import Computed
+from lance_spark.catalog.binding import (
+    BINDING_KEY,
+    OUTPUT_KEY,
+    Binding,
+    metadata_of,
+    output_fields,
+    store_udf,
+    takes_record_batch,
+)
+from lance_spark.catalog.checking import check_udf
+from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, field_identities
+from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import ColumnNotFoundError, RegistrationError, TableExistsError, panics_as_errors
+from lance_spark.lance_compat import is_created_meanwhile, plain
+from lance_spark.objects import objects_beside
+from lance_spark.read.filtering import check_filter
+from lance_spark.types import check_storable
+from lance_spark.types.fields import is_blob
+from lance_spark.views.definition import (
+    EXPRESSION_KEY,
+    SOURCE_ROW_ID,
+    VIEW_KEY,
+    ViewDefinition,
+    stored_source,
+    used_fields,
+)
+from lance_spark.views.query import Query, quoted
+
+if TYPE_CHECKING:
+    import lance
+
+_RESERVED = ("_rowid", "_rowaddr", SOURCE_ROW_ID)
+
+
+def create_view(ref: DatasetRef, query: Query) -> None:
+    """Makes a view of a query, without rows; a refresh fills it.
+
+    Raises:
+        RegistrationError: The query cannot be a view: it has a limit or an offset, names a column
+            twice, or has an expression or a UDF that does not fit the source.
+        ColumnNotFoundError: It selects a column that the source lacks.
+        FilterError: Its condition is not valid.
+        UnsupportedTypeError: Lance cannot store a column.
+        TableExistsError: A concurrent writer has made the table at this moment.
+
+    Warns:
+        UserWarning: The source has no stable row ids, so that the view cannot follow it.
+    """
+    query.refuse_bounds()
+    refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
+    source = query.source.pin(None)
+    dataset = source.open()
+    names = [name for name in dataset.schema.names if name != SOURCE_ROW_ID]
+    columns = query.columns if query.columns is not None else tuple((name, quoted(name)) for name in names)
+    _refuse_names([*(name for name, _ in columns), *(name for one in query.computed for _, name in one.columns)])
+    if query.condition is not None:
+        check_filter(dataset, query.condition, source.uri, "descriptor")
+    fields = _expression_fields(dataset, columns, source.uri)
+    bound = [(one, _inputs_of(dataset, one)) for one in query.computed]
+    inputs = [field for _, some in bound for field in some]
+    condition = () if query.condition is None else (query.condition,)
+    view = ViewDefinition(
+        source=stored_source(source, ref.uri),
+        where=query.condition,
+        used=used_fields(dataset, [*(expression for _, expression in columns), *condition], inputs),
+    )
+    for one, some in bound:
+        fields += _computed_fields(dataset, one, some)
+    schema = pa.schema([pa.field(SOURCE_ROW_ID, pa.int64(), False), *fields], metadata={VIEW_KEY: view.to_json()})
+    check_storable(pa.schema(fields), dataset.data_storage_version)
+    if not dataset.has_stable_row_ids:
+        warnings.warn(
+            f"rows of {source.uri} have no stable ids: the view {ref.uri} is filled from one version of it, and cannot "
+            "be refreshed from another one; write the source anew with enable_stable_row_ids=True for that",
+            UserWarning,
+            stacklevel=3,
+        )
+    for one, _ in bound:
+        store_udf(one.udf, objects_beside(ref))
+    _write(ref, schema, dataset.data_storage_version)
+
+
+def _refuse_names(names: Sequence[str]) -> None:
+    lower = [name.lower() for name in names]
+    twice = next((name for name in names if lower.count(name.lower()) > 1), None)
+    if twice is not None:
+        raise RegistrationError(f"two columns of the view are to have the name {twice!r} - name them apart")
+    for name in names:
+        if name.lower() in _RESERVED or "." in name or not name:
+            raise RegistrationError(f"{name!r} cannot be the name of a view's column - select it under another name")
+
+
+def _expression_fields(
+    dataset: lance.LanceDataset, columns: Sequence[tuple[str, str]], uri: str
+) -> list[pa.Field[Any]]:
+    """Returns the fields of columns that are expressions, nullable, with these as metadata."""
+    known = {quoted(name): name for name in dataset.schema.names}
+    fields: list[pa.Field[Any]] = []
+    for name, expression in columns:
+        if expression in known:
+            fields.append(_plain_field(dataset.schema.field(known[expression]), name, expression, uri))
+            continue
+        if expression == quoted(name):
+            raise ColumnNotFoundError(name, uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+        try:
+            with panics_as_errors():
+                schema = dataset.scanner(columns={name: expression}, with_row_address=True).projected_schema
+        except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
+            raise RegistrationError(
+                f"the expression {expression!r} is not valid: {plain(error)} - column {name!r} of a view over {uri} - "
+                "expressions are Lance SQL over the source's columns; nothing was made"
+            ) from error
+        fields.append(_plain_field(schema.field(name), name, expression, uri))
+    return fields
+
+
+def _plain_field(field: pa.Field[Any], name: str, expression: str, uri: str) -> pa.Field[Any]:
+    if is_blob(field):
+        raise RegistrationError(
+            f"blobs cannot be copied into a view - column {name!r} of a view over {uri} - select what is made of them "
+            "by a UDF, and join the view with its source by __source_row_id = _rowid for the blobs themselves"
+        )
+    ours = {TOKEN_KEY, BINDING_KEY.encode(), OUTPUT_KEY.encode()}
+    metadata = {key: value for key, value in (field.metadata or {}).items() if key not in ours}
+    return pa.field(name, field.type, True, {**metadata, EXPRESSION_KEY: expression.encode()})
+
+
+def _inputs_of(dataset: lance.LanceDataset, one: Computed) -> tuple[FieldIdentity, ...]:
+    if takes_record_batch(one.udf):
+        return field_identities(dataset.lance_schema)
+    # The view's columns are none of the source's: they may be called alike.
+    return check_udf(dataset, one.udf, ())
+
+
+def _computed_fields(
+    dataset: lance.LanceDataset, one: Computed, inputs: Sequence[FieldIdentity]
+) -> list[pa.Field[Any]]:
+    bound = Binding.of(one.udf, inputs, one.columns)
+    binding = dataclasses.replace(bound, bound_at=dataset.version, of_source=True)
+    token = uuid.uuid4().hex
+    fields = []
+    for (output, _), field in zip(
+        one.columns, output_fields(one.udf, one.columns, dataset.data_storage_version), strict=True
+    ):
+        metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
+        metadata.update(metadata_of(binding, output, token).items())
+        fields.append(field.with_metadata(metadata))
+    return fields
+
+
+def _write(ref: DatasetRef, schema: pa.Schema, version: str) -> None:
+    import lance
+
+    try:
+        with panics_as_errors():
+            lance.write_dataset(
+                schema.empty_table(),
+                ref.uri,
+                mode="create",
+                enable_stable_row_ids=True,
+                data_storage_version=cast("Literal['stable']", version),
+                storage_options=ref.storage or None,
+            )
+    except OSError as error:
+        if is_created_meanwhile(error):
+            raise TableExistsError(ref.uri, hint="choose another name, or drop the table first") from error
+        raise

@@ -1,0 +1,243 @@
+"""What a view is made of, as JSON in its schema's metadata: :class:`ViewDefinition`.
+
+It has no secrets: options of the object store are those of the connection that opens the view.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lance_spark.backfill.planning.definition import Definition, definition_of
+from lance_spark.backfill.request import BackfillRequest
+from lance_spark.backfill.task.messages import SourceInputs
+from lance_spark.catalog.binding import Binding, binding_of, inputs_now, load_udf
+from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import RegistrationError, TableNotFoundError, ViewError, ViewSourceError
+from lance_spark.objects import objects_beside
+from lance_spark.views.state import refreshed_of
+
+if TYPE_CHECKING:
+    import lance
+
+VIEW_KEY = b"lance-spark:view"
+"""Schema metadata of a view."""
+
+EXPRESSION_KEY = b"lance-spark:expression"
+"""Field metadata of a view's column that is an expression in Lance SQL over the source."""
+
+SOURCE_ROW_ID = "__source_row_id"
+"""Column of a view: the row id of the source's row, int64, not NULL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedField:
+    """A column of the source that a view uses, as it was when the view was made."""
+
+    name: str
+    id: int
+    type: str
+    token: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ViewDefinition:
+    """What a view is made of.
+
+    Attributes:
+        source: Location of the source: of a table in the view's own folder its name there.
+        where: Condition in Lance SQL for the source's rows.
+        used: Columns of the source that this, the expressions of columns, and UDFs read.
+    """
+
+    source: str
+    where: str | None
+    used: tuple[UsedField, ...]
+
+    def to_json(self) -> str:
+        """Returns the form that schema metadata has."""
+        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+
+    def source_of(self, view: DatasetRef) -> DatasetRef:
+        """Returns the source at its latest version, with the storage options of the view."""
+        inside = "://" not in self.source and "/" not in self.source
+        uri = f"{view.uri.rpartition('/')[0]}/{self.source}" if inside else self.source
+        return DatasetRef.at(uri, view.storage_options)
+
+    def pin_source(self, view: DatasetRef, version: int | str | None) -> DatasetRef:
+        """Returns a version of the source, pinned.
+
+        Raises:
+            ViewSourceError: The source is not there.
+            VersionNotFoundError: It has no such version.
+        """
+        source = self.source_of(view)
+        try:
+            return source.pin(version)
+        except TableNotFoundError as error:
+            raise ViewSourceError(
+                f"the source of the view is not there any more - view {view.uri}, source {source.uri} - the view keeps "
+                "its rows; put the source back, or drop the view",
+                uri=view.uri,
+            ) from error
+
+    def fields_in(self, source: DatasetRef, view_uri: str) -> tuple[FieldIdentity, ...]:
+        """Returns the used columns at a version of the source.
+
+        Raises:
+            ViewSourceError: One was dropped, renamed, cast or made anew.
+        """
+        known = {field.name: field for field in field_identities(source.open().lance_schema)}
+        now = [known.get(used.name) for used in self.used]
+        others = [
+            used.name
+            for used, field in zip(self.used, now, strict=True)
+            if field is None or (field.id, field.type, field.token) != (used.id, used.type, used.token)
+        ]
+        if others:
+            raise ViewSourceError(
+                f"columns {', '.join(map(repr, others))} of the source were dropped, renamed, cast or made anew since "
+                f"the view was made - view {view_uri}, source {source.uri} at version {source.version} - nothing was "
+                "changed; undo that, or make the view anew",
+                uri=view_uri,
+            )
+        return tuple(field for field in now if field is not None)
+
+
+def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
+    """Returns what a table is a view of; None where it is none.
+
+    Raises:
+        ViewError: What is stored is damaged.
+    """
+    text = (dataset.schema.metadata or {}).get(VIEW_KEY)
+    if text is None:
+        return None
+    try:
+        values = json.loads(text)
+        return ViewDefinition(
+            source=str(values["source"]),
+            where=values["where"],
+            used=tuple(UsedField(**one) for one in values["used"]),
+        )
+    except (ValueError, TypeError, KeyError) as error:
+        raise ViewError(
+            f"what is stored of the view is damaged: {error} - in {dataset.uri} - make the view anew", uri=dataset.uri
+        ) from error
+
+
+def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:
+    """Returns what a table is a view of.
+
+    Raises:
+        ViewError: It is none.
+    """
+    found = view_of(dataset)
+    if found is None:
+        raise ViewError(
+            f"the table is no materialized view - {dataset.uri} - only what create_materialized_view made can be "
+            "refreshed; computed columns of a table are filled by backfill",
+            uri=dataset.uri,
+        )
+    return found
+
+
+def expressions_of(dataset: lance.LanceDataset) -> tuple[tuple[str, str], ...]:
+    """Returns the columns of a view that are expressions, under their present names, with these."""
+    found = ((field.name, (field.metadata or {}).get(EXPRESSION_KEY)) for field in dataset.schema)
+    return tuple((name, text.decode()) for name, text in found if text is not None)
+
+
+def stored_source(source: DatasetRef, view_uri: str) -> str:
+    """Returns a source's location as a view in some place stores it."""
+    folder, _, name = source.uri.rpartition("/")
+    return name if folder == view_uri.rpartition("/")[0] else source.uri
+
+
+def used_fields(
+    source: lance.LanceDataset, expressions: Iterable[str], inputs: Iterable[FieldIdentity]
+) -> tuple[UsedField, ...]:
+    """Returns the columns that expressions may read, and these inputs, in the source's order.
+
+    Expressions are searched for names, in strings too: a column too many costs a look at its files.
+    """
+    texts = [text.lower() for text in expressions]
+    ids = {field.id for field in inputs}
+    return tuple(
+        UsedField(name=field.name, id=field.id, type=field.type, token=field.token)
+        for field in field_identities(source.lance_schema)
+        if field.id in ids or any(_names(field.name.lower(), text) for text in texts)
+    )
+
+
+def _names(name: str, text: str) -> bool:
+    if re.fullmatch(r"\w+", name):
+        return re.search(rf"(?<!\w){name}(?!\w)", text) is not None
+    return name in text
+
+
+def groups_of(dataset: lance.LanceDataset) -> list[tuple[Binding, tuple[str, ...]]]:
+    """Returns the UDFs of a view that read its source, each with the columns that it computes."""
+    groups: dict[tuple[str, ...], Binding] = {}
+    for name in dataset.schema.names:
+        binding = binding_of(dataset, name)
+        if binding is not None and binding.of_source:
+            groups[tuple(column for _, column in binding.columns)] = binding
+    return [(binding, columns) for columns, binding in groups.items()]
+
+
+def define(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillRequest) -> Definition:
+    """Finds what computes the columns of a request: those of a view may read its source.
+
+    Raises:
+        ViewSourceError: The source cannot be read.
+        LanceSparkError: As in `backfill/planning/definition.py`.
+    """
+    column = request.columns[0]
+    binding = binding_of(dataset, column) if column in dataset.schema.names else None
+    if binding is None or not binding.of_source:
+        return definition_of(ref, dataset, request)
+    if request.udf is not None:
+        raise RegistrationError(
+            f"column {column!r} of a view is computed from the view's source, so it takes no other UDF - in {ref.uri} "
+            "- make a view with that UDF"
+        )
+    if request.read_version is not None:
+        raise RegistrationError(
+            f"read_version is not for columns that are computed from a view's source - in {ref.uri} - refresh the view "
+            "with src_version"
+        )
+    _refuse_parts(request.columns, [name for _, name in binding.columns], ref)
+    view = existing_view(dataset)
+    state = refreshed_of(dataset)
+    source = view.pin_source(ref, None if state is None else state.version)
+    if state is not None and state.incarnation != source.incarnation:
+        raise ViewSourceError(
+            f"the source was made anew since the view was refreshed - view {ref.uri}, source {source.uri} - make the "
+            "view anew",
+            uri=ref.uri,
+        )
+    view.fields_in(source, ref.uri)
+    inputs = inputs_now(source.open(), binding, column)
+    row_id = next(field for field in field_identities(dataset.lance_schema) if field.name == SOURCE_ROW_ID)
+    return Definition(
+        stored=binding,
+        loaded=None if request.plan_only else load_udf(binding, objects_beside(ref), column),
+        key=binding.key,
+        inputs=(row_id,),
+        outputs=binding.columns,
+        reads=SourceInputs(source=source, columns=tuple(field.name for field in inputs)),
+    )
+
+
+def _refuse_parts(asked: Sequence[str], group: Sequence[str], ref: DatasetRef) -> None:
+    if len(asked) > 1 and set(asked) != set(group):
+        raise RegistrationError(
+            f"columns {', '.join(map(repr, asked))} are not the columns of one UDF - in {ref.uri} - call backfill for "
+            "each"
+        )

@@ -1,0 +1,425 @@
+"""Tasks that make a view's rows of its source's, and take rows out of it. They run on executors.
+
+:class:`Placement` looks at fragments of the source: it writes rows that are new as fragments of the
+view, which belong to no version yet, and lists the row ids of the others in files, because these
+may be many. :class:`Moves` gets these ids joined with the view's rows, by fragment of the view: it
+deletes the rows, and writes those anew whose source row changed. A column of a UDF keeps its value
+there if its own inputs are the same.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lance_spark.backfill.planning.selection import matching_addresses
+from lance_spark.backfill.task.source_reader import take_ids
+from lance_spark.commit.conflicts.identity import FieldIdentity
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import panics_as_errors
+from lance_spark.read.filtering import both, explained
+from lance_spark.read.masks import rows_mask
+from lance_spark.rows.merge import Offsets
+from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, offsets_of, row_ids
+from lance_spark.rows.row_set import RowSet
+from lance_spark.staging.area import Attempt, Staging
+from lance_spark.staging.file_layout import FileLayout
+from lance_spark.staging.fragment_writer import FragmentSink
+from lance_spark.views.definition import SOURCE_ROW_ID
+from lance_spark.views.difference import Difference, NewRows, live_offsets
+
+if TYPE_CHECKING:
+    from lance.fragment import LanceFragment
+
+ANSWER = "answer string"
+"""Spark's schema of what tasks answer."""
+
+GONE = -1
+"""In place of the bits of a changed row: it is not in the source any more, or not in the view."""
+
+LISTED = pa.schema([pa.field("id", pa.int64()), pa.field("change", pa.int64())])
+"""Row ids whose rows are to go from the view; `change` has a bit for each group of columns that is
+to be computed again, where the row comes back, else GONE."""
+
+_SCAN_ROWS = 8192
+_SCAN_BYTES = 16 << 20
+_TAKE_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlacementSpec:
+    """What all tasks of a refresh share.
+
+    Attributes:
+        source: The version of the source that the view is to show.
+        base: The version that it shows; None where nothing of it is kept.
+        view: The view.
+        columns: Names of the columns that are expressions, with these.
+        groups: Inputs of each UDF, in the source.
+        computed: Columns of each UDF.
+        placed: Layout of files with the row id and the expressions.
+        moved: Layout of files with the UDFs' columns, too.
+        max_rows: Rows of a fragment of the view, at most.
+    """
+
+    source: DatasetRef
+    base: DatasetRef | None
+    view: DatasetRef
+    staging: Staging
+    columns: tuple[tuple[str, str], ...]
+    where: str | None
+    used: tuple[FieldIdentity, ...]
+    groups: tuple[tuple[FieldIdentity, ...], ...]
+    computed: tuple[tuple[str, ...], ...]
+    placed: FileLayout
+    moved: FileLayout
+    max_rows: int
+
+    def sink(self, layout: FileLayout) -> FragmentSink:
+        """Returns what writes a task's rows."""
+        return FragmentSink(self.staging, layout, max_rows=self.max_rows, max_bytes=1 << 40)
+
+
+@dataclass(slots=True, kw_only=True)
+class Answer:
+    """What some tasks did.
+
+    Attributes:
+        fragments: New fragments of the view, as pylance's JSON.
+        added: Rows in these that are new.
+        moved: Rows in these that changed.
+        lists: Paths of lists of row ids, relative to the view.
+        listed: Rows in these.
+        new: Rows that the source has got, whether the view selects them or not.
+        updated: Fragments of the view with more rows deleted, as pylance's JSON.
+        removed: Ids of those of which nothing stays.
+        deleted: Rows of the view that went.
+    """
+
+    fragments: list[Any] = field(default_factory=list)
+    added: int = 0
+    moved: int = 0
+    lists: list[str] = field(default_factory=list)
+    listed: int = 0
+    new: int = 0
+    updated: list[Any] = field(default_factory=list)
+    removed: list[int] = field(default_factory=list)
+    deleted: int = 0
+
+    def to_batch(self) -> pa.RecordBatch:
+        """Returns the row that a task answers."""
+        values = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return pa.RecordBatch.from_arrays([pa.array([json.dumps(values)])], names=["answer"])
+
+    @staticmethod
+    def of(texts: Iterable[str]) -> Answer:
+        """Returns the sum of answers."""
+        total = Answer()
+        for values in map(json.loads, texts):
+            for name, value in values.items():
+                setattr(total, name, getattr(total, name) + value)
+        return total
+
+
+class SourceRows:
+    """The source's rows as rows of the view. Belongs to one task."""
+
+    def __init__(self, spec: PlacementSpec) -> None:
+        self._spec = spec
+        self.dataset = spec.source.open()
+        self.rows = SnapshotRows(self.dataset)
+        self.difference = None if spec.base is None else Difference(spec.source, spec.base, spec.used, spec.groups)
+
+    def since_base(self, fragment_id: int) -> NewRows:
+        """Returns what became of the rows of a fragment; without another version all are new."""
+        if self.difference is not None:
+            return self.difference.now(fragment_id)
+        live = RowSet.of(live_offsets(self.rows, fragment_id))
+        return NewRows(new=live, changed=RowSet.empty(), by_group=tuple(RowSet.empty() for _ in self._spec.groups))
+
+    def matching(self, fragment_id: int, rows: RowSet) -> RowSet:
+        """Returns those of some rows that the view selects."""
+        if self._spec.where is None or not rows:
+            return rows
+        fragment = self.rows.existing_fragment(fragment_id)
+        mask = rows_mask(self.dataset, fragment, rows.to_numpy())
+        batches = matching_addresses(self.dataset, [fragment], both(self._spec.where), mask)
+        return RowSet.of(np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, batches)])) & rows
+
+    def scan(self, fragment_id: int, rows: RowSet) -> Iterator[pa.RecordBatch]:
+        """Yields rows of a fragment, of those that the view selects."""
+        fragment = self.rows.existing_fragment(fragment_id)
+        metadata = fragment.metadata
+        everything = len(rows) == metadata.physical_rows - metadata.num_deletions
+        offsets = rows.to_numpy()
+        mask = None if everything else rows_mask(self.dataset, fragment, offsets)
+        try:
+            with panics_as_errors():
+                scanner = self.dataset.scanner(
+                    columns=dict(self._spec.columns),
+                    filter=both(self._spec.where),
+                    fragments=[fragment],
+                    row_addr_allowlist=mask,
+                    with_row_id=True,
+                    with_row_address=True,
+                    scan_in_order=True,
+                    batch_size=_SCAN_ROWS,
+                    batch_size_bytes=_SCAN_BYTES,
+                )
+                for batch in scanner.to_reader():
+                    found = offsets_of(batch.column(ROW_ADDRESS).to_numpy())
+                    wanted = None if everything or mask is not None else np.isin(found, offsets, assume_unique=True)
+                    yield batch if wanted is None else batch.filter(pa.array(wanted))
+        except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
+            raise explained(error, self.dataset, fragment_id, self._spec.where) from error
+
+    def take(self, ids: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yields rows by their ids, in this order, with how many there were before."""
+        first, most = 0, 1024
+        while first < len(ids):
+            table = take_ids(self.dataset, ids[first : first + most], dict(self._spec.columns)).combine_chunks()
+            ids_of_rows = pa.array(ids[first : first + most].astype(np.uint64))
+            for batch in table.append_column(ROW_ID, ids_of_rows).combine_chunks().to_batches(max_chunksize=len(table)):
+                yield first, batch
+            first += len(table)
+            most = min(32_768, max(1, _TAKE_BYTES * len(table) // max(1, table.nbytes)))
+
+
+def as_view_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Returns rows of the source as the view's files hold them; columns that it lacks are NULL."""
+    arrays = []
+    for one in schema:
+        if one.name == SOURCE_ROW_ID:
+            arrays.append(batch.column(ROW_ID).cast(pa.int64()))
+        elif one.name in batch.schema.names:
+            column = batch.column(one.name)
+            arrays.append(column if column.type == one.type else column.cast(one.type))
+        else:
+            arrays.append(pa.nulls(batch.num_rows, one.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Tasks over fragments of the source; a callable for Spark's `mapInArrow`.
+
+    Attributes:
+        units: For each task, fragments of the version to show.
+        gone: For each task, fragments of the version shown, for rows that are gone.
+    """
+
+    spec: PlacementSpec
+    units: tuple[tuple[int, ...], ...]
+    gone: bool = False
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Works on the tasks whose numbers come, and yields one answer."""
+        numbers = [number for batch in batches for number in batch.column(0).to_numpy().tolist()]
+        if numbers:
+            fragments = [fragment for number in numbers for fragment in self.units[number]]
+            yield (self._list_gone(fragments) if self.gone else self._place(fragments)).to_batch()
+
+    def _place(self, fragments: Sequence[int]) -> Answer:
+        spec, answer = self.spec, Answer()
+        source = SourceRows(spec)
+        sink, lists = spec.sink(spec.placed), _Lists(spec.staging)
+        try:
+            for number in fragments:
+                since = source.since_base(number)
+                answer.new += len(since.new)
+                for batch in source.scan(number, since.new) if since.new else ():
+                    if batch.num_rows:
+                        sink.write(as_view_rows(batch, spec.placed.row_schema))
+                        answer.added += batch.num_rows
+                if since.changed:
+                    lists.add(*_changes(source, number, since))
+            answer.fragments = [fragment.to_json() for fragment in sink.finish()]
+        except BaseException:
+            sink.abandon()
+            raise
+        answer.lists, answer.listed = lists.close()
+        return answer
+
+    def _list_gone(self, fragments: Sequence[int]) -> Answer:
+        difference = SourceRows(self.spec).difference
+        lists = _Lists(self.spec.staging)
+        for number in fragments:
+            for ids in () if difference is None else difference.gone(number):
+                lists.add(ids.astype(np.int64), np.full(len(ids), GONE, dtype=np.int64))
+        answer = Answer()
+        answer.lists, answer.listed = lists.close()
+        return answer
+
+
+def _changes(source: SourceRows, fragment_id: int, since: NewRows) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of changed rows of a fragment, and what is to become of each."""
+    offsets = since.changed.to_numpy()
+    change = np.zeros(len(offsets), dtype=np.int64)
+    for bit, rows in enumerate(since.by_group):
+        change |= np.isin(offsets, rows.to_numpy(), assume_unique=True).astype(np.int64) << bit
+    selected = source.matching(fragment_id, since.changed).to_numpy()
+    change[~np.isin(offsets, selected, assume_unique=True)] = GONE
+    return row_ids(source.rows.existing_fragment(fragment_id), offsets).astype(np.int64), change
+
+
+class _Lists:
+    """Lists of row ids, as files of an attempt."""
+
+    _MOST = 1 << 20
+
+    def __init__(self, staging: Staging) -> None:
+        self._staging = staging
+        self._attempt: Attempt | None = None
+        self._held: list[tuple[np.ndarray, np.ndarray]] = []
+        self._paths: list[str] = []
+        self._rows = self._pending = 0
+
+    def add(self, ids: np.ndarray, change: np.ndarray) -> None:
+        self._held.append((ids, change))
+        self._rows += len(ids)
+        self._pending += len(ids)
+        if self._pending >= self._MOST:
+            self._write()
+
+    def close(self) -> tuple[list[str], int]:
+        """Returns the paths of the lists, and their rows."""
+        self._write()
+        return self._paths, self._rows
+
+    def _write(self) -> None:
+        if not self._held:
+            return
+        columns = [pa.array(np.concatenate(parts)) for parts in zip(*self._held, strict=True)]
+        self._held, self._pending = [], 0
+        sink = io.BytesIO()
+        with pa.ipc.new_stream(sink, LISTED) as writer:
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=LISTED))
+        self._attempt = self._attempt or self._staging.begin_attempt()
+        path = self._attempt.next_run_file()
+        self._staging.objects.put(path, sink.getvalue())
+        self._paths.append(path)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadLists:
+    """Reads lists of row ids; a callable for `mapInArrow` over the numbers of lists."""
+
+    staging: Staging
+    paths: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of the lists whose numbers come."""
+        for batch in batches:
+            for number in batch.column(0).to_numpy().tolist():
+                payload = self.staging.objects.get(self.paths[number])
+                if payload is None:
+                    raise FileNotFoundError(f"{self.paths[number]} of {self.staging.uri} is gone while a refresh runs")
+                yield from pa.ipc.open_stream(payload)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moves:
+    """Takes rows out of the view, and writes changed ones anew; a callable for `mapInArrow`.
+
+    Rows come as address in the view (NULL where it has none), row id and change, ordered by
+    address.
+    """
+
+    spec: PlacementSpec
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Works on all rows, and yields one answer. Memory: 24 bytes a row of one fragment."""
+        source, answer = SourceRows(self.spec), Answer()
+        view = SnapshotRows(self.spec.view.open())
+        sink = self.spec.sink(self.spec.moved)
+        try:
+            for fragment_id, offsets, ids, change in _by_fragment(batches):
+                fragment = None if fragment_id is None else view.existing_fragment(fragment_id)
+                if fragment is not None:
+                    _delete(fragment, offsets, answer)
+                back = change != GONE
+                for first, batch in source.take(ids[back]):
+                    part = slice(first, first + batch.num_rows)
+                    rows = as_view_rows(batch, self.spec.moved.row_schema)
+                    if fragment is not None:
+                        rows = self._with_values(rows, view, fragment, offsets[back][part], change[back][part])
+                    sink.write(rows)
+                    answer.moved += rows.num_rows
+            answer.fragments = [one.to_json() for one in sink.finish()]
+        except BaseException:
+            sink.abandon()
+            raise
+        yield answer.to_batch()
+
+    def _with_values(
+        self, rows: pa.RecordBatch, view: SnapshotRows, fragment: LanceFragment, offsets: Offsets, change: np.ndarray
+    ) -> pa.RecordBatch:
+        """Puts in the values of UDFs' columns whose own inputs are the same."""
+        kept = [
+            (number, columns) for number, columns in enumerate(self.spec.computed) if not (change >> number & 1).all()
+        ]
+        names = [name for _, columns in kept for name in columns]
+        if not names:
+            return rows
+        order = np.argsort(offsets)
+        taken = fragment.take(view.live_positions(fragment.fragment_id, offsets[order]), columns=names)
+        table = taken.take(np.argsort(order)).combine_chunks()
+        arrays = {name: rows.column(name) for name in rows.schema.names}
+        for number, columns in kept:
+            same = pa.array((change >> number & 1) == 0)
+            for name in columns:
+                values: Any = table.column(name).combine_chunks()
+                arrays[name] = pc.if_else(same, values, pa.scalar(None, values.type))
+        return pa.RecordBatch.from_arrays(list(arrays.values()), schema=rows.schema)
+
+
+def _delete(fragment: LanceFragment, offsets: Offsets, answer: Answer) -> None:
+    """Deletes rows of a fragment of the view, in no version yet: a second for 200,000 rows."""
+    addresses = (offsets.astype(np.uint64) | np.uint64(fragment.fragment_id << 32)).tolist()
+    left = fragment.delete(f"{ROW_ADDRESS} IN ({', '.join(map(str, addresses))})")
+    answer.deleted += len(addresses)
+    if left is None:
+        answer.removed.append(fragment.fragment_id)
+    else:
+        answer.updated.append(left.to_json())
+
+
+def _by_fragment(
+    batches: Iterator[pa.RecordBatch],
+) -> Iterator[tuple[int | None, Offsets, np.ndarray, np.ndarray]]:
+    """Yields rows by fragment of the view, and first those that it does not have."""
+    held: list[tuple[np.ndarray, np.ndarray, np.ndarray]] = []
+    at: int | None = None
+    for batch in batches:
+        addresses, ids, change = (batch.column(i) for i in range(3))
+        there = np.asarray(addresses.is_valid())
+        values = addresses.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+        fragments = np.where(there, values >> 32, -1)
+        cuts = [0, *(np.flatnonzero(np.diff(fragments)) + 1).tolist(), len(fragments)]
+        for start, end in itertools.pairwise(cuts):
+            if start == end:
+                continue
+            number = int(fragments[start])
+            if held and number != at:
+                yield _joined(at, held)
+                held = []
+            at = number
+            part = slice(start, end)
+            held.append((values[part] & 0xFFFFFFFF, ids.to_numpy()[part], change.to_numpy()[part]))
+    if held:
+        yield _joined(at, held)
+
+
+def _joined(
+    at: int | None, held: list[tuple[np.ndarray, np.ndarray, np.ndarray]]
+) -> tuple[int | None, Offsets, np.ndarray, np.ndarray]:
+    offsets, ids, change = (np.concatenate(parts) for parts in zip(*held, strict=True))
+    return (None if at == -1 else at), offsets, ids, change

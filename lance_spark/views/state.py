@@ -1,0 +1,76 @@
+"""Which version of its source a view shows: :func:`refreshed_of`.
+
+A refresh stamps the version into the transaction of its commit, with the rows; afterwards it is put
+into the view's configuration, so that it outlives a cleanup of old versions, and comes back with a
+restore.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lance_spark.commit.conflicts.history import JOB_KEY, UNDONE_KEY, events_between
+
+if TYPE_CHECKING:
+    import lance
+
+CONFIG_KEY = "lance-spark.view.refreshed"
+STAMP_KEY = "lance-spark.refreshed"
+"""Keys of the view's configuration, and of a transaction's properties."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refreshed:
+    """What a view shows.
+
+    Attributes:
+        version: Version of the source.
+        incarnation: The version's own, as :class:`~lance_spark.dataset.DatasetRef` has it.
+        at: Version of the view that has been known to show it; 0 in a stamp.
+        lost: Whether transactions of the view since then were cleaned up.
+    """
+
+    version: int
+    incarnation: str
+    at: int = 0
+    lost: bool = False
+
+    def to_json(self) -> str:
+        """Returns the form that is stored."""
+        return json.dumps({"version": self.version, "incarnation": self.incarnation, "at": self.at})
+
+    @staticmethod
+    def from_json(text: str) -> Refreshed:
+        """Reads it back."""
+        values = json.loads(text)
+        return Refreshed(version=values["version"], incarnation=values["incarnation"], at=values["at"])
+
+
+def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:
+    """Returns which version of its source a view shows; None before the first refresh.
+
+    One read per version of the view since the configuration said it.
+    """
+    text = dataset.config().get(CONFIG_KEY)
+    known = None if text is None else Refreshed.from_json(text)
+    at, oldest = dataset.version, 0 if known is None else known.at
+    undone: set[str] = set()
+    lost = False
+    while at > oldest:
+        event = next(iter(events_between(dataset, at - 1, at)))
+        at = _before(event.operation, at)
+        lost = lost or event.operation is None
+        if UNDONE_KEY in event.properties:
+            undone.add(event.properties[UNDONE_KEY])
+        if STAMP_KEY in event.properties and event.properties.get(JOB_KEY) not in undone:
+            return dataclasses.replace(Refreshed.from_json(event.properties[STAMP_KEY]), at=event.version)
+    return None if known is None else dataclasses.replace(known, lost=lost)
+
+
+def _before(operation: object, version: int) -> int:
+    from lance import LanceOperation
+
+    return operation.version if isinstance(operation, LanceOperation.Restore) else version - 1
