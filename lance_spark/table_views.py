@@ -13,9 +13,9 @@ from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.model import RefreshJobResult
 from lance_spark.jobs.progress import Progress
-from lance_spark.views.plan import RefreshPlan
+from lance_spark.views.plan import RefreshPlan, plan_refresh
 from lance_spark.views.query import Query
-from lance_spark.views.refresh import DEFAULT_FRAGMENT_ROWS, RefreshJob, RefreshRequest, plan_refresh
+from lance_spark.views.refresh import DEFAULT_FRAGMENT_ROWS, RefreshJob, RefreshRequest
 
 
 class TableViews(ABC):

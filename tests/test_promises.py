@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.promises import BACKFILLING, FINDINGS, LOADS, PROMISES, TABLE_API
+from tests.support.promises import BACKFILLING, FINDINGS, LOADS, PROMISES, TABLE_API, VIEWS
 
 TESTS = Path(__file__).parent
 
@@ -34,4 +34,5 @@ def test_ids_are_numbered_without_gaps() -> None:
     assert list(BACKFILLING) == [f"B{n:02}" for n in range(1, len(BACKFILLING) + 1)]
     assert list(TABLE_API) == [f"T{n:02}" for n in range(1, len(TABLE_API) + 1)]
     assert list(LOADS) == [f"L{n:02}" for n in range(1, len(LOADS) + 1)]
+    assert list(VIEWS) == [f"V{n:02}" for n in range(1, len(VIEWS) + 1)]
     assert sorted(FINDINGS) == [f"F{n:02}" for n in range(1, 13)]

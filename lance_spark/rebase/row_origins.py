@@ -144,10 +144,13 @@ class Origins:
             left = left[~np.isin(left, new, assume_unique=True)]
         if not len(left) or (self._base is not None and not self._may_have_moved(fragment, pieces is None)):
             return Found(origins=tuple(found))
-        looked_up = self._addresses(fragment.id, left)
-        if looked_up is None:
-            return Found(origins=tuple(found), unknown=left)
-        return Found(origins=(*found, *self._by_row_id(*looked_up)))
+        others = self.by_row_id(fragment.id, left)
+        return Found(origins=(*found, *others.origins), unknown=others.unknown)
+
+    def by_row_id(self, fragment_id: int, rows: Offsets) -> Found:
+        """Returns where rows of a fragment were by their row ids alone, which have to be stable."""
+        looked_up = self._addresses(fragment_id, rows)
+        return Found(unknown=rows) if looked_up is None else Found(origins=tuple(self._at(*looked_up)))
 
     def _may_have_moved(self, fragment: FragmentMetadata, unknown: bool) -> bool:
         """Tells whether rows that no compaction accounts for may be rows of the older version."""
@@ -156,7 +159,7 @@ class Origins:
         leaves = self._lineage.leaves(fragment.id) or ()
         return any(self._lineage.moved_from(one) for one in (fragment, *(leaf.fragment for leaf in leaves)))
 
-    def _by_row_id(self, addresses: Addresses, rows: Offsets) -> Iterator[Origin]:
+    def _at(self, addresses: Addresses, rows: Offsets) -> Iterator[Origin]:
         order = np.argsort(addresses)
         addresses, rows = addresses[order], rows[order]
         for number, start, end in runs_of(fragments_of(addresses)):

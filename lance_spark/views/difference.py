@@ -18,7 +18,7 @@ from lance_spark.commit.conflicts.identity import FieldIdentity, fragment_identi
 from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError
-from lance_spark.rebase.row_origins import Found, Origins
+from lance_spark.rebase.row_origins import Found, Origin, Origins
 from lance_spark.rows.merge import Offsets
 from lance_spark.rows.row_addresses import SnapshotRows, look_up, row_ids
 from lance_spark.rows.row_set import RowSet
@@ -55,11 +55,13 @@ class NewRows:
         new: Rows that it did not have.
         changed: Rows that had other values in used columns, or may have had.
         by_group: Those of them that had other values in the columns of each group.
+        unknown: Number of changed rows of which nothing tells where they were, if anywhere.
     """
 
     new: RowSet
     changed: RowSet
     by_group: tuple[RowSet, ...]
+    unknown: int = 0
 
 
 def affected(source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldIdentity]) -> Affected:
@@ -110,18 +112,41 @@ class Difference:
     def now(self, fragment_id: int) -> NewRows:
         """Returns what became of the live rows of a fragment of the new version."""
         fragment = self._rows.existing_fragment(fragment_id).metadata
-        found = self._origins.of(fragment)
+        found = self._find(self._origins, fragment)
         unknown = RowSet.of(found.unknown)
         known = unknown
         for origin in found.origins:
             known |= RowSet.of(origin.moved.new)
         changed = unknown | _changed(self._origins, fragment, found, known - unknown)
         by_group = [
-            unknown | _changed(origins, fragment, origins.of(fragment), changed - unknown) if changed else changed
+            unknown | _changed(origins, fragment, self._find(origins, fragment), changed - unknown)
+            if changed
+            else changed
             for origins in self._groups
         ]
         live = RowSet.of(live_offsets(self._rows, fragment_id))
-        return NewRows(new=live - known, changed=changed, by_group=tuple(by_group))
+        return NewRows(new=live - known, changed=changed, by_group=tuple(by_group), unknown=len(unknown))
+
+    def _find(self, origins: Origins, fragment: FragmentMetadata) -> Found:
+        """Returns where rows were, also those that a restore, or going back, has brought back.
+
+        These are where they were physically, but the old version had deleted them there.
+        """
+        found = origins.of(fragment)
+        deleted = self._base_rows.deleted(fragment.id)
+        kept, back = [], RowSet.empty()
+        for origin in found.origins:
+            revived = RowSet.empty()
+            if deleted is not None and origin.fragment.id == fragment.id:
+                revived = RowSet.of(origin.moved.new[deleted[origin.moved.old]])
+            if revived:
+                back |= revived
+            moved = origin.moved.into(RowSet.of(origin.moved.new) - revived) if revived else origin.moved
+            kept.append(Origin(fragment=origin.fragment, moved=moved, same=origin.same))
+        if not back:
+            return found
+        others = origins.by_row_id(fragment.id, back.to_numpy())
+        return Found(origins=(*kept, *others.origins), unknown=np.concatenate([found.unknown, others.unknown]))
 
     def gone(self, fragment_id: int) -> Iterator[np.ndarray]:
         """Yields the row ids of a fragment of the old version that the new one does not have."""

@@ -18,13 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lance_spark.backfill.planning.selection import matching_addresses
 from lance_spark.backfill.task.source_reader import take_ids
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import panics_as_errors
+from lance_spark.errors import TableUnreadableError, panics_as_errors
 from lance_spark.read.filtering import both, explained
 from lance_spark.read.masks import rows_mask
 from lance_spark.rows.merge import Offsets
@@ -33,6 +32,7 @@ from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import Attempt, Staging
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.fragment_writer import FragmentSink
+from lance_spark.types.fields import is_blob
 from lance_spark.views.definition import SOURCE_ROW_ID
 from lance_spark.views.difference import Difference, NewRows, live_offsets
 
@@ -99,6 +99,7 @@ class Answer:
         lists: Paths of lists of row ids, relative to the view.
         listed: Rows in these.
         new: Rows that the source has got, whether the view selects them or not.
+        unknown: Rows that it may have got.
         updated: Fragments of the view with more rows deleted, as pylance's JSON.
         removed: Ids of those of which nothing stays.
         deleted: Rows of the view that went.
@@ -110,6 +111,7 @@ class Answer:
     lists: list[str] = field(default_factory=list)
     listed: int = 0
     new: int = 0
+    unknown: int = 0
     updated: list[Any] = field(default_factory=list)
     removed: list[int] = field(default_factory=list)
     deleted: int = 0
@@ -119,14 +121,13 @@ class Answer:
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return pa.RecordBatch.from_arrays([pa.array([json.dumps(values)])], names=["answer"])
 
+    def __add__(self, other: Answer) -> Answer:
+        return Answer(**{name: getattr(self, name) + getattr(other, name) for name in self.__dataclass_fields__})
+
     @staticmethod
     def of(texts: Iterable[str]) -> Answer:
         """Returns the sum of answers."""
-        total = Answer()
-        for values in map(json.loads, texts):
-            for name, value in values.items():
-                setattr(total, name, getattr(total, name) + value)
-        return total
+        return sum((Answer(**json.loads(text)) for text in texts), Answer())
 
 
 class SourceRows:
@@ -207,6 +208,12 @@ def as_view_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def numbers_of(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
+    """Yields the numbers of the tasks that are to be worked on."""
+    for batch in batches:
+        yield from batch.column(0).to_numpy().tolist()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Placement:
     """Tasks over fragments of the source; a callable for Spark's `mapInArrow`.
@@ -222,9 +229,8 @@ class Placement:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Works on the tasks whose numbers come, and yields one answer."""
-        numbers = [number for batch in batches for number in batch.column(0).to_numpy().tolist()]
-        if numbers:
-            fragments = [fragment for number in numbers for fragment in self.units[number]]
+        fragments = [fragment for number in numbers_of(batches) for fragment in self.units[number]]
+        if fragments:
             yield (self._list_gone(fragments) if self.gone else self._place(fragments)).to_batch()
 
     def _place(self, fragments: Sequence[int]) -> Answer:
@@ -235,6 +241,7 @@ class Placement:
             for number in fragments:
                 since = source.since_base(number)
                 answer.new += len(since.new)
+                answer.unknown += since.unknown
                 for batch in source.scan(number, since.new) if since.new else ():
                     if batch.num_rows:
                         sink.write(as_view_rows(batch, spec.placed.row_schema))
@@ -317,12 +324,21 @@ class ReadLists:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields the rows of the lists whose numbers come."""
-        for batch in batches:
-            for number in batch.column(0).to_numpy().tolist():
-                payload = self.staging.objects.get(self.paths[number])
-                if payload is None:
-                    raise FileNotFoundError(f"{self.paths[number]} of {self.staging.uri} is gone while a refresh runs")
-                yield from pa.ipc.open_stream(payload)
+        for number in numbers_of(batches):
+            yield from self.read(self.staging, self.paths[number])
+
+    @staticmethod
+    def read(staging: Staging, path: str) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of a list.
+
+        Raises:
+            TableUnreadableError: It is not there any more.
+        """
+        payload = staging.objects.get(path)
+        if payload is None:
+            hint = "something deletes files of the refresh beside it; refresh again"
+            raise TableUnreadableError(staging.uri, f"{path} is gone", hint=hint)
+        yield from pa.ipc.open_stream(payload)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,8 +367,10 @@ class Moves:
                     rows = as_view_rows(batch, self.spec.moved.row_schema)
                     if fragment is not None:
                         rows = self._with_values(rows, view, fragment, offsets[back][part], change[back][part])
+                        answer.moved += rows.num_rows
+                    else:
+                        answer.added += rows.num_rows
                     sink.write(rows)
-                    answer.moved += rows.num_rows
             answer.fragments = [one.to_json() for one in sink.finish()]
         except BaseException:
             sink.abandon()
@@ -363,22 +381,39 @@ class Moves:
         self, rows: pa.RecordBatch, view: SnapshotRows, fragment: LanceFragment, offsets: Offsets, change: np.ndarray
     ) -> pa.RecordBatch:
         """Puts in the values of UDFs' columns whose own inputs are the same."""
+        schema = view.dataset.schema
         kept = [
-            (number, columns) for number, columns in enumerate(self.spec.computed) if not (change >> number & 1).all()
+            (number, columns)
+            for number, columns in enumerate(self.spec.computed)
+            # Blobs are computed again: a fragment gives their descriptors.
+            if not (change >> number & 1).all() and not any(is_blob(schema.field(name)) for name in columns)
         ]
         names = [name for _, columns in kept for name in columns]
         if not names:
             return rows
         order = np.argsort(offsets)
-        taken = fragment.take(view.live_positions(fragment.fragment_id, offsets[order]), columns=names)
-        table = taken.take(np.argsort(order)).combine_chunks()
+        table = fragment.take(view.live_positions(fragment.fragment_id, offsets[order]), columns=names)
         arrays = {name: rows.column(name) for name in rows.schema.names}
         for number, columns in kept:
-            same = pa.array((change >> number & 1) == 0)
+            # What has to be computed again is NULL.
+            places: pa.Int64Array = pa.array(
+                np.argsort(order), pa.int64(), mask=(change >> number & 1).astype(np.bool_)
+            )
             for name in columns:
-                values: Any = table.column(name).combine_chunks()
-                arrays[name] = pc.if_else(same, values, pa.scalar(None, values.type))
+                arrays[name] = table.column(name).combine_chunks().take(places)
         return pa.RecordBatch.from_arrays(list(arrays.values()), schema=rows.schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListedMoves:
+    """Moves of few rows, which come along; a callable for `mapInArrow` over numbers of parts."""
+
+    moves: Moves
+    parts: tuple[pa.RecordBatch, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Works on the parts whose numbers come."""
+        yield from self.moves(self.parts[number] for number in numbers_of(batches))
 
 
 def _delete(fragment: LanceFragment, offsets: Offsets, answer: Answer) -> None:

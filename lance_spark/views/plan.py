@@ -4,7 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lance_spark.backfill.planning.planner import prepare
+from lance_spark.backfill.request import BackfillRequest
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import counted
+from lance_spark.staging.area import Staging
+from lance_spark.views.definition import define, existing_view, groups_of
+from lance_spark.views.difference import affected
+from lance_spark.views.placement import SourceRows
+from lance_spark.views.start import Start
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,3 +60,54 @@ class RefreshPlan:
             f"{counted(self.rows_added, 'row')} to add, {self.rows_recomputed} to compute again, {self.rows_removed} "
             f"to remove, {counted(self.rows_pending, 'value')} of UDFs pending"
         )
+
+
+def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, checkpoints: str | None) -> RefreshPlan:
+    """Returns what a refresh would do. Runs on the driver; reads what changed, and writes nothing.
+
+    Raises:
+        ViewError, ViewSourceError, StableRowIdsError, VersionNotFoundError: The view cannot be
+            refreshed.
+    """
+    definition = existing_view(ref.open_latest())
+    start = Start.of(ref, definition.pin_source(ref, src_version))
+    spec = start.spec(Staging(uri=ref.uri, job_id="plan"), 1)
+    look = affected(start.source, None if start.is_current else start.base, spec.used)
+    rows = SourceRows(spec)
+    added = changed = gone = new = unknown = 0
+    for number, _ in () if start.is_current else look.now:
+        since = rows.since_base(number)
+        new += len(since.new)
+        unknown += since.unknown
+        added += len(rows.matching(number, since.new))
+        selected = rows.matching(number, since.changed)
+        changed += len(selected)
+        gone += len(since.changed - selected)
+    source, base = start.source.open(), None if start.base is None else start.base.open()
+    if base is None:
+        gone = start.dataset.count_rows()
+    elif rows.difference is not None and (unknown or source.count_rows() != base.count_rows() + new):
+        gone += sum(len(ids) for number, _ in look.then for ids in rows.difference.gone(number))
+    known = set() if base is None else {one.fragment_id for one in base.get_fragments()}
+    return RefreshPlan(
+        table_name=table_name,
+        table_uri=ref.uri,
+        source_uri=source.uri,
+        source_version=source.version,
+        previous_version=None if start.shows is None else start.shows.version,
+        rebuilds=start.shows is not None and start.base is None,
+        rows_added=added,
+        rows_recomputed=changed,
+        rows_removed=gone,
+        rows_pending=_pending(ref, start, checkpoints),
+        new_source_fragments=0 if start.is_current else sum(number not in known for number, _ in look.now),
+        untouched_fragments=len(source.get_fragments()) if start.is_current else look.untouched,
+    )
+
+
+def _pending(ref: DatasetRef, start: Start, checkpoints: str | None) -> int:
+    if start.base is None:
+        return 0
+    requests = [BackfillRequest(columns=columns, plan_only=True) for _, columns in groups_of(start.dataset)]
+    prepared = [prepare(ref, one, checkpoints=checkpoints, define=define) for one in requests]
+    return sum(plan.rows_to_do for one in prepared for plan in one.work(scan=True))

@@ -164,6 +164,23 @@ LOADS = {
     "L19": "load_columns waits for the end, and returns the job's id",
 }
 
+VIEWS = {
+    "V01": "refresh brings a materialized view up to date with its source",
+    "V02": "src_version names the version of the source to refresh from",
+    "V03": "without src_version the latest version of the source is used",
+    "V04": "max_rows_per_fragment bounds the rows of the view's fragments",
+    "V05": "without max_rows_per_fragment a fragment has a million rows at most",
+    "V06": "concurrency bounds the tasks that run at once",
+    "V07": "intra_applier_concurrency is the number of threads of a task",
+    "V08": "_admission_check and _admission_strict compare what UDFs ask for with the cluster",
+    "V09": "a refresh from another version raises RuntimeError where the source has no stable row ids",
+    "V10": "refresh_async returns a Job whose result() waits and is a RefreshJobResult",
+    "V11": "Python waits for a refresh that runs before it exits",
+    "V12": "plan_refresh says what a refresh would do, counts new source fragments, and dispatches nothing",
+    "V13": "where of refresh, which the specification leaves open, is refused by name",
+    "V14": "a view is made by query.create_materialized_view(db, name) and by db.create_materialized_view(name, query)",
+}
+
 FINDINGS = {
     "F01": "a compaction during a backfill costs the affected fragments only, and no computed value",
     "F02": "the deletion of a whole fragment during a backfill costs the other fragments nothing",
@@ -189,4 +206,4 @@ SEQUENCES = {
     "S07": "backfill with skipped rows, cause removed, backfill: calls for the skipped rows",
 }
 
-PROMISES = {**BACKFILLING, **TABLE_API, **LOADS, **FINDINGS, **SEQUENCES}
+PROMISES = {**BACKFILLING, **TABLE_API, **LOADS, **VIEWS, **FINDINGS, **SEQUENCES}

@@ -1,0 +1,131 @@
+"""Runs the tasks of a refresh that place, list, and move rows: :class:`RowTasks`. On the driver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import functions as sf
+
+from lance_spark.read.filtering import explained
+from lance_spark.rows.row_addresses import ROW_ADDRESS
+from lance_spark.session.sessions import active_in_thread, known_slots, tagged
+from lance_spark.views.definition import SOURCE_ROW_ID
+from lance_spark.views.placement import (
+    ANSWER,
+    GONE,
+    LISTED,
+    Answer,
+    ListedMoves,
+    Moves,
+    Placement,
+    PlacementSpec,
+    ReadLists,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+LOOKED_UP_ROWS = 10_000
+"""Rows that this process looks up in the view by their ids; more are joined by Spark."""
+
+_TASK_FRAGMENTS = 1000
+_UNMATCHED_PARTS = 32
+
+
+class RowTasks:
+    """The Spark jobs of one refresh.
+
+    `concurrency` bounds the tasks that run at once, but for a join.
+    """
+
+    def __init__(self, spark: SparkSession, *, tag: str, description: str, concurrency: int | None) -> None:
+        self._spark = spark
+        self._tag = tag
+        self._description = description
+        self._concurrency = concurrency
+
+    def place(self, spec: PlacementSpec, fragments: Sequence[tuple[int, int]], *, gone: bool = False) -> Answer:
+        """Looks at fragments of the source, given with rows; of the old version, if `gone`."""
+        slots = known_slots(self._spark) or self._concurrency or 1
+        rows = max(1, min(sum(rows for _, rows in fragments) // slots // 2, spec.max_rows))
+        units = tuple(_packed(fragments, rows))
+        return self._run(len(units), Placement(spec=spec, units=units, gone=gone)) if units else Answer()
+
+    def move(self, spec: PlacementSpec, done: Answer) -> Answer:
+        """Takes listed rows out of the view, and writes those anew that come back."""
+        if done.listed <= LOOKED_UP_ROWS:
+            parts = _looked_up(spec, done)
+            return self._run(len(parts), ListedMoves(moves=Moves(spec=spec), parts=parts)) if parts else Answer()
+        return self._answers(lambda: self._joined(spec, done))
+
+    def _joined(self, spec: PlacementSpec, done: Answer) -> DataFrame:
+        reader = ReadLists(staging=spec.staging, paths=tuple(done.lists))
+        listed = self._frame(len(reader.paths), reader, "id long, change long")
+        options = {f"storage.{key}": value for key, value in spec.view.storage.items()}
+        options |= {"version": str(spec.view.version), "columns": json.dumps([SOURCE_ROW_ID, ROW_ADDRESS])}
+        view = self._spark.read.format("lance").options(**options).load(spec.view.uri)
+        joined = listed.join(view, listed["id"] == view[SOURCE_ROW_ID], "left").select(ROW_ADDRESS, "id", "change")
+        there = sf.col(ROW_ADDRESS).isNotNull() | (sf.col("change") != GONE)
+        # Rows that the view does not have yet come in parts of their own.
+        part = sf.coalesce(sf.shiftright(ROW_ADDRESS, 32), -1 - sf.pmod(sf.col("id"), sf.lit(_UNMATCHED_PARTS)))
+        parts = joined.where(there).repartition(part).sortWithinPartitions(ROW_ADDRESS)
+        return parts.mapInArrow(Moves(spec=spec), ANSWER)
+
+    def _run(self, count: int, task: Placement | ListedMoves) -> Answer:
+        return self._answers(lambda: self._frame(count, task, ANSWER))
+
+    def _frame(self, count: int, task: Placement | ListedMoves | ReadLists, schema: str) -> DataFrame:
+        return self._spark.range(0, count, 1, min(count, self._concurrency or count)).mapInArrow(task, schema)
+
+    def _answers(self, frame: Callable[[], DataFrame]) -> Answer:
+        with active_in_thread(self._spark), tagged(self._spark, self._tag, self._description):
+            return Answer.of(row[0] for row in frame().collect())
+
+
+def _looked_up(spec: PlacementSpec, done: Answer) -> tuple[pa.RecordBatch, ...]:
+    """Returns few listed rows by fragment of the view, as :class:`Moves` takes them."""
+    listed = pa.Table.from_batches(
+        [batch for path in done.lists for batch in ReadLists.read(spec.staging, path)], schema=LISTED
+    )
+    ids, change = (listed.column(name).to_numpy() for name in ("id", "change"))
+    dataset = spec.view.open()
+    text = f"{SOURCE_ROW_ID} IN ({', '.join(map(str, ids.tolist()))})"
+    try:
+        found = dataset.scanner(columns=[SOURCE_ROW_ID], filter=text, with_row_address=True).to_table()
+    except (ValueError, OSError, RuntimeError) as error:
+        raise explained(error, dataset, -1) from error
+    addresses = found.column(ROW_ADDRESS).to_numpy().astype(np.int64)
+    order = np.argsort(ids, kind="stable")
+    at = order[np.searchsorted(ids[order], found.column(SOURCE_ROW_ID).to_numpy())]
+    by_address = np.argsort(addresses)
+    addresses, at = addresses[by_address], at[by_address]
+    missing = np.setdiff1d(np.flatnonzero(change != GONE), at)
+    cuts = np.flatnonzero(np.diff(addresses >> 32)) + 1
+    parts = [(pa.array(some), rows) for some, rows in zip(np.split(addresses, cuts), np.split(at, cuts), strict=True)]
+    nowhere: Any = pa.nulls(len(missing), pa.int64())
+    parts.append((nowhere, missing))
+    return tuple(
+        pa.RecordBatch.from_arrays(
+            [some, pa.array(ids[rows]), pa.array(change[rows])], names=["address", *LISTED.names]
+        )
+        for some, rows in parts
+        if len(rows)
+    )
+
+
+def _packed(fragments: Sequence[tuple[int, int]], rows: int) -> list[tuple[int, ...]]:
+    """Packs fragments, with their rows, into tasks of about so many rows."""
+    units: list[tuple[int, ...]] = []
+    packed: list[int] = []
+    held = 0
+    for number, count in fragments:
+        if packed and (held + count > rows or len(packed) >= _TASK_FRAGMENTS):
+            units.append(tuple(packed))
+            packed, held = [], 0
+        packed.append(number)
+        held += count
+    return [*units, tuple(packed)] if packed else units

@@ -1,0 +1,143 @@
+"""Where a refresh begins: what a view shows, and what it is to show. Runs on the driver."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lance_spark.commit.conflicts.history import events_between
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import StableRowIdsError, VersionNotFoundError, ViewSourceError
+from lance_spark.jobs.history import JobHistory
+from lance_spark.staging.area import Staging
+from lance_spark.staging.file_layout import FileLayout
+from lance_spark.views.definition import (
+    SOURCE_ROW_ID,
+    ViewDefinition,
+    existing_view,
+    expressions_of,
+    groups_of,
+)
+from lance_spark.views.placement import PlacementSpec
+from lance_spark.views.state import Refreshed, refreshed_of
+
+if TYPE_CHECKING:
+    import lance
+
+_LOG = logging.getLogger(__name__)
+
+JOB_TYPE = "refresh"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Start:
+    """Where a refresh begins: a version of the view, what it shows, and what it is to show.
+
+    Attributes:
+        shows: Version of the source that the view shows; None before the first refresh.
+        base: The same, to compare with; None where it was cleaned up, or is not known for certain.
+    """
+
+    view: DatasetRef
+    dataset: lance.LanceDataset
+    definition: ViewDefinition
+    source: DatasetRef
+    shows: Refreshed | None
+    base: DatasetRef | None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the view's rows are those of the version that it is to show."""
+        return self.base is not None and self.base.version == self.source.version
+
+    @staticmethod
+    def of(ref: DatasetRef, source: DatasetRef, *, job_id: str | None = None) -> Start:
+        """Looks at the latest version of a view, for a job. Runs on the driver.
+
+        Raises:
+            ViewError, ViewSourceError, StableRowIdsError: It cannot be refreshed.
+        """
+        view = ref.pin(None)
+        dataset = view.open()
+        definition = existing_view(dataset)
+        shows = refreshed_of(dataset)
+        base = None
+        if shows is not None:
+            _refuse_unstable(view, source, shows)
+            base = _base_of(view, definition, shows)
+            _refuse_overwritten(view, source, shows, base)
+            if shows.lost and _has_unfinished(view, job_id):
+                base = None
+        definition.fields_in(source, view.uri)
+        return Start(view=view, dataset=dataset, definition=definition, source=source, shows=shows, base=base)
+
+    def spec(self, staging: Staging, max_rows: int) -> PlacementSpec:
+        """Returns what the tasks share."""
+        source = {field.id: field for field in self.definition.fields_in(self.source, self.view.uri)}
+        groups, expressions = groups_of(self.dataset), expressions_of(self.dataset)
+        names = [SOURCE_ROW_ID, *(name for name, _ in expressions)]
+        computed = [columns for _, columns in groups]
+        return PlacementSpec(
+            source=self.source,
+            base=self.base,
+            view=self.view,
+            staging=staging,
+            columns=expressions,
+            where=self.definition.where,
+            used=tuple(source.values()),
+            groups=tuple(tuple(source[number] for number in binding.input_ids) for binding, _ in groups),
+            computed=tuple(computed),
+            placed=FileLayout.of_table(self.dataset, names),
+            moved=FileLayout.of_table(self.dataset, [*names, *(name for columns in computed for name in columns)]),
+            max_rows=max_rows,
+        )
+
+
+def _refuse_unstable(view: DatasetRef, source: DatasetRef, shows: Refreshed) -> None:
+    if not source.open().has_stable_row_ids and shows.version != source.version:
+        raise StableRowIdsError(
+            f"the view shows version {shows.version} of its source, and cannot follow it to version {source.version}: "
+            "rows of the source have no stable ids, so nothing tells which row is which after a compaction - view "
+            f"{view.uri}, source {source.uri} - refresh(src_version={shows.version}) goes on with what is there; write "
+            "the source anew with enable_stable_row_ids=True, and make the view anew",
+            uri=view.uri,
+        )
+
+
+def _base_of(view: DatasetRef, definition: ViewDefinition, shows: Refreshed) -> DatasetRef | None:
+    """Returns the version that the view shows; None where it was cleaned up."""
+    try:
+        base = definition.pin_source(view, shows.version)
+    except VersionNotFoundError:
+        _LOG.warning(
+            "version %s of the source of view %s was cleaned up: all rows are made anew", shows.version, view.uri
+        )
+        return None
+    if base.incarnation != shows.incarnation:
+        raise ViewSourceError(
+            f"the source was made anew since the view was refreshed from version {shows.version} of it - view "
+            f"{view.uri}, source {base.uri} - nothing was changed; make the view anew",
+            uri=view.uri,
+        )
+    return base
+
+
+def _refuse_overwritten(view: DatasetRef, source: DatasetRef, shows: Refreshed, base: DatasetRef | None) -> None:
+    low, high = sorted((shows.version, source.version or 0))
+    newest = source if base is None or (source.version or 0) >= shows.version else base
+    for event in events_between(newest.open(), low, high):
+        if event.name == "Overwrite":
+            raise ViewSourceError(
+                f"the source was overwritten at version {event.version}, between version {shows.version}, which the "
+                f"view shows, and version {source.version}: its rows are others - view {view.uri}, source {source.uri} "
+                "- nothing was changed; make the view anew",
+                uri=view.uri,
+            )
+
+
+def _has_unfinished(view: DatasetRef, but: str | None) -> bool:
+    """Tells whether another refresh began after the last one that ended well."""
+    records = [record for record in JobHistory(view).jobs() if record.job_type == JOB_TYPE and record.job_id != but]
+    ended = max((record.launched_at for record in records if record.status == "DONE"), default=None)
+    return any(record.status != "DONE" and (ended is None or record.launched_at > ended) for record in records)
