@@ -8,7 +8,7 @@ SHORT_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dy
 XDIST ?= -n 2 --dist worksteal
 XDIST_CLUSTERS ?= -n 2 --dist loadfile
 PYTEST_ARGS ?=
-TABLE_API_TESTS := tests/lance_spark/table tests/lance_spark/backfill tests/lance_spark/conflicts tests/lance_spark/load
+TABLE_API_TESTS := tests/lance_spark/table tests/lance_spark/backfill tests/lance_spark/conflicts tests/lance_spark/load tests/lance_spark/views
 
 # Another Spark, or another environment's packages, would be mixed into this one.
 unexport SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE SPARK_CONNECT_MODE_ENABLED PYTHONPATH PYTHONHOME VIRTUAL_ENV
@@ -37,6 +37,7 @@ bench: require-java $(VENV)/.ready-dev ## benchmarks beside Parquet, pylance and
 	$(BIN)/python -m benchmarks.table_api $(TABLE_API_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.tpch $(TPCH_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.load $(LOAD_BENCH_ARGS)
+	$(BIN)/python -m benchmarks.views $(VIEWS_BENCH_ARGS)
 
 lint: $(VENV)/.ready-dev ## formatting, lint rules and types
 	$(BIN)/ruff format --check .

@@ -10,7 +10,8 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from lance_spark.read.filtering import explained
+from lance_spark.errors import TableUnreadableError
+from lance_spark.lance_compat import plain
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 from lance_spark.session.sessions import active_in_thread, known_slots, tagged
 from lance_spark.views.definition import SOURCE_ROW_ID
@@ -27,10 +28,16 @@ from lance_spark.views.placement import (
 )
 
 if TYPE_CHECKING:
+    import lance
     from pyspark.sql import DataFrame, SparkSession
 
-LOOKED_UP_ROWS = 10_000
-"""Rows that this process looks up in the view by their ids; more are joined by Spark."""
+FILTERED_ROWS = 10_000
+"""Listed rows that a filter looks up in the view, with a scalar index where there is one."""
+
+SEARCHED_ROWS = 1_000_000
+SEARCHED_VIEW_ROWS = 100_000_000
+"""Listed rows that this process looks for in a view of at most so many rows, in its column of row
+ids: 24 MB, and half a second for 10 M rows of the view. More are joined by Spark."""
 
 _TASK_FRAGMENTS = 1000
 _UNMATCHED_PARTS = 32
@@ -57,7 +64,8 @@ class RowTasks:
 
     def move(self, spec: PlacementSpec, done: Answer) -> Answer:
         """Takes listed rows out of the view, and writes those anew that come back."""
-        if done.listed <= LOOKED_UP_ROWS:
+        searches = done.listed <= SEARCHED_ROWS and spec.view.open().count_rows() <= SEARCHED_VIEW_ROWS
+        if searches or done.listed <= FILTERED_ROWS:
             parts = _looked_up(spec, done)
             return self._run(len(parts), ListedMoves(moves=Moves(spec=spec), parts=parts)) if parts else Answer()
         return self._answers(lambda: self._joined(spec, done))
@@ -87,20 +95,14 @@ class RowTasks:
 
 
 def _looked_up(spec: PlacementSpec, done: Answer) -> tuple[pa.RecordBatch, ...]:
-    """Returns few listed rows by fragment of the view, as :class:`Moves` takes them."""
+    """Returns listed rows by fragment of the view, as :class:`Moves` takes them."""
     listed = pa.Table.from_batches(
         [batch for path in done.lists for batch in ReadLists.read(spec.staging, path)], schema=LISTED
     )
     ids, change = (listed.column(name).to_numpy() for name in ("id", "change"))
-    dataset = spec.view.open()
-    text = f"{SOURCE_ROW_ID} IN ({', '.join(map(str, ids.tolist()))})"
-    try:
-        found = dataset.scanner(columns=[SOURCE_ROW_ID], filter=text, with_row_address=True).to_table()
-    except (ValueError, OSError, RuntimeError) as error:
-        raise explained(error, dataset, -1) from error
-    addresses = found.column(ROW_ADDRESS).to_numpy().astype(np.int64)
     order = np.argsort(ids, kind="stable")
-    at = order[np.searchsorted(ids[order], found.column(SOURCE_ROW_ID).to_numpy())]
+    found_ids, addresses = _find(spec.view.open(), ids[order])
+    at = order[np.searchsorted(ids[order], found_ids)]
     by_address = np.argsort(addresses)
     addresses, at = addresses[by_address], at[by_address]
     missing = np.setdiff1d(np.flatnonzero(change != GONE), at)
@@ -115,6 +117,22 @@ def _looked_up(spec: PlacementSpec, done: Answer) -> tuple[pa.RecordBatch, ...]:
         for some, rows in parts
         if len(rows)
     )
+
+
+def _find(view: lance.LanceDataset, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Returns which of some ascending row ids the view has, and at which addresses."""
+    text = f"{SOURCE_ROW_ID} IN ({', '.join(map(str, ids.tolist()))})" if len(ids) <= FILTERED_ROWS else None
+    found = [np.empty((2, 0), dtype=np.int64)]
+    try:
+        for batch in view.scanner(columns=[SOURCE_ROW_ID], filter=text, with_row_address=True).to_reader():
+            some, addresses = (batch.column(name).to_numpy().astype(np.int64) for name in (SOURCE_ROW_ID, ROW_ADDRESS))
+            known = ids[np.minimum(np.searchsorted(ids, some), len(ids) - 1)] == some
+            found.append(np.stack([some[known], addresses[known]]))
+    except (ValueError, OSError, RuntimeError) as error:
+        hint = "a data file is missing or damaged, or the store refused: check the storage"
+        raise TableUnreadableError(view.uri, plain(error), hint=hint) from error
+    known_ids, addresses = np.concatenate(found, axis=1)
+    return known_ids, addresses
 
 
 def _packed(fragments: Sequence[tuple[int, int]], rows: int) -> list[tuple[int, ...]]:

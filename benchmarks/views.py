@@ -1,0 +1,114 @@
+"""Measures refreshes of a materialized view: `python -m benchmarks.views [--rows 10000000] [--fragments 100]`.
+
+A view has an id, an expression, and a column of an Arrow UDF. It is filled from a table of an id, a price and a text, and refreshed after nothing,
+one row, 10,000 rows and 1 % of the rows changed or were added, and after a compaction. The cost is to grow with what changed, not with the
+table. Calls of the UDF are counted, and the rows compared with the query at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+import lance_spark
+from lance_spark import UDF, Connection, Table, udf
+
+
+def main() -> None:
+    """Makes the table and the view, runs the cases one after the other, and writes `views.json`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.views", description=__doc__)
+    parser.add_argument("--rows", type=int, default=10_000_000, help="rows of the source")
+    parser.add_argument("--fragments", type=int, default=100, help="fragments of the source")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
+        cases = measure(folder, arguments.rows, arguments.fragments)
+    report = {"rows": arguments.rows, "fragments": arguments.fragments, "cpus": os.cpu_count(), "cases": cases}
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "views.json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+def measure(folder: str, rows: int, fragments: int) -> dict[str, dict[str, float]]:
+    """Returns seconds and counts of each case."""
+
+    @udf(data_type=pa.int32())
+    def length(text: pa.Array) -> pa.Array:
+        return pc.utf8_length(text)
+
+    builder = SparkSession.builder.master("local[2]").appName("views").config("spark.ui.enabled", "false")
+    spark = lance_spark.configure(builder).getOrCreate()
+    db = lance_spark.connect(folder, spark, progress=False)
+    warm, warm_view = make(db, "warm", length, 40_000, 2)
+    warm_view.refresh()
+    warm.to_lance().update({"price": "0"})
+    warm_view.refresh()
+    source, view = make(db, "source", length, rows, fragments)
+    cases: dict[str, dict[str, float]] = {}
+
+    def run(name: str, change: Callable[[], object]) -> None:
+        change()
+        began = time.perf_counter()
+        result = view.refresh()
+        cases[name] = {
+            "seconds": round(time.perf_counter() - began, 3),
+            "added": result.rows_added,
+            "recomputed": result.rows_recomputed,
+            "removed": result.rows_removed,
+            "calls": result.rows_computed,
+            **{f"{stage} s": round(value, 2) for stage, value in result.seconds.items() if stage != "total"},
+        }
+        print(f"{name:36} {cases[name]}", flush=True)
+
+    head = source.to_lance
+    run("first refresh", lambda: None)
+    run("nothing changed", lambda: None)
+    run("1 row changed", lambda: head().update({"price": "price + 1"}, where="id = 5"))
+    run("1 row changed, again", lambda: head().update({"price": "price + 1"}, where="id = 7"))
+    run("10,000 rows changed", lambda: head().update({"price": "price + 1"}, where="id >= 20000 AND id < 30000"))
+    run("1 % of the rows got another text", lambda: head().update({"text": "'x'"}, where="id % 100 = 3"))
+    run("1 % more rows", lambda: source.add(rows_of(np.arange(rows, rows + rows // 100))))
+    run("10,000 rows deleted", lambda: head().delete("id >= 40000 AND id < 50000"))
+    run("compaction of the source", head().optimize.compact_files)
+    check(source, view)
+    spark.stop()
+    return cases
+
+
+def make(db: Connection, name: str, length: UDF, rows: int, fragments: int) -> tuple[Table, Table]:
+    """Returns a table, and a view over it that has not been filled."""
+    uri = f"{db.uri}/{name}.lance"
+    for number in range(fragments):
+        ids = np.arange(number * rows // fragments, (number + 1) * rows // fragments)
+        lance.write_dataset(rows_of(ids), uri, mode="append" if number else "create", enable_stable_row_ids=True)
+    source = db.open_table(name)
+    query = source.search(None).select({"id": "id", "cents": "price * 100", "length": length})
+    return source, query.create_materialized_view(db, f"{name}_view")
+
+
+def rows_of(ids: np.ndarray) -> pa.Table:
+    """Returns rows of the source."""
+    return pa.table({"id": ids, "price": ids % 1000, "text": pa.array(ids).cast(pa.string())})
+
+
+def check(source: Table, view: Table) -> None:
+    """Compares the view with its query."""
+    wanted = source.to_arrow(["id", "price", "text"]).sort_by("id")
+    found = view.to_arrow(["id", "cents", "length"]).sort_by("id")
+    assert found.column("id").equals(wanted.column("id"))
+    assert found.column("cents").equals(pc.multiply(wanted.column("price"), 100))
+    assert found.column("length").equals(pc.utf8_length(wanted.column("text")))
+
+
+if __name__ == "__main__":
+    main()
