@@ -102,8 +102,10 @@ def plan_scan_tasks(fragments: Sequence[FragmentSize], rule: CutRule) -> list[Sc
         if packed and (weight + own > rule.target_bytes or weight + own // 2 > target):
             tasks.append(_whole(packed))
             packed, weight = [], 0
-        if own > target and rule.splittable:
-            tasks += _ranges(fragment, math.ceil(own / target), rule.physical)
+        # Halves of what is a little above its share would leave one core with half as much again.
+        pieces = max(math.ceil(own / rule.target_bytes), round(own / target))
+        if pieces > 1 and rule.splittable:
+            tasks += _ranges(fragment, pieces, rule.physical)
             continue
         packed.append(fragment)
         weight += own

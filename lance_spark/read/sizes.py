@@ -77,8 +77,9 @@ class ScanSize:
         row_bytes: Estimated bytes of one row in memory, over all columns read.
         column_bytes: The same for each top-level column.
         even_bytes: What the columns read would take on storage, if the bytes of all columns were
-            spread over them by the widths of their types. Spark estimates files so, and compares
-            it with what may be broadcast: what is encoded far below its width is not small.
+            spread over them by the widths of their types, and at most what they take in Spark's
+            rows. Spark estimates files so, and compares it with what may be broadcast: what is
+            encoded far below its width is not small.
     """
 
     fragments: tuple[FragmentSize, ...]
@@ -175,7 +176,7 @@ def measure(
         fragments=tuple(fragments),
         row_bytes=sum(columns.values()),
         column_bytes=columns,
-        even_bytes=int(file_bytes * read / whole),
+        even_bytes=int(min(file_bytes / whole, sum(f.live_rows for f in fragments)) * read),
     )
 
 
