@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from lance import LanceOperation
     from lance.fragment import FragmentMetadata
 
+
+class CommitTakenBackError(CommitConflictError):
+    """A commit that was taken back: an old version names its files."""
+
+
 _logger = logging.getLogger(__name__)
 
 
@@ -37,6 +42,8 @@ def commit_replaced(
     Raises:
         CommitConflictError: A concurrent writer changed these fragments, or has committed with a
             stamp of the same key. Nothing was committed.
+        CommitTakenBackError: The same, but a version was made and taken back, which names the
+            files.
         CommitOutcomeUnknownError: The store did not answer.
         CommitError: The commit did not happen, for another reason.
     """
@@ -87,7 +94,8 @@ def _commit_once(
     landed = outcome.dataset
     if _has_stamp(landed, change, head.version, landed.version - 1):
         _undo(ref, change, job_id, landed.version, policy)
-        raise _preceded(ref, landed.version)
+        text = f"another job committed the same in that moment, so this was taken back - at {ref.uri} - look again"
+        raise CommitTakenBackError(text, uri=ref.uri)
     return dataclasses.replace(result, version=landed.version)
 
 

@@ -18,7 +18,13 @@ from lance_spark.backfill.task.messages import SourceInputs
 from lance_spark.catalog.binding import Binding, binding_of, inputs_now, load_udf
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import RegistrationError, TableNotFoundError, ViewError, ViewSourceError
+from lance_spark.errors import (
+    RegistrationError,
+    TableNotFoundError,
+    VersionNotFoundError,
+    ViewError,
+    ViewSourceError,
+)
 from lance_spark.objects import objects_beside
 from lance_spark.views.state import refreshed_of
 
@@ -215,7 +221,14 @@ def define(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillReques
     _refuse_parts(request.columns, [name for _, name in binding.columns], ref)
     view = existing_view(dataset)
     state = refreshed_of(dataset)
-    source = view.pin_source(ref, None if state is None else state.version)
+    try:
+        source = view.pin_source(ref, None if state is None else state.version)
+    except VersionNotFoundError as error:
+        raise ViewSourceError(
+            f"the version of the source that the view shows was cleaned up, so inputs cannot be read: {error} - view "
+            f"{ref.uri} - refresh the view",
+            uri=ref.uri,
+        ) from error
     if state is not None and state.incarnation != source.incarnation:
         raise ViewSourceError(
             f"the source was made anew since the view was refreshed - view {ref.uri}, source {source.uri} - make the "

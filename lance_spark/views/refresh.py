@@ -28,7 +28,7 @@ from lance_spark.backfill.request import BackfillRequest
 from lance_spark.catalog.binding import load_udf
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import RowsToReplace
-from lance_spark.commit.replace_commit import commit_replaced
+from lance_spark.commit.replace_commit import CommitTakenBackError, commit_replaced
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
@@ -120,6 +120,7 @@ class RefreshJob:
         self._seconds: dict[str, float] = {}
         self._fragments = 0
         self._rows = (0, 0, 0)
+        self._committed: list[str] = []
         self._versions: tuple[int, ...] = ()
         self._backfills: dict[str, BackfillJobResult] = {}
 
@@ -163,29 +164,27 @@ class RefreshJob:
 
     def _bring_rows_up_to_date(self) -> None:
         self._staging.open_job()
-        named = commit_or_give_up(self._staging, self._ref, self._replace_until_it_holds)
-        finish(self._staging, self._ref, named)
+        commit_or_give_up(self._staging, self._ref, self._replace_until_it_holds)
+        finish(self._staging, self._ref, self._committed)
 
-    def _replace_until_it_holds(self) -> list[str]:
-        """Commits the rows, again where a concurrent writer came first; returns names of files."""
+    def _replace_until_it_holds(self) -> None:
+        """Commits the rows, again where a concurrent writer came first."""
         for attempt in itertools.count():
             start = Start.of(self._ref, self._source, job_id=self.job_id)
-            if start.is_current:
-                if start.shows is not None:
-                    self._note(start.shows)
-                break
-            if self._cancelled.is_set():
-                raise self._incomplete("the job was cancelled")
+            # Another refresh may have gone further meanwhile: this one was asked for the latest.
+            is_overtaken = self._request.src_version is None and start.shows_later
+            if start.shows is not None and (start.is_current or is_overtaken):
+                return self._note(start.shows)
             try:
                 return self._replace_rows(start)
             except CommitConflictError as error:
                 if attempt == self._policy.max_retries:
                     raise
                 _LOG.info("the rows of view %s are looked at again: %s", self._ref.uri, error)
-        return []
+        raise AssertionError
 
-    def _replace_rows(self, start: Start) -> list[str]:
-        """Commits the rows of the version to show, and returns the names of the files committed."""
+    def _replace_rows(self, start: Start) -> None:
+        """Commits the rows of the version to show."""
         began = time.monotonic()
         spec = start.spec(self._staging, self._request.max_rows_per_fragment)
         look = affected(start.source, start.base, spec.used)
@@ -194,6 +193,7 @@ class RefreshJob:
             tag=self._tag,
             description=f"lance-spark: refresh of {self._table_name}",
             concurrency=self._request.concurrency,
+            check=self._refuse_cancelled,
         )
         self._fragments = len(look.now)
         done = tasks.place(spec, look.now)
@@ -205,11 +205,10 @@ class RefreshJob:
         rebuilt = [] if start.base is not None else [one.fragment_id for one in start.dataset.get_fragments()]
         self._seconds["place"] = self._seconds.get("place", 0.0) + time.monotonic() - began
         began = time.monotonic()
-        names = self._commit(start, done, moved, rebuilt)
+        self._commit(start, done, moved, rebuilt)
         self._seconds["commit"] = self._seconds.get("commit", 0.0) + time.monotonic() - began
-        return names
 
-    def _commit(self, start: Start, done: Answer, moved: Answer, rebuilt: Sequence[int]) -> list[str]:
+    def _commit(self, start: Start, done: Answer, moved: Answer, rebuilt: Sequence[int]) -> None:
         from lance.fragment import FragmentMetadata
 
         fragments = [FragmentMetadata.from_json(json.dumps(one)) for one in (*done.fragments, *moved.fragments)]
@@ -230,12 +229,16 @@ class RefreshJob:
                 stamp={STAMP_KEY: shown.to_json()},
                 commit_message=f"refresh from version {source.version} of the source (job {self.job_id})",
             )
-            result = commit_replaced(self._ref, change, job_id=self._staging.job_id, policy=self._policy)
+            try:
+                result = commit_replaced(self._ref, change, job_id=self._staging.job_id, policy=self._policy)
+            except CommitTakenBackError:
+                self._committed += names  # an old version names them
+                raise
+            self._committed += names
             at = result.version
             self._versions = (at,)
         self._rows = (done.added + moved.added, moved.moved, gone - moved.moved)
         self._note(replace(shown, at=at))
-        return names
 
     def _note(self, shown: Refreshed) -> None:
         """Puts what the view shows into its configuration."""
@@ -262,8 +265,7 @@ class RefreshJob:
             prepared = prepare(self._ref, asked, checkpoints=self._checkpoints, define=define)
             progress = self._make_progress(f"{self._table_name}.{', '.join(columns)}")
             self._backfill = BackfillJob(self._spark, prepared, self._table_name, progress)
-            if self._cancelled.is_set():
-                raise self._incomplete("the job was cancelled")
+            self._refuse_cancelled()
             try:
                 result = self._backfill.run()
             except BackfillIncompleteError as error:
@@ -282,6 +284,10 @@ class RefreshJob:
             "kept; refresh again when the cause is gone",
             result=self._result(self._failed_status()),
         )
+
+    def _refuse_cancelled(self) -> None:
+        if self._cancelled.is_set():
+            raise self._incomplete("the job was cancelled")
 
     def _failed_status(self) -> Status:
         return "CANCELLED" if self._cancelled.is_set() else "PARTIAL" if self._versions else "FAILED"

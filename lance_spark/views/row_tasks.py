@@ -46,10 +46,20 @@ _UNMATCHED_PARTS = 32
 class RowTasks:
     """The Spark jobs of one refresh.
 
-    `concurrency` bounds the tasks that run at once, but for a join.
+    `concurrency` bounds the tasks that run at once, but for a join; `check` raises where no further
+    Spark job is to be started.
     """
 
-    def __init__(self, spark: SparkSession, *, tag: str, description: str, concurrency: int | None) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        *,
+        tag: str,
+        description: str,
+        concurrency: int | None,
+        check: Callable[[], None],
+    ) -> None:
+        self._check = check
         self._spark = spark
         self._tag = tag
         self._description = description
@@ -90,6 +100,7 @@ class RowTasks:
         return self._spark.range(0, count, 1, min(count, self._concurrency or count)).mapInArrow(task, schema)
 
     def _answers(self, frame: Callable[[], DataFrame]) -> Answer:
+        self._check()
         with active_in_thread(self._spark), tagged(self._spark, self._tag, self._description):
             return Answer.of(row[0] for row in frame().collect())
 

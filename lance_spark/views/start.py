@@ -51,6 +51,11 @@ class Start:
         """Whether the view's rows are those of the version that it is to show."""
         return self.base is not None and self.base.version == self.source.version
 
+    @property
+    def shows_later(self) -> bool:
+        """Whether the view shows a later version than it is to show."""
+        return self.base is not None and (self.base.version or 0) > (self.source.version or 0)
+
     @staticmethod
     def of(ref: DatasetRef, source: DatasetRef, *, job_id: str | None = None) -> Start:
         """Looks at the latest version of a view, for a job. Runs on the driver.
