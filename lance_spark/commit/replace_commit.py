@@ -11,7 +11,7 @@ from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToReplace
 from lance_spark.commit.commit_loop import properties_of, run_rounds
-from lance_spark.commit.conflicts.history import events_between
+from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.verify import take_back
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, TableNotFoundError
@@ -92,7 +92,7 @@ def _commit_once(
     if not isinstance(outcome, Landed):
         return outcome
     landed = outcome.dataset
-    if _has_stamp(landed, change, head.version, landed.version - 1):
+    if _is_preceded(landed, change, head.version, landed.version - 1):
         _undo(ref, change, job_id, landed.version, policy)
         text = f"another job committed the same in that moment, so this was taken back - at {ref.uri} - look again"
         raise CommitTakenBackError(text, uri=ref.uri)
@@ -107,7 +107,7 @@ def _refuse_other(head: lance.LanceDataset, change: RowsToReplace, ref: DatasetR
     """
     if head.version == change.read_version:
         return
-    if _has_stamp(head, change, change.read_version, head.version):
+    if _is_preceded(head, change, change.read_version, head.version):
         raise _preceded(ref, head.version)
     if not change.deletes:
         return
@@ -124,13 +124,16 @@ def _refuse_other(head: lance.LanceDataset, change: RowsToReplace, ref: DatasetR
         )
 
 
-def _has_stamp(dataset: lance.LanceDataset, change: RowsToReplace, after: int, upto: int) -> bool:
-    events = events_between(dataset, after, upto)
-    return any(event.operation is None or not change.stamp.keys().isdisjoint(event.properties) for event in events)
+def _is_preceded(dataset: lance.LanceDataset, change: RowsToReplace, after: int, upto: int) -> bool:
+    """Tells whether another stamp, or rows of another version, came between two versions."""
+    return any(
+        Change.of(event).replaces or not change.stamp.keys().isdisjoint(event.properties)
+        for event in events_between(dataset, after, upto)
+    )
 
 
 def _preceded(ref: DatasetRef, version: int) -> CommitConflictError:
-    text = f"another job has committed the same before - at {ref.uri}, version {version} - look at it again"
+    text = f"another job came first, or the table was restored - at {ref.uri}, version {version} - look at it again"
     return CommitConflictError(text, uri=ref.uri)
 
 

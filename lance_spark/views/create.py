@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import uuid
 import warnings
 from collections.abc import Sequence
@@ -43,6 +44,17 @@ from lance_spark.views.query import Query, quoted
 if TYPE_CHECKING:
     import lance
 
+_UNSTEADY = (
+    "_rowaddr",
+    "_rowoffset",
+    "_fragid",
+    "_row_last_updated_at_version",
+    "current_date",
+    "current_time",
+    "current_timestamp",
+)
+_UNSTEADY_CALLS = ("random", "uuid", "now", "today")
+
 _RESERVED = ("_rowid", "_rowaddr", SOURCE_ROW_ID)
 
 
@@ -66,7 +78,10 @@ def create_view(ref: DatasetRef, query: Query) -> None:
     dataset = source.open()
     names = [name for name in dataset.schema.names if name != SOURCE_ROW_ID]
     columns = query.columns if query.columns is not None else tuple((name, quoted(name)) for name in names)
-    _refuse_names([*(name for name, _ in columns), *(name for one in query.computed for _, name in one.columns)])
+    names_of = [*(name for name, _ in columns), *(name for one in query.computed for _, name in one.columns)]
+    _refuse_names(names_of)
+    for text in (*(expression for _, expression in columns), query.condition or ""):
+        _refuse_unsteady(text, source.uri)
     if query.condition is not None:
         check_filter(dataset, query.condition, source.uri, "descriptor")
     fields = _expression_fields(dataset, columns, source.uri)
@@ -75,6 +90,7 @@ def create_view(ref: DatasetRef, query: Query) -> None:
     condition = () if query.condition is None else (query.condition,)
     view = ViewDefinition(
         source=stored_source(source, ref.uri),
+        columns=tuple(names_of),
         where=query.condition,
         used=used_fields(dataset, [*(expression for _, expression in columns), *condition], inputs),
     )
@@ -102,6 +118,17 @@ def _refuse_names(names: Sequence[str]) -> None:
     for name in names:
         if name.lower() in _RESERVED or "." in name or not name:
             raise RegistrationError(f"{name!r} cannot be the name of a view's column - select it under another name")
+
+
+def _refuse_unsteady(text: str, uri: str) -> None:
+    """Refuses an expression whose value may change where no column of its row does."""
+    bare = re.sub(r"'[^']*'|`[^`]*`", "", text)
+    found = re.search(rf"\b(?:(?:{'|'.join(_UNSTEADY)})\b|(?:{'|'.join(_UNSTEADY_CALLS)})\s*\()", bare, re.IGNORECASE)
+    if found is not None:
+        raise RegistrationError(
+            f"{found[0]!r} in {text!r} has other values without any change of the row's columns, so no refresh could "
+            f"tell which rows are out of date - for a view over {uri} - compute it in queries over the view"
+        )
 
 
 def _expression_fields(
@@ -153,9 +180,14 @@ def _computed_fields(
     binding = dataclasses.replace(bound, bound_at=dataset.version, of_source=True)
     token = uuid.uuid4().hex
     fields = []
-    for (output, _), field in zip(
+    for (output, name), field in zip(
         one.columns, output_fields(one.udf, one.columns, dataset.data_storage_version), strict=True
     ):
+        if is_blob(field):
+            raise RegistrationError(
+                f"a UDF of a view cannot return blobs - column {name!r} - let it return plain binary, or backfill a "
+                "column of the source"
+            )
         metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
         metadata.update(metadata_of(binding, output, token).items())
         fields.append(field.with_metadata(metadata))

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from lance_spark.backfill.planning.definition import Definition, definition_of
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.task.messages import SourceInputs
-from lance_spark.catalog.binding import Binding, binding_of, inputs_now, load_udf
+from lance_spark.catalog.binding import BINDING_KEY, Binding, binding_of, inputs_now, load_udf
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
@@ -57,11 +57,13 @@ class ViewDefinition:
 
     Attributes:
         source: Location of the source: of a table in the view's own folder its name there.
+        columns: Names that its columns had when it was made.
         where: Condition in Lance SQL for the source's rows.
         used: Columns of the source that this, the expressions of columns, and UDFs read.
     """
 
     source: str
+    columns: tuple[str, ...]
     where: str | None
     used: tuple[UsedField, ...]
 
@@ -128,6 +130,7 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
         values = json.loads(text)
         return ViewDefinition(
             source=str(values["source"]),
+            columns=tuple(map(str, values["columns"])),
             where=values["where"],
             used=tuple(UsedField(**one) for one in values["used"]),
         )
@@ -150,6 +153,21 @@ def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:
             "refreshed; computed columns of a table are filled by backfill",
             uri=dataset.uri,
         )
+    if SOURCE_ROW_ID not in dataset.schema.names:
+        raise ViewError(
+            f"column {SOURCE_ROW_ID!r} of the view is gone, which tells its rows apart - {dataset.uri} - restore the "
+            "version before, or make the view anew",
+            uri=dataset.uri,
+        )
+    # A cast makes another column of it, which knows nothing of an expression or a UDF.
+    for field in dataset.schema:
+        metadata = field.metadata or {}
+        if field.name in found.columns and EXPRESSION_KEY not in metadata and BINDING_KEY.encode() not in metadata:
+            raise ViewError(
+                f"column {field.name!r} of the view was cast or made anew, so nothing tells what computes it - "
+                f"{dataset.uri} - drop the column, restore the version before, or make the view anew",
+                uri=dataset.uri,
+            )
     return found
 
 

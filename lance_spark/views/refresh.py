@@ -28,6 +28,7 @@ from lance_spark.backfill.request import BackfillRequest
 from lance_spark.catalog.binding import load_udf
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import RowsToReplace
+from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.replace_commit import CommitTakenBackError, commit_replaced
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
@@ -245,7 +246,9 @@ class RefreshJob:
 
         def note(head: lance.LanceDataset) -> None:
             known = head.config().get(CONFIG_KEY)
-            if known is None or Refreshed.from_json(known).at < shown.at:
+            # A restore has brought back what was noted with the rows.
+            restored = any(Change.of(event).replaces for event in events_between(head, shown.at, head.version))
+            if not restored and (known is None or Refreshed.from_json(known).at < shown.at):
                 head.update_config({CONFIG_KEY: shown.to_json()})
 
         change_schema(self._ref, note)

@@ -115,17 +115,24 @@ def _base_of(view: DatasetRef, definition: ViewDefinition, shows: Refreshed) -> 
     try:
         base = definition.pin_source(view, shows.version)
     except VersionNotFoundError:
+        latest = definition.pin_source(view, None)
+        if (latest.version or 0) < shows.version:
+            raise _made_anew(view, latest, shows) from None
         _LOG.warning(
             "version %s of the source of view %s was cleaned up: all rows are made anew", shows.version, view.uri
         )
         return None
     if base.incarnation != shows.incarnation:
-        raise ViewSourceError(
-            f"the source was made anew since the view was refreshed from version {shows.version} of it - view "
-            f"{view.uri}, source {base.uri} - nothing was changed; make the view anew",
-            uri=view.uri,
-        )
+        raise _made_anew(view, base, shows)
     return base
+
+
+def _made_anew(view: DatasetRef, source: DatasetRef, shows: Refreshed) -> ViewSourceError:
+    return ViewSourceError(
+        f"the source was made anew since the view was refreshed from version {shows.version} of it - view {view.uri}, "
+        f"source {source.uri} - nothing was changed; make the view anew",
+        uri=view.uri,
+    )
 
 
 def _refuse_overwritten(view: DatasetRef, source: DatasetRef, shows: Refreshed, base: DatasetRef | None) -> None:

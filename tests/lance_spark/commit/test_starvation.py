@@ -74,7 +74,7 @@ def children(*all_of_them: Child) -> Iterator[None]:
             child.close()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_hot_writers_beside_others_all_come_through(path: str) -> None:
     make_table(path, fragments=WRITERS, rows=ROWS, c=pa.int64())
     fillers = [Child("fill", path, number, ROUNDS) for number in range(WRITERS)]

@@ -73,6 +73,7 @@ def test_no_more_than_eight_files_are_kept(file: Path):
     assert load_classes(one) == CLASSES
 
 
+@pytest.mark.long
 def test_a_second_session_compiles_nothing(file: Path):
     script = (
         "import time\n"

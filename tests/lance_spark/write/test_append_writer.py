@@ -508,6 +508,7 @@ def test_a_message_is_a_small_picklable_value(path: Path) -> None:
     assert len(pickle.dumps(message)) < 2000
 
 
+@pytest.mark.long
 def test_the_memory_of_a_task_does_not_grow_with_its_rows(tmp_path: Path) -> None:
     script = textwrap.dedent("""
         import pickle, resource, sys

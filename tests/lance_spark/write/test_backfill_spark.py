@@ -37,6 +37,12 @@ def both(function: Any) -> Any:
     )
 
 
+def both_if_long(function: Any) -> Any:
+    """Without the rule under the long tests alone."""
+    plain = pytest.param("plain_spark", marks=pytest.mark.long, id="no-rule")
+    return pytest.mark.parametrize("session", [pytest.param("spark", id="rule"), plain], indirect=True)(function)
+
+
 def load(session: SparkSession, path: str, **options: Any) -> DataFrame:
     return session.read.format("lance").options(with_row_address=True, **options).load(path)
 
@@ -127,7 +133,7 @@ def refused(df: DataFrame, path: str, text: str, **options: Any) -> None:
     eventually(lambda: orphans(path) == set())
 
 
-@both
+@both_if_long
 def test_rows_given_twice_null_or_deleted_are_counted(
     session: SparkSession, path: str, request: pytest.FixtureRequest
 ) -> None:
@@ -179,7 +185,7 @@ def test_a_table_made_anew_since_the_read_gets_no_value(session: SparkSession, p
     refused(df, path, "made anew")
 
 
-@both
+@both_if_long
 def test_another_table_gets_no_value(session: SparkSession, path: str, tmp_path: Path) -> None:
     make_table(path)
     other = str(tmp_path / "other.lance")

@@ -46,7 +46,7 @@ def assert_only_batches_were_repeated(calls: Counter[int], bad: list[int], death
     [
         pytest.param("exit", 7, marks=pytest.mark.long),
         pytest.param("kill", -signal.SIGKILL, marks=pytest.mark.long),
-        ("segfault", -signal.SIGSEGV),
+        pytest.param("segfault", -signal.SIGSEGV, marks=pytest.mark.long),
     ],
     ids=lambda how: how,
 )

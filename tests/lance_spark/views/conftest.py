@@ -1,0 +1,16 @@
+"""A connection to an empty folder on the session."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import lance_spark
+from lance_spark import Connection
+
+
+@pytest.fixture
+def db(tmp_path: Path, spark: SparkSession) -> Connection:
+    return lance_spark.connect(str(tmp_path / "db"), spark, progress=False)

@@ -1,0 +1,398 @@
+"""Refreshes beside each other and beside other writers, and refreshes whose driver dies."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+
+from lance_spark import BackfillIncompleteError, Connection
+from lance_spark.views.refresh import RefreshJob
+from lance_spark.views.row_tasks import RowTasks
+from tests.lance_spark.views.views import Watched, clean, compact, rows_of, selected, shown, watched
+from tests.support.drivers import driver
+from tests.support.logs import Log, held
+from tests.support.waiting import eventually
+
+
+class Death(BaseException):
+    """Stands for the end of the driver's process."""
+
+
+def slow(*values: str) -> Any:
+    """A case that only the long tests have."""
+    return pytest.param(*values, marks=pytest.mark.long)
+
+
+def die(*_: object) -> None:
+    raise Death
+
+
+def waiting_view(db: Connection, log: Log, flag: str, row: int = 40) -> Watched:
+    """A view that shows all of its source, but whose UDF waits at one row while the file is there."""
+    return watched(db, log, doubling=log.waiting(row, flag))
+
+
+def before(monkeypatch: pytest.MonkeyPatch, name: str, act: Callable[[], Any]) -> None:
+    """Does something once, before the first call of a method of a refresh."""
+    owner: Any = RefreshJob if hasattr(RefreshJob, name) else RowTasks
+    real = getattr(owner, name)
+
+    def acting(self: object, *arguments: Any, **more: Any) -> Any:
+        monkeypatch.setattr(owner, name, real)
+        act()
+        return real(self, *arguments, **more)
+
+    monkeypatch.setattr(owner, name, acting)
+
+
+# Two refreshes
+
+
+def test_two_first_refreshes_at_once(db: Connection, log: Log) -> None:
+    made = watched(db, log, refreshed=False)
+    for job in [made.view.refresh_async() for _ in range(2)]:
+        job.result()
+    made.check()
+    log.take()
+    made.refresh([])
+
+
+def test_two_refreshes_at_once_to_different_versions(db: Connection, log: Log) -> None:
+    made = watched(db, log)
+    made.source.add(rows_of(range(20, 30)))
+    made.change({"x": "x + 1"}, "k < 6")
+    made.delete("k IN (8, 9)")
+    jobs = [made.view.refresh_async(src_version=version) for version in (2, 4, 3)]
+    for job in jobs:
+        job.result()
+    assert any(made.shown() == made.at(version) for version in (2, 3, 4))
+    log.take()
+    made.refresh()
+    made.refresh([])
+
+
+@pytest.mark.parametrize("change", ["append", "input", slow("delete"), slow("other")])
+def test_a_refresh_that_another_one_comes_before(
+    change: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = watched(db, log)
+    changes: dict[str, Callable[[], Any]] = {
+        "append": lambda: made.source.add(rows_of([20, 22])),
+        "input": lambda: made.change({"x": "x + 1"}, "k < 5"),
+        "delete": lambda: made.delete("k < 5"),
+        "other": lambda: made.change({"p": "p + 1"}, "k < 5"),
+    }
+    changes[change]()
+    before(monkeypatch, "_commit", made.view.refresh)
+    result = made.view.refresh()
+    assert result.rows_processed == 0
+    made.check()
+    assert len(log.take()) == {"append": 2, "input": 3}.get(change, 0)
+    made.refresh([])
+
+
+def test_a_first_refresh_that_another_one_comes_before(
+    db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = watched(db, log, refreshed=False)
+    before(monkeypatch, "_commit", made.view.refresh)
+    made.view.refresh()
+    made.check()
+    assert log.take() == selected(range(20))
+
+
+def test_a_newer_version_is_shown_while_the_udf_of_an_older_one_runs(db: Connection, log: Log, flag: str) -> None:
+    made = waiting_view(db, log, flag)
+    made.source.add(rows_of(range(20, 30)))
+    made.change({"x": "40"}, "k = 24")
+    with held(flag):
+        older = made.view.refresh_async()
+        eventually(lambda: 40 in log.rows(), 60)
+        made.change({"x": "x + 1"}, "k IN (2, 22, 26)")
+        made.delete("k = 28")
+        newer = made.view.refresh_async()
+        eventually(lambda: not made.view.plan_refresh().rows_recomputed, 60)
+    for job in (older, newer):
+        job.result()
+    made.check()
+    log.take()
+    made.refresh([])
+
+
+def test_an_older_version_is_shown_while_the_udf_of_a_newer_one_runs(db: Connection, log: Log, flag: str) -> None:
+    made = waiting_view(db, log, flag, row=999)
+    made.change({"x": "x + 1"}, "k < 8")
+    made.change({"x": "999"}, "k = 10")
+    with held(flag):
+        newer = made.view.refresh_async()
+        eventually(lambda: 999 in log.rows(), 60)
+        made.view.refresh(src_version=1)
+    newer.result()
+    assert made.shown() == made.at(1)
+    log.take()
+    made.refresh()
+
+
+@pytest.mark.long
+def test_refreshes_and_writers_of_both_tables_at_once(db: Connection, log: Log) -> None:
+    made = watched(db, log)
+
+    def change() -> None:
+        for k in range(20, 44, 2):
+            made.source.add(rows_of([k, k + 1]))
+            made.change({"x": "x + 1"}, f"k = {k - 10}")
+            made.change({"p": "p + 1"}, f"k = {k - 12}")
+            made.delete(f"k = {k - 20}")
+            if k % 3 == 0:
+                compact(made.source)
+
+    def refresh() -> None:
+        for _ in range(4):
+            made.view.refresh()
+
+    def pack() -> None:
+        for _ in range(8):
+            with contextlib.suppress(OSError, RuntimeError, ValueError):
+                compact(made.view)
+            time.sleep(1)
+
+    with ThreadPoolExecutor(4) as pool:
+        for job in [pool.submit(act) for act in (change, refresh, refresh, pack)]:
+            job.result()
+    log.take()
+    made.refresh()
+    made.refresh([])
+
+
+# Other writers of the view
+
+
+@pytest.mark.parametrize("point", [slow("place"), slow("move"), "_commit", "_note", "_fill"])
+def test_a_compaction_of_the_view_beside_a_refresh(
+    point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = watched(db, log)
+    made.source.add(rows_of([20, 22]))
+    made.refresh()
+    made.change({"x": "x + 1"}, "k = 2")
+    made.delete("k = 4")
+    made.source.add(rows_of([24]))
+    before(monkeypatch, point, lambda: compact(made.view))
+    made.refresh([21, 240])
+    made.refresh([])
+
+
+@pytest.mark.parametrize("point", [slow("place"), "move", slow("_commit"), slow("_note"), "_fill"])
+def test_the_source_is_compacted_and_changed_beside_a_refresh(
+    point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = watched(db, log)
+    made.source.add(rows_of([20, 22]))
+    made.change({"x": "x + 1"}, "k = 2")
+
+    def act() -> None:
+        compact(made.source)
+        made.change({"x": "x + 1"}, "k IN (2, 20)")
+        made.delete("k = 4")
+
+    before(monkeypatch, point, act)
+    made.refresh([21, 200, 220])
+    made.refresh([22, 201])
+
+
+@pytest.mark.parametrize(
+    ("point", "change"),
+    [
+        ("_commit", "append"),
+        slow("_commit", "update"),
+        ("_commit", "nothing"),
+        slow("_note", "append"),
+        ("_note", "update"),
+        slow("_note", "nothing"),
+    ],
+)
+def test_the_view_is_restored_beside_a_refresh(
+    point: str, change: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = watched(db, log)
+    first = made.view.version
+    made.source.add(rows_of([20, 22]))
+    made.refresh()
+    if change == "append":
+        made.source.add(rows_of([24, 26]))
+    if change == "update":
+        made.change({"x": "x + 1"}, "k < 5")
+    if change == "nothing":
+        made.change({"u": "0"})
+    before(monkeypatch, point, lambda: lance.dataset(made.view.uri, version=first).restore())
+    made.view.refresh()
+    # A restore that comes last is undone by the next refresh.
+    made.refresh()
+    log.take()
+    made.refresh([])
+
+
+def test_a_refresh_beside_a_backfill_of_the_same_column(db: Connection, log: Log, flag: str) -> None:
+    made = waiting_view(db, log, flag)
+    made.change({"x": "40"}, "k = 6")
+    made.change({"x": "x + 1"}, "k = 8")
+    made.view.add_columns({"z": "p2 + 1"})
+    with held(flag):
+        first = made.view.refresh_async()
+        eventually(lambda: 40 in log.rows(), 60)
+        second = made.view.backfill_async("y")
+    for job in (first, second):
+        job.result()
+    made_rows = [{key: row[key] for key in row if key != "z"} for row in shown(made.view)]
+    assert made_rows == made.at()
+
+
+def test_a_refresh_beside_a_backfill_of_a_column_of_the_view(
+    db: Connection, log: Log, flag: str, tmp_path: Path
+) -> None:
+    own = Log(str(tmp_path / "own"))
+    made = watched(db, log)
+
+    made.view.add_columns({"z": (own.waiting(8, flag), ["p2"])})
+    with held(flag):
+        job = made.view.backfill_async("z")
+        eventually(lambda: 8 in own.rows(), 60)
+        made.change({"p": "p + 1"}, "k < 5")
+        made.change({"x": "x + 1"}, "k = 8")
+        made.delete("k = 6")
+        made.source.add(rows_of([20]))
+        made.view.refresh()
+    job.result()
+    made.view.backfill("z")
+    rows = shown(made.view)
+    assert [row.pop("z") for row in rows] == [2 * row["p2"] for row in rows]
+    assert rows == made.at()
+
+
+# Deaths
+
+
+@pytest.mark.parametrize("point", [slow("place"), slow("move"), "_commit", "_note", "_fill"])
+def test_a_death_at_a_point_is_made_good_by_the_next_refresh(
+    point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = watched(db, log)
+    made.source.add(rows_of([20, 22]))
+    made.change({"x": "x + 1"}, "k = 2")
+    made.change({"p": "x + 1"}, "k = 6")
+    made.delete("k = 4")
+    before(monkeypatch, point, die)
+    with pytest.raises(Death):
+        made.view.refresh()
+    assert log.take() == []
+    made.refresh([21, 200, 220])
+    made.refresh([])
+
+
+@pytest.mark.parametrize("point", ["_note", "_fill"])
+def test_a_death_after_which_the_source_goes_on(
+    point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = watched(db, log)
+    made.source.add(rows_of([20, 22]))
+    made.change({"x": "x + 1"}, "k IN (2, 4)")
+    before(monkeypatch, point, die)
+    with pytest.raises(Death):
+        made.view.refresh()
+    made.change({"x": "x + 1"}, "k IN (2, 20)")
+    made.change({"p": "x + 1"}, "k IN (4, 22)")
+    made.delete("k = 6")
+    made.refresh([22, 41, 201, 220])
+
+
+@pytest.mark.parametrize(
+    ("point", "then"),
+    [("_note", "clean"), ("_note", "refresh, clean"), slow("_fill", "clean"), slow("_fill", "refresh, clean")],
+)
+def test_a_death_and_a_cleanup_of_the_view(
+    then: str, point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = watched(db, log)
+    made.source.add(rows_of([20, 22]))
+    made.delete("k = 4")
+    before(monkeypatch, point, die)
+    with pytest.raises(Death):
+        made.view.refresh()
+    if "refresh" in then:
+        made.refresh([200, 220])
+    if "clean" in then:
+        compact(made.view)
+        clean(made.view)
+    made.refresh()
+    made.refresh([])
+    made.source.add(rows_of([24]))
+    made.refresh([240])
+
+
+def test_a_death_in_the_first_refresh_and_a_cleanup_of_the_view(
+    db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = watched(db, log, refreshed=False)
+    before(monkeypatch, "_note", die)
+    with pytest.raises(Death):
+        made.view.refresh()
+    made.view.to_lance().update_config({"a": "b"})
+    clean(made.view)
+    made.refresh()
+    made.refresh([])
+
+
+def test_a_udf_that_fails_leaves_what_was_computed(db: Connection, log: Log, flag: str) -> None:
+    made = watched(db, log, doubling=log.breaking(40, flag), refreshed=False)
+    with held(flag), pytest.raises(BackfillIncompleteError, match="refresh"):
+        made.view.refresh(concurrency=1)
+    first = log.take()
+    assert 40 in first
+    made.view.refresh()
+    made.check()
+    # Values of the batch that failed are not kept.
+    assert set(log.take()) & set(first) <= {0, 20, 40, 60, 80}
+    made.refresh([])
+
+
+def test_a_refresh_that_is_cancelled(db: Connection, log: Log, flag: str) -> None:
+    made = watched(db, log, doubling=log.waiting(40, flag), refreshed=False)
+    with held(flag):
+        job = made.view.refresh_async()
+        eventually(lambda: 40 in log.rows(), 60)
+        job.cancel()
+        with pytest.raises(BackfillIncompleteError, match="cancelled"):
+            job.result()
+    assert [one.status for one in made.view.list_jobs() if one.job_type == "refresh"] == ["CANCELLED"]
+    log.take()
+    made.refresh()
+    made.refresh([])
+
+
+@pytest.mark.slow
+@pytest.mark.cluster
+@pytest.mark.parametrize("point", [slow("_note"), slow("_fill"), "in the udf"])
+def test_a_driver_that_is_killed(point: str, db: Connection, log: Log, flag: str, tmp_path: Path) -> None:
+    made = watched(db, log, doubling=log.waiting(40, flag), refreshed=False)
+    home = tmp_path / "db"
+    with held(flag):
+        more: dict[str, Any] = {"module": "tests.support.refresh_driver", "common": {}}
+        with driver({"v": (home, {} if point == "in the udf" else {"point": point})}, **more) as process:
+            process.wait_for(lambda: 40 in log.rows() if point == "in the udf" else os.path.exists(home / "held"))
+            process.kill()
+    seen = log.take()
+    if point != "in the udf":
+        assert seen == []
+    made.source.add(rows_of([20]))
+    made.view.refresh()
+    made.check()
+    assert sorted(set(log.take()) | set(seen)) == selected(range(22))
+    made.refresh([])

@@ -1,0 +1,143 @@
+"""A source, a view of it, and what the view has to show, computed in plain Python."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from lance_spark import Connection, Table
+from lance_spark.jobs.model import RefreshJobResult
+from tests.support.logs import Log
+from udf_runtime import UDF
+
+ID = "__source_row_id"
+WHERE = "k % 2 = 0"
+
+Rows = list[dict[str, Any]]
+
+
+def rows_of(keys: range | list[int]) -> Rows:
+    """Rows of a source: `x` is what the UDF gets, `p` is selected too, `u` is not used by the view."""
+    return [{"k": k, "x": 10 * k, "p": k, "u": k} for k in keys]
+
+
+def make_source(db: Connection, keys: range | list[int] = range(20), *, name: str = "s", **options: Any) -> Table:
+    schema = pa.schema([(column, pa.int64()) for column in ("k", "x", "p", "u")])
+    return db.create_table(name, pa.Table.from_pylist(rows_of(keys), schema=schema), **options)
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A view `v` of a table `s`: `k`, twice `p`, and `y` by a UDF that logs each `x`."""
+
+    source: Table
+    view: Table
+    log: Log
+
+    def at(self, version: int | None = None) -> Rows:
+        """Returns what the view has to show of a version of its source, by row id."""
+        dataset = lance.dataset(self.source.uri, version=version)
+        rows = dataset.to_table(with_row_id=True, filter=WHERE).to_pylist()
+        wanted = [{ID: row["_rowid"], "k": row["k"], "p2": double(row["p"]), "y": double(row["x"])} for row in rows]
+        return sorted(wanted, key=by_id)
+
+    def inputs(self, version: int | None = None) -> dict[int, Any]:
+        """Returns the UDF's input of each row of the view, by row id, at a version of the source."""
+        rows = lance.dataset(self.source.uri, version=version).to_table(with_row_id=True, filter=WHERE).to_pylist()
+        return {row["_rowid"]: row["x"] for row in rows}
+
+    def shown(self) -> Rows:
+        return shown(self.view)
+
+    def check(self, version: int | None = None) -> None:
+        """Asserts that the view shows a version of its source."""
+        assert self.shown() == self.at(version)
+
+    def refresh(self, calls: list[int] | None = None, **options: Any) -> RefreshJobResult:
+        """Refreshes; asserts what the view shows, and for which `x` the UDF was called."""
+        result = self.view.refresh(**options)
+        assert result.status == "DONE"
+        self.check(result.source_version)
+        seen = self.log.take()
+        if calls is not None:
+            assert seen == sorted(calls)
+            assert result.rows_computed == len(calls)
+        return result
+
+    def change(self, values: dict[str, str], where: str | None = None) -> None:
+        """Updates the source."""
+        self.source.to_lance().update(values, where=where)
+
+    def delete(self, where: str) -> None:
+        self.source.to_lance().delete(where)
+
+
+def double(value: int | None) -> int | None:
+    return None if value is None else 2 * value
+
+
+def by_id(row: dict[str, Any]) -> Any:
+    return row[ID]
+
+
+def shown(view: Table) -> Rows:
+    """Returns the rows of a view by row id, none of which it has twice."""
+    rows: Rows = sorted(view.to_lance().to_table().to_pylist(), key=by_id)
+    ids = [row[ID] for row in rows]
+    assert len(ids) == len(set(ids)), "rows are doubled"
+    return rows
+
+
+def watched(
+    db: Connection,
+    log: Log,
+    keys: range | list[int] = range(20),
+    *,
+    doubling: UDF | None = None,
+    refreshed: bool = True,
+    **options: Any,
+) -> Watched:
+    """Makes a source and a view of it."""
+    source = make_source(db, keys, **options)
+    query = source.search(None).select({"k": "k", "p2": "p * 2", "y": doubling or log.doubling()}).where(WHERE)
+    made = Watched(source=source, view=db.create_materialized_view("v", query), log=log)
+    if refreshed:
+        made.refresh()
+    return made
+
+
+def selected(keys: range | list[int]) -> list[int]:
+    """Returns the UDF's inputs for those of some keys that the view selects, while `x` is 10 * k."""
+    return [10 * k for k in keys if k % 2 == 0]
+
+
+def clean(table: Table) -> None:
+    """Deletes all versions of a table but the latest, and those with a tag."""
+    table.to_lance().cleanup_old_versions(
+        older_than=dt.timedelta(0), delete_unverified=True, error_if_tagged_old_versions=False
+    )
+
+
+def compact(table: Table) -> None:
+    table.to_lance().optimize.compact_files()
+
+
+def upsert(table: Table, rows: Rows) -> None:
+    """Puts rows in by `k`."""
+    schema = pa.schema([table.to_lance().schema.field(name) for name in rows[0]])
+    merge = table.to_lance().merge_insert("k").when_matched_update_all().when_not_matched_insert_all()
+    merge.execute(pa.Table.from_pylist(rows, schema=schema))
+
+
+@contextmanager
+def nothing_changes(view: Table) -> Iterator[None]:
+    """Asserts that a view's rows and versions stay as they are."""
+    version, rows = view.version, shown(view)
+    yield
+    assert (view.version, shown(view)) == (version, rows)
