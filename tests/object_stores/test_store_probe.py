@@ -203,6 +203,7 @@ def test_refused_columns_leave_the_table_as_it_was(careless: Store, monkeypatch:
     assert place.column("c") == {k: k * 10 for k in range(30)}
 
 
+@pytest.mark.long
 def test_a_write_of_spark_is_refused_unless_its_option_allows_it(careless: Store, spark: SparkSession):
     place = careless.place()
     lance.write_dataset(pa.table({"id": [0]}), place.uri, storage_options=place.storage)

@@ -50,7 +50,7 @@ def huge_table(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_planning_is_quick_and_small(huge_table: str):
     # A process of its own, so that its memory is only what planning took; processor time, so that other load does not count.
     done = subprocess.run(

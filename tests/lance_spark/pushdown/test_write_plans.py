@@ -296,6 +296,7 @@ def test_batches_of_rows_that_cannot_reach_the_limit_are_not_measured(
     assert session.sparkContext.getLocalProperty(LIMIT) is None
 
 
+@pytest.mark.long
 def test_what_else_makes_batches_for_python_in_the_tasks_keeps_the_limit(session: SparkSession, path: str) -> None:
     df = load(session, path)
     for query in (

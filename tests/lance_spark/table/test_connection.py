@@ -330,7 +330,7 @@ print(json.dumps([rows, spark is db.spark, spark.conf.get("spark.master").starts
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.classic
 def test_without_any_session_a_local_one_on_all_cores_is_made_when_it_is_first_needed(tmp_path: Path):
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK_", "SPARK_"))}

@@ -175,7 +175,7 @@ def test_refreshes_and_writers_of_both_tables_at_once(db: Connection, log: Log) 
 # Other writers of the view
 
 
-@pytest.mark.parametrize("point", [slow("place"), slow("move"), "_commit", "_note", "_fill"])
+@pytest.mark.parametrize("point", [slow("place"), slow("move"), "_commit", slow("_note"), slow("_fill")])
 def test_a_compaction_of_the_view_beside_a_refresh(
     point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -190,7 +190,7 @@ def test_a_compaction_of_the_view_beside_a_refresh(
     made.refresh([])
 
 
-@pytest.mark.parametrize("point", [slow("place"), "move", slow("_commit"), slow("_note"), "_fill"])
+@pytest.mark.parametrize("point", [slow("place"), "move", slow("_commit"), slow("_note"), slow("_fill")])
 def test_the_source_is_compacted_and_changed_beside_a_refresh(
     point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -280,7 +280,7 @@ def test_a_refresh_beside_a_backfill_of_a_column_of_the_view(
 # Deaths
 
 
-@pytest.mark.parametrize("point", [slow("place"), slow("move"), "_commit", "_note", "_fill"])
+@pytest.mark.parametrize("point", [slow("place"), slow("move"), "_commit", slow("_note"), slow("_fill")])
 def test_a_death_at_a_point_is_made_good_by_the_next_refresh(
     point: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -377,9 +377,8 @@ def test_a_refresh_that_is_cancelled(db: Connection, log: Log, flag: str) -> Non
     made.refresh([])
 
 
-@pytest.mark.slow
-@pytest.mark.cluster
-@pytest.mark.parametrize("point", [slow("_note"), slow("_fill"), "in the udf"])
+@pytest.mark.long
+@pytest.mark.parametrize("point", ["_note", "_fill", "in the udf"])
 def test_a_driver_that_is_killed(point: str, db: Connection, log: Log, flag: str, tmp_path: Path) -> None:
     made = watched(db, log, doubling=log.waiting(40, flag), refreshed=False)
     home = tmp_path / "db"

@@ -32,13 +32,7 @@ def session(request: pytest.FixtureRequest) -> SparkSession:
 
 
 def both(function: Any) -> Any:
-    return pytest.mark.parametrize("session", ["spark", "plain_spark"], indirect=True, ids=["rule", "no-rule"])(
-        function
-    )
-
-
-def both_if_long(function: Any) -> Any:
-    """Without the rule under the long tests alone."""
+    """With the rule, and under the long tests without it."""
     plain = pytest.param("plain_spark", marks=pytest.mark.long, id="no-rule")
     return pytest.mark.parametrize("session", [pytest.param("spark", id="rule"), plain], indirect=True)(function)
 
@@ -133,7 +127,7 @@ def refused(df: DataFrame, path: str, text: str, **options: Any) -> None:
     eventually(lambda: orphans(path) == set())
 
 
-@both_if_long
+@both
 def test_rows_given_twice_null_or_deleted_are_counted(
     session: SparkSession, path: str, request: pytest.FixtureRequest
 ) -> None:
@@ -185,7 +179,7 @@ def test_a_table_made_anew_since_the_read_gets_no_value(session: SparkSession, p
     refused(df, path, "made anew")
 
 
-@both_if_long
+@both
 def test_another_table_gets_no_value(session: SparkSession, path: str, tmp_path: Path) -> None:
     make_table(path)
     other = str(tmp_path / "other.lance")

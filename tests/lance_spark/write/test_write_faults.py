@@ -99,7 +99,8 @@ def test_a_speculative_task_doubles_nothing_and_leaves_nothing(table: Path, tmp_
     assert unused_files(table) == set()
 
 
-@pytest.mark.parametrize("where", [pytest.param("before", marks=pytest.mark.long), "after"])
+@pytest.mark.long
+@pytest.mark.parametrize("where", ["before", "after"])
 def test_a_driver_that_is_killed_beside_its_commit_leaves_the_table_as_before_or_complete(
     where: str, table: Path, tmp_path: Path
 ) -> None:

@@ -112,6 +112,7 @@ def test_cancel_ends_tasks_commits_what_is_complete_and_keeps_checkpoints(lab: L
     assert unused_files(table.uri) == set()
 
 
+@pytest.mark.long
 def test_cancel_in_one_of_many_ranges_keeps_the_others(lab: Lab):
     table = lab.table(120, 120)
     lab.order({65: "wait"})
@@ -194,6 +195,7 @@ def test_cancelling_one_job_leaves_another_one_alone(lab: Lab, tmp_path: Path, s
     assert job.status == "CANCELLED"
 
 
+@pytest.mark.long
 def test_ctrl_c_cancels_the_job_of_a_waiting_call(lab: Lab):
     table = lab.table()
     lab.order({95: "wait"})
