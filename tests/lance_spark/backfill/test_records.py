@@ -212,7 +212,9 @@ def a_damaged_manifest(folder: Path) -> None:
     cut_off(min((folder / "_versions").iterdir()))
 
 
-@pytest.mark.parametrize("replace_by", [another_table, a_file, a_damaged_manifest])
+@pytest.mark.parametrize(
+    "replace_by", [another_table, pytest.param(a_file, marks=pytest.mark.long), a_damaged_manifest]
+)
 def test_what_is_no_table_of_records_is_not_used_and_fails_no_job(
     store: RecordStore, folder: Path, caplog: pytest.LogCaptureFixture, replace_by: Callable[[Path], None]
 ) -> None:

@@ -113,7 +113,10 @@ def test_checkpoints_of_a_killed_load_serve_no_other_rule_and_no_file_that_was_w
     os.utime(path, ns=(when.st_atime_ns, when.st_mtime_ns))
 
 
-@pytest.mark.parametrize("rows", [0, 10], ids=["at its beginning", "after some rows"])
+@pytest.mark.parametrize(
+    "rows",
+    [pytest.param(0, marks=pytest.mark.long, id="at its beginning"), pytest.param(10, id="after some rows")],
+)
 def test_a_worker_that_is_killed_in_the_join_costs_an_attempt_and_nothing_else(
     rows: int, db: Connection, files: Path
 ) -> None:

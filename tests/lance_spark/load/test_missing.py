@@ -151,6 +151,7 @@ def test_values_of_another_type_than_the_column_are_refused(theirs: pa.Array[Any
         table.load_columns(source, "id", ["fresh", "v"])
 
 
+@pytest.mark.long
 def test_a_value_that_does_not_fit_the_column_ends_the_load_by_its_name_and_none_is_cut_off(db: Connection) -> None:
     table = make_table(db, numbered(v=OLD, small=pa.array([1] * 30, pa.int8())))
     for name, value in {"v": 1.5, "small": 300}.items():

@@ -44,7 +44,9 @@ def lance_ids(path: str, **scan: object) -> list[int]:
     return ids(lance.dataset(path).scanner(columns=["id"], **scan).to_table())
 
 
-@pytest.mark.parametrize("version", [pytest.param("2.0", marks=pytest.mark.long), "2.1", "2.2"])
+@pytest.mark.parametrize(
+    "version", [pytest.param("2.0", marks=pytest.mark.long), pytest.param("2.1", marks=pytest.mark.long), "2.2"]
+)
 @pytest.mark.parametrize("stable", [True, False])
 @pytest.mark.parametrize("indexed", [True, False])
 @pytest.mark.parametrize("target", [2000, 1 << 27])
