@@ -13,6 +13,7 @@ from pyspark.sql import SparkSession
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri, table_exists
 from lance_spark.errors import (
     OptionError,
+    RegistrationError,
     TableExistsError,
     TableNotFoundError,
     TableUnreadableError,
@@ -25,6 +26,8 @@ from lance_spark.table import Table
 from lance_spark.tabular import Data, write_rows
 from lance_spark.views.create import create_view
 from lance_spark.views.query import Query
+from udf_runtime import UDF, as_udf
+from udf_runtime.definition import UdfFactory
 
 _SUFFIX = ".lance"
 _REMOTE = "open the bucket or folder that holds the tables: connect('s3://bucket/path', storage_options={...})"
@@ -246,6 +249,52 @@ class Connection:
         if table_exists(uri, self.storage_options):
             raise TableExistsError(uri, hint="choose another name, or drop the table first")
         create_view(DatasetRef.at(uri, self.storage_options), query)
+        return self._table(name)
+
+    def create_udtf_view(self, name: str, source: Query, udtf: UDF | UdfFactory, *, manifest: object = None) -> Table:
+        """Makes a view of the rows that a chunker or a table function makes of a query's.
+
+        It is empty; :meth:`lance_spark.Table.refresh` fills it. A chunker's view follows its source
+        row by row: it has columns `__source_row_id` (int64, the row id of the source's row),
+        `__child_index` (int64, the number of the chunk in its row, from 0), those that the query
+        selects, and those of the chunks. A table function is called anew by each refresh, with all
+        rows of the query, and its view has what it yields.
+
+        Args:
+            name: Name of the view.
+            source: A query over one table: `table.search(None)`, with `where` for its rows. For a
+                chunker `select` says which columns the chunks have beside their own, by default
+                none; for a table function, which columns that gets, by default all.
+            udtf: What makes the rows: decorated with `@chunker` or `@udtf`.
+            manifest: Refused: environments of single UDFs are not available.
+
+        Raises:
+            TableExistsError: There is a table of this name.
+            RegistrationError: The function is neither, or does not fit the source.
+            ColumnNotFoundError, FilterError, UnsupportedTypeError: As in
+                :meth:`create_materialized_view`.
+            OptionError, UnsupportedOperationError: An argument is not valid.
+
+        Warns:
+            UserWarning: The source has no stable row ids, so that the view cannot follow it.
+        """
+        if manifest is not None:
+            raise UnsupportedOperationError(
+                "environments per UDF are not available in this release - in create_udtf_view, manifest - install what "
+                "the function needs on the executors"
+            )
+        if not isinstance(source, Query):
+            raise OptionError("source", repr(source), "a query over one table: table.search(None)")
+        function = as_udf(udtf)
+        if function is None or not function.kind.makes_rows:
+            raise RegistrationError(
+                f"{udtf!r} makes no rows - in create_udtf_view - decorate a function with @chunker or @udtf; a UDF "
+                "that makes one value of each row is selected: create_materialized_view"
+            )
+        uri = self._uri_of(name)
+        if table_exists(uri, self.storage_options):
+            raise TableExistsError(uri, hint="choose another name, or drop the table first")
+        create_view(DatasetRef.at(uri, self.storage_options), source, function)
         return self._table(name)
 
     def drop_table(self, name: str, *, ignore_missing: bool = False) -> None:

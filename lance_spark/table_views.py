@@ -7,7 +7,13 @@ from collections.abc import Callable
 
 from pyspark.sql import SparkSession
 
-from lance_spark.backfill.request import ADMISSION_CHECK, ADMISSION_STRICT, DEFAULT_CONCURRENCY, flag_of
+from lance_spark.backfill.request import (
+    ADMISSION_CHECK,
+    ADMISSION_STRICT,
+    DEFAULT_CONCURRENCY,
+    blob_buffer_of,
+    flag_of,
+)
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.jobs.handle import Job, wait
@@ -15,7 +21,8 @@ from lance_spark.jobs.model import RefreshJobResult
 from lance_spark.jobs.progress import Progress
 from lance_spark.views.plan import RefreshPlan, plan_refresh
 from lance_spark.views.query import Query
-from lance_spark.views.refresh import DEFAULT_FRAGMENT_ROWS, RefreshJob, RefreshRequest
+from lance_spark.views.refresh import RefreshJob
+from lance_spark.views.request import DEFAULT_FRAGMENT_ROWS, RefreshRequest
 
 
 class TableViews(ABC):
@@ -137,6 +144,7 @@ class TableViews(ABC):
             **numbers,  # type: ignore[arg-type]
             admission_check=flag_of(parameters["_admission_check"], ADMISSION_CHECK),  # type: ignore[arg-type]
             admission_strict=flag_of(parameters["_admission_strict"], ADMISSION_STRICT),  # type: ignore[arg-type]
+            blob_read_buffer_size=blob_buffer_of(None),
         )
         job = RefreshJob(
             self._spark(),

@@ -6,7 +6,7 @@ tested without a JVM and run in any Python process.
 
 from __future__ import annotations
 
-from udf_runtime.definition import UDF, Columns, Kind, UnpackedUDF, as_udf, udf
+from udf_runtime.definition import UDF, Columns, Kind, UnpackedUDF, as_udf, chunker, udf, udtf
 from udf_runtime.errors import (
     CheckpointError,
     SkipThresholdExceededError,
@@ -46,9 +46,11 @@ __all__ = [
     "UdfRuntimeError",
     "UnpackedUDF",
     "as_udf",
+    "chunker",
     "fail_fast",
     "retry_all",
     "retry_transient",
     "skip_on_error",
     "udf",
+    "udtf",
 ]

@@ -25,10 +25,14 @@ def to_udf(given: object) -> UDF | None:
     """Returns a UDF of `udf_runtime`, or a PySpark UDF as one; None for anything else.
 
     Raises:
-        RegistrationError: It is a PySpark UDF of a kind that computes no column: one that
-            aggregates, or a table function.
+        RegistrationError: It computes no column: it aggregates, or makes rows.
     """
     own = as_udf(given)
+    if own is not None and own.kind.makes_rows:
+        raise RegistrationError(
+            f"{own.name!r} makes rows, and no value for each row - as a column - make a view of it with "
+            "create_udtf_view, or decorate a function that returns one value with @udf"
+        )
     if own is not None:
         return own
     func, kind = getattr(given, "func", None), getattr(given, "evalType", None)

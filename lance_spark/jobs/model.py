@@ -128,10 +128,14 @@ class RefreshJobResult:
         previous_version: The one that it showed before; None before the first refresh.
         launched_at: When it began.
         completed_at: When it ended; None while it runs.
-        rows_added: Rows that were added, their columns of UDFs not yet computed.
+        rows_added: Rows of the view that were added, their columns of UDFs not yet computed. In a
+            chunker's view also chunks in the place of those of a row that was chunked again.
         rows_recomputed: Rows that were written anew, because columns that the view uses changed.
         rows_removed: Rows that were taken out: their source row is gone, or the view does not
-            select it any more.
+            select it any more, or it was chunked again.
+        rows_chunked: Rows of the source for which the chunker was called and returned.
+        rows_from_checkpoint: Rows whose chunks an earlier refresh had left that did not end.
+        rows_skipped: Rows of the source that the chunker's policy skipped.
         fragments_total: Fragments of the source that had to be looked at.
         fragments_done: Those of them that are done.
         versions: Versions of the view that the rows were committed as.
@@ -151,6 +155,9 @@ class RefreshJobResult:
     rows_added: int = 0
     rows_recomputed: int = 0
     rows_removed: int = 0
+    rows_chunked: int = 0
+    rows_from_checkpoint: int = 0
+    rows_skipped: int = 0
     fragments_total: int = 0
     fragments_done: int = 0
     versions: tuple[int, ...] = ()
@@ -169,9 +176,9 @@ class RefreshJobResult:
 
     @property
     def rows_computed(self) -> int:
-        """Rows for which a UDF was called and returned, over all UDFs."""
+        """Rows for which a UDF or the chunker was called and returned, over all UDFs."""
         results = {result.job_id: result for result in self.backfills.values()}
-        return sum(result.rows_computed for result in results.values())
+        return self.rows_chunked + sum(result.rows_computed for result in results.values())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -32,7 +32,9 @@ from lance_spark.read.filtering import check_filter
 from lance_spark.types import check_storable
 from lance_spark.types.fields import is_blob
 from lance_spark.views.definition import (
+    CHILD_INDEX,
     EXPRESSION_KEY,
+    MADE_KEY,
     SOURCE_ROW_ID,
     VIEW_KEY,
     ViewDefinition,
@@ -40,6 +42,7 @@ from lance_spark.views.definition import (
     used_fields,
 )
 from lance_spark.views.query import Query, quoted
+from udf_runtime import UDF, Kind, UnpackedUDF
 
 if TYPE_CHECKING:
     import lance
@@ -55,11 +58,15 @@ _UNSTEADY = (
 )
 _UNSTEADY_CALLS = ("random", "uuid", "now", "today")
 
-_RESERVED = ("_rowid", "_rowaddr", SOURCE_ROW_ID)
+_RESERVED = ("_rowid", "_rowaddr", SOURCE_ROW_ID, CHILD_INDEX)
 
 
-def create_view(ref: DatasetRef, query: Query) -> None:
+def create_view(ref: DatasetRef, query: Query, function: UDF | None = None) -> None:
     """Makes a view of a query, without rows; a refresh fills it.
+
+    With a chunker, each row of the query makes rows of the view, which have its selected columns
+    too; with a table function the selected columns are what that gets. Without a selection that is
+    none for a chunker, and all for a table function.
 
     Raises:
         RegistrationError: The query cannot be a view: it has a limit or an offset, names a column
@@ -77,36 +84,57 @@ def create_view(ref: DatasetRef, query: Query) -> None:
     source = query.source.pin(None)
     dataset = source.open()
     names = [name for name in dataset.schema.names if name != SOURCE_ROW_ID]
-    columns = query.columns if query.columns is not None else tuple((name, quoted(name)) for name in names)
-    names_of = [*(name for name, _ in columns), *(name for one in query.computed for _, name in one.columns)]
-    _refuse_names(names_of)
-    for text in (*(expression for _, expression in columns), query.condition or ""):
+    everything = tuple((name, quoted(name)) for name in names)
+    is_chunker = function is not None and function.kind is Kind.CHUNKS
+    columns = query.columns if query.columns is not None else () if is_chunker else everything
+    made = () if function is None else UnpackedUDF(function).output_columns
+    if function is not None and query.computed:
+        raise RegistrationError(
+            f"a view of {function.name!r} cannot select UDFs - over {source.uri} - add them to the view with "
+            "add_columns, and fill them with backfill after each refresh"
+        )
+    reads = columns if function is not None and not is_chunker else ()
+    columns = () if reads else columns
+    names_of = [name for name, _ in (*columns, *made)] + [name for one in query.computed for _, name in one.columns]
+    _refuse_names([*names_of])
+    for text in (*(expression for _, expression in (*columns, *reads)), query.condition or ""):
         _refuse_unsteady(text, source.uri)
     if query.condition is not None:
         check_filter(dataset, query.condition, source.uri, "descriptor")
     fields = _expression_fields(dataset, columns, source.uri)
     bound = [(one, _inputs_of(dataset, one)) for one in query.computed]
     inputs = [field for _, some in bound for field in some]
+    _expression_fields(dataset, reads, source.uri)
+    binding = None
+    if function is not None:
+        own = check_udf(dataset, function, ()) if is_chunker else ()
+        inputs += own
+        binding = dataclasses.replace(Binding.of(function, own, made), bound_at=dataset.version, of_source=True)
     condition = () if query.condition is None else (query.condition,)
     view = ViewDefinition(
         source=stored_source(source, ref.uri),
         columns=tuple(names_of),
         where=query.condition,
-        used=used_fields(dataset, [*(expression for _, expression in columns), *condition], inputs),
+        used=used_fields(dataset, [*(expression for _, expression in (*columns, *reads)), *condition], inputs),
+        function=binding,
+        reads=reads,
     )
     for one, some in bound:
         fields += _computed_fields(dataset, one, some)
-    schema = pa.schema([pa.field(SOURCE_ROW_ID, pa.int64(), False), *fields], metadata={VIEW_KEY: view.to_json()})
+    if function is not None:
+        fields += _made_fields(function, made, dataset.data_storage_version)
+    keys = [pa.field(name, pa.int64(), False) for name in view.row_columns]
+    schema = pa.schema([*keys, *fields], metadata={VIEW_KEY: view.to_json()})
     check_storable(pa.schema(fields), dataset.data_storage_version)
-    if not dataset.has_stable_row_ids:
+    if not dataset.has_stable_row_ids and not view.makes_table:
         warnings.warn(
             f"rows of {source.uri} have no stable ids: the view {ref.uri} is filled from one version of it, and cannot "
             "be refreshed from another one; write the source anew with enable_stable_row_ids=True for that",
             UserWarning,
             stacklevel=3,
         )
-    for one, _ in bound:
-        store_udf(one.udf, objects_beside(ref))
+    for udf in (*(one.udf for one, _ in bound), *(() if function is None else (function,))):
+        store_udf(udf, objects_beside(ref))
     _write(ref, schema, dataset.data_storage_version)
 
 
@@ -191,6 +219,16 @@ def _computed_fields(
         metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
         metadata.update(metadata_of(binding, output, token).items())
         fields.append(field.with_metadata(metadata))
+    return fields
+
+
+def _made_fields(function: UDF, columns: Sequence[tuple[str, str]], version: str) -> list[pa.Field[Any]]:
+    fields = []
+    for (output, name), field in zip(columns, output_fields(function, columns, version), strict=True):
+        if is_blob(field):
+            raise RegistrationError(f"{function.name!r} cannot make blobs - column {name!r} - let it make plain binary")
+        metadata: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
+        fields.append(field.with_metadata({**metadata, MADE_KEY: output.encode()}))
     return fields
 
 

@@ -20,6 +20,7 @@ from lance_spark.commit.conflicts.identity import FieldIdentity, field_identitie
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     RegistrationError,
+    StoredUdfError,
     TableNotFoundError,
     VersionNotFoundError,
     ViewError,
@@ -27,6 +28,7 @@ from lance_spark.errors import (
 )
 from lance_spark.objects import objects_beside
 from lance_spark.views.state import refreshed_of
+from udf_runtime import Kind
 
 if TYPE_CHECKING:
     import lance
@@ -37,8 +39,16 @@ VIEW_KEY = b"lance-spark:view"
 EXPRESSION_KEY = b"lance-spark:expression"
 """Field metadata of a view's column that is an expression in Lance SQL over the source."""
 
+MADE_KEY = b"lance-spark:made"
+"""Field metadata of a view's column that a chunker or a table function makes: its own name for
+it."""
+
 SOURCE_ROW_ID = "__source_row_id"
 """Column of a view: the row id of the source's row, int64, not NULL."""
+
+CHILD_INDEX = "__child_index"
+"""Column of a chunker's view: number of the chunk among those of its source row, int64, not NULL,
+from 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,12 +70,29 @@ class ViewDefinition:
         columns: Names that its columns had when it was made.
         where: Condition in Lance SQL for the source's rows.
         used: Columns of the source that this, the expressions of columns, and UDFs read.
+        function: The chunker or the table function that makes its rows, bound to the source; None
+            where each of them is a row of that.
+        reads: Names of the columns that a table function gets, with expressions in Lance SQL.
     """
 
     source: str
     columns: tuple[str, ...]
     where: str | None
     used: tuple[UsedField, ...]
+    function: Binding | None = None
+    reads: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def makes_table(self) -> bool:
+        """Whether its rows are of a table function: then nothing of them is kept by a refresh."""
+        return self.function is not None and self.function.kind == Kind.TABLE.value
+
+    @property
+    def row_columns(self) -> tuple[str, ...]:
+        """The columns that tell its rows apart."""
+        if self.makes_table:
+            return ()
+        return (SOURCE_ROW_ID,) if self.function is None else (SOURCE_ROW_ID, CHILD_INDEX)
 
     def to_json(self) -> str:
         """Returns the form that schema metadata has."""
@@ -133,8 +160,10 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
             columns=tuple(map(str, values["columns"])),
             where=values["where"],
             used=tuple(UsedField(**one) for one in values["used"]),
+            function=None if values.get("function") is None else Binding.from_json(json.dumps(values["function"]), ""),
+            reads=tuple((str(name), str(text)) for name, text in values.get("reads", ())),
         )
-    except (ValueError, TypeError, KeyError) as error:
+    except (ValueError, TypeError, KeyError, StoredUdfError) as error:
         raise ViewError(
             f"what is stored of the view is damaged: {error} - in {dataset.uri} - make the view anew", uri=dataset.uri
         ) from error
@@ -153,16 +182,17 @@ def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:
             "refreshed; computed columns of a table are filled by backfill",
             uri=dataset.uri,
         )
-    if SOURCE_ROW_ID not in dataset.schema.names:
-        raise ViewError(
-            f"column {SOURCE_ROW_ID!r} of the view is gone, which tells its rows apart - {dataset.uri} - restore the "
-            "version before, or make the view anew",
-            uri=dataset.uri,
-        )
+    for name in found.row_columns:
+        if name not in dataset.schema.names:
+            raise ViewError(
+                f"column {name!r} of the view is gone, which tells its rows apart - {dataset.uri} - restore the "
+                "version before, or make the view anew",
+                uri=dataset.uri,
+            )
     # A cast makes another column of it, which knows nothing of an expression or a UDF.
     for field in dataset.schema:
-        metadata = field.metadata or {}
-        if field.name in found.columns and EXPRESSION_KEY not in metadata and BINDING_KEY.encode() not in metadata:
+        known = {EXPRESSION_KEY, BINDING_KEY.encode(), MADE_KEY}
+        if field.name in found.columns and known.isdisjoint(field.metadata or {}):
             raise ViewError(
                 f"column {field.name!r} of the view was cast or made anew, so nothing tells what computes it - "
                 f"{dataset.uri} - drop the column, restore the version before, or make the view anew",
@@ -175,6 +205,15 @@ def expressions_of(dataset: lance.LanceDataset) -> tuple[tuple[str, str], ...]:
     """Returns the columns of a view that are expressions, under their present names, with these."""
     found = ((field.name, (field.metadata or {}).get(EXPRESSION_KEY)) for field in dataset.schema)
     return tuple((name, text.decode()) for name, text in found if text is not None)
+
+
+def made_columns(dataset: lance.LanceDataset) -> tuple[tuple[str, str], ...]:
+    """Returns the columns that a view's chunker or table function makes: its name, and the present.
+
+    A column that was dropped is not among them.
+    """
+    found = ((field.name, (field.metadata or {}).get(MADE_KEY)) for field in dataset.schema)
+    return tuple((text.decode(), name) for name, text in found if text is not None)
 
 
 def stored_source(source: DatasetRef, view_uri: str) -> str:

@@ -68,6 +68,8 @@ class PlacementSpec:
         placed: Layout of files with the row id and the expressions.
         moved: Layout of files with the UDFs' columns, too.
         max_rows: Rows of a fragment of the view, at most.
+        makes_chunks: Whether a chunker makes the view's rows; then its inputs, and what `where`
+            reads, are the one group, and what it makes are the computed columns.
     """
 
     source: DatasetRef
@@ -82,6 +84,7 @@ class PlacementSpec:
     placed: FileLayout
     moved: FileLayout
     max_rows: int
+    makes_chunks: bool
 
     def sink(self, layout: FileLayout) -> FragmentSink:
         """Returns what writes a task's rows."""
@@ -134,7 +137,7 @@ class SourceRows:
     """The source's rows as rows of the view. Belongs to one task."""
 
     def __init__(self, spec: PlacementSpec) -> None:
-        self._spec = spec
+        self.spec = spec
         self.dataset = spec.source.open()
         self.rows = SnapshotRows(self.dataset)
         self.difference = None if spec.base is None else Difference(spec.source, spec.base, spec.used, spec.groups)
@@ -144,16 +147,21 @@ class SourceRows:
         if self.difference is not None:
             return self.difference.now(fragment_id)
         live = RowSet.of(live_offsets(self.rows, fragment_id))
-        return NewRows(new=live, changed=RowSet.empty(), by_group=tuple(RowSet.empty() for _ in self._spec.groups))
+        return NewRows(new=live, changed=RowSet.empty(), by_group=tuple(RowSet.empty() for _ in self.spec.groups))
 
     def matching(self, fragment_id: int, rows: RowSet) -> RowSet:
         """Returns those of some rows that the view selects."""
-        if self._spec.where is None or not rows:
+        if self.spec.where is None or not rows:
             return rows
         fragment = self.rows.existing_fragment(fragment_id)
         mask = rows_mask(self.dataset, fragment, rows.to_numpy())
-        batches = matching_addresses(self.dataset, [fragment], both(self._spec.where), mask)
+        batches = matching_addresses(self.dataset, [fragment], both(self.spec.where), mask)
         return RowSet.of(np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, batches)])) & rows
+
+    def to_chunk(self, fragment_id: int, since: NewRows) -> RowSet:
+        """Returns the rows of a fragment that the view's chunker is to be called for."""
+        changed = since.by_group[0] if since.changed else since.changed
+        return self.matching(fragment_id, since.new | changed)
 
     def scan(self, fragment_id: int, rows: RowSet) -> Iterator[pa.RecordBatch]:
         """Yields rows of a fragment, of those that the view selects."""
@@ -165,8 +173,8 @@ class SourceRows:
         try:
             with panics_as_errors():
                 scanner = self.dataset.scanner(
-                    columns=dict(self._spec.columns),
-                    filter=both(self._spec.where),
+                    columns=dict(self.spec.columns),
+                    filter=both(self.spec.where),
                     fragments=[fragment],
                     row_addr_allowlist=mask,
                     with_row_id=True,
@@ -180,13 +188,13 @@ class SourceRows:
                     wanted = None if everything or mask is not None else np.isin(found, offsets, assume_unique=True)
                     yield batch if wanted is None else batch.filter(pa.array(wanted))
         except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-            raise explained(error, self.dataset, fragment_id, self._spec.where) from error
+            raise explained(error, self.dataset, fragment_id, self.spec.where) from error
 
     def take(self, ids: np.ndarray) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yields rows by their ids, in this order, with how many there were before."""
         first, most = 0, 1024
         while first < len(ids):
-            table = take_ids(self.dataset, ids[first : first + most], dict(self._spec.columns)).combine_chunks()
+            table = take_ids(self.dataset, ids[first : first + most], dict(self.spec.columns)).combine_chunks()
             ids_of_rows = pa.array(ids[first : first + most].astype(np.uint64))
             for batch in table.append_column(ROW_ID, ids_of_rows).combine_chunks().to_batches(max_chunksize=len(table)):
                 yield first, batch
@@ -236,7 +244,7 @@ class Placement:
     def _place(self, fragments: Sequence[int]) -> Answer:
         spec, answer = self.spec, Answer()
         source = SourceRows(spec)
-        sink, lists = spec.sink(spec.placed), _Lists(spec.staging)
+        sink, lists = spec.sink(spec.placed), Lists(spec.staging)
         try:
             for number in fragments:
                 since = source.since_base(number)
@@ -247,7 +255,7 @@ class Placement:
                         sink.write(as_view_rows(batch, spec.placed.row_schema))
                         answer.added += batch.num_rows
                 if since.changed:
-                    lists.add(*_changes(source, number, since))
+                    lists.add(*changes_of(source, number, since))
             answer.fragments = [fragment.to_json() for fragment in sink.finish()]
         except BaseException:
             sink.abandon()
@@ -257,7 +265,7 @@ class Placement:
 
     def _list_gone(self, fragments: Sequence[int]) -> Answer:
         difference = SourceRows(self.spec).difference
-        lists = _Lists(self.spec.staging)
+        lists = Lists(self.spec.staging)
         for number in fragments:
             for ids in () if difference is None else difference.gone(number):
                 lists.add(ids.astype(np.int64), np.full(len(ids), GONE, dtype=np.int64))
@@ -266,7 +274,7 @@ class Placement:
         return answer
 
 
-def _changes(source: SourceRows, fragment_id: int, since: NewRows) -> tuple[np.ndarray, np.ndarray]:
+def changes_of(source: SourceRows, fragment_id: int, since: NewRows) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ids of changed rows of a fragment, and what is to become of each."""
     offsets = since.changed.to_numpy()
     change = np.zeros(len(offsets), dtype=np.int64)
@@ -274,10 +282,12 @@ def _changes(source: SourceRows, fragment_id: int, since: NewRows) -> tuple[np.n
         change |= np.isin(offsets, rows.to_numpy(), assume_unique=True).astype(np.int64) << bit
     selected = source.matching(fragment_id, since.changed).to_numpy()
     change[~np.isin(offsets, selected, assume_unique=True)] = GONE
+    if source.spec.makes_chunks:
+        change[change != 0] = GONE  # their new chunks are new rows
     return row_ids(source.rows.existing_fragment(fragment_id), offsets).astype(np.int64), change
 
 
-class _Lists:
+class Lists:
     """Lists of row ids, as files of an attempt."""
 
     _MOST = 1 << 20
@@ -290,6 +300,7 @@ class _Lists:
         self._rows = self._pending = 0
 
     def add(self, ids: np.ndarray, change: np.ndarray) -> None:
+        """Adds rows, with what is to become of each."""
         self._held.append((ids, change))
         self._rows += len(ids)
         self._pending += len(ids)
@@ -360,8 +371,10 @@ class Moves:
             for fragment_id, offsets, ids, change in _by_fragment(batches):
                 fragment = None if fragment_id is None else view.existing_fragment(fragment_id)
                 if fragment is not None:
-                    _delete(fragment, offsets, answer)
+                    _delete(fragment, offsets, ids if self.spec.makes_chunks else None, answer)
                 back = change != GONE
+                if fragment is None and self.spec.makes_chunks:
+                    continue  # nothing was made of these rows
                 for first, batch in source.take(ids[back]):
                     part = slice(first, first + batch.num_rows)
                     rows = as_view_rows(batch, self.spec.moved.row_schema)
@@ -416,11 +429,17 @@ class ListedMoves:
         yield from self.moves(self.parts[number] for number in numbers_of(batches))
 
 
-def _delete(fragment: LanceFragment, offsets: Offsets, answer: Answer) -> None:
-    """Deletes rows of a fragment of the view, in no version yet: a second for 200,000 rows."""
-    addresses = (offsets.astype(np.uint64) | np.uint64(fragment.fragment_id << 32)).tolist()
-    left = fragment.delete(f"{ROW_ADDRESS} IN ({', '.join(map(str, addresses))})")
-    answer.deleted += len(addresses)
+def _delete(fragment: LanceFragment, offsets: Offsets, ids: np.ndarray | None, answer: Answer) -> None:
+    """Deletes rows of a fragment of the view, in no version yet: a second for 200,000 rows.
+
+    With row ids of the source, these are all rows of them in the fragment.
+    """
+    if ids is not None:
+        column, numbers = SOURCE_ROW_ID, np.unique(ids).tolist()
+    else:
+        column, numbers = ROW_ADDRESS, (offsets.astype(np.uint64) | np.uint64(fragment.fragment_id << 32)).tolist()
+    left = fragment.delete(f"{column} IN ({', '.join(map(str, numbers))})")
+    answer.deleted += len(offsets)
     if left is None:
         answer.removed.append(fragment.fragment_id)
     else:

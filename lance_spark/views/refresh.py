@@ -16,7 +16,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -25,6 +25,7 @@ from lance_spark.backfill.driver.spark_failure import failure_of
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
+from lance_spark.backfill.task.messages import RowCounts
 from lance_spark.catalog.binding import load_udf
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import RowsToReplace
@@ -45,33 +46,23 @@ from lance_spark.objects import objects_beside
 from lance_spark.session.sessions import cancel
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.job_end import commit_or_give_up, finish
-from lance_spark.views.definition import SOURCE_ROW_ID, define, existing_view, groups_of
+from lance_spark.views.chunked.calls import ChunkCalls
+from lance_spark.views.chunked.skipped import keep_skipped, skipped_rows
+from lance_spark.views.definition import define, existing_view, groups_of, made_columns
 from lance_spark.views.difference import affected
-from lance_spark.views.placement import Answer
+from lance_spark.views.placement import Answer, PlacementSpec
+from lance_spark.views.request import RefreshRequest
 from lance_spark.views.row_tasks import RowTasks
 from lance_spark.views.start import JOB_TYPE, Start
 from lance_spark.views.state import CONFIG_KEY, STAMP_KEY, Refreshed
-from udf_runtime import UdfRuntimeError
+from lance_spark.views.table_function import QueryRows, TableCall
+from udf_runtime import UDF, Kind, UdfRuntimeError
 
 if TYPE_CHECKING:
     import lance
     from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
-
-DEFAULT_FRAGMENT_ROWS = 1_048_576
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefreshRequest:
-    """What a caller of `refresh` asks for, checked."""
-
-    src_version: int | None = None
-    max_rows_per_fragment: int = DEFAULT_FRAGMENT_ROWS
-    concurrency: int | None = None
-    intra_applier_concurrency: int = 1
-    admission_check: bool = True
-    admission_strict: bool = True
 
 
 class RefreshJob:
@@ -98,12 +89,14 @@ class RefreshJob:
         definition = existing_view(ref.open_latest())
         self._source = definition.pin_source(ref, request.src_version)
         start = Start.of(ref, self._source)
-        for binding, columns in groups_of(start.dataset):
-            udf = load_udf(binding, objects_beside(ref), columns[0])
-            if request.admission_check:
-                check_resources(spark, udf, strict=request.admission_strict)
+        function = None
+        for binding, columns in (*groups_of(start.dataset), (definition.function, ("",))):
+            if binding is not None:
+                function = load_udf(binding, objects_beside(ref), columns[0])
+                if request.admission_check:
+                    check_resources(spark, function, strict=request.admission_strict)
         self.job_id = uuid.uuid4().hex
-        self.columns = tuple(name for name in start.dataset.schema.names if name != SOURCE_ROW_ID)
+        self.columns = tuple(name for name in start.dataset.schema.names if name not in definition.row_columns)
         self._spark = spark
         self._ref = ref
         self._request = request
@@ -124,11 +117,27 @@ class RefreshJob:
         self._committed: list[str] = []
         self._versions: tuple[int, ...] = ()
         self._backfills: dict[str, BackfillJobResult] = {}
+        self._function = definition.function
+        self._chunks: ChunkCalls | None = None
+        self._table = function if definition.makes_table else None
+        if function is not None and function.kind is Kind.CHUNKS:
+            self._chunks = ChunkCalls(
+                spark,
+                function,
+                request=request,
+                job_id=self.job_id,
+                description=f"lance-spark: refresh of {table_name}",
+                checkpoints=checkpoints,
+                progress=progress(f"{table_name}: {function.name}"),
+                check=self._refuse_cancelled,
+            )
 
     def cancel(self) -> None:
         """Stops the tasks, and returns at once. Works from any thread."""
         self._cancelled.set()
         cancel(self._spark, self._tag)
+        if self._chunks is not None:
+            self._chunks.stop()
         if self._backfill is not None:
             self._backfill.cancel()
 
@@ -155,6 +164,8 @@ class RefreshJob:
         except BaseException as error:
             message = f"{type(error).__name__}: {error}"
             status = self._failed_status()
+            if isinstance(error, BackfillIncompleteError) and error.result is None:
+                error.result = self._result(status)
             if isinstance(error, Exception) and not isinstance(error, (LanceSparkError, UdfRuntimeError)):
                 failure = failure_of(error)
                 raise self._incomplete(f"{failure.error_type}: {failure.message}") from error
@@ -191,13 +202,26 @@ class RefreshJob:
         look = affected(start.source, start.base, spec.used)
         tasks = RowTasks(
             self._spark,
+            uri=self._ref.uri,
             tag=self._tag,
             description=f"lance-spark: refresh of {self._table_name}",
             concurrency=self._request.concurrency,
             check=self._refuse_cancelled,
         )
         self._fragments = len(look.now)
-        done = tasks.place(spec, look.now)
+        chunked = None
+        if self._table is not None:
+            done = tasks.call_table(self._table_call(start, spec, self._table))
+        elif self._chunks is None:
+            done = tasks.place(spec, look.now)
+        else:
+            known = None if start.base is None or start.shows is None else start.shows.skipped
+            again = skipped_rows(start.view, start.source.open(), known)
+            chunked = self._chunks.run(start, spec, look, again)
+            self._seconds["chunk"] = self._seconds.get("chunk", 0.0) + time.monotonic() - began
+            began = time.monotonic()
+            live = {one.fragment_id: one.metadata.num_rows for one in start.source.open().get_fragments()}
+            done = tasks.place_chunks(chunked, [(number, live[number]) for number in sorted({*dict(look.now), *again})])
         source, base = start.source.open(), None if start.base is None else start.base.open()
         # Rows that are neither new nor gone are in both versions.
         if base is not None and (done.unknown or source.count_rows() != base.count_rows() + done.new):
@@ -206,16 +230,24 @@ class RefreshJob:
         rebuilt = [] if start.base is not None else [one.fragment_id for one in start.dataset.get_fragments()]
         self._seconds["place"] = self._seconds.get("place", 0.0) + time.monotonic() - began
         began = time.monotonic()
-        self._commit(start, done, moved, rebuilt)
+        skipped = None if chunked is None else keep_skipped(start.view, start.source.open(), chunked.skipped)
+        self._commit(start, done, moved, rebuilt, skipped)
+        if self._chunks is not None and chunked is not None:
+            self._chunks.forget(chunked.calls)
         self._seconds["commit"] = self._seconds.get("commit", 0.0) + time.monotonic() - began
 
-    def _commit(self, start: Start, done: Answer, moved: Answer, rebuilt: Sequence[int]) -> None:
+    def _table_call(self, start: Start, spec: PlacementSpec, function: UDF) -> TableCall:
+        definition = start.definition
+        source = QueryRows(ref=start.source, columns=definition.reads, where=definition.where)
+        return TableCall(spec=spec, udf=function.dumps(), source=source, columns=made_columns(start.dataset))
+
+    def _commit(self, start: Start, done: Answer, moved: Answer, rebuilt: Sequence[int], skipped: str | None) -> None:
         from lance.fragment import FragmentMetadata
 
         fragments = [FragmentMetadata.from_json(json.dumps(one)) for one in (*done.fragments, *moved.fragments)]
         names = [str(file.path) for fragment in fragments for file in fragment.files]
         source = start.source
-        shown = Refreshed(version=source.version or 0, incarnation=source.incarnation or "")
+        shown = Refreshed(version=source.version or 0, incarnation=source.incarnation or "", skipped=skipped)
         at = start.view.version or 0
         gone = sum(one.metadata.num_rows for one in start.dataset.get_fragments()) if rebuilt else moved.deleted
         if fragments or moved.updated or moved.removed or rebuilt:
@@ -297,6 +329,7 @@ class RefreshJob:
 
     def _result(self, status: Status) -> RefreshJobResult:
         added, recomputed, removed = self._rows
+        counts = RowCounts() if self._chunks is None else self._chunks.counts
         return RefreshJobResult(
             job_id=self.job_id,
             status=status,
@@ -310,6 +343,9 @@ class RefreshJob:
             rows_added=added,
             rows_recomputed=recomputed,
             rows_removed=removed,
+            rows_chunked=0 if self._chunks is None else self._chunks.rows,
+            rows_from_checkpoint=counts.reused,
+            rows_skipped=counts.skipped,
             fragments_total=self._fragments,
             fragments_done=self._fragments if self._versions or status == "DONE" else 0,
             versions=self._versions,
@@ -324,9 +360,9 @@ class RefreshJob:
             job_type=JOB_TYPE,
             status=status,
             columns=self.columns,
-            udf_name="",
-            udf_version="",
-            key="",
+            udf_name="" if self._function is None else self._function.udf_name,
+            udf_version="" if self._function is None else self._function.udf_version,
+            key="" if self._function is None else self._function.key.digest,
             where=None,
             read_version=result.source_version,
             staging_id=self._staging.job_id,

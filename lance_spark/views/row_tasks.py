@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from lance_spark.errors import TableUnreadableError
+from lance_spark.backfill.driver.spark_failure import failure_of
+from lance_spark.errors import CommitConflictError, TableUnreadableError
 from lance_spark.lance_compat import plain
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 from lance_spark.session.sessions import active_in_thread, known_slots, tagged
+from lance_spark.views.chunked.calls import Chunked
+from lance_spark.views.chunked.rows import ChunkPlacement
 from lance_spark.views.definition import SOURCE_ROW_ID
 from lance_spark.views.placement import (
     ANSWER,
@@ -26,6 +29,8 @@ from lance_spark.views.placement import (
     PlacementSpec,
     ReadLists,
 )
+from lance_spark.views.table_function import TableCall
+from udf_runtime.checkpoint.chunks import ChunksLostError
 
 if TYPE_CHECKING:
     import lance
@@ -43,6 +48,9 @@ _TASK_FRAGMENTS = 1000
 _UNMATCHED_PARTS = 32
 
 
+_Task: TypeAlias = "Placement | ChunkPlacement | TableCall | ListedMoves"
+
+
 class RowTasks:
     """The Spark jobs of one refresh.
 
@@ -54,6 +62,7 @@ class RowTasks:
         self,
         spark: SparkSession,
         *,
+        uri: str,
         tag: str,
         description: str,
         concurrency: int | None,
@@ -61,22 +70,43 @@ class RowTasks:
     ) -> None:
         self._check = check
         self._spark = spark
+        self._uri = uri
         self._tag = tag
         self._description = description
         self._concurrency = concurrency
 
     def place(self, spec: PlacementSpec, fragments: Sequence[tuple[int, int]], *, gone: bool = False) -> Answer:
         """Looks at fragments of the source, given with rows; of the old version, if `gone`."""
-        slots = known_slots(self._spark) or self._concurrency or 1
-        rows = max(1, min(sum(rows for _, rows in fragments) // slots // 2, spec.max_rows))
-        units = tuple(_packed(fragments, rows))
+        units = self._units(fragments, spec.max_rows)
         return self._run(len(units), Placement(spec=spec, units=units, gone=gone)) if units else Answer()
+
+    def place_chunks(self, chunked: Chunked, fragments: Sequence[tuple[int, int]]) -> Answer:
+        """Writes the chunks of rows of fragments of the source, given with rows."""
+        units = self._units(fragments, chunked.selects.placement.max_rows)
+        placement = ChunkPlacement(
+            calls=chunked.calls,
+            units=units,
+            selects=chunked.selects,
+            skipped=chunked.skipped,
+            columns=chunked.columns,
+        )
+        return self._run(len(units), placement) if units else Answer()
+
+    def call_table(self, call: TableCall) -> Answer:
+        """Calls a table function in one task."""
+        return self._run(1, call)
+
+    def _units(self, fragments: Sequence[tuple[int, int]], most: int) -> tuple[tuple[int, ...], ...]:
+        slots = known_slots(self._spark) or self._concurrency or 1
+        rows = max(1, min(sum(rows for _, rows in fragments) // slots // 2, most))
+        return tuple(_packed(fragments, rows))
 
     def move(self, spec: PlacementSpec, done: Answer) -> Answer:
         """Takes listed rows out of the view, and writes those anew that come back."""
         searches = done.listed <= SEARCHED_ROWS and spec.view.open().count_rows() <= SEARCHED_VIEW_ROWS
-        if searches or done.listed <= FILTERED_ROWS:
-            parts = _looked_up(spec, done)
+        parts = _looked_up(spec, done) if searches or done.listed <= FILTERED_ROWS else None
+        # A row of the source may be any number of rows of the view.
+        if parts is not None and sum(part.num_rows for part in parts) <= SEARCHED_ROWS:
             return self._run(len(parts), ListedMoves(moves=Moves(spec=spec), parts=parts)) if parts else Answer()
         return self._answers(lambda: self._joined(spec, done))
 
@@ -93,16 +123,23 @@ class RowTasks:
         parts = joined.where(there).repartition(part).sortWithinPartitions(ROW_ADDRESS)
         return parts.mapInArrow(Moves(spec=spec), ANSWER)
 
-    def _run(self, count: int, task: Placement | ListedMoves) -> Answer:
+    def _run(self, count: int, task: _Task) -> Answer:
         return self._answers(lambda: self._frame(count, task, ANSWER))
 
-    def _frame(self, count: int, task: Placement | ListedMoves | ReadLists, schema: str) -> DataFrame:
+    def _frame(self, count: int, task: _Task | ReadLists, schema: str) -> DataFrame:
         return self._spark.range(0, count, 1, min(count, self._concurrency or count)).mapInArrow(task, schema)
 
     def _answers(self, frame: Callable[[], DataFrame]) -> Answer:
         self._check()
         with active_in_thread(self._spark), tagged(self._spark, self._tag, self._description):
-            return Answer.of(row[0] for row in frame().collect())
+            try:
+                return Answer.of(row[0] for row in frame().collect())
+            except Exception as error:
+                failure = failure_of(error)
+                if failure.error_type.rpartition(".")[2] == ChunksLostError.__name__:
+                    # Another refresh of the view has ended meanwhile, or a cleanup.
+                    raise CommitConflictError(failure.message, uri=self._uri) from error
+                raise
 
 
 def _looked_up(spec: PlacementSpec, done: Answer) -> tuple[pa.RecordBatch, ...]:

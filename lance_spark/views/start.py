@@ -13,11 +13,13 @@ from lance_spark.jobs.history import JobHistory
 from lance_spark.staging.area import Staging
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.views.definition import (
-    SOURCE_ROW_ID,
+    CHILD_INDEX,
     ViewDefinition,
     existing_view,
     expressions_of,
     groups_of,
+    made_columns,
+    used_fields,
 )
 from lance_spark.views.placement import PlacementSpec
 from lance_spark.views.state import Refreshed, refreshed_of
@@ -49,12 +51,14 @@ class Start:
     @property
     def is_current(self) -> bool:
         """Whether the view's rows are those of the version that it is to show."""
+        if self.definition.makes_table or self.shows is None or self.shows.skipped is not None:
+            return False
         return self.base is not None and self.base.version == self.source.version
 
     @property
     def shows_later(self) -> bool:
         """Whether the view shows a later version than it is to show."""
-        return self.base is not None and (self.base.version or 0) > (self.source.version or 0)
+        return self.shows is not None and self.shows.version > (self.source.version or 0)
 
     @staticmethod
     def of(ref: DatasetRef, source: DatasetRef, *, job_id: str | None = None) -> Start:
@@ -68,7 +72,8 @@ class Start:
         definition = existing_view(dataset)
         shows = refreshed_of(dataset)
         base = None
-        if shows is not None:
+        # A table function makes all rows anew, whatever the view shows.
+        if shows is not None and not definition.makes_table:
             _refuse_unstable(view, source, shows)
             base = _base_of(view, definition, shows)
             _refuse_overwritten(view, source, shows, base)
@@ -79,10 +84,21 @@ class Start:
 
     def spec(self, staging: Staging, max_rows: int) -> PlacementSpec:
         """Returns what the tasks share."""
-        source = {field.id: field for field in self.definition.fields_in(self.source, self.view.uri)}
+        definition, function = self.definition, self.definition.function
+        source = {field.id: field for field in definition.fields_in(self.source, self.view.uri)}
         groups, expressions = groups_of(self.dataset), expressions_of(self.dataset)
-        names = [SOURCE_ROW_ID, *(name for name, _ in expressions)]
+        names = [*definition.row_columns, *(name for name, _ in expressions)]
+        inputs = [tuple(source[number] for number in binding.input_ids) for binding, _ in groups]
         computed = [columns for _, columns in groups]
+        if definition.makes_table:
+            names += [name for _, name in made_columns(self.dataset)]
+        elif function is not None:
+            made = [name for _, name in made_columns(self.dataset)]
+            names += made
+            # A row that comes in or goes by its condition is chunked as a new one.
+            read = used_fields(self.source.open(), [definition.where or ""], ())
+            inputs = [tuple(source[number] for number in {*function.input_ids, *(field.id for field in read)})]
+            computed = [(CHILD_INDEX, *made)]
         return PlacementSpec(
             source=self.source,
             base=self.base,
@@ -91,11 +107,12 @@ class Start:
             columns=expressions,
             where=self.definition.where,
             used=tuple(source.values()),
-            groups=tuple(tuple(source[number] for number in binding.input_ids) for binding, _ in groups),
+            groups=tuple(inputs),
             computed=tuple(computed),
             placed=FileLayout.of_table(self.dataset, names),
             moved=FileLayout.of_table(self.dataset, [*names, *(name for columns in computed for name in columns)]),
             max_rows=max_rows,
+            makes_chunks=function is not None and not definition.makes_table,
         )
 
 

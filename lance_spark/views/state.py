@@ -31,22 +31,30 @@ class Refreshed:
         incarnation: The version's own, as :class:`~lance_spark.dataset.DatasetRef` has it.
         at: Version of the view that has been known to show it; 0 in a stamp.
         lost: Whether transactions of the view since then were cleaned up.
+        skipped: File with the rows that its chunker's policy skipped, if there are any.
     """
 
     version: int
     incarnation: str
     at: int = 0
     lost: bool = False
+    skipped: str | None = None
 
     def to_json(self) -> str:
         """Returns the form that is stored."""
-        return json.dumps({"version": self.version, "incarnation": self.incarnation, "at": self.at})
+        values = {"version": self.version, "incarnation": self.incarnation, "at": self.at, "skipped": self.skipped}
+        return json.dumps(values)
 
     @staticmethod
     def from_json(text: str) -> Refreshed:
         """Reads it back."""
         values = json.loads(text)
-        return Refreshed(version=values["version"], incarnation=values["incarnation"], at=values["at"])
+        return Refreshed(
+            version=values["version"],
+            incarnation=values["incarnation"],
+            at=values["at"],
+            skipped=values.get("skipped"),
+        )
 
 
 def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:

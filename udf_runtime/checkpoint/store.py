@@ -273,6 +273,15 @@ class CheckpointStore:
         """
         self._delete(entry.path)
 
+    def drop(self, key: CheckpointKey) -> None:
+        """Deletes everything that is kept of a key.
+
+        Raises:
+            CheckpointError: The store refused.
+        """
+        with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
+            list(pool.map(self._delete, self._list(f"{self.root}/{key.digest}")))
+
     def cleanup(self, *, keep: Callable[[str, str], bool]) -> int:
         """Deletes the checkpoints that no job can use any more. Runs on the driver.
 

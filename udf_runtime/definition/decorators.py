@@ -1,4 +1,4 @@
-"""`@udf`, on functions, callable objects and classes."""
+"""`@udf`, `@chunker` and `@udtf`, on functions, callable objects and classes."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Protocol, TypedDict, Unpack, cast, overload
 
 import pyarrow as pa
 
+from udf_runtime.definition.kinds import Kind
 from udf_runtime.definition.spec import UDF, Settings
 from udf_runtime.definition.stateful import Stateful
 from udf_runtime.errors import UdfDefinitionError
@@ -29,6 +30,7 @@ class _Wishes:
     version: str | None
     settings: Settings
     local_names: Mapping[str, object] = dataclasses.field(repr=False)
+    kind: Kind | None = None
 
     def define(
         self, target: Callable[..., object] | Stateful, call: Callable[..., object] | None, name: str | None
@@ -36,6 +38,7 @@ class _Wishes:
         return UDF.define(
             target,
             call=call,
+            kind=self.kind,
             data_type=self.data_type,
             input_columns=self.input_columns,
             name=name,
@@ -111,6 +114,24 @@ class UdfOptions(TypedDict, total=False):
     batch_size: int | None
     error_handling: OnError
     auto_backfill: bool
+
+
+class ChunkerOptions(TypedDict, total=False):
+    """The keywords of :func:`chunker`, for type checkers."""
+
+    output_schema: pa.Schema | None
+    input_columns: Sequence[str] | None
+    name: str | None
+    version: str | None
+    num_cpus: float | None
+    num_gpus: float | None
+    memory: int | None
+    checkpoint_size: int | None
+    min_checkpoint_size: int | None
+    max_checkpoint_size: int | None
+    task_size: int | None
+    on_error: OnError
+    manifest: object
 
 
 class UdfDecorator(Protocol):
@@ -215,6 +236,142 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     if func is not None:
         return _decorated(func, wishes=wishes)
     return cast("UdfDecorator", functools.partial(_decorated, wishes=wishes))
+
+
+@overload
+def chunker(func: type[object], /, **options: Unpack[ChunkerOptions]) -> UdfFactory: ...  # type: ignore[overload-overlap]
+@overload
+def chunker(func: Callable[..., object], /, **options: Unpack[ChunkerOptions]) -> UDF: ...
+@overload
+def chunker(func: None = None, /, **options: Unpack[ChunkerOptions]) -> UdfDecorator: ...
+
+
+def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a chunker
+    func: Callable[..., object] | None = None,
+    /,
+    *,
+    output_schema: pa.Schema | None = None,
+    input_columns: Sequence[str] | None = None,
+    name: str | None = None,
+    version: str | None = None,
+    num_cpus: float | None = None,
+    num_gpus: float | None = None,
+    memory: int | None = None,
+    checkpoint_size: int | None = None,
+    min_checkpoint_size: int | None = None,
+    max_checkpoint_size: int | None = None,
+    task_size: int | None = None,
+    on_error: OnError = None,
+    manifest: object = None,
+) -> UDF | UdfFactory | UdfDecorator:
+    """Makes a chunker of a function: for each row it yields any number of rows, its chunks.
+
+    With or without arguments, on functions, callable objects and classes, as :func:`udf`. The
+    function gets the values of one row, None for NULL, and yields (or returns a list of)
+    NamedTuples, dataclasses, mappings, or tuples with the columns in order. They are taken one
+    after the other, so that a long text need not be held in pieces. A row of which it yields
+    nothing has no chunks; so has one for which it returns None.
+
+    Args:
+        func: What is decorated.
+        output_schema: Columns of a chunk, all nullable; taken from the annotation of the result if
+            left out: `Iterator[T]`, `Iterable[T]`, `Generator[T, ...]` or `list[T]` with a T that
+            is a NamedTuple or a dataclass.
+        input_columns: Columns that the parameters read, in order; the parameters' names if left
+            out.
+        name: Name of the chunker; the function's if left out.
+        version: What stands for the code in checkpoints and records; a digest of code, input
+            columns and output columns if left out.
+        num_cpus: Processor cores that one call uses.
+        num_gpus: GPUs that one process uses.
+        memory: Bytes that one process uses.
+        checkpoint_size: Rows of a checkpoint: of the rows that are chunked, not of chunks.
+        min_checkpoint_size: Fewest rows of an adaptive checkpoint.
+        max_checkpoint_size: Most rows of an adaptive checkpoint.
+        task_size: Rows of one task.
+        on_error: What to do about errors of a row, as for :func:`udf`. A row that is skipped has no
+            chunks.
+        manifest: Refused: environments of single UDFs are not available.
+
+    Raises:
+        UdfDefinitionError: Something about the definition cannot work; the message says what, and
+            what to do.
+    """
+    _refuse(manifest=manifest, auto_backfill=False)
+    wishes = _Wishes(
+        kind=Kind.CHUNKS,
+        data_type=_struct_of(output_schema, "@chunker"),
+        input_columns=input_columns,
+        name=name,
+        version=version,
+        settings=Settings(
+            num_cpus=num_cpus,
+            num_gpus=num_gpus,
+            memory=memory,
+            checkpoint_size=checkpoint_size,
+            min_checkpoint_size=min_checkpoint_size,
+            max_checkpoint_size=max_checkpoint_size,
+            task_size=task_size,
+            on_error=ErrorPolicy.of(on_error),
+        ),
+        local_names=_names_around(inspect.currentframe()),
+    )
+    if func is not None:
+        return _decorated(func, wishes=wishes)
+    return cast("UdfDecorator", functools.partial(_decorated, wishes=wishes))
+
+
+def udtf(
+    *,
+    output_schema: pa.Schema,
+    name: str | None = None,
+    version: str | None = None,
+    num_cpus: float | None = None,
+    num_gpus: float | None = None,
+    memory: int | None = None,
+    manifest: object = None,
+) -> UdfDecorator:
+    """Makes a table function of a function: it gets a whole table, and yields the rows of another.
+
+    Its parameter is a source with `schema`, `count_rows()`, `to_batches()`, `to_arrow()` and
+    `to_pandas()`. It yields (or returns a list of) record batches, tables or data frames of exactly
+    the columns of `output_schema`. It is called once, in one process.
+
+    Args:
+        output_schema: Columns of the rows that it yields.
+        name: Name of the function; its own if left out.
+        version: What stands for the code in records; a digest of it if left out.
+        num_cpus: Processor cores that the call uses.
+        num_gpus: GPUs that it uses.
+        memory: Bytes that it uses.
+        manifest: Refused: environments of single UDFs are not available.
+
+    Raises:
+        UdfDefinitionError: Something about the definition cannot work; the message says what, and
+            what to do.
+    """
+    _refuse(manifest=manifest, auto_backfill=False)
+    wishes = _Wishes(
+        kind=Kind.TABLE,
+        data_type=_struct_of(output_schema, "@udtf"),
+        input_columns=None,
+        name=name,
+        version=version,
+        settings=Settings(num_cpus=num_cpus, num_gpus=num_gpus, memory=memory),
+        local_names=_names_around(inspect.currentframe()),
+    )
+    return cast("UdfDecorator", functools.partial(_decorated, wishes=wishes))
+
+
+def _struct_of(schema: pa.Schema | None, where: str) -> pa.DataType | None:
+    if schema is None and where == "@chunker":
+        return None
+    if not isinstance(schema, pa.Schema) or not len(schema):
+        raise UdfDefinitionError(
+            f"output_schema={schema!r} is no Arrow schema with columns - in {where} - give one, as in "
+            "pa.schema({'text': pa.string()})"
+        )
+    return pa.struct(list(schema))
 
 
 def as_udf(value: object) -> UDF | None:

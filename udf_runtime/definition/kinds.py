@@ -13,6 +13,18 @@ Form = Literal["value", "list", "numpy", "blob"]
 arrays, a blob as a readable file."""
 
 
+CHUNKS_OF_ROW = pa.struct(
+    [
+        pa.field("file", pa.string()),
+        pa.field("part", pa.int32()),
+        pa.field("first", pa.int64()),
+        pa.field("rows", pa.int64()),
+    ]
+)
+"""Where the chunks of a row are: in parts of a file, from a row of one of these on; NULL for a row
+that failed."""
+
+
 class Kind(enum.Enum):
     """What a UDF gets and returns in one call."""
 
@@ -23,6 +35,8 @@ class Kind(enum.Enum):
     ARROW_ITER = "arrow_iter"
     PANDAS_ITER = "pandas_iter"
     RECORD_BATCH_ITER = "record_batch_iter"
+    CHUNKS = "chunks"
+    TABLE = "table"
 
     @property
     def iterates(self) -> bool:
@@ -32,12 +46,17 @@ class Kind(enum.Enum):
     @property
     def vectorised(self) -> bool:
         """Whether it computes many rows in one call."""
-        return self is not Kind.SCALAR
+        return self not in (Kind.SCALAR, Kind.CHUNKS)
 
     @property
     def takes_batches(self) -> bool:
         """Whether it gets whole record batches, so that registration decides about its inputs."""
-        return self in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER)
+        return self in (Kind.RECORD_BATCH, Kind.RECORD_BATCH_ITER, Kind.TABLE)
+
+    @property
+    def makes_rows(self) -> bool:
+        """Whether it returns rows of a table of its own, and no value for each row that it gets."""
+        return self in (Kind.CHUNKS, Kind.TABLE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -35,6 +35,13 @@ _ITERATING: Mapping[Shape, Kind] = {
     "pandas": Kind.PANDAS_ITER,
     "batch": Kind.RECORD_BATCH_ITER,
 }
+_ROWS_OF = (
+    collections.abc.Iterator,
+    collections.abc.Iterable,
+    collections.abc.Generator,
+    collections.abc.Sequence,
+    list,
+)
 _SPELLED: Mapping[Kind, str] = {
     Kind.ARROW: "pa.Array",
     Kind.PANDAS: "pd.Series",
@@ -124,9 +131,11 @@ class _Reader:
             self._resolve(p.annotation, f"parameter {p.name!r}", needed=self._request.kind is None) for p in given
         ]
         kind, width = self._kind(annotations)
-        if not kind.iterates and inspect.isgeneratorfunction(function_of(self._func)):
+        yields = inspect.isgeneratorfunction(function_of(self._func))
+        if yields and not kind.iterates and not kind.makes_rows:
             raise self.error(
-                "the function yields, but is not annotated as one over iterators", "return one value per call"
+                "the function yields, but is not annotated as one over iterators",
+                "return one value per call; a function that yields several rows for each is decorated with @chunker",
             )
         inputs, required = self._inputs(given, annotations, kind, width)
         data_type, is_columns = self._output(kind, returns)
@@ -242,6 +251,10 @@ class _Reader:
 
     def _output(self, kind: Kind, returns: object) -> tuple[pa.DataType, bool]:
         data_type = self._request.data_type
+        if kind is Kind.TABLE and data_type is not None:
+            return data_type, True
+        if kind is Kind.CHUNKS:
+            return self._rows_type(returns, data_type), True
         inner = returns
         if kind.iterates and _shape_of(returns) == "iterator" and typing.get_args(returns):
             inner = typing.get_args(returns)[0]
@@ -276,6 +289,27 @@ class _Reader:
                 f"the result is annotated as {_shown(returns)}, but a function with these parameters returns {spelled}",
                 f"annotate the parameters as what they are, or the result as {spelled}",
             )
+
+    def _rows_type(self, annotation: object, data_type: pa.DataType | None) -> pa.DataType:
+        """Returns the struct of a chunk, of what a chunker yields or of what was given."""
+        if data_type is not None:
+            return data_type
+        origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+        if origin not in _ROWS_OF or not arguments:
+            raise self.error(
+                f"the result is annotated as {_shown(annotation)}, which does not say what the rows are"
+                if annotation is not _EMPTY
+                else "the result has no annotation",
+                "annotate it, as in `-> Iterator[Chunk]` where Chunk is a NamedTuple or a dataclass, or pass "
+                "output_schema=",
+            )
+        found = arrow_type(arguments[0], where=f"the result of {self._where}")
+        if not pa.types.is_struct(found) or not found.num_fields:
+            raise self.error(
+                f"rows of {_shown(arguments[0])} have no columns",
+                "yield NamedTuples or dataclasses, or pass output_schema=",
+            )
+        return found
 
     def _columns_type(self, annotation: object, data_type: pa.DataType | None) -> pa.DataType:
         arguments = typing.get_args(annotation)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from udf_runtime.definition.kinds import Kind, Parameter
+from udf_runtime.definition.kinds import CHUNKS_OF_ROW, Kind, Parameter
 from udf_runtime.definition.signature import SignatureRequest, UdfSignature, signature_of
 from udf_runtime.definition.stateful import Stateful, pickled, unpickled
 from udf_runtime.errors import UdfDefinitionError
@@ -161,7 +161,7 @@ class UDF(Settings):
         signature = signature_of(call or _callable_of(func), request)
         settings = settings or Settings()
         if settings.timeout is not None and signature.kind is not Kind.SCALAR:
-            raise UdfDefinitionError(f"timeout is per row - {where} computes many rows in one call - drop timeout")
+            raise UdfDefinitionError(f"timeout is per call of a scalar UDF - {where} is none - drop timeout")
         if not isinstance(func, Stateful) and _has_state(func):
             func = Stateful(func)
         shared = {field.name: getattr(settings, field.name) for field in dataclasses.fields(Settings)}
@@ -198,6 +198,11 @@ class UDF(Settings):
     def data_type(self) -> pa.DataType:
         """Arrow type of the results; for `Columns[T]` the struct of T."""
         return self.signature.data_type
+
+    @property
+    def result_type(self) -> pa.DataType:
+        """Arrow type of what a run gives for a row: for a chunker, where its chunks are."""
+        return CHUNKS_OF_ROW if self.kind is Kind.CHUNKS else self.data_type
 
     @property
     def is_columns(self) -> bool:

@@ -12,9 +12,11 @@ from typing import Self
 
 import pyarrow as pa
 
+from udf_runtime.checkpoint.chunks import ChunkFolder
 from udf_runtime.definition import UDF, Kind
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.execute.casts import nulls
+from udf_runtime.execute.chunks import ChunkCalls
 from udf_runtime.execute.inputs import OpenBlobs, check_inputs, open_in_memory
 from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
 from udf_runtime.execute.result import BatchResult
@@ -23,7 +25,7 @@ from udf_runtime.execute.setting import Setting
 from udf_runtime.execute.stream import StreamCalls
 from udf_runtime.execute.units import VectorCalls
 
-_BatchCalls = ScalarCalls | VectorCalls | IsolatedCalls
+_BatchCalls = ScalarCalls | ChunkCalls | VectorCalls | IsolatedCalls
 
 
 class UdfRunner:
@@ -43,6 +45,7 @@ class UdfRunner:
         clock: Callable[[], float] = time.perf_counter,
         rng: random.Random | None = None,
         open_blobs: OpenBlobs | None = None,
+        chunks: ChunkFolder | None = None,
     ) -> None:
         """Prepares a run; loads nothing, and starts no thread and no process.
 
@@ -57,6 +60,7 @@ class UdfRunner:
             rng: For waiting times; None: one without a seed.
             open_blobs: Opens the values of parameters that are lazily readable files, where the UDF
                 runs (so it is pickled if isolated); None: the column holds the bytes themselves.
+            chunks: Where a chunker's chunks go; its results say where they are.
 
         Raises:
             UdfDefinitionError: `threads` is less than 1.
@@ -71,6 +75,7 @@ class UdfRunner:
             clock=clock,
             rng=rng if rng is not None else random.Random(),  # noqa: S311 - waiting times are no secret
             open_blobs=open_blobs if open_blobs is not None else open_in_memory,
+            chunks=chunks,
         )
         self._threads = threads
         self._isolate = isolate
@@ -134,6 +139,8 @@ class UdfRunner:
             kind = self._setting.udf.kind
             if self._isolate:
                 self._calls = IsolatedCalls(self._setting)
+            elif kind is Kind.CHUNKS:
+                self._calls = ChunkCalls(self._setting)
             elif kind is Kind.SCALAR:
                 self._calls = ScalarCalls(self._setting)
             else:
@@ -143,7 +150,7 @@ class UdfRunner:
     def _one(self, calls: _BatchCalls, batch: pa.RecordBatch) -> BatchResult:
         check_inputs(self._setting.udf, batch)
         if batch.num_rows == 0:
-            return BatchResult(values=nulls(0, self._setting.udf.data_type))
+            return BatchResult(values=nulls(0, self._setting.udf.result_type))
         return calls.run(batch)
 
     def _side_by_side(self, calls: _BatchCalls, batches: Iterator[pa.RecordBatch]) -> Iterator[BatchResult]:

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from udf_runtime.errors import UdfOutputError
 from udf_runtime.execute.inputs import scalar_columns
+from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import BatchResult, RowFailure, row_failure
 from udf_runtime.execute.setting import Setting, load_function, passes_through
 from udf_runtime.execute.time_limit import TimeLimit
@@ -19,11 +20,13 @@ class ScalarCalls:
     Safe for several threads if the user's function is.
     """
 
-    def __init__(self, setting: Setting) -> None:
-        """Loads the UDF in this process."""
+    def __init__(
+        self, setting: Setting, *, function: Callable[..., object] | None = None, output: Output | None = None
+    ) -> None:
+        """Loads the UDF in this process, unless there is a function that stands for it."""
         self.setting = setting
-        self.function = load_function(setting.udf)
-        self.output = setting.output()
+        self.function = load_function(setting.udf) if function is None else function
+        self.output = setting.output() if output is None else output
         self.time_limit = (
             None if setting.udf.timeout is None else TimeLimit(setting.udf.name, self.function, setting.udf.timeout)
         )

@@ -6,6 +6,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from udf_runtime.checkpoint.chunks import ChunkFolder, ChunksNotStoredError
 from udf_runtime.definition import UDF, Kind
 from udf_runtime.errors import UdfFailedError, UdfRuntimeError
 from udf_runtime.execute.inputs import OpenBlobs
@@ -24,6 +25,7 @@ class Setting:
         clock: Seconds, for measuring.
         rng: For waiting times.
         open_blobs: Opens the values of parameters that take a file.
+        chunks: Where a chunker's chunks go.
     """
 
     udf: UDF
@@ -31,6 +33,7 @@ class Setting:
     clock: Callable[[], float]
     rng: random.Random
     open_blobs: OpenBlobs
+    chunks: ChunkFolder | None = None
 
     @property
     def policy(self) -> ErrorPolicy:
@@ -66,12 +69,12 @@ def load_function(udf: UDF) -> Callable[..., object]:
 
 
 def passes_through(error: BaseException) -> bool:
-    """Returns whether an exception is no failure of the UDF, but an interrupt or a final error.
+    """Returns whether an exception is no failure of the UDF: an interrupt, or a final error.
 
     SystemExit, and the panics of native libraries, which are no Exception either, are failures of
     the row.
     """
-    return isinstance(error, (KeyboardInterrupt, GeneratorExit, HungCallsError))
+    return isinstance(error, (KeyboardInterrupt, GeneratorExit, HungCallsError, ChunksNotStoredError))
 
 
 class HungCallsError(UdfFailedError):

@@ -86,7 +86,7 @@ class Scheduler:
         self._spec = spec
         self._description = description
         self._tag = f"lance-spark-{spec.staging.job_id}"
-        self._objects = objects_beside(spec.snapshot)
+        self._objects = objects_beside(spec.home)
         slots = known_slots(spark)
         self._limit = None if limit is not None and slots is not None and slots <= limit else limit
         # Spark runs the tasks of one job before those of the next: what assembles a fragment must
@@ -326,7 +326,7 @@ class TaskRunner:
         return pa.RecordBatch.from_pylist([{"outcomes": dump_outcomes(outcomes)}], schema=_ANSWER)
 
     def _report(self, task: Task, outcomes: list[RangeOutcome]) -> None:
-        spec, objects = self.spec, objects_beside(self.spec.snapshot)
+        spec, objects = self.spec, objects_beside(self.spec.home)
         path = f"{_reports_of(spec)}/{task.number}-{new_id()}"
         try:
             objects.put(path, dump_outcomes(outcomes))

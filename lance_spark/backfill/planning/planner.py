@@ -31,6 +31,7 @@ from lance_spark.session.sessions import known_slots
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.blobs import row_field
 from lance_spark.staging.column_file import Targets
+from udf_runtime import UDF
 from udf_runtime.checkpoint import CheckpointEntry
 from udf_runtime.policies import CheckpointSizes, checkpoint_bounds
 
@@ -96,12 +97,7 @@ class Prepared:
 
     def concurrency(self, spark: SparkSession) -> int | None:
         """Returns the most tasks at once, within the CPUs that the UDF wants."""
-        concurrency, cpus = self.request.concurrency, math.ceil(self.definition.udf.num_cpus or 1)
-        slots = known_slots(spark)
-        if cpus <= 1 or slots is None:
-            return concurrency
-        fitting = max(1, slots // cpus)
-        return fitting if concurrency is None else min(concurrency, fitting)
+        return tasks_at_once(spark, self.definition.udf, self.request.concurrency)
 
 
 Define: TypeAlias = Callable[[DatasetRef, "lance.LanceDataset", BackfillRequest], Definition]
@@ -151,6 +147,15 @@ def prepare(
         entries=entries,
         plans=plan_fragments(spec, dataset, records, entries, window=window),
     )
+
+
+def tasks_at_once(spark: SparkSession, udf: UDF, concurrency: int | None) -> int | None:
+    """Returns the most tasks at once of those that may run, within the CPUs that a UDF wants."""
+    cpus, slots = math.ceil(udf.num_cpus or 1), known_slots(spark)
+    if cpus <= 1 or slots is None:
+        return concurrency
+    fitting = max(1, slots // cpus)
+    return fitting if concurrency is None else min(concurrency, fitting)
 
 
 def targets_of(dataset: lance.LanceDataset, columns: Sequence[str]) -> Targets:

@@ -17,6 +17,7 @@ from lance_spark.objects import checkpoint_store
 from lance_spark.rebase.snapshot import open_base
 from lance_spark.rows.row_set import RowSet
 from udf_runtime.checkpoint import CheckpointStore, source_digest
+from udf_runtime.checkpoint.chunks import ChunkFolder
 
 if TYPE_CHECKING:
     import lance
@@ -86,7 +87,13 @@ def context_of(spec: BackfillSpec) -> RoundContext:
 
 def store_of(spec: BackfillSpec) -> CheckpointStore:
     """Returns the store of a job's checkpoints."""
-    return checkpoint_store(spec.snapshot.uri, spec.snapshot.storage_options, spec.checkpoints)
+    return checkpoint_store(spec.home.uri, spec.home.storage_options, spec.checkpoints)
+
+
+def chunks_of(spec: BackfillSpec) -> ChunkFolder:
+    """Returns where the chunks of a job's rows are."""
+    store = store_of(spec)
+    return ChunkFolder(store.objects, f"{store.root}/{spec.key.digest}", spec.job_id)
 
 
 def source_of(spec: BackfillSpec, fragment: FragmentMetadata) -> str:

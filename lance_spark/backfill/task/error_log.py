@@ -85,7 +85,7 @@ class ErrorLog:
     def write(self) -> None:
         """Appends what was collected; computed rows do not fail where that is refused."""
         records, self._records = self._records, []
-        table = self._spec.snapshot
+        table = self._spec.home
         try:
             if records:
                 append_rows(table, ERRORS, pa.Table.from_pylist(records, schema=ERRORS.schema))

@@ -10,7 +10,7 @@ import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Protocol, TypeAlias
 
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
@@ -56,6 +56,13 @@ class SourceInputs:
     columns: tuple[str, ...]
 
 
+class Selects(Protocol):
+    """What selects the rows of a job that fills no column. Picklable."""
+
+    def rows(self, fragment_id: int, start: int, stop: int) -> RowSet:
+        """Returns rows of a range of a fragment's physical rows. Runs on executors."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackfillSpec:
     """What all tasks of a job share.
@@ -86,6 +93,8 @@ class BackfillSpec:
         report_s: Seconds after which a task tells again what it has done.
         joins: Whether the values come from a join, and not from calls: tasks select rows and leave
             them to it, and put together what it has left in checkpoints.
+        selects: What selects the rows of a job that leaves all values in checkpoints, and fills no
+            column; None for all other jobs.
         round: Which round of the job it is; two may read the same version.
     """
 
@@ -114,7 +123,13 @@ class BackfillSpec:
     blob_buffer_bytes: int
     report_s: float
     joins: bool
+    selects: Selects | None = None
     round: int = 0
+
+    @property
+    def home(self) -> DatasetRef:
+        """The table that the job belongs to: checkpoints, reports and errors are beside it."""
+        return DatasetRef(uri=self.staging.uri, storage_options=self.staging.storage_options)
 
     @property
     def lineage_after(self) -> int | None:

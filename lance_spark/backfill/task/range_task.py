@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.own_rows import OwnRows, own_rows
-from lance_spark.backfill.reuse.round_context import RoundContext, context_of, source_of
+from lance_spark.backfill.reuse.round_context import RoundContext, chunks_of, context_of, source_of
 from lance_spark.backfill.reuse.value_finder import Served, ValueFinder
 from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
 from lance_spark.backfill.task.computation import Computation
@@ -31,7 +31,7 @@ from lance_spark.rows.merge import MissingFileError, NullPiece, columns_of, merg
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.column_file import ColumnFile
-from udf_runtime import UDF, UdfRuntimeError
+from udf_runtime import UDF, Kind, UdfRuntimeError
 from udf_runtime.execute import UdfRunner
 
 _LOG = logging.getLogger(__name__)
@@ -50,7 +50,8 @@ def run_task(spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
         # Not tried again: another attempt in this environment ends the same way.
         yield from fail_ranges(spec, task.work, error, "the UDF cannot be loaded on an executor: ")
         return
-    with UdfRunner(udf, threads=spec.threads, isolate=task.isolate) as runner:
+    chunks = chunks_of(spec) if udf.kind is Kind.CHUNKS else None
+    with UdfRunner(udf, threads=spec.threads, isolate=task.isolate, chunks=chunks) as runner:
         for number, work in enumerate(task.work):
             run = None
             try:
@@ -118,7 +119,8 @@ class _RangeRun:
                 own = self._own_rows()
                 if self._spec.joins and not self._work.assembles:
                     return self._left_to_join(own)
-                return self._whole(own) if self._work.is_whole else self._part(own)
+                leaves_values = self._spec.selects is not None or not self._work.is_whole
+                return self._part(own) if leaves_values else self._whole(own)
             except MissingFileError as error:
                 # Of another job, which ended meanwhile. What was computed so far is found in
                 # checkpoints.
@@ -166,7 +168,9 @@ class _RangeRun:
         computation, follow_up = self._computation, self._spec.follow_up
         with computation.timed("read"):
             rows = RangeRows(self._spec, self._rows, self._fragment, start, stop)
-            if self._work.selected is not None:
+            if self._spec.selects is not None:
+                selected = self._spec.selects.rows(self._work.fragment_id, start, stop)
+            elif self._work.selected is not None:
                 selected = self._work.selected & RowSet.span(start, stop)
             else:
                 selected = rows.selected(self._done) if follow_up is None else rows.selected_again(own, self._done)
@@ -239,7 +243,7 @@ class _RangeRun:
         return self._finish(written.staged, computed, nulls, failed | (file.given - computed))
 
     def _part(self, own: OwnRows) -> RangeOutcome:
-        """Leaves the values of one of several ranges in checkpoints."""
+        """Leaves the values of a range in checkpoints."""
         part = self._select(own, self._work.start, self._work.stop)
         for _ in self._computation.compute(self._rows, self._fragment, part.todo, part.own):
             pass

@@ -61,7 +61,8 @@ def main(parent: int) -> None:
     try:
         start = cast(Start, pickle.loads(payload))  # noqa: S301 - from the parent, which started this process
         open_blobs: OpenBlobs | None = None if start.open_blobs is None else cloudpickle.loads(start.open_blobs)
-        runner = UdfRunner(UDF.loads(start.udf), open_blobs=open_blobs)
+        chunks = pickle.loads(start.chunks)  # noqa: S301 - likewise
+        runner = UdfRunner(UDF.loads(start.udf), open_blobs=open_blobs, chunks=chunks)
         runner.load()
     except BaseException as error:  # noqa: BLE001 - whatever the user's code raised, the parent gets to know it
         serving.send_error(error)

@@ -36,10 +36,17 @@ class Tag(enum.Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Start:
-    """What the child needs first: the pickled UDF, and what opens its blobs (None: the default)."""
+    """What the child needs first.
+
+    Attributes:
+        udf: The pickled UDF.
+        open_blobs: What opens its blobs, pickled; None is the default.
+        chunks: Where a chunker's chunks go, pickled.
+    """
 
     udf: bytes
     open_blobs: bytes | None
+    chunks: bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

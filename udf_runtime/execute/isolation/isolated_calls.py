@@ -89,7 +89,7 @@ class IsolatedCalls:
             process.kill()
             process = None
         if process is None:
-            process = UdfProcess(self.setting.udf, self._payload, self.setting.open_blobs)
+            process = UdfProcess(self.setting.udf, self._payload, self.setting.open_blobs, self.setting.chunks)
         with self._lock:
             if not self._stopped:
                 self._busy.add(process)
@@ -173,7 +173,7 @@ class _Parts:
                 return [*self._run(start, half, depth + 1), *self._run(start + half, rows - half, depth + 1)]
             if not self._again(died, attempt):
                 self._record(died, start, attempt, depth)
-                return [nulls(1, self._setting.udf.data_type)]
+                return [nulls(1, self._setting.udf.result_type)]
 
     def _again(self, died: UdfProcessDiedError, attempt: int) -> bool:
         """Returns whether a row that killed its process is called again; a `Fail` raises."""

@@ -11,6 +11,7 @@ import sys
 import cloudpickle
 import pyarrow as pa
 
+from udf_runtime.checkpoint.chunks import ChunkFolder
 from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfFailedError, UdfOutputError, UdfRuntimeError
 from udf_runtime.execute.casts import cast
@@ -53,7 +54,7 @@ class UdfProcess:
         loaded: Whether the child has said that it has loaded the UDF and can serve.
     """
 
-    def __init__(self, udf: UDF, payload: bytes, open_blobs: OpenBlobs) -> None:
+    def __init__(self, udf: UDF, payload: bytes, open_blobs: OpenBlobs, chunks: ChunkFolder | None) -> None:
         """Starts the process and sends it the UDF; does not wait until it is loaded."""
         self._udf = udf
         self.loaded = False
@@ -69,7 +70,7 @@ class UdfProcess:
         self._to, self._from = (pipe.fileno() for pipe in self._pipes)
         opener = None if open_blobs is open_in_memory else cloudpickle.dumps(open_blobs)
         with contextlib.suppress(ProcessEndedError):  # said by the first call, which knows what was lost
-            self._send(Tag.START, pickle.dumps(Start(udf=payload, open_blobs=opener)))
+            self._send(Tag.START, pickle.dumps(Start(udf=payload, open_blobs=opener, chunks=pickle.dumps(chunks))))
 
     @property
     def pid(self) -> int:
@@ -103,8 +104,8 @@ class UdfProcess:
             raise self._unexpected(tag, payload)
         answer: Answer = pickle.loads(payload)  # noqa: S301 - from the child, which has our rights anyway
         values = from_ipc(self._expect(Tag.VALUES)).column(0)
-        if not values.type.equals(self._udf.data_type):  # an extension type that this process has not registered
-            values = cast(values, self._udf.data_type)
+        if not values.type.equals(self._udf.result_type):  # an extension type that this process has not registered
+            values = cast(values, self._udf.result_type)
         return BatchResult(values=values, failures=answer.failures, retries=answer.retries, seconds=answer.seconds)
 
     def close(self) -> None:

@@ -1,0 +1,1 @@
+"""Views whose rows a chunker makes of each row of their source."""

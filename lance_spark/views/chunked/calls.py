@@ -1,0 +1,252 @@
+"""The calls of a view's chunker in a refresh: :class:`ChunkCalls`. Runs on the driver.
+
+They are a round of the backfill engine over the view's source, whose values stay in checkpoints:
+where the chunks of each row are. So progress, error policies, tasks that die, and rows that were
+chunked before, by a refresh that did not end, are the engine's.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from lance_spark.backfill.driver.scheduler import Lost, Scheduler
+from lance_spark.backfill.driver.underway import UnderwayRows
+from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
+from lance_spark.backfill.planning.planner import MOST_BASES, tasks_at_once
+from lance_spark.backfill.request import DEFAULT_FLUSH_S, DEFAULT_REFRESH_S
+from lance_spark.backfill.reuse.round_context import store_of
+from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, RangeOutcome, RowCounts
+from lance_spark.catalog.binding import Binding, inputs_now
+from lance_spark.errors import BackfillIncompleteError, counted
+from lance_spark.jobs.history import JobHistory
+from lance_spark.jobs.progress import Progress
+from lance_spark.read.sizes import measure
+from lance_spark.rows.row_set import RowSet
+from lance_spark.session.sessions import known_slots
+from lance_spark.staging.column_file import Targets
+from lance_spark.views.chunked.rows import RowsToChunk
+from lance_spark.views.definition import made_columns
+from lance_spark.views.difference import Affected
+from lance_spark.views.placement import PlacementSpec
+from lance_spark.views.request import RefreshRequest
+from lance_spark.views.start import Start
+from udf_runtime import UDF
+from udf_runtime.policies import CheckpointSizes, checkpoint_bounds
+
+_LOG = logging.getLogger(__name__)
+
+_SHOWN_FAILURES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunked:
+    """Rows that were chunked, for the tasks that write the chunks.
+
+    Attributes:
+        calls: The calls.
+        selects: Which rows.
+        skipped: Those of them that a policy skipped, by fragment.
+        columns: Names of the chunks' columns, and of the view's.
+    """
+
+    calls: BackfillSpec
+    selects: RowsToChunk
+    skipped: Mapping[int, RowSet]
+    columns: tuple[tuple[str, str], ...]
+
+
+class ChunkCalls:
+    """The calls of one refresh, counted over its attempts. Used by the refresh's thread.
+
+    Attributes:
+        rows: Rows for which the chunker was called and returned.
+        counts: What became of the selected rows.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        udf: UDF,
+        *,
+        request: RefreshRequest,
+        job_id: str,
+        description: str,
+        checkpoints: str | None,
+        progress: Progress,
+        check: Callable[[], None],
+    ) -> None:
+        self.rows = 0
+        self.counts = RowCounts()
+        self._spark = spark
+        self._udf = udf
+        self._request = request
+        self._job_id = job_id
+        self._description = description
+        self._checkpoints = checkpoints
+        self._progress = progress
+        self._check = check
+        self._rounds = 0
+        self._scheduler: Scheduler | None = None
+
+    def stop(self) -> None:
+        """Stops the tasks. Works from any thread."""
+        if self._scheduler is not None:
+            self._scheduler.stop()
+
+    def run(self, start: Start, placement: PlacementSpec, look: Affected, again: Mapping[int, RowSet]) -> Chunked:
+        """Calls the chunker for the rows that need it, but for those that checkpoints have.
+
+        Raises:
+            BackfillIncompleteError: Rows have no chunks, and no policy skipped them.
+            SkipThresholdExceededError: More rows were skipped than the chunker's policy allows.
+        """
+        function = start.definition.function
+        assert function is not None
+        selects = RowsToChunk(placement=placement, again=again)
+        spec = self._spec(start, placement, function, selects)
+        numbers = {number for number, _ in look.now} | again.keys()
+        plans = _plans(spec, numbers)
+        skipped: dict[int, RowSet] = {}
+        if plans:
+            self._call(spec, plans, skipped)
+        return Chunked(calls=spec, selects=selects, skipped=skipped, columns=made_columns(start.dataset))
+
+    def forget(self, calls: BackfillSpec) -> None:
+        """Deletes what was kept of calls: the view has the chunks."""
+        try:
+            store_of(calls).drop(calls.key)
+        except OSError as error:
+            _LOG.warning("checkpoints of view %s could not be deleted: %s", calls.home.uri, error)
+
+    def _call(self, spec: BackfillSpec, plans: list[FragmentPlan], skipped: dict[int, RowSet]) -> None:
+        tasks = plan_tasks(plans, self._task_rows(plans))
+        limit = tasks_at_once(self._spark, self._udf, self._request.concurrency)
+        self._check()
+        scheduler = self._scheduler = Scheduler(self._spark, spec, limit=limit, description=self._description)
+        self._progress.start(sum(plan.live_rows for plan in plans), len(plans))
+        underway, failures, done = UnderwayRows(spec), dict[int, str](), 0
+        sources: set[str] = set()
+        running = scheduler.run(tasks, DEFAULT_REFRESH_S)
+        status = "FAILED"
+        try:
+            for answers in running:
+                for answer in answers:
+                    done += self._take(answer, skipped, failures)
+                    sources |= {answer.source} if isinstance(answer, RangeOutcome) else set()
+                self._check_skips(final=False)
+                underway.look()
+                rows = self.counts.valued + self.counts.skipped + underway.count(sources)
+                self._progress.update(rows=rows, written=min(done, len(plans)), committed=0)
+            self._check()
+            self._check_skips(final=True)
+            status = "FAILED" if failures else "DONE"
+        except BaseException:
+            scheduler.stop()
+            raise
+        finally:
+            running.close()
+            self._progress.close(status)
+        if failures or self.counts.crashed:
+            raise self._incomplete(failures)
+
+    def _take(self, answer: RangeOutcome | Lost, skipped: dict[int, RowSet], failures: dict[int, str]) -> int:
+        if isinstance(answer, Lost):
+            failures.update(dict.fromkeys((one.fragment_id for one in answer.task.work), answer.error))
+            return 0
+        self.rows += answer.calls
+        self.counts += answer.counts
+        if answer.error is not None:
+            failures[answer.fragment_id] = answer.error
+        elif answer.failed:
+            skipped[answer.fragment_id] = skipped.get(answer.fragment_id, RowSet.empty()) | answer.failed
+        return 1
+
+    def _check_skips(self, *, final: bool) -> None:
+        called = self.rows + self.counts.skipped + self.counts.crashed
+        self._udf.on_error.check_skips(self.counts.skipped, called, final=final)
+
+    def _incomplete(self, failures: Mapping[int, str]) -> BackfillIncompleteError:
+        shown = [f"fragment {number}: {text}" for number, text in sorted(failures.items())[:_SHOWN_FAILURES]]
+        if self.counts.crashed:
+            shown.append(f"{counted(self.counts.crashed, 'row')} killed the process that chunked them")
+        return BackfillIncompleteError(
+            f"rows of the source have no chunks: {'; '.join(shown)} - {self._description}, job {self._job_id} - "
+            "nothing was committed, and what was chunked is kept; get_errors tells of rows; refresh again when the "
+            "cause is gone, or make the view with a chunker whose on_error skips such rows",
+            result=None,
+        )
+
+    def _spec(self, start: Start, placement: PlacementSpec, function: Binding, selects: RowsToChunk) -> BackfillSpec:
+        columns = made_columns(start.dataset)
+        spec = BackfillSpec(
+            snapshot=start.source,
+            staging=placement.staging,
+            job_id=self._job_id,
+            udf=self._udf.dumps(),
+            key=function.key,
+            inputs=inputs_now(start.source.open(), function, columns[0][1] if columns else ""),
+            reads=None,
+            outputs=columns,
+            targets=Targets(schema=pa.schema([]), existing=(), format=start.dataset.data_storage_version),
+            target_ids=(),
+            column="",
+            where=None,
+            redefined=False,
+            serving_jobs=frozenset(),
+            checkpoints=self._checkpoints,
+            bases=(),
+            follow_up=None,
+            stale=False,
+            sizes=checkpoint_bounds(call=CheckpointSizes(), udf=self._udf),
+            flush_s=DEFAULT_FLUSH_S,
+            threads=self._request.intra_applier_concurrency,
+            blob_strategy="auto",
+            blob_buffer_bytes=self._request.blob_read_buffer_size,
+            report_s=DEFAULT_REFRESH_S / 2,
+            joins=False,
+            selects=selects,
+            round=self._rounds,
+        )
+        self._rounds += 1
+        return replace(spec, bases=_bases(spec))
+
+    def _task_rows(self, plans: list[FragmentPlan]) -> int:
+        slots = known_slots(self._spark) or self._request.concurrency or os.cpu_count() or 1
+        if self._request.concurrency is not None:
+            slots = min(slots, self._request.concurrency)
+        return self._udf.task_size or max(1, sum(plan.live_rows for plan in plans) // slots // 2)
+
+
+def _plans(spec: BackfillSpec, numbers: set[int]) -> list[FragmentPlan]:
+    dataset = spec.snapshot.open()
+    names = [column.name for column in spec.inputs]
+    storage = spec.snapshot.storage_options
+    row_bytes = measure(dataset, names, None, blob_bytes=False, storage=storage).row_bytes
+    return [
+        FragmentPlan(
+            fragment_id=fragment.fragment_id,
+            physical_rows=fragment.metadata.physical_rows,
+            live_rows=fragment.metadata.num_rows,
+            done=FragmentRows(),
+            pending=None,
+            search=True,
+            input_bytes=int(fragment.metadata.physical_rows * row_bytes),
+        )
+        for fragment in dataset.get_fragments()
+        if fragment.fragment_id in numbers
+    ]
+
+
+def _bases(spec: BackfillSpec) -> tuple[int, ...]:
+    """Returns the versions of the source that refreshes read whose chunks are still kept."""
+    entries = store_of(spec).find_all(spec.key)
+    first = JobHistory(spec.home).first_versions() if entries else {}
+    versions = {first[entry.job_id] for some in entries.values() for entry in some if entry.job_id in first}
+    newest = sorted((version for version in versions if version < (spec.snapshot.version or 0)), reverse=True)
+    return tuple(newest[:MOST_BASES])

@@ -1,0 +1,216 @@
+"""Tasks of a chunker's view: which rows are chunked, and the view's rows of their chunks.
+
+They run on executors. The calls are those of a backfill that leaves its values in checkpoints
+(:class:`RowsToChunk` selects its rows); a value says where the chunks of a row are. When all are
+there, :class:`ChunkPlacement` writes them as fragments of the view. Memory: some bytes a row of a
+range, two parts of chunks, and a batch, however many chunks a row has.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import pyarrow as pa
+
+from lance_spark.backfill.reuse.round_context import chunks_of, context_of
+from lance_spark.backfill.reuse.value_finder import ValueFinder
+from lance_spark.errors import counted
+from lance_spark.rows.merge import Chunk, MissingFileError, Offsets, merge, streams_of
+from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, offsets_of
+from lance_spark.rows.row_set import RowSet
+from lance_spark.staging.fragment_writer import FragmentSink
+from lance_spark.types.layout import aligned
+from lance_spark.views.definition import CHILD_INDEX, SOURCE_ROW_ID
+from lance_spark.views.placement import Answer, Lists, PlacementSpec, SourceRows, changes_of, numbers_of
+from udf_runtime import UDF
+from udf_runtime.checkpoint.chunks import ChunkReader, ChunksLostError
+
+if TYPE_CHECKING:
+    from lance_spark.backfill.task.messages import BackfillSpec
+
+_BATCH_ROWS = 8192
+_BATCH_BYTES = 8 << 20
+
+
+class _Kept(threading.local):
+    """What one thread has looked at last: ranges of a fragment come one after the other."""
+
+    version: tuple[str, int | None] | None = None
+    source: SourceRows | None = None
+    fragment: int = -1
+    rows: RowSet = RowSet.empty()
+
+
+_KEPT = _Kept()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowsToChunk:
+    """The rows of the source that a refresh has to chunk: new ones, and changed ones.
+
+    Attributes:
+        placement: What the tasks of the refresh share.
+        again: Rows of fragments that are chunked once more, because an earlier refresh skipped
+            them.
+    """
+
+    placement: PlacementSpec
+    again: Mapping[int, RowSet]
+
+    def source(self) -> SourceRows:
+        """Returns this thread's view of the source."""
+        version = (self.placement.staging.job_id, self.placement.view.version)
+        if _KEPT.source is None or _KEPT.version != version:
+            _KEPT.source, _KEPT.version, _KEPT.fragment = SourceRows(self.placement), version, -1
+        return _KEPT.source
+
+    def rows(self, fragment_id: int, start: int, stop: int) -> RowSet:
+        """Returns rows of a range of a fragment's physical rows."""
+        source = self.source()
+        if _KEPT.fragment != fragment_id:
+            rows = source.to_chunk(fragment_id, source.since_base(fragment_id))
+            if fragment_id in self.again:
+                rows |= source.matching(fragment_id, self.again[fragment_id])
+            _KEPT.rows, _KEPT.fragment = rows, fragment_id
+        return _KEPT.rows & RowSet.span(start, stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChunkPlacement:
+    """Tasks that write chunks as rows of the view; a callable for Spark's `mapInArrow`.
+
+    Attributes:
+        calls: The calls of the chunker, which have left its values.
+        units: For each task, fragments of the version to show.
+        selects: What says which rows were chunked.
+        skipped: Rows of fragments that have no chunks because a policy skipped them.
+        columns: Names of the chunks' columns, and of the view's.
+    """
+
+    calls: BackfillSpec
+    units: tuple[tuple[int, ...], ...]
+    selects: RowsToChunk
+    skipped: Mapping[int, RowSet]
+    columns: tuple[tuple[str, str], ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Works on the tasks whose numbers come, and yields one answer."""
+        fragments = [fragment for number in numbers_of(batches) for fragment in self.units[number]]
+        if fragments:
+            yield self._place(fragments).to_batch()
+
+    def _place(self, fragments: Sequence[int]) -> Answer:
+        spec, answer = self.selects.placement, Answer()
+        rows = _ChunkedRows(self)
+        sink, lists = spec.sink(spec.placed), Lists(spec.staging)
+        try:
+            for number in fragments:
+                since = rows.source.since_base(number)
+                answer.new += len(since.new)
+                answer.unknown += since.unknown
+                answer.added += rows.write(number, sink)
+                if since.changed:
+                    lists.add(*changes_of(rows.source, number, since))
+            answer.fragments = [fragment.to_json() for fragment in sink.finish()]
+        except BaseException:
+            sink.abandon()
+            raise
+        answer.lists, answer.listed = lists.close()
+        return answer
+
+
+class _ChunkedRows:
+    """The view's rows of some rows of the source. Belongs to one task."""
+
+    def __init__(self, placement: ChunkPlacement) -> None:
+        self.source = placement.selects.source()
+        self._placement = placement
+        self._schema = placement.selects.placement.placed.row_schema
+        self._finder = ValueFinder(context_of(placement.calls), self.source.rows)
+        fields = cast("Sequence[pa.Field[Any]]", UDF.loads(placement.calls.udf).data_type)
+        self._reader = ChunkReader(chunks_of(placement.calls), pa.schema(list(fields)))
+
+    def write(self, fragment_id: int, sink: FragmentSink) -> int:
+        """Writes the chunks of a fragment's rows, and returns how many these are.
+
+        Raises:
+            ChunksLostError: Something deletes checkpoints beside the refresh.
+        """
+        placement = self._placement
+        fragment = self.source.rows.existing_fragment(fragment_id).metadata
+        rows = placement.selects.rows(fragment_id, 0, fragment.physical_rows)
+        skipped = placement.skipped.get(fragment_id, RowSet.empty())
+        wanted = rows - skipped
+        if not wanted:
+            return 0
+        served = self._finder.find(fragment, wanted)
+        if len(served.rows) < len(wanted):
+            raise _lost(len(wanted) - len(served.rows), fragment_id)
+        found = _Found(merge(streams_of(served.pieces)))
+        written = 0
+        try:
+            for batch in self.source.scan(fragment_id, wanted):
+                if batch.num_rows:
+                    for part in self._rows_of(batch, found, fragment_id):
+                        sink.write(part)
+                        written += part.num_rows
+        except MissingFileError as error:
+            raise ChunksLostError(str(error)) from error
+        return written
+
+    def _rows_of(self, batch: pa.RecordBatch, found: _Found, fragment_id: int) -> Iterator[pa.RecordBatch]:
+        """Yields the view's rows of a batch of the source's."""
+        offsets = offsets_of(batch.column(ROW_ADDRESS).to_numpy())
+        at, places = found.upto(int(offsets[-1]))
+        if not np.array_equal(at, offsets):
+            raise _lost(len(offsets), fragment_id)
+        most = max(1, min(_BATCH_ROWS, _BATCH_BYTES * batch.num_rows // max(1, batch.nbytes)))
+        made = {column: name for name, column in self._placement.columns}
+        for row, child, chunks in self._reader.batches(places, max_rows=most, max_bytes=_BATCH_BYTES):
+            arrays = []
+            for field in self._schema:
+                if field.name == SOURCE_ROW_ID:
+                    array: Any = batch.column(ROW_ID).cast(pa.int64()).take(pa.array(row))
+                elif field.name == CHILD_INDEX:
+                    array = pa.array(child)
+                elif field.name in made:
+                    array = chunks.column(made[field.name])
+                else:
+                    array = batch.column(field.name).take(pa.array(row))
+                arrays.append(aligned(array if array.type == field.type else array.cast(field.type)))
+            yield pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class _Found:
+    """Where the chunks of rows are, in the order of the rows, taken bit by bit."""
+
+    def __init__(self, chunks: Iterator[Chunk]) -> None:
+        self._chunks = chunks
+        self._held: list[Chunk] = []
+
+    def upto(self, last: int) -> tuple[Offsets, pa.StructArray]:
+        """Returns the rows up to one that were not taken yet, and where their chunks are."""
+        while not self._held or self._held[-1][0][-1] < last:
+            chunk = next(self._chunks, None)
+            if chunk is None:
+                break
+            if len(chunk[0]):
+                self._held.append(chunk)
+        if not self._held:
+            raise _lost(1, -1)
+        offsets = np.concatenate([part[0] for part in self._held])
+        values: Any = pa.concat_arrays([part[1] for part in self._held])
+        cut = int(np.searchsorted(offsets, last, side="right"))
+        self._held = [(offsets[cut:], values.slice(cut))] if cut < len(offsets) else []
+        return offsets[:cut], values.slice(0, cut)
+
+
+def _lost(rows: int, fragment_id: int) -> ChunksLostError:
+    return ChunksLostError(
+        f"the chunks of {counted(rows, 'row')} are not there any more - fragment {fragment_id} of the source - they "
+        "are made again"
+    )

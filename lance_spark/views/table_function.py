@@ -1,0 +1,106 @@
+"""The call of a view's table function: one task reads the source, and writes what comes out.
+
+Runs on an executor. Memory: some batches, and what the function itself holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import TableUnreadableError, panics_as_errors
+from lance_spark.lance_compat import plain
+from lance_spark.types.layout import aligned
+from lance_spark.views.placement import Answer, PlacementSpec
+from udf_runtime import UDF
+from udf_runtime.execute import call_table
+
+if TYPE_CHECKING:
+    import lance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueryRows:
+    """The rows of a query at a version of its table, as a table function gets them."""
+
+    ref: DatasetRef
+    columns: tuple[tuple[str, str], ...]
+    where: str | None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows."""
+        return self._scanner().projected_schema
+
+    def count_rows(self) -> int:
+        """Returns how many rows there are."""
+        return self.ref.open().count_rows(self.where)
+
+    def to_batches(self, *, batch_size: int = 8192) -> Iterator[pa.RecordBatch]:
+        """Yields the rows, in memory of some batches.
+
+        Raises:
+            TableUnreadableError: A file is missing or damaged.
+        """
+        try:
+            with panics_as_errors():
+                yield from self._scanner(batch_size).to_reader()
+        except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
+            hint = "a data file is missing or damaged, or the store refused: check the storage"
+            raise TableUnreadableError(self.ref.uri, plain(error), hint=hint) from error
+
+    def to_arrow(self) -> pa.Table:
+        """Returns all rows at once."""
+        return pa.Table.from_batches(self.to_batches(), schema=self.schema)
+
+    def to_pandas(self) -> Any:  # noqa: ANN401 - pandas is not imported for its type
+        """Returns all rows at once, as a data frame."""
+        return self.to_arrow().to_pandas()
+
+    def _scanner(self, batch_size: int | None = None) -> lance.LanceScanner:
+        dataset = self.ref.open()
+        return dataset.scanner(columns=dict(self.columns), filter=self.where, batch_size=batch_size)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableCall:
+    """A call of a table function; a callable for Spark's `mapInArrow`.
+
+    Attributes:
+        spec: What the tasks of the refresh share.
+        udf: The pickled function.
+        source: What it gets.
+        columns: Names of what it makes, and of the view's columns.
+    """
+
+    spec: PlacementSpec
+    udf: bytes
+    source: QueryRows
+    columns: tuple[tuple[str, str], ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Makes the call, and yields one answer."""
+        if not sum(batch.num_rows for batch in batches):
+            return
+        answer, schema = Answer(), self.spec.placed.row_schema
+        names = {column: name for name, column in self.columns}
+        sink = self.spec.sink(self.spec.placed)
+        try:
+            for made in call_table(UDF.loads(self.udf), self.source):
+                arrays = [aligned(_as(made.column(names[field.name]), field.type)) for field in schema]
+                sink.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
+                answer.added += made.num_rows
+            answer.fragments = [fragment.to_json() for fragment in sink.finish()]
+        except BaseException:
+            sink.abandon()
+            raise
+        yield answer.to_batch()
+
+
+def _as(array: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
+    cast: pa.Array[Any] = array if array.type == kind else array.cast(kind)
+    return cast

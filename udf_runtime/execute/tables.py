@@ -1,0 +1,94 @@
+"""Calls of table functions: a source in, batches of exactly the declared columns out."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Iterator
+from typing import Any, Protocol
+
+import pyarrow as pa
+
+from udf_runtime.definition import UDF
+from udf_runtime.errors import UdfOutputError, UdfRuntimeError
+from udf_runtime.execute.casts import can_become, cast
+from udf_runtime.execute.result import raised_for
+from udf_runtime.execute.setting import passes_through
+from udf_runtime.execute.values import CONVERSION_ERRORS
+from udf_runtime.policies.matchers import message_of
+
+
+class TableSource(Protocol):
+    """What a table function gets: the rows of a query."""
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows."""
+
+    def count_rows(self) -> int:
+        """Returns how many rows there are."""
+
+    def to_batches(self, *, batch_size: int = 8192) -> Iterator[pa.RecordBatch]:
+        """Yields the rows, in memory of some batches."""
+
+    def to_arrow(self) -> pa.Table:
+        """Returns all rows at once."""
+
+    def to_pandas(self) -> Any:  # noqa: ANN401 - pandas is not imported for its type
+        """Returns all rows at once, as a data frame."""
+
+
+def call_table(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
+    """Yields what a table function makes of a source, batch by batch.
+
+    Raises:
+        UdfFailedError: The function raised.
+        UdfOutputError: It yielded something that is not of its columns.
+    """
+    fields: Any = udf.data_type
+    schema = pa.schema(list(fields))
+    try:
+        made = udf.load()(source)
+        if not isinstance(made, Iterable) or isinstance(made, (pa.RecordBatch, pa.Table, dict, str, bytes)):
+            made = iter([made])
+        for part in made:
+            yield from _batches(udf, part, schema)
+    except UdfRuntimeError:
+        raise
+    except BaseException as error:
+        if passes_through(error):
+            raise
+        raise raised_for(error, udf=udf.name, row=None) from error
+
+
+def _batches(udf: UDF, part: object, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(part, pandas.DataFrame):
+        try:
+            part = pa.Table.from_pandas(part, preserve_index=False)
+        except CONVERSION_ERRORS as error:
+            raise _misfit(udf, message_of(error)) from error
+    batches = part.to_batches() if isinstance(part, pa.Table) else [part]
+    for batch in batches:
+        if not isinstance(batch, pa.RecordBatch):
+            raise _misfit(udf, f"got {type(batch).__name__}")
+        if batch.schema.names != schema.names:
+            raise _misfit(udf, f"got columns {', '.join(batch.schema.names)}")
+        arrays = []
+        for field, column in zip(schema, batch.columns, strict=True):
+            if not can_become(column.type, field.type):
+                raise _misfit(udf, f"column {field.name!r} is {column.type}")
+            try:
+                arrays.append(cast(column, field.type))
+            except CONVERSION_ERRORS as error:
+                raise _misfit(udf, f"column {field.name!r}: {message_of(error)}") from error
+        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _misfit(udf: UDF, what: str) -> UdfOutputError:
+    fields: Any = udf.data_type
+    expected = ", ".join(f"{field.name}: {field.type}" for field in fields)
+    return UdfOutputError(
+        f"table function {udf.name!r} yielded something that is not of its columns: {what} - expected {expected} - "
+        "yield record batches, tables or data frames of exactly output_schema",
+        udf=udf.name,
+    )
