@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import getpass
 import json
+import logging
 import os
 import socket
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import JobNotFoundError
+from lance_spark.errors import JobNotFoundError, LanceSparkError
 from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord
+from lance_spark.jobs.periodic import every
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quoted, read_rows
 from lance_spark.objects import objects_beside
 from lance_spark.staging.area import is_running
+
+_LOG = logging.getLogger(__name__)
 
 HEARTBEAT_S = 10.0
 _DEAD_AFTER_S = 90.0
@@ -58,6 +64,23 @@ class JobHistory:
     def beat(self, staging_id: str) -> None:
         """Gives a sign of life."""
         self._objects.put(f"jobs/{staging_id}/heartbeat", json.dumps({"at": time.time()}).encode())
+
+    @contextlib.contextmanager
+    def beating(self, staging_id: str) -> Iterator[None]:
+        """Gives signs of life while the block runs, and none are left of it afterwards."""
+
+        def beat() -> None:
+            try:
+                self.beat(staging_id)
+            except (OSError, LanceSparkError) as error:
+                _LOG.warning("a sign of life of a job of %s could not be given: %s", self.ref.uri, error)
+
+        try:
+            with every(HEARTBEAT_S, beat):
+                yield
+        finally:
+            with contextlib.suppress(OSError, LanceSparkError):
+                self.clear(staging_id)
 
     def clear(self, staging_id: str) -> None:
         """Deletes what a running job keeps beside its record."""

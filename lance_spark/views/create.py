@@ -58,6 +58,9 @@ _UNSTEADY = (
 )
 _UNSTEADY_CALLS = ("random", "uuid", "now", "today")
 
+_MOST_UDFS = 62
+"""Refreshes tell with a bit of an int64 of which UDFs a row has other inputs."""
+
 _RESERVED = ("_rowid", "_rowaddr", SOURCE_ROW_ID, CHILD_INDEX)
 
 
@@ -88,6 +91,11 @@ def create_view(ref: DatasetRef, query: Query, function: UDF | None = None) -> N
     is_chunker = function is not None and function.kind is Kind.CHUNKS
     columns = query.columns if query.columns is not None else () if is_chunker else everything
     made = () if function is None else UnpackedUDF(function).output_columns
+    if len(query.computed) > _MOST_UDFS:
+        raise RegistrationError(
+            f"a view can have {_MOST_UDFS} UDFs, not {len(query.computed)} - over {source.uri} - make two views, or a "
+            "UDF that returns Columns[T]"
+        )
     if function is not None and query.computed:
         raise RegistrationError(
             f"a view of {function.name!r} cannot select UDFs - over {source.uri} - add them to the view with "

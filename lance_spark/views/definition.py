@@ -270,7 +270,7 @@ def define(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillReques
             f"column {column!r} of a view is computed from the view's source, so it takes no other UDF - in {ref.uri} "
             "- make a view with that UDF"
         )
-    if request.read_version is not None:
+    if request.read_version not in (None, ref.open_latest().version):
         raise RegistrationError(
             f"read_version is not for columns that are computed from a view's source - in {ref.uri} - refresh the view "
             "with src_version"

@@ -25,11 +25,14 @@ class RefreshPlan:
         source_uri: Location of its source.
         source_version: Version of the source that the view would show.
         previous_version: The one that it shows; None before the first refresh.
-        rebuilds: Whether all rows are made anew, because the version that the view shows was
-            cleaned up in the source, so that nothing tells what changed.
-        rows_added: Rows that would be added.
-        rows_recomputed: Rows that would be written anew.
-        rows_removed: Rows that would be taken out, at most: of those that the view has.
+        rebuilds: Whether all rows are made anew: a table function makes them, or the version that
+            the view shows was cleaned up in the source, so that nothing tells what changed.
+        rows_added: Rows that would be added; in a chunker's view, rows of the source that would be
+            chunked for the first time. 0 where a table function makes the rows.
+        rows_recomputed: Rows that would be written anew; in a chunker's view, rows of the source
+            that changed.
+        rows_removed: Rows that would be taken out, at most: of those that the view has; in a
+            chunker's view, rows of the source whose chunks would be.
         rows_pending: Rows that have no value yet in columns of UDFs, summed over UDFs.
         new_source_fragments: Fragments of the source that the version shown does not have.
         untouched_fragments: Fragments of the source that need no look.
@@ -51,7 +54,7 @@ class RefreshPlan:
     @property
     def has_work(self) -> bool:
         """Whether a refresh would change a row."""
-        return bool(self.rows_added or self.rows_recomputed or self.rows_removed or self.rows_pending)
+        return bool(self.rebuilds or self.rows_added or self.rows_recomputed or self.rows_removed or self.rows_pending)
 
     def __str__(self) -> str:
         before = "nothing" if self.previous_version is None else f"version {self.previous_version}"
@@ -75,7 +78,8 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
     look = affected(start.source, None if start.is_current else start.base, spec.used)
     rows = SourceRows(spec)
     added = changed = gone = new = unknown = 0
-    for number, _ in () if start.is_current else look.now:
+    is_whole = start.definition.makes_table
+    for number, _ in () if start.is_current or is_whole else look.now:
         since = rows.since_base(number)
         new += len(since.new)
         unknown += since.unknown
@@ -95,7 +99,7 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
         source_uri=source.uri,
         source_version=source.version,
         previous_version=None if start.shows is None else start.shows.version,
-        rebuilds=start.shows is not None and start.base is None,
+        rebuilds=is_whole or (start.shows is not None and start.base is None),
         rows_added=added,
         rows_recomputed=changed,
         rows_removed=gone,
@@ -106,7 +110,7 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
 
 
 def _pending(ref: DatasetRef, start: Start, checkpoints: str | None) -> int:
-    if start.base is None:
+    if start.base is None or start.definition.function is not None:
         return 0
     requests = [BackfillRequest(columns=columns, plan_only=True) for _, columns in groups_of(start.dataset)]
     prepared = [prepare(ref, one, checkpoints=checkpoints, define=define) for one in requests]

@@ -158,8 +158,9 @@ class RefreshJob:
         status: Status = "FAILED"
         message: str | None = None
         try:
-            self._bring_rows_up_to_date()
-            self._fill()
+            with self._history.beating(self._staging.job_id):
+                self._bring_rows_up_to_date()
+                self._fill()
             status = "DONE"
         except BaseException as error:
             message = f"{type(error).__name__}: {error}"
@@ -221,7 +222,13 @@ class RefreshJob:
             self._seconds["chunk"] = self._seconds.get("chunk", 0.0) + time.monotonic() - began
             began = time.monotonic()
             live = {one.fragment_id: one.metadata.num_rows for one in start.source.open().get_fragments()}
-            done = tasks.place_chunks(chunked, [(number, live[number]) for number in sorted({*dict(look.now), *again})])
+            fragments = [(number, live[number]) for number in sorted({*dict(look.now), *again})]
+            try:
+                done = tasks.place_chunks(chunked, fragments)
+            except CommitConflictError:
+                # Some chunks are gone, while checkpoints may still tell of them.
+                self._chunks.forget(chunked.calls)
+                raise
         source, base = start.source.open(), None if start.base is None else start.base.open()
         # Rows that are neither new nor gone are in both versions.
         if base is not None and (done.unknown or source.count_rows() != base.count_rows() + done.new):

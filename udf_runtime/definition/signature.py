@@ -294,7 +294,8 @@ class _Reader:
         """Returns the struct of a chunk, of what a chunker yields or of what was given."""
         if data_type is not None:
             return data_type
-        origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+        rows = strip_optional(annotation)
+        origin, arguments = typing.get_origin(rows), typing.get_args(rows)
         if origin not in _ROWS_OF or not arguments:
             raise self.error(
                 f"the result is annotated as {_shown(annotation)}, which does not say what the rows are"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Iterator
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import pyarrow as pa
 
@@ -15,6 +15,9 @@ from udf_runtime.execute.result import raised_for
 from udf_runtime.execute.setting import passes_through
 from udf_runtime.execute.values import CONVERSION_ERRORS
 from udf_runtime.policies.matchers import message_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 class TableSource(Protocol):
@@ -48,7 +51,7 @@ def call_table(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
     schema = pa.schema(list(fields))
     try:
         made = udf.load()(source)
-        if not isinstance(made, Iterable) or isinstance(made, (pa.RecordBatch, pa.Table, dict, str, bytes)):
+        if not isinstance(made, Iterable) or isinstance(made, (pa.RecordBatch, pa.Table)) or _is_frame(made):
             made = iter([made])
         for part in made:
             yield from _batches(udf, part, schema)
@@ -61,8 +64,7 @@ def call_table(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
 
 
 def _batches(udf: UDF, part: object, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    pandas = sys.modules.get("pandas")
-    if pandas is not None and isinstance(part, pandas.DataFrame):
+    if _is_frame(part):
         try:
             part = pa.Table.from_pandas(part, preserve_index=False)
         except CONVERSION_ERRORS as error:
@@ -82,6 +84,11 @@ def _batches(udf: UDF, part: object, schema: pa.Schema) -> Iterator[pa.RecordBat
             except CONVERSION_ERRORS as error:
                 raise _misfit(udf, f"column {field.name!r}: {message_of(error)}") from error
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _is_frame(value: object) -> TypeGuard[pd.DataFrame]:
+    pandas = sys.modules.get("pandas")  # without it there is no frame
+    return pandas is not None and isinstance(value, pandas.DataFrame)
 
 
 def _misfit(udf: UDF, what: str) -> UdfOutputError:

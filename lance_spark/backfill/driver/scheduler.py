@@ -16,7 +16,7 @@ import math
 import threading
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from typing import TYPE_CHECKING, TypeAlias
@@ -34,6 +34,7 @@ from lance_spark.backfill.task.messages import (
     load_outcomes,
 )
 from lance_spark.backfill.task.range_task import run_task
+from lance_spark.jobs.periodic import every
 from lance_spark.objects import objects_beside
 from lance_spark.session.sessions import cancel, known_slots, tagged
 from lance_spark.staging.area import new_id
@@ -313,7 +314,7 @@ class TaskRunner:
                 reported += len(unreported)
 
         # A thread, because the range after those that are done may take hours.
-        with _every(self.spec.report_s, report):
+        with every(self.spec.report_s, report):
             try:
                 for outcome in run_task(self.spec, task):
                     outcomes.append(outcome)  # noqa: PERF402 - the thread sees each as it comes
@@ -336,21 +337,3 @@ class TaskRunner:
         except OSError as error:
             # Spark hands over the same answer when its job ends.
             _LOG.warning("what a task of the backfill of %s has done is not reported yet: %s", spec.snapshot.uri, error)
-
-
-@contextmanager
-def _every(seconds: float, act: Callable[[], None]) -> Iterator[None]:
-    """Calls a function every few seconds, in a thread, while the block runs."""
-    over = threading.Event()
-
-    def loop() -> None:
-        while not over.wait(seconds):
-            act()
-
-    thread = threading.Thread(target=loop, name="lance-spark-reports", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()

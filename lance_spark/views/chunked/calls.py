@@ -19,7 +19,7 @@ from lance_spark.backfill.driver.scheduler import Lost, Scheduler
 from lance_spark.backfill.driver.underway import UnderwayRows
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.planning.planner import MOST_BASES, tasks_at_once
-from lance_spark.backfill.request import DEFAULT_FLUSH_S, DEFAULT_REFRESH_S
+from lance_spark.backfill.request import DEFAULT_REFRESH_S
 from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, RangeOutcome, RowCounts
 from lance_spark.catalog.binding import Binding, inputs_now
@@ -111,7 +111,7 @@ class ChunkCalls:
         selects = RowsToChunk(placement=placement, again=again)
         spec = self._spec(start, placement, function, selects)
         numbers = {number for number, _ in look.now} | again.keys()
-        plans = _plans(spec, numbers)
+        plans = _plans(spec, numbers, search=bool(spec.bases) or bool(store_of(spec).find_all(spec.key)))
         skipped: dict[int, RowSet] = {}
         if plans:
             self._call(spec, plans, skipped)
@@ -204,7 +204,7 @@ class ChunkCalls:
             follow_up=None,
             stale=False,
             sizes=checkpoint_bounds(call=CheckpointSizes(), udf=self._udf),
-            flush_s=DEFAULT_FLUSH_S,
+            flush_s=0.0,  # a batch's chunks are in a file of their own, whenever it ends
             threads=self._request.intra_applier_concurrency,
             blob_strategy="auto",
             blob_buffer_bytes=self._request.blob_read_buffer_size,
@@ -223,7 +223,7 @@ class ChunkCalls:
         return self._udf.task_size or max(1, sum(plan.live_rows for plan in plans) // slots // 2)
 
 
-def _plans(spec: BackfillSpec, numbers: set[int]) -> list[FragmentPlan]:
+def _plans(spec: BackfillSpec, numbers: set[int], *, search: bool) -> list[FragmentPlan]:
     dataset = spec.snapshot.open()
     names = [column.name for column in spec.inputs]
     storage = spec.snapshot.storage_options
@@ -235,7 +235,7 @@ def _plans(spec: BackfillSpec, numbers: set[int]) -> list[FragmentPlan]:
             live_rows=fragment.metadata.num_rows,
             done=FragmentRows(),
             pending=None,
-            search=True,
+            search=search,
             input_bytes=int(fragment.metadata.physical_rows * row_bytes),
         )
         for fragment in dataset.get_fragments()
