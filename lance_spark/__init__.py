@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from lance_spark.backfill.cleanup import cleanup
     from lance_spark.backfill.planning.explain import BackfillPlan
     from lance_spark.backfill.watch import Watch
+    from lance_spark.catalog.spark_functions import table_function
     from lance_spark.commit.changes import CommitResult
     from lance_spark.commit.conflicts.history import last_commit
     from lance_spark.connection import Connection, connect
@@ -81,11 +82,13 @@ if TYPE_CHECKING:
         UdfRuntimeError,
         UnpackedUDF,
         as_udf,
+        chunker,
         fail_fast,
         retry_all,
         retry_transient,
         skip_on_error,
         udf,
+        udtf,
     )
 
     __version__: str
@@ -111,6 +114,7 @@ _LATER = {
     "disable_pushdown": "pushdown.rule",
     "enable_pushdown": "pushdown.rule",
     "last_commit": "commit.conflicts.history",
+    "table_function": "catalog.spark_functions",
 }
 """All but the errors is imported when it is first asked for: Spark's worker processes import this
 package to read and write, and need none of it."""
@@ -200,6 +204,7 @@ __all__ = [
     "WorkerPythonError",
     "__version__",
     "as_udf",
+    "chunker",
     "cleanup",
     "configure",
     "connect",
@@ -210,5 +215,7 @@ __all__ = [
     "retry_all",
     "retry_transient",
     "skip_on_error",
+    "table_function",
     "udf",
+    "udtf",
 ]

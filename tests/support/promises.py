@@ -179,6 +179,9 @@ VIEWS = {
     "V12": "plan_refresh says what a refresh would do, counts new source fragments, and dispatches nothing",
     "V13": "where of refresh, which the specification leaves open, is refused by name",
     "V14": "a view is made by query.create_materialized_view(db, name) and by db.create_materialized_view(name, query)",
+    "V15": "create_udtf_view(name, source=..., udtf=chunker) makes a view of chunks: NamedTuples that the chunker yields",
+    "V16": "create_udtf_view(name, source=..., udtf=udtf) makes a view of what a function of the whole source yields",
+    "V17": "refresh() of a view of chunks or of a table function fills it",
 }
 
 FINDINGS = {

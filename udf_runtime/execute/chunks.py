@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from udf_runtime.definition import CHUNKS_OF_ROW
+from udf_runtime.definition import CHUNKS_OF_ROW, UDF
 from udf_runtime.errors import UdfDefinitionError, UdfOutputError
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import BatchResult, shortened
@@ -46,8 +46,7 @@ class ChunkCalls:
             )
         self._setting = setting
         self._folder = setting.chunks
-        self._function = load_function(setting.udf)
-        self._converter = ValueConverter(setting.udf.data_type, nan_is_null=False, complete=True)
+        self._pieces = ChunkPieces(setting.udf)
         self._output = Output(setting.udf.name, CHUNKS_OF_ROW, is_columns=False, nan_is_null=False)
         fields: Any = setting.udf.data_type
         self._schema = pa.schema(list(fields))
@@ -73,14 +72,37 @@ class ChunkCalls:
     def _call(self, file: ChunkFile, *arguments: object) -> tuple[str, int, int, int]:
         """Puts the chunks of one row into a file, and returns where they are."""
         place = file.name, file.part, file.rows
+        rows = 0
+        for piece in self._pieces.of_row(*arguments):
+            file.write(piece)
+            rows += piece.num_rows
+        return (*place, rows)
+
+
+class ChunkPieces:
+    """Calls a chunker, and yields a row's chunks as record batches. Safe for several threads."""
+
+    def __init__(self, udf: UDF) -> None:
+        """Loads the chunker in this process."""
+        self._udf = udf
+        self._function = load_function(udf)
+        self._converter = ValueConverter(udf.data_type, nan_is_null=False, complete=True)
+
+    def of_row(self, *arguments: object) -> Iterator[pa.RecordBatch]:
+        """Yields the chunks of one row, some at a time.
+
+        Raises:
+            UdfOutputError: One does not fit.
+            BaseException: What the function raised.
+        """
         made = self._function(*arguments)
         if made is None:
-            return (*place, 0)
+            return
         if not isinstance(made, Iterable) or isinstance(made, (str, bytes, dict)):
             raise UdfOutputError(
-                f"chunker {self._setting.udf.name!r} returned {type(made).__name__} instead of an iterator of chunks - "
-                "for a row - yield each chunk",
-                udf=self._setting.udf.name,
+                f"chunker {self._udf.name!r} returned {type(made).__name__} instead of an iterator of chunks - for a "
+                "row - yield each chunk",
+                udf=self._udf.name,
             )
         rows, most = 0, _FIRST_ROWS
         held: list[object] = []
@@ -89,16 +111,16 @@ class ChunkCalls:
                 held.append(chunk)
                 if len(held) >= most:
                     piece = self._piece(held, rows)
-                    file.write(piece)
+                    yield piece
                     rows += len(held)
                     most = min(_MOST_ROWS, max(1, _PIECE_BYTES * len(held) // max(1, piece.nbytes)))
                     held = []
-            file.write(self._piece(held, rows))
+            if held:
+                yield self._piece(held, rows)
         finally:
             close = getattr(made, "close", None)
             if callable(close):
                 close()
-        return (*place, rows + len(held))
 
     def _piece(self, chunks: list[object], before: int) -> pa.RecordBatch:
         if None in chunks:
@@ -116,8 +138,8 @@ class ChunkCalls:
 
     def _misfit(self, number: int, reason: str) -> UdfOutputError:
         return UdfOutputError(
-            f"chunker {self._setting.udf.name!r} yielded a chunk that is no {self._setting.udf.data_type}: "
+            f"chunker {self._udf.name!r} yielded a chunk that is no {self._udf.data_type}: "
             f"{shortened(reason)} - chunk {number} of a row - yield NamedTuples, dataclasses or mappings with these "
             "columns, or declare another output_schema",
-            udf=self._setting.udf.name,
+            udf=self._udf.name,
         )

@@ -5,7 +5,9 @@ from __future__ import annotations
 import inspect
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import lance
 import pyarrow as pa
@@ -13,7 +15,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import lance_spark
-from lance_spark import Connection, Job, RefreshJobResult, Table, udf
+from lance_spark import Connection, Job, RefreshJobResult, Table, chunker, udf, udtf
 
 
 @pytest.fixture
@@ -149,3 +151,33 @@ source.search(None).create_materialized_view(db, "view").refresh_async()
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=120)
     assert lance.dataset(str(tmp_path / "view.lance")).count_rows() == 5
+
+
+class Part(NamedTuple):
+    chunk_index: int
+    chunk_text: str
+
+
+@pytest.mark.promise("V15", "V16", "V17")
+def test_views_of_chunks_and_of_table_functions(db: Connection) -> None:
+    source = db.create_table("docs", [{"label": "a", "text": "x\n\ny"}, {"label": "b", "text": "z"}])
+
+    @chunker
+    def split_document(text: str) -> Iterator[Part]:
+        for i, part in enumerate(text.split("\n\n")):
+            yield Part(chunk_index=i, chunk_text=part)
+
+    @udtf(output_schema=pa.schema([pa.field("label", pa.string()), pa.field("count", pa.int64())]))
+    def group_stats(source: Any) -> Iterator[pa.RecordBatch]:
+        frame = source.to_pandas()
+        yield pa.RecordBatch.from_pandas(frame.groupby("label").size().reset_index(name="count"))
+
+    chunks = db.create_udtf_view("chunks", source=source.search(None), udtf=split_document)
+    stats = db.create_udtf_view("summaries", source=source.search(None), udtf=group_stats)
+    for texts, labels in ((["x", "y", "z"], [("a", 1), ("b", 1)]), (["w", "x", "y", "z"], [("a", 1), ("b", 2)])):
+        assert (chunks.refresh().status, stats.refresh().status) == ("DONE", "DONE")
+        assert sorted(chunks.to_arrow(["chunk_text"])["chunk_text"].to_pylist()) == texts
+        assert sorted(tuple(row.values()) for row in stats.to_arrow().to_pylist()) == labels
+        source.add([{"label": "b", "text": "w"}])
+    indexes = chunks.to_arrow(["chunk_index", "__child_index"])
+    assert indexes["chunk_index"] == indexes["__child_index"]

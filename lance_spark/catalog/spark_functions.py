@@ -1,0 +1,215 @@
+"""Chunkers and table functions as table functions of Spark, for SQL and DataFrames."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import types as spark_types
+from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
+
+from lance_spark.errors import RegistrationError
+from lance_spark.pushdown.rule import is_classic
+from lance_spark.session.sessions import session_or_local
+from lance_spark.types.mapping import spark_arrow_schema
+from lance_spark.types.schemas import to_spark_schema
+from udf_runtime import UDF, Kind, as_udf
+from udf_runtime.checkpoint import LocalObjects
+from udf_runtime.checkpoint.chunks import ChunkFolder, ChunkReader
+from udf_runtime.execute import ChunkPieces, UdfRunner, call_table
+
+if TYPE_CHECKING:
+    from pyspark.sql.udtf import UserDefinedTableFunction
+
+    from udf_runtime.definition import UdfFactory
+
+_READ_ROWS = 8192
+_READ_BYTES = 8 << 20
+_TABLE_ROWS = 10_000
+
+
+def table_function(
+    function: UDF | UdfFactory, *, name: str | None = None, spark: SparkSession | None = None
+) -> UserDefinedTableFunction:
+    """Makes a table function of Spark of a chunker or a table function. Runs on the driver.
+
+    A chunker is joined laterally: `SELECT * FROM docs, LATERAL chunk(docs.text)`, or
+    `docs.lateralJoin(chunk(sf.col("text").outer()))`; its arguments are those of the function, by
+    position or by name. A row that its policy skips has no chunks. A table function gets a table:
+    `SELECT * FROM totals(TABLE(docs))`, or `totals(docs.asTable())`; all rows of that are held in
+    one Python process on an executor.
+
+    Args:
+        function: Decorated with `@chunker` or `@udtf`.
+        name: Name under which it is registered for SQL, too; by default it is not.
+        spark: The session, classic or over Connect; by default the active one.
+
+    Returns:
+        What Spark's `udtf` returns, for DataFrames.
+
+    Raises:
+        RegistrationError: It is neither.
+    """
+    made = as_udf(function)
+    if made is None or not made.kind.makes_rows:
+        raise RegistrationError(
+            f"{function!r} makes no rows - in table_function - decorate a function with @chunker or @udtf"
+        )
+    session = session_or_local(spark)
+    create: Callable[..., Any]
+    if is_classic(session):
+        from pyspark.sql.udtf import _create_py_udtf as create
+    else:
+        from pyspark.sql.connect.udtf import _create_py_udtf as create
+    fields: Any = made.data_type
+    schema = to_spark_schema(pa.schema(list(fields)))
+    if made.kind is Kind.CHUNKS:
+        found = create(cls=_chunk_handler(made.dumps()), returnType=schema, useArrow=False)
+    else:
+        found = create(cls=_table_handler(made.dumps(), schema), returnType=None, useArrow=False)
+    if name is not None:
+        session.udtf.register(name, found)
+    made_for_spark: UserDefinedTableFunction = found
+    return made_for_spark
+
+
+def _chunk_handler(payload: bytes) -> type:
+    class Chunks:
+        """What Spark calls for each row."""
+
+        def __init__(self) -> None:
+            self._calls = ChunkRows(UDF.loads(payload))
+
+        def eval(self, *args: object, **kwargs: object) -> Iterator[tuple[object, ...]]:
+            yield from self._calls.of_row(args, kwargs)
+
+    return Chunks
+
+
+class ChunkRows:
+    """Calls a chunker for rows of Spark's. Belongs to one task.
+
+    With an error policy the chunks of a row are put on this machine's disk before the first of them
+    is seen: a row that is skipped has none.
+    """
+
+    def __init__(self, udf: UDF) -> None:
+        self._udf = udf
+        self._pieces = ChunkPieces(udf)
+        fields: Any = udf.data_type
+        self._schema = pa.schema(list(fields))
+
+    def of_row(self, args: tuple[object, ...], kwargs: dict[str, object]) -> Iterator[tuple[object, ...]]:
+        """Yields the chunks of a row, as Python values."""
+        names = [parameter.name for parameter in self._udf.parameters]
+        values = dict(zip(names, args, strict=False)) | kwargs
+        if len(args) + len(kwargs) != len(names) or values.keys() != set(names):
+            given = f"{len(args)} by position" + (f" and {', '.join(kwargs)}" if kwargs else "")
+            raise TypeError(f"chunker {self._udf.name!r} takes {', '.join(names)}, and got {given}")
+        if self._udf.on_error.matchers:
+            yield from self._settled({name: values[name] for name in names})
+            return
+        arguments = [_argument(values[one.name], one.form) for one in self._udf.parameters]
+        for piece in self._pieces.of_row(*arguments):
+            yield from _tuples(piece)
+
+    def _settled(self, values: dict[str, object]) -> Iterator[tuple[object, ...]]:
+        columns: list[pa.Array[Any]] = [pa.array([value]) for value in values.values()]
+        with tempfile.TemporaryDirectory(prefix="lance-spark-chunks-") as place:
+            folder = ChunkFolder(LocalObjects(place), "chunks", "row")
+            with UdfRunner(self._udf, chunks=folder) as runner:
+                (result,) = runner.run([pa.RecordBatch.from_arrays(columns, names=list(values))])
+            found: Any = result.values
+            reader = ChunkReader(folder, self._schema)
+            for _, _, batch in reader.batches(found.drop_null(), max_rows=_READ_ROWS, max_bytes=_READ_BYTES):
+                yield from _tuples(batch)
+
+
+def _argument(value: object, form: str) -> object:
+    if value is None:
+        return None
+    if form == "numpy":
+        return np.asarray(value)
+    return io.BytesIO(bytes(value)) if form == "blob" else value  # type: ignore[call-overload]
+
+
+def _tuples(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:
+    return zip(*(column.to_pylist() for column in batch.columns), strict=True)
+
+
+@dataclass
+class _Analyzed(AnalyzeResult):
+    """What is known of a call before it runs: Spark hands it to the tasks."""
+
+    rows: spark_types.StructType = dataclasses.field(default_factory=spark_types.StructType)
+
+
+def _table_handler(payload: bytes, schema: spark_types.StructType) -> type:
+    class Rows:
+        """What Spark calls for each row of a table, and at its end."""
+
+        def __init__(self, analyzed: _Analyzed) -> None:
+            self._schema = analyzed.rows
+            self._held: list[object] = []
+            self._tables: list[pa.Table] = []
+
+        @staticmethod
+        def analyze(table: AnalyzeArgument) -> _Analyzed:
+            if not table.isTable:
+                raise TypeError("it takes a table: call it as f(TABLE(t)), or f(df.asTable())")
+            return _Analyzed(schema=schema, withSinglePartition=True, rows=table.dataType)  # type: ignore[arg-type]
+
+        def eval(self, table: object) -> None:
+            self._held.append(table)
+            if len(self._held) >= _TABLE_ROWS:
+                self._flush()
+
+        def terminate(self) -> Iterator[tuple[object, ...]]:
+            self._flush()
+            rows = HeldRows(self._tables or [spark_arrow_schema(self._schema).empty_table()])
+            for batch in call_table(UDF.loads(payload), rows):
+                yield from _tuples(batch)
+
+        def _flush(self) -> None:
+            from pyspark.sql.conversion import LocalDataToArrowConversion
+
+            held, self._held = self._held, []
+            if held:
+                self._tables.append(LocalDataToArrowConversion.convert(held, self._schema, use_large_var_types=False))
+
+    return Rows
+
+
+class HeldRows:
+    """Rows of a table, held in memory, as a table function gets them."""
+
+    def __init__(self, tables: list[pa.Table]) -> None:
+        self._table = pa.concat_tables(tables)
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows."""
+        return self._table.schema
+
+    def count_rows(self) -> int:
+        """Returns how many rows there are."""
+        return len(self._table)
+
+    def to_batches(self, *, batch_size: int = 8192) -> Iterator[pa.RecordBatch]:
+        """Yields the rows."""
+        yield from self._table.to_batches(max_chunksize=batch_size)
+
+    def to_arrow(self) -> pa.Table:
+        """Returns all rows."""
+        return self._table
+
+    def to_pandas(self) -> Any:  # noqa: ANN401 - pandas is not imported for its type
+        """Returns all rows as a data frame."""
+        return self._table.to_pandas()

@@ -1,0 +1,108 @@
+"""Chunkers and table functions as functions of Spark: in SQL, and with DataFrames."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from lance_spark import Connection, RegistrationError, table_function
+from tests.support.logs import Log
+from udf_runtime import Skip, chunker, udf, udtf
+
+
+class Word(NamedTuple):
+    word: str
+    size: int
+
+
+@chunker
+def words(text: str, least: int) -> Iterator[Word]:
+    for word in (text or "").split():
+        if len(word) >= least:
+            yield Word(word, len(word))
+
+
+TEXTS = ["a bb ccc", None, "", "dddd a"]
+
+
+@pytest.fixture
+def docs(db: Connection, spark: SparkSession) -> DataFrame:
+    table = db.create_table("docs", pa.table({"id": range(4), "text": TEXTS, "v": [[1.0, 2.0]] * 4}))
+    frame = spark.read.format("lance").load(table.uri)
+    frame.createOrReplaceTempView("docs")
+    return frame
+
+
+def rows_of(frame: DataFrame) -> list[tuple[Any, ...]]:
+    return sorted(tuple(row) for row in frame.collect())
+
+
+def test_a_chunker_is_joined_laterally_in_sql_and_with_a_dataframe(docs: DataFrame, spark: SparkSession) -> None:
+    chunk = table_function(words, name="words", spark=spark)
+    wanted = [(0, "bb", 2), (0, "ccc", 3), (3, "dddd", 4)]
+    assert rows_of(spark.sql("SELECT id, word, size FROM docs, LATERAL words(docs.text, 2)")) == wanted
+    named = "SELECT id, word, size FROM docs, LATERAL words(least => 2, text => docs.text)"
+    assert rows_of(spark.sql(named)) == wanted
+    joined = docs.lateralJoin(chunk(sf.col("text").outer(), sf.lit(2)))
+    assert rows_of(joined.select("id", "word", "size")) == wanted
+    assert chunk(sf.lit("x yy"), sf.lit(1)).schema.simpleString() == "struct<word:string,size:bigint>"
+    with pytest.raises(PySparkException, match="takes text, least"):
+        spark.sql("SELECT * FROM words('a')").collect()
+
+
+def test_a_row_that_a_policy_skips_has_no_chunks(docs: DataFrame, spark: SparkSession, log: Log) -> None:
+    path = log.path
+
+    @chunker(on_error=Skip(ValueError))
+    def failing(id: int, v: npt.NDArray[np.float64]) -> Iterator[Word]:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(f"{id}\n")
+        yield Word("a", int(v.sum()))
+        if id == 2:
+            raise ValueError("no")
+
+    made = table_function(failing, spark=spark)
+    joined = docs.lateralJoin(made(sf.col("id").outer(), sf.col("v").outer()))
+    assert rows_of(joined.select("id", "size")) == [(0, 3), (1, 3), (3, 3)]
+    assert log.take() == [0, 1, 2, 3]
+
+
+def test_what_a_chunker_raises_without_a_policy_ends_the_query(docs: DataFrame, spark: SparkSession) -> None:
+    @chunker
+    def failing(text: str) -> Iterator[Word]:
+        yield Word(text, len(text))
+
+    table_function(failing, name="failing", spark=spark)
+    with pytest.raises(PySparkException, match="TypeError"):
+        spark.sql("SELECT * FROM docs, LATERAL failing(docs.text)").collect()
+
+
+def test_a_table_function_gets_all_rows_of_a_table(docs: DataFrame, spark: SparkSession) -> None:
+    @udtf(output_schema=pa.schema([("rows", pa.int64()), ("letters", pa.int64())]))
+    def totals(source: Any) -> Iterator[pa.Table]:
+        texts = [text for batch in source.to_batches(batch_size=2) for text in batch.column("text").to_pylist()]
+        assert len(texts) == source.count_rows() == len(source.to_pandas())
+        yield pa.table({"rows": [len(texts)], "letters": [sum(len(text or "") for text in texts)]})
+
+    made = table_function(totals, name="totals", spark=spark)
+    assert rows_of(spark.sql("SELECT * FROM totals(TABLE(docs))")) == [(4, 14)]
+    assert rows_of(made(docs.where("id < 2").repartition(2).asTable())) == [(2, 8)]
+    assert rows_of(spark.sql("SELECT * FROM totals(TABLE(SELECT id, text FROM docs WHERE id > 100))")) in ([(0, 0)], [])
+    with pytest.raises(PySparkException, match="it takes a table"):
+        spark.sql("SELECT * FROM totals(1)").collect()
+
+
+def test_what_makes_no_rows_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(RegistrationError, match="makes no rows"):
+        table_function(udf(lambda x: x, data_type=pa.int64()), spark=spark)
+    with pytest.raises(RegistrationError, match="makes no rows"):
+        table_function(3, spark=spark)  # type: ignore[arg-type]
