@@ -5,7 +5,8 @@
 Reads the `.py` files of the running interpreter's standard library, its test cases left out, into a Spark DataFrame,
 writes it as a Lance table, asks it questions, and backfills features that are computed with Python's `ast` - while
 rows are appended and deleted by others. Then the table itself computes two more, with a UDF that is stored with it
-and jobs that go on where the one before ended.
+and jobs that go on where the one before ended. At last a view of its functions and one of their vectors are made, and
+follow what changes.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import textwrap
 import time
 import tokenize
 import warnings
+import zlib
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -41,7 +43,7 @@ from pyspark.sql.functions import arrow_udf, pandas_udf
 from pyspark.sql.types import ArrayType, DoubleType, IntegerType, StringType, StructType
 
 import lance_spark
-from udf_runtime import Columns, Skip, udf
+from udf_runtime import Columns, Skip, chunker, udf
 
 LATE = 20
 """One file in so many is held back and arrives while the backfill runs."""
@@ -138,6 +140,36 @@ def flow(text: str | None) -> Columns[Flow] | None:
         nodes = list(ast.walk(ast.parse(text)))
     branches = sum(isinstance(node, ast.If | ast.IfExp | ast.Match) for node in nodes)
     return Flow(branches, sum(isinstance(node, ast.For | ast.AsyncFor | ast.While) for node in nodes))
+
+
+class Function(NamedTuple):
+    """A function of a file."""
+
+    name: str
+    line: int
+    body: str
+
+
+@chunker(on_error=Skip(SyntaxError, ValueError, RecursionError))
+def functions_of(text: str) -> Iterator[Function]:
+    """Yields the functions of a file."""
+    lines = text.splitlines()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tree = ast.parse(text)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield Function(node.name, node.lineno, "\n".join(lines[node.lineno - 1 : node.end_lineno]))
+
+
+@udf(data_type=pa.list_(pa.float32(), 32))
+def embed(body: str) -> list[float]:
+    """Returns a vector of a function: its words, counted by a hash."""
+    vector = [0.0] * 32
+    for word in body.split():
+        vector[zlib.crc32(word.encode()) % 32] += 1
+    length = sum(number * number for number in vector) ** 0.5
+    return [number / length for number in vector] if length else vector
 
 
 # --- where it comes from ----------------------------------------------------------------------------------------------------
@@ -384,8 +416,34 @@ def let_the_table_compute(spark: SparkSession, path: str, report: Report) -> Non
         report.table(spark.sql(f"{query} ORDER BY share DESC, path LIMIT 3").collect())
 
 
-def travel_back(spark: SparkSession, path: str, report: Report, version: int) -> None:
+def follow_with_views(spark: SparkSession, path: str, report: Report) -> None:
     """Step 7."""
+    with report.step("Chunk modules by function, embed these, follow changes"):
+        db = lance_spark.connect(os.path.dirname(path), spark, progress=False)
+        files = read(spark, path).filter("text IS NOT NULL").select("path", "package", "text")
+        modules = db.create_table("modules", files.filter("package = '(single modules)'"))
+        functions = db.create_udtf_view("functions", source=modules.search(None).select(["path"]), udtf=functions_of)
+        query = functions.search(None).select({"path": "path", "name": "name", "vector": embed})
+        vectors = db.create_materialized_view("vectors", query)
+
+        def refresh(title: str) -> None:
+            chunked, embedded = functions.refresh(), vectors.refresh()
+            calls = f"{chunked.rows_chunked:,} files chunked, {embedded.rows_computed:,} functions embedded"
+            report.say(f"{title}: {calls}; {vectors.count_rows():,} vectors")
+
+        refresh("first")
+        modules.add(files.filter("package = 'email'"))
+        refresh("a package was appended")
+        names = sorted(modules.to_arrow(["path"])["path"].to_pylist())
+        modules.to_lance().update({"text": "'def one():\n    return 1\n'"}, where=f"path = '{names[0]}'")
+        modules.to_lance().delete(f"path = '{names[-1]}'")
+        refresh("one file was changed, one deleted")
+        modules.to_lance().optimize.compact_files()
+        refresh("the table was compacted")
+
+
+def travel_back(spark: SparkSession, path: str, report: Report, version: int) -> None:
+    """Step 8."""
     with report.step("Travel back"):
         for title, number in (("before", version), ("now", lance.dataset(path).version)):
             then = read(spark, path, version=number)
@@ -403,6 +461,7 @@ def tour(spark: SparkSession, path: str, limit: int | None) -> None:
     fill_the_rest(spark, path, report)
     read_back(spark, path, report)
     let_the_table_compute(spark, path, report)
+    follow_with_views(spark, path, report)
     travel_back(spark, path, report, version)
     report.close()
 

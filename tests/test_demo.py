@@ -11,6 +11,7 @@ import sysconfig
 import tokenize
 import warnings
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -74,6 +75,28 @@ def facts_of(path: Path) -> Facts:
     )
 
 
+def check_views(numbers: Callable[[str], list[float]], paths: list[Path], facts: list[Facts]) -> None:
+    """Asserts what is printed of the views of functions."""
+    texts = {path: fact for path, fact in zip(paths, facts, strict=True) if fact.is_text and fact.size >= 100}
+    root = Path(sysconfig.get_paths()["stdlib"])
+    modules = {str(path.relative_to(root)): fact for path, fact in texts.items()}
+    single = {name: fact for name, fact in modules.items() if "/" not in name}
+    email = {name: fact for name, fact in modules.items() if name.startswith("email/")}
+
+    def parsed(some: dict[str, Facts]) -> list[int]:
+        return [len(fact.functions) for fact in some.values() if fact.functions is not None]
+
+    calls = r"([\d,]+) files chunked, ([\d,]+) functions embedded; ([\d,]+) vectors"
+    first = sum(parsed(single))
+    assert numbers(f"first: {calls}") == [len(parsed(single)), first, first]
+    both = first + sum(parsed(email))
+    assert numbers(f"a package was appended: {calls}") == [len(parsed(email)), both - first, both]
+    names = sorted({**single, **email})
+    left = both - sum(len(modules[name].functions or ()) for name in (names[0], names[-1])) + 1
+    assert numbers(f"one file was changed, one deleted: {calls}") == [1, 1, left]
+    assert numbers(f"the table was compacted: {calls}") == [0, 0, left]
+
+
 @pytest.mark.slow
 def test_what_the_demo_prints_is_true(tmp_path: Path):
     command = [
@@ -132,6 +155,8 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
     assert (first + rest, first_skipped + rest_skipped) == (len(kept) - no_python, no_python)
     assert 0 < first < len(kept)
     assert sum(int(count) for count in re.findall(r"\w+ of (\d+) files", printed)) == no_python
+
+    check_views(numbers, paths, facts)
 
     assert numbers(r"before: version 1, ([\d,]+) rows, path, package, size, text\n") == [len(early)]
     assert numbers(r"now: version \d+, ([\d,]+) rows, path, package, size, text, .*imports, branches, loops\n") == [
