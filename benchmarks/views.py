@@ -24,6 +24,8 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import UDF, Connection, Table, udf
 
+_BATCH_ROWS = 1 << 17
+
 
 def main() -> None:
     """Makes the table and the view, runs the cases one after the other, and writes `views.json`."""
@@ -88,9 +90,10 @@ def measure(folder: str, rows: int, fragments: int) -> dict[str, dict[str, float
 def make(db: Connection, name: str, length: UDF, rows: int, fragments: int) -> tuple[Table, Table]:
     """Returns a table, and a view over it that has not been filled."""
     uri = f"{db.uri}/{name}.lance"
-    for number in range(fragments):
-        ids = np.arange(number * rows // fragments, (number + 1) * rows // fragments)
-        lance.write_dataset(rows_of(ids), uri, mode="append" if number else "create", enable_stable_row_ids=True)
+    parts = (rows_of(np.arange(first, min(first + _BATCH_ROWS, rows))) for first in range(0, rows, _BATCH_ROWS))
+    batches = (batch for part in parts for batch in part.to_batches())
+    schema = rows_of(np.arange(1)).schema
+    lance.write_dataset(batches, uri, schema, max_rows_per_file=rows // fragments, enable_stable_row_ids=True)
     source = db.open_table(name)
     query = source.search(None).select({"id": "id", "cents": "price * 100", "length": length})
     return source, query.create_materialized_view(db, f"{name}_view")

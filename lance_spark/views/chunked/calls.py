@@ -111,10 +111,14 @@ class ChunkCalls:
         selects = RowsToChunk(placement=placement, again=again)
         spec = self._spec(start, placement, function, selects)
         numbers = {number for number, _ in look.now} | again.keys()
+        # What an earlier attempt of this refresh has chunked is in checkpoints now.
+        reused, self.counts = self.counts.reused, RowCounts()
         plans = _plans(spec, numbers, search=bool(spec.bases) or bool(store_of(spec).find_all(spec.key)))
         skipped: dict[int, RowSet] = {}
         if plans:
             self._call(spec, plans, skipped)
+        if spec.round:
+            self.counts = replace(self.counts, reused=reused)
         return Chunked(calls=spec, selects=selects, skipped=skipped, columns=made_columns(start.dataset))
 
     def forget(self, calls: BackfillSpec) -> None:

@@ -41,6 +41,7 @@ def test_failures_of_many_rows_are_not_held_until_the_range_ends(monkeypatch: py
         staging=SimpleNamespace(job_id="s"),
         job_id="j",
         snapshot=SimpleNamespace(uri="t", version=1),
+        home=SimpleNamespace(uri="t"),
         outputs=(("", "v"),),
         key=SimpleNamespace(udf_name="f", udf_version="1"),
         input_names=("id",),

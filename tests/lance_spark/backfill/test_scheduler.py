@@ -25,9 +25,8 @@ IDS = pa.table({"id": range(ROWS)})
 def test_one_task_that_always_dies_takes_no_other_task_with_it(monkeypatch: pytest.MonkeyPatch):
     class Failing(Scheduler):
         def __init__(self) -> None:
-            spec: Any = SimpleNamespace(
-                snapshot=SimpleNamespace(uri="t", storage_options=()), staging=SimpleNamespace(job_id="s")
-            )
+            table = SimpleNamespace(uri="t", storage_options=())
+            spec: Any = SimpleNamespace(snapshot=table, home=table, staging=SimpleNamespace(job_id="s"))
             session: Any = SimpleNamespace(conf=SimpleNamespace(get=lambda *_: "local[2]"))
             super().__init__(session, spec, limit=None, description="")
 

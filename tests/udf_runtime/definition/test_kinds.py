@@ -78,7 +78,8 @@ def test_a_vector_kind_without_data_type_is_refused(func: Callable[..., object])
 
 def test_kinds_tell_whether_they_iterate_and_compute_many_rows():
     assert [k for k in Kind if k.iterates] == [Kind.ARROW_ITER, Kind.PANDAS_ITER, Kind.RECORD_BATCH_ITER]
-    assert [k for k in Kind if not k.vectorised] == [Kind.SCALAR]
+    assert [k for k in Kind if not k.vectorised] == [Kind.SCALAR, Kind.CHUNKS]
+    assert [k for k in Kind if k.makes_rows] == [Kind.CHUNKS, Kind.TABLE]
 
 
 def test_a_scalar_udf_infers_its_types():

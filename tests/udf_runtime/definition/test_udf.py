@@ -109,7 +109,7 @@ def test_a_timeout_is_for_scalar_udfs_only():
     def f(a: pa.Array) -> pa.Array: ...
 
     assert udf(double.load(), timeout=1.5).timeout == 1.5
-    with pytest.raises(UdfDefinitionError, match="timeout is per row"):
+    with pytest.raises(UdfDefinitionError, match="timeout is per call of a scalar UDF"):
         udf(f, data_type=pa.int8(), timeout=1.5)
 
 
