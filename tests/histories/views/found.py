@@ -2,10 +2,21 @@
 
 from __future__ import annotations
 
-from tests.histories.operations import Compact
+from tests.histories.administration import Restore
+from tests.histories.operations import Compact, DeleteFragment
 from tests.histories.views.model import Act, Go, History, Start
 
 FOUND: dict[str, History] = {
+    "a refresh noted what a restore in that moment had taken back, and the next one took it for true": History(
+        (7, 7),
+        (
+            Start("one"),
+            Act("t", DeleteFragment((2,))),
+            Start("one", "noting"),
+            Act("v", Restore(back=3)),
+            Go("one"),
+        ),
+    ),
     "two first refreshes at once, of which the second is taken back": History(
         (6, 6),
         (Start("one", "commit"), Start("two"), Act("v", Compact(all=True)), Go("one")),
