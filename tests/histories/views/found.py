@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.histories.administration import Restore
-from tests.histories.operations import Compact, DeleteFragment
+from tests.histories.operations import Append, Compact, Delete, DeleteFragment
 from tests.histories.views.model import Act, Go, History, Start
 
 FOUND: dict[str, History] = {
@@ -14,6 +14,17 @@ FOUND: dict[str, History] = {
             Act("t", DeleteFragment((2,))),
             Start("one", "noting"),
             Act("v", Restore(back=3)),
+            Go("one"),
+        ),
+    ),
+    "of two refreshes that noted at once one failed": History(
+        (5, 5),
+        (
+            Start("one"),
+            Act("t", Append((100, 102, 103))),
+            Start("one", "noting"),
+            Act("t", Delete((2, 3))),
+            Start("two"),
             Go("one"),
         ),
     ),

@@ -181,6 +181,10 @@ MUTANTS: dict[str, Mutant] = {
         patches={f"{_REFRESH}:RefreshJob._note": _always_noted},
         steps=_one(_APPEND, Start("one", "note"), Act("v", Restore(1)), Go("one")),
     ),
+    "two refreshes cannot note at once": Mutant(
+        patches={"lance_spark.commit.schema_change:is_conflict": constant(False)},
+        steps=_one(_APPEND, Start("one", "noting"), _DELETE, Start("two"), Go("one")),
+    ),
     "a refresh goes back behind another one": Mutant(
         patches={"lance_spark.views.start:Start.shows_later": lambda _: property(lambda self: False)},
         steps=_one(_APPEND, Start("one", "begin"), Act("t", Append((111, 112))), Start("two"), Go("one")),
