@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from tests.histories.administration import Restore
-from tests.histories.operations import Append, Compact, Delete, DeleteFragment
+from tests.histories.administration import CleanUp, Restore
+from tests.histories.operations import Append, Compact, Delete, DeleteFragment, Update
 from tests.histories.views.model import Act, Go, History, Start
 
 FOUND: dict[str, History] = {
@@ -25,6 +25,16 @@ FOUND: dict[str, History] = {
             Start("one", "noting"),
             Act("t", Delete((2, 3))),
             Start("two"),
+            Go("one"),
+        ),
+    ),
+    "a refresh failed where the version of the view that it had read was cleaned up before its commit": History(
+        (5, 6),
+        (
+            Start("one"),
+            Act("t", Update((0, 2, 3), column="a")),
+            Start("one", "look"),
+            Act("v", CleanUp()),
             Go("one"),
         ),
     ),
