@@ -38,6 +38,16 @@ FOUND: dict[str, History] = {
             Go("one"),
         ),
     ),
+    "rows that a restore of the source brought back, and a compaction moved then, never came": History(
+        (7, 7),
+        (
+            Act("t", Delete((2, 6, 11))),
+            Start("one"),
+            Act("t", Restore(back=1)),
+            Act("t", Compact(all=True)),
+            Start("one"),
+        ),
+    ),
     "two first refreshes at once, of which the second is taken back": History(
         (6, 6),
         (Start("one", "commit"), Start("two"), Act("v", Compact(all=True)), Go("one")),
