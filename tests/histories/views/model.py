@@ -199,8 +199,8 @@ def refreshed(shape: Shape, before: Version, then: ById | None, now: ById) -> Re
         if known is not None and shape.selects(known) and shape.same(known, row):
             if number in before.out:
                 out.add(number)
-            elif number in old:
-                rows[number] = old[number]
+            else:
+                rows[number] = old.get(number, {ID: number})  # it must be there
             continue
         made = dict.fromkeys(before.names) | {ID: number, "key": row["key"], "e": shape.e(row)}
         there = old.get(number)
