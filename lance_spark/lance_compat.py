@@ -113,6 +113,14 @@ def is_taken_slot(error: BaseException) -> bool:
     return _says("Failed to commit the transaction after", error=error)
 
 
+def is_conflict(error: BaseException) -> bool:
+    """Tells whether a change was refused because another one came first.
+
+    Of two changes of one key of the configuration pylance refuses the second with an OSError.
+    """
+    return _says("Incompatible transaction", error=error)
+
+
 def is_created_meanwhile(error: BaseException) -> bool:
     """Tells whether the creation of a table was refused because another one came first.
 

@@ -112,9 +112,12 @@ def _refuse_other(head: lance.LanceDataset, change: RowsToReplace, ref: DatasetR
     if not change.deletes:
         return
     wanted = {fragment.id for fragment in change.updated}.union(change.removed)
+    read = _version(head, change.read_version)
     then, now = (
-        {f.fragment_id: f.metadata.to_json() for f in version.get_fragments() if f.fragment_id in wanted}
-        for version in (head.checkout_version(change.read_version), head)
+        None
+        if version is None
+        else {f.fragment_id: f.metadata.to_json() for f in version.get_fragments() if f.fragment_id in wanted}
+        for version in (read, head)
     )
     if then != now:
         raise CommitConflictError(
@@ -122,6 +125,16 @@ def _refuse_other(head: lance.LanceDataset, change: RowsToReplace, ref: DatasetR
             f"{head.version} - nothing was committed; look at it again",
             uri=ref.uri,
         )
+
+
+def _version(head: lance.LanceDataset, version: int) -> lance.LanceDataset | None:
+    """Returns a version; None where it was cleaned up, so that nothing tells what it was."""
+    try:
+        return head.checkout_version(version)
+    except (OSError, ValueError):
+        if any(kept["version"] == version for kept in head.version_refs()):
+            raise
+        return None
 
 
 def _is_preceded(dataset: lance.LanceDataset, change: RowsToReplace, after: int, upto: int) -> bool:

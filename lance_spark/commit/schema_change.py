@@ -9,6 +9,7 @@ from lance_spark.commit.backoff import CommitPolicy, Rounds
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitError
+from lance_spark.lance_compat import is_conflict
 
 if TYPE_CHECKING:
     import lance
@@ -36,14 +37,14 @@ def change_schema(
         head = ref.open_latest()
         try:
             change(head)
-        except LanceConflict as error:
+        except (LanceConflict, OSError, TypeError, NotImplementedError) as error:
+            if not isinstance(error, LanceConflict) and not is_conflict(error):
+                raise CommitError(f"Lance refused the change: {error} - at {ref.uri}", uri=ref.uri) from error
             if not rounds.again(race=False):
                 raise CommitConflictError(
                     f"other writers kept changing the table first: {error} - at {ref.uri} - nothing was changed; try "
                     "again",
                     uri=ref.uri,
                 ) from error
-        except (OSError, TypeError, NotImplementedError) as error:
-            raise CommitError(f"Lance refused the change: {error} - at {ref.uri}", uri=ref.uri) from error
         else:
             return ref.open_latest()

@@ -130,14 +130,15 @@ class Difference:
     def _find(self, origins: Origins, fragment: FragmentMetadata) -> Found:
         """Returns where rows were, also those that a restore, or going back, has brought back.
 
-        These are where they were physically, but the old version had deleted them there.
+        These are where they were physically, or a compaction took them from there since; but the
+        old version had deleted them there.
         """
         found = origins.of(fragment)
-        deleted = self._base_rows.deleted(fragment.id)
         kept, back = [], RowSet.empty()
         for origin in found.origins:
+            deleted = self._base_rows.deleted(origin.fragment.id)
             revived = RowSet.empty()
-            if deleted is not None and origin.fragment.id == fragment.id:
+            if deleted is not None:
                 revived = RowSet.of(origin.moved.new[deleted[origin.moved.old]])
             if revived:
                 back |= revived

@@ -70,12 +70,25 @@ def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:
     while at > oldest:
         event = next(iter(events_between(dataset, at - 1, at)))
         at = _before(event.operation, at)
+        if at < oldest:
+            # It was noted after a restore had taken back what it is about.
+            return _restored(dataset, at)
         lost = lost or event.operation is None
         if UNDONE_KEY in event.properties:
             undone.add(event.properties[UNDONE_KEY])
         if STAMP_KEY in event.properties and event.properties.get(JOB_KEY) not in undone:
             return dataclasses.replace(Refreshed.from_json(event.properties[STAMP_KEY]), at=event.version)
     return None if known is None else dataclasses.replace(known, lost=lost)
+
+
+def _restored(dataset: lance.LanceDataset, version: int) -> Refreshed | None:
+    """Returns what a version showed that a restore has brought back."""
+    try:
+        return refreshed_of(dataset.checkout_version(version))
+    except (ValueError, OSError):
+        if any(kept["version"] == version for kept in dataset.version_refs()):
+            raise
+        return None  # it was cleaned up
 
 
 def _before(operation: object, version: int) -> int:

@@ -1,0 +1,55 @@
+"""Histories of views that were wrong once."""
+
+from __future__ import annotations
+
+from tests.histories.administration import CleanUp, Restore
+from tests.histories.operations import Append, Compact, Delete, DeleteFragment, Update
+from tests.histories.views.model import Act, Go, History, Start
+
+FOUND: dict[str, History] = {
+    "a refresh noted what a restore in that moment had taken back, and the next one took it for true": History(
+        (7, 7),
+        (
+            Start("one"),
+            Act("t", DeleteFragment((2,))),
+            Start("one", "noting"),
+            Act("v", Restore(back=3)),
+            Go("one"),
+        ),
+    ),
+    "of two refreshes that noted at once one failed": History(
+        (5, 5),
+        (
+            Start("one"),
+            Act("t", Append((100, 102, 103))),
+            Start("one", "noting"),
+            Act("t", Delete((2, 3))),
+            Start("two"),
+            Go("one"),
+        ),
+    ),
+    "a refresh failed where the version of the view that it had read was cleaned up before its commit": History(
+        (5, 6),
+        (
+            Start("one"),
+            Act("t", Update((0, 2, 3), column="a")),
+            Start("one", "look"),
+            Act("v", CleanUp()),
+            Go("one"),
+        ),
+    ),
+    "rows that a restore of the source brought back, and a compaction moved then, never came": History(
+        (7, 7),
+        (
+            Act("t", Delete((2, 6, 11))),
+            Start("one"),
+            Act("t", Restore(back=1)),
+            Act("t", Compact(all=True)),
+            Start("one"),
+        ),
+    ),
+    "two first refreshes at once, of which the second is taken back": History(
+        (6, 6),
+        (Start("one", "commit"), Start("two"), Act("v", Compact(all=True)), Go("one")),
+    ),
+}

@@ -1,0 +1,132 @@
+"""What other writers do to a view, beyond what they do to any table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import lance
+import pyarrow as pa
+
+from tests.histories.jobs import SETTINGS, value
+from tests.histories.operations import Operation, Rows, World
+from tests.histories.views.tables import ID, names_of, noting_udf, open_inline
+
+OWN = "own"
+"""A computed column that belongs to a view alone; its UDF gets `e`."""
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ViewIndex(Operation):
+    """Makes an index of a view's column, or drops it, or brings it up to date."""
+
+    column: Literal["id", "e", "u"] = ID
+    what: Literal["create", "drop", "optimize"] = "create"
+
+    @property
+    def name(self) -> str:
+        return f"{self.what} index"
+
+    def act(self, uri: str) -> None:
+        head = lance.dataset(uri)
+        name, there = f"of {self.column}", {index.name for index in head.describe_indices()}
+        if self.what == "create":
+            head.create_scalar_index(names_of("v", head)[self.column], "BTREE", name=name, replace=True)
+        elif self.what == "drop" and name in there:
+            head.drop_index(name)
+        elif self.what == "optimize":
+            head.optimize.optimize_indices()
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class ViewRename(Operation):
+    """Gives a view's column another name."""
+
+    kind = "rename column"
+    column: Literal["e", "u"] = "u"
+
+    def act(self, uri: str) -> None:
+        head = lance.dataset(uri)
+        now = names_of("v", head)[self.column]
+        head.alter_columns({"path": now, "name": self.column if now != self.column else f"{now}x"})
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class AddOwn(Operation):
+    """Adds a computed column that belongs to the view alone."""
+
+    kind = "own computed column"
+
+    def fitted(self, world: World) -> Operation | None:
+        return self if world.rows and OWN not in next(iter(world.rows.values())) else None
+
+    def act(self, uri: str) -> None:
+        name = names_of("v", lance.dataset(uri))["e"]
+        open_inline(uri).add_columns({OWN: (noting_udf(OWN), [name])})
+
+    def change(self, rows: Rows, world: World) -> Rows:
+        for row in rows.values():
+            row[OWN] = None
+        return rows
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class FillOwn(Operation):
+    """Backfills it."""
+
+    kind = "backfill of an own column"
+
+    def fitted(self, world: World) -> Operation | None:
+        return self if world.rows and OWN in next(iter(world.rows.values())) else None
+
+    def act(self, uri: str) -> None:
+        assert open_inline(uri).backfill(OWN, **SETTINGS).status == "DONE"
+
+    def change(self, rows: Rows, world: World) -> Rows:
+        for row in rows.values():
+            e = row["e"]
+            if row[OWN] is None and e is not None:
+                row[OWN] = value(e)
+        return rows
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Spoil(Operation):
+    """Drops, casts, or makes anew a column that the view uses, or overwrites the table: no refresh follows that."""
+
+    how: Literal["drop", "cast", "reuse", "overwrite"] = "drop"
+    column: Literal["a", "b"] = "a"
+
+    @property
+    def name(self) -> str:
+        return f"spoil: {self.how}"
+
+    def fitted(self, world: World) -> Operation | None:
+        return self if world.rows and self.column in next(iter(world.rows.values())) else None
+
+    def act(self, uri: str) -> None:
+        from tests.histories.operations import names_of as names_of_source
+
+        head = lance.dataset(uri)
+        now = names_of_source(head)[self.column]
+        if self.how in ("drop", "reuse"):
+            head.drop_columns([now])
+        if self.how == "reuse":
+            lance.dataset(uri).add_columns({now: "key + 1"})
+        if self.how == "cast":
+            if f"of {self.column}" in {index.name for index in head.describe_indices()}:
+                head.drop_index(f"of {self.column}")
+            lance.dataset(uri).alter_columns({"path": now, "data_type": pa.int32()})
+        if self.how == "overwrite":
+            lance.write_dataset(head.to_table(), uri, mode="overwrite")
+
+
+def fitted(operation: Operation, world: World) -> Operation | None:
+    """Returns an operation as it can be done on a table, which may have no rows."""
+    empty_too = ("restore", "cleanup", "cleanup of files", "compaction", "compaction of all", "config and tags")
+    if not world.rows and operation.name not in empty_too:
+        return None
+    found: Any = operation.fitted(world)
+    if found is not None and hasattr(found, "given"):
+        return replace(found, given=False)
+    return found

@@ -1,0 +1,312 @@
+"""Refreshes that stop at points: each has a thread, and goes on only when it is told to, so that one thread at most acts at any moment.
+
+The points of a refresh, in order: `begin` (it knows which version it is to show), `place` (it has looked at the view), `task` (before each
+task), `move` (its tasks have written what is new), `look` (its tasks are over), `commit` (it has looked at the head, and is about to commit
+rows), `landed` (it has, and does not know yet), `note` (it is about to put what the view shows into its configuration), `noting` (it has
+looked at the head for that), `fill`, `call` (of the UDF), `fill commit` and `fill landed` (as those of rows), `end`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import itertools
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import lance
+import pyarrow as pa
+from lance.commit import CommitConflictError
+
+from lance_spark.backfill.request import BackfillRequest
+from lance_spark.jobs import history
+from lance_spark.jobs.progress import Progress
+from lance_spark.objects import LanceObjects
+from lance_spark.staging import area
+from lance_spark.views import refresh
+from lance_spark.views.refresh import RefreshJob, RefreshRequest
+from lance_spark.views.row_tasks import RowTasks
+from tests.histories.jobs import SETTINGS
+from tests.histories.processes import Caught
+from tests.support.inline_jobs import Death, NoSpark, inline_tasks
+
+POINTS = (
+    "begin", "place", "task", "move", "look", "commit", "landed", "note", "noting", "fill", "call", "fill commit", "fill landed",
+)  # fmt: skip
+
+FAULTS = ("lost", "refused", "unknown", "unanswered")
+"""What may become of a commit: another writer has taken its slot, Lance finds a conflict, the store fails before it, or after it."""
+
+WAIT_S = 60
+_FIRST_PID = 1 << 23
+"""More than any process has: what a refresh says of its process."""
+
+_FILL = {name: number for name, number in SETTINGS.items() if name != "concurrency"} | {"task_size": 5}
+
+
+@dataclass(slots=True)
+class _Now:
+    """What goes on at this moment.
+
+    Attributes:
+        refresh: The refresh that acts; None where it is the test.
+        all: Every refresh of the history.
+        calls: Calls so far: column and input.
+    """
+
+    refresh: Refresh | None = None
+    all: list[Refresh] = field(default_factory=list)
+    calls: list[tuple[str, int]] = field(default_factory=list)
+
+
+NOW = _Now()
+
+
+def called(name: str, x: int) -> None:
+    """Notes a call of a UDF."""
+    _pass("call")
+    NOW.calls.append((name, x))
+
+
+def _pass(point: str) -> None:
+    if NOW.refresh is not None:
+        NOW.refresh.pass_point(point)
+
+
+class Refresh:
+    """A refresh in a thread of its own, which waits until it is told to go on."""
+
+    def __init__(self, make: Callable[[], RefreshJob]) -> None:
+        self.at = ""
+        self.outcome: Any = None
+        self.killed = False
+        self.starts: list[Any] = []
+        """Where each try to commit rows began."""
+        self.landed: dict[int, Any] = {}
+        """Where those that made a version began, by version."""
+        self.passed: list[str] = []
+        self.fault: str | None = None
+        self._make = make
+        self._until, self._times = "", 1
+        self._go, self._stopped = threading.Semaphore(0), threading.Semaphore(0)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        NOW.all.append(self)
+        self.pid = _FIRST_PID + len(NOW.all)
+
+    @property
+    def ended(self) -> bool:
+        return self.outcome is not None
+
+    def go(self, until: str, fault: str | None = None) -> None:
+        """Lets it go on to a point, maybe for the so manieth time, or to its end."""
+        what, _, times = until.rpartition(" ") if until[-1].isdecimal() else (until, "", "1")
+        self._until, self._times = what, int(times)
+        self.fault = fault or self.fault
+        self._switch()
+
+    def kill(self) -> None:
+        """Ends it where it waits, as if its process were killed: nothing of what it could still do is done."""
+        self.killed = True
+        if not self.ended:
+            self._switch()
+
+    def _switch(self) -> None:
+        NOW.refresh = self
+        try:
+            if self._thread.ident is None:
+                self._thread.start()
+            else:
+                self._go.release()
+            assert self._stopped.acquire(timeout=WAIT_S), f"it neither ended nor came to {self._until!r}: {self.passed}"
+        finally:
+            NOW.refresh = None
+
+    def _run(self) -> None:
+        try:
+            job = self._make()
+            self.pass_point("begin")
+            self.outcome = job.run()
+        except BaseException as error:  # noqa: BLE001 - it is judged
+            self.outcome = Caught(error)
+        self.at = "end"
+        self._stopped.release()
+
+    def pass_point(self, point: str) -> None:
+        if self.killed:
+            raise Death
+        self.passed.append(point)
+        if point != self._until:
+            return
+        self._times -= 1
+        if self._times > 0:
+            return
+        self.at, self._until = point, ""
+        self._stopped.release()
+        self._go.acquire()
+        if self.killed:
+            raise Death
+
+    def commit(self, real: Callable[[], Any], before: str, after: str) -> Any:
+        """Commits, or does what is to become of this commit instead."""
+        self.pass_point(before)
+        fault, self.fault = self.fault, None
+        if fault == "lost":
+            raise CommitConflictError("Failed to commit the transaction after 0 retries.")
+        if fault == "refused":
+            raise CommitConflictError("Retryable commit conflict: other rows were changed")
+        if fault == "unknown":
+            raise OSError("the store is gone")
+        landed = real()
+        if after == "landed":
+            self.landed[landed.version] = self.starts[-1]
+        self.pass_point(after)
+        if fault == "unanswered":
+            raise OSError("the store did not answer")
+        return landed
+
+
+def start(table: Any, spark: Any, version: int | None, rows: int) -> Refresh:
+    """Returns a refresh of a view, which has not begun."""
+
+    def make() -> RefreshJob:
+        return RefreshJob(
+            spark,
+            table._ref,
+            RefreshRequest(src_version=version, max_rows_per_fragment=rows),
+            table_name=table.name,
+            checkpoints=None,
+            progress=lambda title: Progress(title=title, enabled=False),
+        )
+
+    return Refresh(make)
+
+
+# Without Spark
+
+
+class _Frame:
+    """A range whose partitions are mapped one after the other, in this process."""
+
+    def __init__(self, stop: int, partitions: int) -> None:
+        self._stop, self._partitions = stop, partitions
+        self._work: Any = iter
+
+    def mapInArrow(self, work: Any, _schema: str) -> _Frame:  # noqa: N802 - Spark's names
+        self._work = work
+        return self
+
+    def collect(self) -> list[tuple[Any, ...]]:
+        found = []
+        bounds = [self._stop * number // self._partitions for number in range(self._partitions + 1)]
+        for first, last in itertools.pairwise(bounds):
+            _pass("task")
+            batch = pa.RecordBatch.from_pydict({"id": range(first, last)})
+            found += [tuple(row.values()) for answer in self._work(iter([batch])) for row in answer.to_pylist()]
+        return found
+
+
+class Here(NoSpark):
+    """As much of a session as a refresh needs, whose tasks are run here."""
+
+    def range(self, _start: int, stop: int, _step: int, partitions: int) -> _Frame:  # type: ignore[override]
+        return _Frame(stop, partitions)
+
+
+# The points
+
+
+@contextlib.contextmanager
+def points(*, spark: bool = False) -> Iterator[None]:
+    """Puts the points where they are in the product; runs tasks of UDFs here, but on Spark."""
+    with contextlib.ExitStack() as stack:
+        for replaced in (
+            patch.object(RefreshJob, "_replace_rows", _noting_start(RefreshJob._replace_rows)),
+            patch.object(RowTasks, "move", _at("move", RowTasks.move)),
+            patch.object(RefreshJob, "_commit", _at("look", RefreshJob._commit)),
+            patch.object(RefreshJob, "_note", _at("note", RefreshJob._note)),
+            patch.object(RefreshJob, "_fill", _at("fill", RefreshJob._fill)),
+            patch.object(refresh, "change_schema", _noting(refresh.change_schema)),
+            patch.object(refresh, "BackfillRequest", functools.partial(BackfillRequest, **_FILL)),
+            patch.object(lance.LanceDataset, "commit", _committing(lance.LanceDataset.commit)),
+            *(patch.object(LanceObjects, name, _alive(getattr(LanceObjects, name))) for name in _WRITES),
+            patch("os.getpid", _own_pid(area.os.getpid)),
+            *(patch.object(module, "is_running", _is_running(area.is_running)) for module in (area, history)),
+        ):
+            stack.enter_context(replaced)
+        if not spark:
+            stack.enter_context(inline_tasks())
+        yield
+
+
+_WRITES = ("put", "delete", "delete_folder")
+
+
+def _at(point: str, real: Any) -> Any:
+    @functools.wraps(real)
+    def passing(*arguments: Any, **more: Any) -> Any:
+        _pass(point)
+        return real(*arguments, **more)
+
+    return passing
+
+
+def _noting_start(real: Any) -> Any:
+    def replace_rows(job: RefreshJob, start: Any) -> None:
+        if NOW.refresh is not None:
+            NOW.refresh.starts.append(start)
+        _pass("place")
+        real(job, start)
+
+    return replace_rows
+
+
+def _noting(real: Any) -> Any:
+    def change_schema(ref: Any, change: Any) -> Any:
+        def changed(head: lance.LanceDataset) -> None:
+            _pass("noting")
+            change(head)
+
+        return real(ref, changed)
+
+    return change_schema
+
+
+def _committing(real: Any) -> Any:
+    @functools.wraps(real)
+    def commit(base: Any, operation: Any, *arguments: Any, **more: Any) -> Any:
+        what = type(getattr(operation, "operation", operation)).__name__
+        before = {"Update": "commit", "DataReplacement": "fill commit"}.get(what)
+        now = NOW.refresh
+        if now is None or before is None:
+            return real(base, operation, *arguments, **more)
+        after = before.replace("commit", "landed")
+        return now.commit(lambda: real(base, operation, *arguments, **more), before, after)
+
+    return commit
+
+
+def _alive(real: Any) -> Any:
+    """Lets a refresh that was killed write nothing any more."""
+
+    @functools.wraps(real)
+    def write(*arguments: Any) -> Any:
+        if NOW.refresh is not None and NOW.refresh.killed:
+            raise Death
+        return real(*arguments)
+
+    return write
+
+
+def _own_pid(real: Any) -> Any:
+    return lambda: real() if NOW.refresh is None else NOW.refresh.pid
+
+
+def _is_running(real: Any) -> Any:
+    def is_running(pid: int) -> bool:
+        known = {one.pid: not (one.killed or one.ended) for one in NOW.all}
+        return known[pid] if pid in known else real(pid)
+
+    return is_running

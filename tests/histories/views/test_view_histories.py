@@ -1,0 +1,120 @@
+"""Random histories of views: other writers of the source and of the view beside refreshes, and what is right in every version.
+
+A history is a list of steps that Hypothesis draws, so that one that fails shrinks, and is printed as the call that runs it again:
+`play(History(...))`. Refreshes are run without Spark.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from tests.histories.views import mutants
+from tests.histories.views.drawing import histories
+from tests.histories.views.found import FOUND
+from tests.histories.views.model import History
+from tests.histories.views.refreshes import points
+from tests.histories.views.runner import Runner, Tally
+
+QUICK = 6
+LONG, PART = 2000, 200
+
+Play = Callable[[History], None]
+
+
+@pytest.fixture(scope="module")
+def tally() -> Tally:
+    return Tally()
+
+
+@pytest.fixture(scope="module")
+def play(tally: Tally) -> Iterator[Play]:
+    """Runs a history in a place of its own."""
+
+    def run(history: History) -> None:
+        play_one(history, tally)
+
+    with points():
+        yield run
+
+
+def play_one(history: History, tally: Tally) -> None:
+    shared = Path("/dev/shm")
+    with tempfile.TemporaryDirectory(dir=shared if shared.is_dir() else None) as home:
+        Runner(history, home=Path(home), tally=tally).run()
+
+
+def run_histories(play: Play, numbers: range) -> None:
+    """Draws a history for each number, and runs it."""
+
+    def run(history: History) -> None:
+        play(history)
+
+    drawn = settings(
+        max_examples=1,
+        deadline=None,
+        database=None,
+        print_blob=True,
+        report_multiple_bugs=False,
+        phases=[Phase.generate, Phase.shrink],
+        suppress_health_check=list(HealthCheck),
+    )
+    for number in numbers:
+        seed(number)(drawn(given(histories())(run)))()
+
+
+@pytest.mark.parametrize("history", FOUND.values(), ids=FOUND.keys())
+def test_histories_that_were_wrong_once(history: History, play: Play):
+    play(history)
+
+
+def test_view_histories(play: Play, tally: Tally):
+    run_histories(play, range(QUICK))
+    print(f"\n{tally.table()}")
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("first", range(QUICK, QUICK + LONG, PART))
+def test_many_view_histories(first: int, play: Play, tally: Tally):
+    run_histories(play, range(first, first + PART))
+    print(f"\n{tally.table()}")
+
+
+# The checker itself: it finds what is wrong
+
+MOST = 12
+"""Histories in which a mutant must be found."""
+
+QUICK_MUTANT = "values are taken along whatever the input is"
+
+
+def drawn(number: int, name: str) -> History:
+    """Returns a history, always the same for the same number."""
+    found: list[History] = []
+
+    def keep(history: History) -> None:
+        found.append(history)
+
+    one = settings(max_examples=1, deadline=None, database=None, phases=[Phase.generate])
+    seed(number)(one(given(mutants.histories_for(name))(keep)))()
+    return found[-1]
+
+
+@pytest.mark.parametrize(
+    "name", [name if name == QUICK_MUTANT else pytest.param(name, marks=pytest.mark.long) for name in mutants.MUTANTS]
+)
+def test_a_refresh_that_is_broken_on_purpose_is_found(name: str, play: Play):
+    for number in range(MOST):
+        history = drawn(number, name)
+        try:
+            with mutants.applied(name):
+                play(history)
+        except Exception as error:  # noqa: BLE001 - whatever it does, it is found
+            print(f"{number + 1}: {type(error).__name__}: {str(error)[:200]}")
+            play(history)
+            return
+    pytest.fail(f"{name!r} was not found in {MOST} histories")
