@@ -38,7 +38,8 @@ class Start:
 
     Attributes:
         shows: Version of the source that the view shows; None before the first refresh.
-        base: The same, to compare with; None where it was cleaned up, or is not known for certain.
+        base: The same, to compare with; None where it was cleaned up, or is not known for certain,
+            or where the view's rows are not to be trusted.
     """
 
     view: DatasetRef
@@ -77,7 +78,7 @@ class Start:
             _refuse_unstable(view, source, shows)
             base = _base_of(view, definition, shows)
             _refuse_overwritten(view, source, shows, base)
-            if shows.lost and _has_unfinished(view, job_id):
+            if shows.doubled or (shows.lost and _has_unfinished(view, job_id)):
                 base = None
         definition.fields_in(source, view.uri)
         return Start(view=view, dataset=dataset, definition=definition, source=source, shows=shows, base=base)

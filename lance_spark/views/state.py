@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import dataclasses
 import json
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.conflicts.history import JOB_KEY, UNDONE_KEY, events_between
+from lance_spark.commit.changes import CommitResult
+from lance_spark.commit.conflicts.history import JOB_KEY, SUMMARY_KEY, UNDONE_KEY, Event, events_between
 
 if TYPE_CHECKING:
     import lance
@@ -32,6 +34,8 @@ class Refreshed:
         at: Version of the view that has been known to show it; 0 in a stamp.
         lost: Whether transactions of the view since then were cleaned up.
         skipped: File with the rows that its chunker's policy skipped, if there are any.
+        doubled: Whether another refresh had committed its rows since the version that this one
+            read: then they are there twice, because its process died before it took them back.
     """
 
     version: int
@@ -39,6 +43,7 @@ class Refreshed:
     at: int = 0
     lost: bool = False
     skipped: str | None = None
+    doubled: bool = False
 
     def to_json(self) -> str:
         """Returns the form that is stored."""
@@ -77,8 +82,17 @@ def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:
         if UNDONE_KEY in event.properties:
             undone.add(event.properties[UNDONE_KEY])
         if STAMP_KEY in event.properties and event.properties.get(JOB_KEY) not in undone:
-            return dataclasses.replace(Refreshed.from_json(event.properties[STAMP_KEY]), at=event.version)
+            found = Refreshed.from_json(event.properties[STAMP_KEY])
+            return dataclasses.replace(found, at=event.version, doubled=_is_doubled(dataset, event, undone))
     return None if known is None else dataclasses.replace(known, lost=lost)
+
+
+def _is_doubled(dataset: lance.LanceDataset, event: Event, undone: Collection[str]) -> bool:
+    """Tells whether another stamp is between the version that a stamped commit read and it."""
+    commit = CommitResult.from_json(event.properties[SUMMARY_KEY], uri=dataset.uri, version=event.version)
+    read = commit.read_version or event.version - 1
+    between = events_between(dataset, read, event.version - 1)
+    return any(STAMP_KEY in one.properties and one.properties.get(JOB_KEY) not in undone for one in between)
 
 
 def _restored(dataset: lance.LanceDataset, version: int) -> Refreshed | None:

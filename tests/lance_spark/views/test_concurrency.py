@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -14,6 +15,7 @@ import lance
 import pytest
 
 from lance_spark import BackfillIncompleteError, Connection
+from lance_spark.commit import replace_commit
 from lance_spark.views.refresh import RefreshJob
 from lance_spark.views.row_tasks import RowTasks
 from tests.lance_spark.views.views import Watched, clean, compact, rows_of, selected, shown, watched
@@ -62,6 +64,32 @@ def test_two_first_refreshes_at_once(db: Connection, log: Log) -> None:
         job.result()
     made.check()
     log.take()
+    made.refresh([])
+
+
+def test_a_death_before_rows_that_came_twice_were_taken_back(
+    db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a view without fragments two first refreshes can both land; the second takes its rows back, if it lives."""
+    made = watched(db, log, refreshed=False)
+    both = threading.Barrier(2)
+    real = replace_commit.attempt_commit
+
+    def attempt(*arguments: Any, **more: Any) -> Any:
+        if not both.broken:
+            with contextlib.suppress(threading.BrokenBarrierError):
+                both.wait(60)
+            both.abort()
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(replace_commit, "attempt_commit", attempt)
+    monkeypatch.setattr(replace_commit, "_undo", die)
+    jobs = [made.view.refresh_async() for _ in range(2)]
+    died = [isinstance(job.future.exception(), Death) for job in jobs]
+    monkeypatch.undo()
+    assert sorted(died) == [False, True]
+    assert made.view.count_rows() == 20
+    made.refresh()
     made.refresh([])
 
 
