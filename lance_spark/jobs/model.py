@@ -129,7 +129,8 @@ class RefreshJobResult:
         launched_at: When it began.
         completed_at: When it ended; None while it runs.
         rows_added: Rows that were added, their columns of UDFs not yet computed.
-        rows_recomputed: Rows that were written anew, because columns that the view uses changed.
+        rows_recomputed: Rows that were written anew, because columns that the view uses changed;
+            those of a view that is a query of Spark count as removed and added.
         rows_removed: Rows that were taken out: their source row is gone, or the view does not
             select it any more.
         fragments_total: Fragments of the source that had to be looked at.

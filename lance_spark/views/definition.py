@@ -26,6 +26,7 @@ from lance_spark.errors import (
     ViewSourceError,
 )
 from lance_spark.objects import objects_beside
+from lance_spark.views.spark_form import SparkForm
 from lance_spark.views.state import refreshed_of
 
 if TYPE_CHECKING:
@@ -60,12 +61,15 @@ class ViewDefinition:
         columns: Names that its columns had when it was made.
         where: Condition in Lance SQL for the source's rows.
         used: Columns of the source that this, the expressions of columns, and UDFs read.
+        spark: The query, where it is one of Spark: then it has the condition, and an expression of
+            a column is the name that the query gives it.
     """
 
     source: str
     columns: tuple[str, ...]
     where: str | None
     used: tuple[UsedField, ...]
+    spark: SparkForm | None = None
 
     def to_json(self) -> str:
         """Returns the form that schema metadata has."""
@@ -133,6 +137,7 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
             columns=tuple(map(str, values["columns"])),
             where=values["where"],
             used=tuple(UsedField(**one) for one in values["used"]),
+            spark=SparkForm.of(values.get("spark")),
         )
     except (ValueError, TypeError, KeyError) as error:
         raise ViewError(

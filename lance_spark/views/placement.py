@@ -68,6 +68,8 @@ class PlacementSpec:
         placed: Layout of files with the row id and the expressions.
         moved: Layout of files with the UDFs' columns, too.
         max_rows: Rows of a fragment of the view, at most.
+        selects: Whether these tasks make the rows; those of a Spark query come from
+            `spark_rows.py`, and changed ones only go here.
     """
 
     source: DatasetRef
@@ -82,6 +84,7 @@ class PlacementSpec:
     placed: FileLayout
     moved: FileLayout
     max_rows: int
+    selects: bool = True
 
     def sink(self, layout: FileLayout) -> FragmentSink:
         """Returns what writes a task's rows."""
@@ -242,12 +245,12 @@ class Placement:
                 since = source.since_base(number)
                 answer.new += len(since.new)
                 answer.unknown += since.unknown
-                for batch in source.scan(number, since.new) if since.new else ():
+                for batch in source.scan(number, since.new) if since.new and spec.selects else ():
                     if batch.num_rows:
                         sink.write(as_view_rows(batch, spec.placed.row_schema))
                         answer.added += batch.num_rows
                 if since.changed:
-                    lists.add(*_changes(source, number, since))
+                    lists.add(*_changes(source, number, since, back=spec.selects))
             answer.fragments = [fragment.to_json() for fragment in sink.finish()]
         except BaseException:
             sink.abandon()
@@ -266,13 +269,16 @@ class Placement:
         return answer
 
 
-def _changes(source: SourceRows, fragment_id: int, since: NewRows) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of changed rows of a fragment, and what is to become of each."""
+def _changes(source: SourceRows, fragment_id: int, since: NewRows, *, back: bool) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the ids of changed rows of a fragment, and what is to become of each.
+
+    All are GONE, where they do not come `back` by these tasks.
+    """
     offsets = since.changed.to_numpy()
     change = np.zeros(len(offsets), dtype=np.int64)
     for bit, rows in enumerate(since.by_group):
         change |= np.isin(offsets, rows.to_numpy(), assume_unique=True).astype(np.int64) << bit
-    selected = source.matching(fragment_id, since.changed).to_numpy()
+    selected = (source.matching(fragment_id, since.changed) if back else RowSet.empty()).to_numpy()
     change[~np.isin(offsets, selected, assume_unique=True)] = GONE
     return row_ids(source.rows.existing_fragment(fragment_id), offsets).astype(np.int64), change
 

@@ -27,7 +27,8 @@ class RefreshPlan:
         previous_version: The one that it shows; None before the first refresh.
         rebuilds: Whether all rows are made anew, because the version that the view shows was
             cleaned up in the source, so that nothing tells what changed.
-        rows_added: Rows that would be added.
+        rows_added: Rows that would be added; where the view is a query of Spark, at most: changed
+            rows count as removed and added there, and which rows it selects is not looked at.
         rows_recomputed: Rows that would be written anew.
         rows_removed: Rows that would be taken out, at most: of those that the view has.
         rows_pending: Rows that have no value yet in columns of UDFs, summed over UDFs.
@@ -88,6 +89,8 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
         gone = start.dataset.count_rows()
     elif rows.difference is not None and (unknown or source.count_rows() != base.count_rows() + new):
         gone += sum(len(ids) for number, _ in look.then for ids in rows.difference.gone(number))
+    if not spec.selects:  # changed rows are taken out and added again
+        added, changed, gone = added + changed, 0, gone + changed
     known = set() if base is None else {one.fragment_id for one in base.get_fragments()}
     return RefreshPlan(
         table_name=table_name,

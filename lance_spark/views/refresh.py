@@ -49,6 +49,7 @@ from lance_spark.views.definition import SOURCE_ROW_ID, define, existing_view, g
 from lance_spark.views.difference import affected
 from lance_spark.views.placement import Answer
 from lance_spark.views.row_tasks import RowTasks
+from lance_spark.views.spark_rows import SparkRows
 from lance_spark.views.start import JOB_TYPE, Start
 from lance_spark.views.state import CONFIG_KEY, STAMP_KEY, Refreshed
 from udf_runtime import UdfRuntimeError
@@ -197,11 +198,13 @@ class RefreshJob:
             check=self._refuse_cancelled,
         )
         self._fragments = len(look.now)
-        done = tasks.place(spec, look.now)
+        done = tasks.place(spec, look.now) if spec.selects or start.base is not None else Answer()
         source, base = start.source.open(), None if start.base is None else start.base.open()
         # Rows that are neither new nor gone are in both versions.
         if base is not None and (done.unknown or source.count_rows() != base.count_rows() + done.new):
             done += tasks.place(spec, look.then, gone=True)
+        if start.definition.spark is not None:
+            done += tasks.query(SparkRows.of(spec, start.definition, start.definition.spark), look.now)
         moved = tasks.move(spec, done) if done.lists else Answer()
         rebuilt = [] if start.base is not None else [one.fragment_id for one in start.dataset.get_fragments()]
         self._seconds["place"] = self._seconds.get("place", 0.0) + time.monotonic() - began

@@ -26,6 +26,7 @@ from lance_spark.views.placement import (
     PlacementSpec,
     ReadLists,
 )
+from lance_spark.views.spark_rows import SparkRows
 
 if TYPE_CHECKING:
     import lance
@@ -67,10 +68,14 @@ class RowTasks:
 
     def place(self, spec: PlacementSpec, fragments: Sequence[tuple[int, int]], *, gone: bool = False) -> Answer:
         """Looks at fragments of the source, given with rows; of the old version, if `gone`."""
-        slots = known_slots(self._spark) or self._concurrency or 1
-        rows = max(1, min(sum(rows for _, rows in fragments) // slots // 2, spec.max_rows))
-        units = tuple(_packed(fragments, rows))
+        units = self._units(spec, fragments)
         return self._run(len(units), Placement(spec=spec, units=units, gone=gone)) if units else Answer()
+
+    def query(self, rows: SparkRows, fragments: Sequence[tuple[int, int]]) -> Answer:
+        """Writes what a Spark query selects of new and changed rows of fragments of the source."""
+        units = self._units(rows.spec, fragments)
+        tasks = min(len(units), self._concurrency or len(units))
+        return self._answers(lambda: rows.answers(self._spark, units, tasks)) if units else Answer()
 
     def move(self, spec: PlacementSpec, done: Answer) -> Answer:
         """Takes listed rows out of the view, and writes those anew that come back."""
@@ -79,6 +84,11 @@ class RowTasks:
             parts = _looked_up(spec, done)
             return self._run(len(parts), ListedMoves(moves=Moves(spec=spec), parts=parts)) if parts else Answer()
         return self._answers(lambda: self._joined(spec, done))
+
+    def _units(self, spec: PlacementSpec, fragments: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
+        slots = known_slots(self._spark) or self._concurrency or 1
+        rows = max(1, min(sum(rows for _, rows in fragments) // slots // 2, spec.max_rows))
+        return tuple(_packed(fragments, rows))
 
     def _joined(self, spec: PlacementSpec, done: Answer) -> DataFrame:
         reader = ReadLists(staging=spec.staging, paths=tuple(done.lists))

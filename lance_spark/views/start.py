@@ -96,6 +96,7 @@ class Start:
             placed=FileLayout.of_table(self.dataset, names),
             moved=FileLayout.of_table(self.dataset, [*names, *(name for columns in computed for name in columns)]),
             max_rows=max_rows,
+            selects=self.definition.spark is None,
         )
 
 
