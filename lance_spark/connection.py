@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Literal
 
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri, table_exists
 from lance_spark.errors import (
@@ -23,9 +23,10 @@ from lance_spark.objects import checkpoint_place, open_session
 from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.session.sessions import session_or_local
 from lance_spark.table import Table
-from lance_spark.tabular import Data, write_rows
-from lance_spark.views.create import create_view
+from lance_spark.tabular import Data, is_spark, write_rows
+from lance_spark.views.create import create_spark_view, create_view
 from lance_spark.views.query import Query
+from lance_spark.views.spark.query import frame_query, text_query
 from udf_runtime import UDF, as_udf
 from udf_runtime.definition import UdfFactory
 
@@ -222,7 +223,7 @@ class Connection:
             )
         return self._table(name)
 
-    def create_materialized_view(self, name: str, query: Query) -> Table:
+    def create_materialized_view(self, name: str, query: Query | DataFrame | str) -> Table:
         """Makes a materialized view, without rows; :meth:`lance_spark.Table.refresh` fills it.
 
         The view is a table: it can be read, indexed, have computed columns of its own, and be the
@@ -232,7 +233,8 @@ class Connection:
         Args:
             name: Name of the view.
             query: A query over one table of any connection to the same store:
-                `table.search(None)` with `select` and `where`.
+                `table.search(None)` with `select` and `where`; or a SELECT in Spark SQL as text,
+                FROM a table of this connection by its name; or a Spark DataFrame over such a table.
 
         Raises:
             TableExistsError: There is a table of this name.
@@ -243,12 +245,19 @@ class Connection:
         Warns:
             UserWarning: The source has no stable row ids, so that the view cannot follow it.
         """
-        if not isinstance(query, Query):
-            raise OptionError("query", repr(query), "a query over one table: table.search(None).select(...)")
+        if not isinstance(query, (Query, str)) and not is_spark(query):
+            accepted = "a query over one table: table.search(None).select(...), a SELECT as text, or a Spark DataFrame"
+            raise OptionError("query", repr(query), accepted)
         uri = self._uri_of(name)
         if table_exists(uri, self.storage_options):
             raise TableExistsError(uri, hint="choose another name, or drop the table first")
-        create_view(DatasetRef.at(uri, self.storage_options), query)
+        ref = DatasetRef.at(uri, self.storage_options)
+        if isinstance(query, Query):
+            create_view(ref, query)
+        elif isinstance(query, str):
+            create_spark_view(ref, text_query(self._session(), query, self._named, ref.storage_options))
+        else:
+            create_spark_view(ref, frame_query(query, ref.storage_options))
         return self._table(name)
 
     def create_udtf_view(self, name: str, source: Query, udtf: UDF | UdfFactory, *, manifest: object = None) -> Table:
@@ -355,6 +364,14 @@ class Connection:
             checkpoint=self._checkpoint_of(ref.uri),
             progress=self._progress,
         )
+
+    def _named(self, name: str) -> DatasetRef | None:
+        """Returns a table by its name; None where there is none, or no table can have that name."""
+        try:
+            uri = self._uri_of(name)
+        except OptionError:
+            return None
+        return DatasetRef.at(uri, self.storage_options) if table_exists(uri, self.storage_options) else None
 
     def _checkpoint_of(self, uri: str) -> str | None:
         return None if self._checkpoint is None else checkpoint_place(self._checkpoint, uri)

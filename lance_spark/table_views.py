@@ -81,7 +81,8 @@ class TableViews(ABC):
             _admission_strict: As there.
 
         Raises:
-            ViewError: The table is no materialized view.
+            ViewError: The table is no materialized view; or it is a query of Spark, and a session
+                of Spark Connect has other settings than the one that made it.
             ViewSourceError: Its source is gone, was made anew or overwritten, or lacks a column.
             StableRowIdsError: Rows of the source have no stable ids, and the view shows another
                 version of it. Also a `RuntimeError`.

@@ -130,7 +130,8 @@ class RefreshJobResult:
         completed_at: When it ended; None while it runs.
         rows_added: Rows of the view that were added, their columns of UDFs not yet computed. In a
             chunker's view also chunks in the place of those of a row that was chunked again.
-        rows_recomputed: Rows that were written anew, because columns that the view uses changed.
+        rows_recomputed: Rows that were written anew, because columns that the view uses changed;
+            those of a view that is a query of Spark count as removed and added.
         rows_removed: Rows that were taken out: their source row is gone, or the view does not
             select it any more, or it was chunked again.
         rows_chunked: Rows of the source for which the chunker was called and returned.

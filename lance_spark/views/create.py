@@ -42,6 +42,7 @@ from lance_spark.views.definition import (
     used_fields,
 )
 from lance_spark.views.query import Query, quoted
+from lance_spark.views.spark.query import SparkQuery
 from udf_runtime import UDF, Kind, UnpackedUDF
 
 if TYPE_CHECKING:
@@ -134,16 +135,50 @@ def create_view(ref: DatasetRef, query: Query, function: UDF | None = None) -> N
     keys = [pa.field(name, pa.int64(), False) for name in view.row_columns]
     schema = pa.schema([*keys, *fields], metadata={VIEW_KEY: view.to_json()})
     check_storable(pa.schema(fields), dataset.data_storage_version)
-    if not dataset.has_stable_row_ids and not view.makes_table:
+    if not view.makes_table:
+        _warn_of_unstable(dataset, source, ref)
+    for udf in (*(one.udf for one, _ in bound), *(() if function is None else (function,))):
+        store_udf(udf, objects_beside(ref))
+    _write(ref, schema, dataset.data_storage_version)
+
+
+def create_spark_view(ref: DatasetRef, query: SparkQuery) -> None:
+    """Makes a view of a query of Spark, without rows; a refresh fills it.
+
+    Raises:
+        RegistrationError: A column cannot have its name.
+        UnsupportedTypeError: Lance cannot store a column.
+        TableExistsError: A concurrent writer has made the table at this moment.
+
+    Warns:
+        UserWarning: The source has no stable row ids, so that the view cannot follow it.
+    """
+    refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
+    source = query.source.pin(None)
+    dataset = source.open()
+    _refuse_names(query.schema.names)
+    fields = [_plain_field(field, field.name, quoted(field.name), source.uri) for field in query.schema]
+    view = ViewDefinition(
+        source=stored_source(source, ref.uri),
+        columns=tuple(query.schema.names),
+        where=None,
+        used=query.used,
+        spark=query.form,
+    )
+    schema = pa.schema([pa.field(SOURCE_ROW_ID, pa.int64(), False), *fields], metadata={VIEW_KEY: view.to_json()})
+    check_storable(pa.schema(fields), dataset.data_storage_version)
+    _warn_of_unstable(dataset, source, ref)
+    _write(ref, schema, dataset.data_storage_version)
+
+
+def _warn_of_unstable(dataset: lance.LanceDataset, source: DatasetRef, ref: DatasetRef) -> None:
+    if not dataset.has_stable_row_ids:
         warnings.warn(
             f"rows of {source.uri} have no stable ids: the view {ref.uri} is filled from one version of it, and cannot "
             "be refreshed from another one; write the source anew with enable_stable_row_ids=True for that",
             UserWarning,
-            stacklevel=3,
+            stacklevel=4,
         )
-    for udf in (*(one.udf for one, _ in bound), *(() if function is None else (function,))):
-        store_udf(udf, objects_beside(ref))
-    _write(ref, schema, dataset.data_storage_version)
 
 
 def _refuse_names(names: Sequence[str]) -> None:

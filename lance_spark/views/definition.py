@@ -27,6 +27,7 @@ from lance_spark.errors import (
     ViewSourceError,
 )
 from lance_spark.objects import objects_beside
+from lance_spark.views.spark.form import SparkForm
 from lance_spark.views.state import refreshed_of
 from udf_runtime import Kind
 
@@ -73,6 +74,8 @@ class ViewDefinition:
         function: The chunker or the table function that makes its rows, bound to the source; None
             where each of them is a row of that.
         reads: Names of the columns that a table function gets, with expressions in Lance SQL.
+        spark: The query, where it is one of Spark: then it has the condition, and an expression of
+            a column is the name that the query gives it.
     """
 
     source: str
@@ -81,6 +84,7 @@ class ViewDefinition:
     used: tuple[UsedField, ...]
     function: Binding | None = None
     reads: tuple[tuple[str, str], ...] = ()
+    spark: SparkForm | None = None
 
     @property
     def makes_table(self) -> bool:
@@ -162,6 +166,7 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
             used=tuple(UsedField(**one) for one in values["used"]),
             function=None if values.get("function") is None else Binding.from_json(json.dumps(values["function"]), ""),
             reads=tuple((str(name), str(text)) for name, text in values.get("reads", ())),
+            spark=SparkForm.of(values.get("spark")),
         )
     except (ValueError, TypeError, KeyError, StoredUdfError) as error:
         raise ViewError(

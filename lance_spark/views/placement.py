@@ -70,6 +70,8 @@ class PlacementSpec:
         max_rows: Rows of a fragment of the view, at most.
         makes_chunks: Whether a chunker makes the view's rows; then its inputs, and what `where`
             reads, are the one group, and what it makes are the computed columns.
+        selects: Whether these tasks make the rows; those of a Spark query come from
+            `spark/rows.py`, and changed ones only go here.
     """
 
     source: DatasetRef
@@ -85,6 +87,7 @@ class PlacementSpec:
     moved: FileLayout
     max_rows: int
     makes_chunks: bool
+    selects: bool = True
 
     def sink(self, layout: FileLayout) -> FragmentSink:
         """Returns what writes a task's rows."""
@@ -250,7 +253,7 @@ class Placement:
                 since = source.since_base(number)
                 answer.new += len(since.new)
                 answer.unknown += since.unknown
-                for batch in source.scan(number, since.new) if since.new else ():
+                for batch in source.scan(number, since.new) if since.new and spec.selects else ():
                     if batch.num_rows:
                         sink.write(as_view_rows(batch, spec.placed.row_schema))
                         answer.added += batch.num_rows
@@ -275,12 +278,15 @@ class Placement:
 
 
 def changes_of(source: SourceRows, fragment_id: int, since: NewRows) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the ids of changed rows of a fragment, and what is to become of each."""
+    """Returns the ids of changed rows of a fragment, and what is to become of each.
+
+    All are GONE where these tasks do not make the rows.
+    """
     offsets = since.changed.to_numpy()
     change = np.zeros(len(offsets), dtype=np.int64)
     for bit, rows in enumerate(since.by_group):
         change |= np.isin(offsets, rows.to_numpy(), assume_unique=True).astype(np.int64) << bit
-    selected = source.matching(fragment_id, since.changed).to_numpy()
+    selected = (source.matching(fragment_id, since.changed) if source.spec.selects else RowSet.empty()).to_numpy()
     change[~np.isin(offsets, selected, assume_unique=True)] = GONE
     if source.spec.makes_chunks:
         change[change != 0] = GONE  # their new chunks are new rows

@@ -28,7 +28,9 @@ class RefreshPlan:
         rebuilds: Whether all rows are made anew: a table function makes them, or the version that
             the view shows was cleaned up in the source, so that nothing tells what changed.
         rows_added: Rows that would be added; in a chunker's view, rows of the source that would be
-            chunked for the first time. 0 where a table function makes the rows.
+            chunked for the first time. 0 where a table function makes the rows. Where the view is a
+            query of Spark, at most: changed rows count as removed and added there, and which rows
+            it selects is not looked at.
         rows_recomputed: Rows that would be written anew; in a chunker's view, rows of the source
             that changed.
         rows_removed: Rows that would be taken out, at most: of those that the view has; in a
@@ -92,6 +94,8 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
         gone = start.dataset.count_rows()
     elif rows.difference is not None and (unknown or source.count_rows() != base.count_rows() + new):
         gone += sum(len(ids) for number, _ in look.then for ids in rows.difference.gone(number))
+    if not spec.selects:  # changed rows are taken out and added again
+        added, changed, gone = added + changed, 0, gone + changed
     known = set() if base is None else {one.fragment_id for one in base.get_fragments()}
     return RefreshPlan(
         table_name=table_name,

@@ -46,13 +46,14 @@ from lance_spark.objects import objects_beside
 from lance_spark.session.sessions import cancel
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.job_end import commit_or_give_up, finish
-from lance_spark.views.chunked.calls import ChunkCalls
+from lance_spark.views.chunked.calls import ChunkCalls, Chunked
 from lance_spark.views.chunked.skipped import keep_skipped, skipped_rows
 from lance_spark.views.definition import define, existing_view, groups_of, made_columns
-from lance_spark.views.difference import affected
+from lance_spark.views.difference import Affected, affected
 from lance_spark.views.placement import Answer, PlacementSpec
 from lance_spark.views.request import RefreshRequest
 from lance_spark.views.row_tasks import RowTasks
+from lance_spark.views.spark.rows import SparkRows
 from lance_spark.views.start import JOB_TYPE, Start
 from lance_spark.views.state import CONFIG_KEY, STAMP_KEY, Refreshed
 from lance_spark.views.table_function import QueryRows, TableCall
@@ -198,7 +199,6 @@ class RefreshJob:
 
     def _replace_rows(self, start: Start) -> None:
         """Commits the rows of the version to show."""
-        began = time.monotonic()
         spec = start.spec(self._staging, self._request.max_rows_per_fragment)
         look = affected(start.source, start.base, spec.used)
         tasks = RowTasks(
@@ -210,29 +210,15 @@ class RefreshJob:
             check=self._refuse_cancelled,
         )
         self._fragments = len(look.now)
-        chunked = None
-        if self._table is not None:
-            done = tasks.call_table(self._table_call(start, spec, self._table))
-        elif self._chunks is None:
-            done = tasks.place(spec, look.now)
-        else:
-            known = None if start.base is None or start.shows is None else start.shows.skipped
-            again = skipped_rows(start.view, start.source.open(), known)
-            chunked = self._chunks.run(start, spec, look, again)
-            self._seconds["chunk"] = self._seconds.get("chunk", 0.0) + time.monotonic() - began
-            began = time.monotonic()
-            live = {one.fragment_id: one.metadata.num_rows for one in start.source.open().get_fragments()}
-            fragments = [(number, live[number]) for number in sorted({*dict(look.now), *again})]
-            try:
-                done = tasks.place_chunks(chunked, fragments)
-            except CommitConflictError:
-                # Some chunks are gone, while checkpoints may still tell of them.
-                self._chunks.forget(chunked.calls)
-                raise
+        chunked = None if self._chunks is None else self._chunk(self._chunks, start, spec, look)
+        began = time.monotonic()
+        done = self._place(start, spec, look, tasks, chunked)
         source, base = start.source.open(), None if start.base is None else start.base.open()
         # Rows that are neither new nor gone are in both versions.
         if base is not None and (done.unknown or source.count_rows() != base.count_rows() + done.new):
             done += tasks.place(spec, look.then, gone=True)
+        if start.definition.spark is not None:
+            done += tasks.query(SparkRows.of(spec, start.definition, start.definition.spark), look.now)
         moved = tasks.move(spec, done) if done.lists else Answer()
         rebuilt = [] if start.base is not None else [one.fragment_id for one in start.dataset.get_fragments()]
         self._seconds["place"] = self._seconds.get("place", 0.0) + time.monotonic() - began
@@ -242,6 +228,31 @@ class RefreshJob:
         if self._chunks is not None and chunked is not None:
             self._chunks.forget(chunked.calls)
         self._seconds["commit"] = self._seconds.get("commit", 0.0) + time.monotonic() - began
+
+    def _chunk(self, chunks: ChunkCalls, start: Start, spec: PlacementSpec, look: Affected) -> Chunked:
+        """Calls the view's chunker for the rows that need it."""
+        began = time.monotonic()
+        known = None if start.base is None or start.shows is None else start.shows.skipped
+        chunked = chunks.run(start, spec, look, skipped_rows(start.view, start.source.open(), known))
+        self._seconds["chunk"] = self._seconds.get("chunk", 0.0) + time.monotonic() - began
+        return chunked
+
+    def _place(
+        self, start: Start, spec: PlacementSpec, look: Affected, tasks: RowTasks, chunked: Chunked | None
+    ) -> Answer:
+        """Makes the new rows of the view, in no version yet, and lists those that go or change."""
+        if self._table is not None:
+            return tasks.call_table(self._table_call(start, spec, self._table))
+        if self._chunks is None or chunked is None:
+            return tasks.place(spec, look.now) if spec.selects or start.base is not None else Answer()
+        live = {one.fragment_id: one.metadata.num_rows for one in start.source.open().get_fragments()}
+        numbers = sorted({*dict(look.now), *chunked.selects.again})
+        try:
+            return tasks.place_chunks(chunked, [(number, live[number]) for number in numbers])
+        except CommitConflictError:
+            # Some chunks are gone, while checkpoints may still tell of them.
+            self._chunks.forget(chunked.calls)
+            raise
 
     def _table_call(self, start: Start, spec: PlacementSpec, function: UDF) -> TableCall:
         definition = start.definition

@@ -32,6 +32,7 @@ from lance_spark.views.placement import (
     PlacementSpec,
     ReadLists,
 )
+from lance_spark.views.spark.rows import SparkRows
 from lance_spark.views.table_function import TableCall
 from udf_runtime.checkpoint.chunks import ChunksLostError
 
@@ -84,6 +85,12 @@ class RowTasks:
         """Looks at fragments of the source, given with rows; of the old version, if `gone`."""
         units = self._units(fragments, spec.max_rows)
         return self._run(len(units), Placement(spec=spec, units=units, gone=gone)) if units else Answer()
+
+    def query(self, rows: SparkRows, fragments: Sequence[tuple[int, int]]) -> Answer:
+        """Writes what a Spark query selects of new and changed rows of fragments of the source."""
+        units = self._units(fragments, rows.spec.max_rows)
+        tasks = min(len(units), self._concurrency or len(units))
+        return self._answers(lambda: rows.answers(self._spark, units, tasks)) if units else Answer()
 
     def place_chunks(self, chunked: Chunked, fragments: Sequence[tuple[int, int]]) -> Answer:
         """Writes the chunks of rows of fragments of the source, given with rows."""

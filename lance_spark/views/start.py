@@ -114,6 +114,7 @@ class Start:
             moved=FileLayout.of_table(self.dataset, [*names, *(name for columns in computed for name in columns)]),
             max_rows=max_rows,
             makes_chunks=function is not None and not definition.makes_table,
+            selects=self.definition.spark is None,
         )
 
 

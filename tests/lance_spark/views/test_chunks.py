@@ -37,6 +37,11 @@ from udf_runtime import SkipThresholdExceededError, chunker, skip_on_error, udf,
 SKIPS = skip_on_error()
 
 
+def slow(value: str) -> Any:
+    """A case that only the long tests have."""
+    return pytest.param(value, marks=pytest.mark.long)
+
+
 @pytest.fixture
 def flag(tmp_path: Path) -> str:
     return str(tmp_path / "flag")
@@ -143,15 +148,13 @@ def test_a_chunk_view_can_be_a_source_and_have_columns_of_its_own(db: Connection
     assert again.count_rows() == sum(row["n"] // 10 % 4 for row in rows)
 
 
-@pytest.mark.parametrize(
-    "seed", [pytest.param(seed, marks=[pytest.mark.long] if seed > 1 else []) for seed in range(40)]
-)
+@pytest.mark.parametrize("seed", [pytest.param(seed, marks=[pytest.mark.long] if seed else []) for seed in range(40)])
 def test_any_history_of_a_source(seed: int, db: Connection, log: Log) -> None:
     """The view shows each version that it is refreshed to, and rows are called whose inputs are others than those shown."""
     rng = random.Random(seed)
     made = chunked(db, log, range(rng.randrange(1, 30)))
     shown, key = made.source.version, 30
-    for _ in range(6 if seed > 1 else 4):
+    for _ in range(6 if seed else 4):
         for _ in range(rng.randrange(1, 4)):
             where = f"k % {rng.randrange(2, 6)} = {rng.randrange(2)}"
             match rng.randrange(7):
@@ -180,7 +183,7 @@ def test_any_history_of_a_source(seed: int, db: Connection, log: Log) -> None:
     made.refresh([], src_version=shown)
 
 
-@pytest.mark.parametrize("way", ["look up", "join"])
+@pytest.mark.parametrize("way", ["look up", slow("join")])
 def test_chunks_that_go_are_found_in_the_view(
     way: str, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,7 +269,8 @@ def test_a_process_that_dies_costs_its_row(db: Connection, log: Log) -> None:
 
 
 @pytest.mark.parametrize(
-    "point", ["in the chunker", "before the commit", pytest.param("after it", marks=pytest.mark.long)]
+    "point",
+    ["in the chunker", *(pytest.param(one, marks=pytest.mark.long) for one in ("before the commit", "after it"))],
 )
 def test_a_driver_that_is_killed(point: str, db: Connection, log: Log, flag: str, tmp_path: Path) -> None:
     sizes = {"checkpoint_size": 5, "task_size": 1000}
@@ -309,7 +313,7 @@ def test_two_refreshes_at_once_make_each_chunk_once(db: Connection, log: Log) ->
     made.check()
 
 
-@pytest.mark.parametrize("what", ["compact", "delete", "checkpoints", "source"])
+@pytest.mark.parametrize("what", ["compact", "checkpoints", slow("delete"), slow("source")])
 def test_others_between_chunking_and_the_commit(what: str, db: Connection, log: Log) -> None:
     made = chunked(db, log)
     made.change({"x": "x + 10"}, "k < 6")

@@ -72,15 +72,21 @@ def test_a_death_before_rows_that_came_twice_were_taken_back(
 ) -> None:
     """In a view without fragments two first refreshes can both land; the second takes its rows back, if it lives."""
     made = watched(db, log, refreshed=False)
-    both = threading.Barrier(2)
+    both, landed = threading.Barrier(2), [threading.Event(), threading.Event()]
     real = replace_commit.attempt_commit
 
     def attempt(*arguments: Any, **more: Any) -> Any:
-        if not both.broken:
-            with contextlib.suppress(threading.BrokenBarrierError):
-                both.wait(60)
-            both.abort()
-        return real(*arguments, **more)
+        if landed[1].is_set():
+            return real(*arguments, **more)
+        # One after the other: of two at the same moment one would lose the version's number, and look again.
+        number = both.wait(60)
+        if number == 1:
+            landed[0].wait(60)
+        try:
+            return real(*arguments, **more)
+        finally:
+            landed[number].set()
+            landed[1].wait(60)
 
     monkeypatch.setattr(replace_commit, "attempt_commit", attempt)
     monkeypatch.setattr(replace_commit, "_undo", die)

@@ -127,7 +127,7 @@ def test_conditions_whose_value_no_column_tells_are_refused(condition: str, db: 
 def test_what_is_no_query_and_a_name_that_is_taken(db: Connection) -> None:
     source = make_source(db)
     with pytest.raises(OptionError, match="query"):
-        db.create_materialized_view("v", "SELECT * FROM s")  # type: ignore[arg-type]
+        db.create_materialized_view("v", ["k"])  # type: ignore[arg-type]
     with pytest.raises(TableExistsError):
         db.create_materialized_view("s", source.search(None))
     db.drop_table("s")

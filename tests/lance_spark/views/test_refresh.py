@@ -410,7 +410,11 @@ def test_fragments_of_the_view_have_so_many_rows_at_most(rows: int, db: Connecti
     made.refresh([], concurrency=None)
 
 
-@pytest.mark.parametrize(("filtered", "searched"), [(1000, 1000), (3, 1000), (3, 3)], ids=["filter", "search", "join"])
+@pytest.mark.parametrize(
+    ("filtered", "searched"),
+    [(1000, 1000), (3, 1000), pytest.param(3, 3, marks=pytest.mark.long)],
+    ids=["filter", "search", "join"],
+)
 def test_changed_rows_are_found_in_the_view(
     filtered: int, searched: int, db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

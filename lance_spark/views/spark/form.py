@@ -1,0 +1,146 @@
+"""How a view stores a query of Spark: as nested SELECTs over its source, in Spark SQL, as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from lance_spark.errors import RegistrationError, ViewError
+from lance_spark.pushdown.rule import is_classic
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+ROW_ID = "_rowid"
+"""Column that goes through all SELECTs with the row id. Lance keeps this name for itself."""
+
+SETTINGS = (
+    "spark.sql.ansi.enabled",
+    "spark.sql.session.timeZone",
+    "spark.sql.caseSensitive",
+    "spark.sql.timestampType",
+    "spark.sql.mapKeyDedupPolicy",
+    "spark.sql.decimalOperations.allowPrecisionLoss",
+    "spark.sql.ansi.doubleQuotedIdentifiers",
+    "spark.sql.ansi.enforceReservedKeywords",
+    "spark.sql.parser.escapedStringLiterals",
+    "spark.sql.parser.quotedRegexColumnNames",
+    "spark.sql.legacy.timeParserPolicy",
+    "spark.sql.legacy.sizeOfNull",
+)
+"""Settings of a session that say what a text in Spark SQL means."""
+
+
+_HARMLESS = ("path", "columns", "batch_size", "target_partition_bytes", "lancespark.write", "lancespark.table")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """A SELECT over the one before it, or over the source.
+
+    Attributes:
+        alias: Name that columns may be qualified with.
+        where: Condition for its rows.
+        select: Its columns, each with its name (`x + 1 AS y`); None keeps all.
+    """
+
+    alias: str | None = None
+    where: str | None = None
+    select: tuple[str, ...] | None = None
+
+    @property
+    def texts(self) -> tuple[str, ...]:
+        """All its expressions."""
+        return (*(() if self.where is None else (self.where,)), *(self.select or ()))
+
+    def over(self, frame: DataFrame, *carried: str) -> DataFrame:
+        """Returns what it selects of a DataFrame, with columns that are carried along first."""
+        if self.alias is not None:
+            frame = frame.alias(self.alias)
+        if self.where is not None:
+            frame = frame.where(self.where)
+        return frame if self.select is None else frame.selectExpr(*carried, *self.select)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkForm:
+    """A query of Spark over one table.
+
+    Attributes:
+        blocks: Its SELECTs, the innermost first.
+        settings: Those of :data:`SETTINGS` that the session had which made the view.
+    """
+
+    blocks: tuple[Block, ...]
+    settings: tuple[tuple[str, str], ...]
+
+    def over(self, frame: DataFrame, *carried: str) -> DataFrame:
+        """Returns what the query gives of a DataFrame with the source's columns."""
+        for block in self.blocks:
+            frame = block.over(frame, *carried)
+        return frame
+
+    @staticmethod
+    def of(values: Mapping[str, Any] | None) -> SparkForm | None:
+        """Returns the form of what JSON holds; raises what a dict raises where it is damaged."""
+        if values is None:
+            return None
+        blocks = [
+            Block(
+                alias=one["alias"],
+                where=one["where"],
+                select=None if one["select"] is None else tuple(map(str, one["select"])),
+            )
+            for one in values["blocks"]
+        ]
+        return SparkForm(blocks=tuple(blocks), settings=tuple((str(k), str(v)) for k, v in values["settings"]))
+
+    def session(self, spark: SparkSession, view_uri: str) -> SparkSession:
+        """Returns a session with the query's settings: this one, or another one beside it.
+
+        Raises:
+            ViewError: This session has others, and is one of Spark Connect.
+        """
+        have = dict(settings_of(spark))
+        others = {name: value for name, value in self.settings if have.get(name) != value}
+        if not others:
+            return spark
+        if not is_classic(spark):
+            said = ", ".join(f"spark.conf.set({name!r}, {value!r})" for name, value in others.items())
+            raise ViewError(
+                f"the session has other settings than the one that made the view, so its expressions would mean "
+                f"something else: {json.dumps(others)} - view {view_uri} - over Spark Connect set them first: {said}",
+                uri=view_uri,
+            )
+        return self.beside(spark)
+
+    def beside(self, spark: SparkSession) -> SparkSession:
+        """Returns a new classic session with the query's settings."""
+        beside = spark.newSession()
+        for name, value in self.settings:
+            beside.conf.set(name, value)
+        return beside
+
+
+def refuse_options(options: Iterable[str]) -> None:
+    """Refuses options of a read that a view over its table cannot have, by their names.
+
+    Raises:
+        RegistrationError: There is one.
+    """
+    others = [name for name in options if name.lower() not in _HARMLESS and not name.startswith("storage.")]
+    if others:
+        raise RegistrationError(
+            "a materialized view follows the latest version of a whole table, so it cannot be over one that was read "
+            f"with {', '.join(map(repr, others))} - in the DataFrame - read it without; refresh(src_version=...) shows "
+            "a version, and where(...) selects rows"
+        )
+
+
+def settings_of(spark: SparkSession) -> tuple[tuple[str, str], ...]:
+    """Returns the settings of a session that say what a text means."""
+    # With a default of its own, `get` would not give Spark's.
+    found = ((name, spark.conf.get(name)) for name in SETTINGS)
+    return tuple((name, value) for name, value in found if value is not None)

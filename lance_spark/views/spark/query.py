@@ -1,0 +1,344 @@
+"""Takes a query of Spark apart that is to be a view: text or a DataFrame. Runs on the driver.
+
+A query becomes nested SELECTs as text. Whether these mean what the query means is asked of Spark:
+both are put over the same leaf, and their analysed plans compared.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+from pyspark.sql.types import BinaryType, LongType, NullType, StructField, StructType
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import RegistrationError, UnsupportedTypeError
+from lance_spark.pushdown.rule import is_classic
+from lance_spark.types import to_lance_schema, to_spark_schema
+from lance_spark.types.fields import is_blob
+from lance_spark.views.definition import SOURCE_ROW_ID, UsedField, used_fields
+from lance_spark.views.query import quoted
+from lance_spark.views.spark.form import ROW_ID, Block, SparkForm, settings_of
+from lance_spark.views.spark.plan import PlanReader
+from lance_spark.views.spark.proto import ProtoReader
+from lance_spark.views.spark.text import (
+    FULL_REFRESH,
+    Select,
+    check_expression,
+    names_in,
+    parse,
+    starred,
+    tokens_of,
+)
+
+if TYPE_CHECKING:
+    import lance
+    from pyspark.sql import DataFrame, SparkSession
+
+Storage: TypeAlias = "tuple[tuple[str, str], ...]"
+"""Options of the object store that a source is opened with."""
+
+_FRAME = "the DataFrame"
+
+_NO_ROWS = ("MISSING_GROUP_BY", "MISSING_AGGREGATION", "GROUP_BY")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkQuery:
+    """A query of Spark over one table, taken apart and checked.
+
+    Attributes:
+        source: The table, at its latest version.
+        schema: What the query gives, as Lance stores it.
+        used: Columns of the source that it reads.
+    """
+
+    source: DatasetRef
+    form: SparkForm
+    schema: pa.Schema
+    used: tuple[UsedField, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """A query in parts that are not checked yet.
+
+    Attributes:
+        leaf: What stands for the source: a DataFrame without rows, or which is not run.
+        whole: The query over it.
+    """
+
+    source: DatasetRef
+    blocks: tuple[Block, ...]
+    leaf: DataFrame
+    whole: DataFrame
+
+
+def text_query(
+    spark: SparkSession, text: str, table: Callable[[str], DatasetRef | None], storage: Storage
+) -> SparkQuery:
+    """Takes a SELECT apart, over a table that `table` knows by its name, or that Spark knows.
+
+    Raises:
+        RegistrationError: It cannot be a view.
+        UnsupportedTypeError: Lance cannot store a column.
+    """
+    select = parse(text)
+    name, (first, end) = _named(select)
+    source = table(name[0]) if len(name) == 1 else None
+    if source is None:
+        if is_classic(spark):
+            with _explained(text):
+                frame = spark.sql(text)
+            return frame_query(frame, storage)
+        raise RegistrationError(
+            f"{'.'.join(name)} is no table of this connection - in {text!r} - over Spark Connect a "
+            "view's query names its source as the connection does: FROM the name of a table, see table_names()"
+        )
+    dataset = source.pin(None).open()
+    with _explained(text), _stand_in(spark, dataset, names_in(text)) as view:
+        qualified = "" if _is_aliased(text, end) else f" AS {quoted(name[0])}"
+        whole = spark.sql(f"{text[:first]}{quoted(view)}{qualified}{text[end:]}".rstrip().rstrip(";"))
+        return _checked(Parts(source=source, blocks=tuple(_blocks(select)), leaf=spark.table(view), whole=whole), text)
+
+
+def frame_query(frame: DataFrame, storage: Storage) -> SparkQuery:
+    """Takes a DataFrame apart.
+
+    Raises:
+        RegistrationError: It cannot be a view.
+        UnsupportedTypeError: Lance cannot store a column.
+    """
+    spark = frame.sparkSession
+    if not is_classic(spark):
+        read = ProtoReader(frame)
+        source = DatasetRef.at(read.path, storage)
+        with _explained(_FRAME), _stand_in(spark, source.pin(None).open(), (SOURCE_ROW_ID,)) as view:
+            leaf = spark.table(view)
+            whole = read.read(leaf, view)
+            return _checked(Parts(source=source, blocks=read.blocks, leaf=leaf, whole=whole), _FRAME)
+    parts = PlanReader(frame)
+    source = DatasetRef.at(parts.uri, storage)
+    with _explained(_FRAME):
+        return _checked(Parts(source=source, blocks=parts.blocks, leaf=parts.leaf(), whole=frame), _FRAME)
+
+
+def _checked(parts: Parts, text: str) -> SparkQuery:
+    """Checks the parts of a query, and completes them."""
+    spark = parts.leaf.sparkSession
+    dataset = parts.source.pin(None).open()
+    functions = own_functions(spark)
+    blocks: list[Block] = []
+    names: list[set[str]] = []
+    frame = parts.leaf
+    qualifiers: set[str] = set()
+    for part in parts.blocks:
+        columns = {field.name.lower(): field.dataType.simpleString() for field in frame.schema.fields}
+        qualifiers = qualifiers if part.alias is None else {part.alias}
+        block = replace(part, select=_without_stars(part.select, frame.columns, qualifiers))
+        for one in block.texts:
+            check_expression(one, is_own=functions, columns=columns)
+        frame = block.over(frame)
+        qualifiers = qualifiers if block.select is None else set()
+        blocks.append(block)
+        names.append({name.lower() for name in frame.columns})
+        if ROW_ID in names[-1]:
+            raise RegistrationError(
+                f"{ROW_ID!r} cannot be the name of a view's column - in {text!r} - select it under another name"
+            )
+    if not frame.sameSemantics(parts.whole) or frame.columns != parts.whole.columns:
+        raise RegistrationError(
+            f"the query cannot be written as Spark SQL text over its source without a change of its meaning - {text} - "
+            "write it as SQL text, or simpler: columns and expressions of one table, and conditions"
+        )
+    _refuse_aggregates(parts.leaf, blocks)
+    if blocks == [] or blocks[-1].select is None:
+        blocks.append(Block(select=tuple(map(quoted, frame.columns))))
+    kept = _pruned(parts.leaf, blocks)
+    used = used_fields(dataset, [one for block in kept for one in block.texts], ())
+    form = SparkForm(blocks=kept, settings=settings_of(spark))
+    _refuse_unreadable(dataset, used)
+    _prove(spark, dataset, form, used, frame.schema)
+    return SparkQuery(source=parts.source, form=form, schema=to_lance_schema(frame.schema, {}), used=used)
+
+
+def own_functions(spark: SparkSession) -> Callable[[str], bool]:
+    """Returns what tells Spark's own functions, but not those that the session has replaced."""
+
+    @functools.cache
+    def names() -> set[str]:
+        own, others = (
+            {row[0].lower() for row in spark.sql(f"SHOW {kind} FUNCTIONS").collect()} for kind in ("SYSTEM", "USER")
+        )
+        return own - others
+
+    return lambda name: name in names()
+
+
+def _blocks(select: Select) -> Iterator[Block]:
+    if isinstance(select.source, Select):
+        yield from _blocks(select.source)
+    yield Block(alias=select.alias, where=select.where, select=select.items)
+
+
+def _named(select: Select) -> tuple[tuple[str, ...], tuple[int, int]]:
+    """Returns the parts of the name of the table that is selected from, and where this is."""
+    return _named(select.source) if isinstance(select.source, Select) else (select.source, select.span)
+
+
+def _is_aliased(text: str, end: int) -> bool:
+    after = next(iter(tokens_of(text[end:])), None)
+    return after is not None and (after.word == "AS" or (after.kind in ("word", "name") and after.word != "WHERE"))
+
+
+def _without_stars(
+    items: tuple[str, ...] | None, names: Sequence[str], qualifiers: Collection[str]
+) -> tuple[str, ...] | None:
+    """Returns what is selected with columns in place of stars: the source may get more of them."""
+    if items is None:
+        return None
+    found: list[str] = []
+    for item in items:
+        left_out = starred(item, qualifiers)
+        if left_out is None:
+            found.append(item)
+        else:
+            lower = {name.lower() for name in left_out}
+            found += [quoted(name) for name in names if name.lower() not in lower]
+    return tuple(found)
+
+
+def _refuse_aggregates(leaf: DataFrame, blocks: Sequence[Block]) -> None:
+    """Refuses what does not give each row by itself: it cannot stand beside the row's id."""
+    frame = leaf.select(sf.lit(0).cast("long").alias(ROW_ID), "*")
+    try:
+        for block in blocks:
+            frame = block.over(frame, ROW_ID)
+        frame.schema  # noqa: B018 - over Connect it is only analysed now
+    except PySparkException as error:
+        if not any(name in (error.getCondition() or "") for name in _NO_ROWS):
+            raise
+        raise RegistrationError(
+            f"a materialized view computes columns row by row, so it cannot have aggregates - {_first_line(error)} - "
+            f"{FULL_REFRESH}"
+        ) from error
+
+
+def _prove(
+    spark: SparkSession, dataset: lance.LanceDataset, form: SparkForm, used: Sequence[UsedField], wanted: StructType
+) -> None:
+    """Refuses a query whose text means something else, or nothing, where a refresh reads it.
+
+    That is a session that has neither variables nor functions of its own.
+    """
+    session = form.beside(spark) if is_classic(spark) else spark
+    columns = to_spark_schema(pa.schema([dataset.schema.field(one.name) for one in used])).fields
+    rows = session.createDataFrame([], StructType([StructField(ROW_ID, LongType()), *columns]))
+    try:
+        given = form.over(rows, ROW_ID).schema.fields[1:]
+    except PySparkException as error:
+        raise RegistrationError(
+            f"the query cannot be read by another session: {_first_line(error)} - over {dataset.uri} - use neither "
+            "variables nor functions of the session"
+        ) from error
+    for one, other in zip(given, wanted.fields, strict=True):
+        if one.dataType.simpleString() != other.dataType.simpleString():
+            raise RegistrationError(
+                f"column {other.name!r} would be {one.dataType.simpleString()} in a refresh, and is "
+                f"{other.dataType.simpleString()} in the query - over {dataset.uri} - cast it in the query"
+            )
+
+
+def _pruned(leaf: DataFrame, blocks: Sequence[Block]) -> tuple[Block, ...]:
+    """Returns the SELECTs without columns that those around them do not name."""
+    # Names of the columns of each SELECT, before anything is left out.
+    given: list[list[str]] = []
+    frame = leaf
+    for block in blocks:
+        frame = block.over(frame)
+        given.append(list(frame.columns))
+    kept: list[Block] = []
+    wanted: set[str] | None = None
+    for block, names in zip(reversed(blocks), reversed(given), strict=True):
+        select = block.select
+        if select is not None:
+            if wanted is not None and len(select) == len(names):
+                select = _needed(select, names, wanted)
+            wanted = set()
+        if wanted is not None:
+            for text in replace(block, select=select).texts:
+                wanted |= names_in(text)
+        kept.append(replace(block, select=select))
+    return tuple(reversed(kept))
+
+
+def _needed(select: tuple[str, ...], names: Sequence[str], wanted: set[str]) -> tuple[str, ...]:
+    """Returns the items whose names are wanted, by others of them, too; one at least."""
+    keep: set[int] = set()
+    while True:
+        more = {i for i, name in enumerate(names) if name.lower() in wanted} - keep
+        if not more:
+            return tuple(select[i] for i in sorted(keep)) or select[:1]
+        keep |= more
+        wanted = wanted.union(*(names_in(select[i]) for i in more))
+
+
+@contextmanager
+def _stand_in(spark: SparkSession, dataset: lance.LanceDataset, named: Collection[str]) -> Iterator[str]:
+    """Makes a temporary view without rows that has the columns of a table."""
+    name = f"lance_spark_{uuid.uuid4().hex}"
+    spark.createDataFrame([], _leaf_schema(dataset, named)).createTempView(name)
+    try:
+        yield name
+    finally:
+        spark.catalog.dropTempView(name)
+
+
+def _leaf_schema(dataset: lance.LanceDataset, named: Collection[str]) -> StructType:
+    """Returns a table's columns; those that cannot be read are of some type.
+
+    Row ids that a view has of its own source are there only where they are named.
+    """
+    fields = []
+    for field in dataset.schema:
+        if is_blob(field):
+            fields.append(StructField(field.name, BinaryType()))
+        elif field.name != SOURCE_ROW_ID or field.name in named:
+            try:
+                fields += to_spark_schema(pa.schema([field])).fields
+            except UnsupportedTypeError:
+                fields.append(StructField(field.name, NullType()))
+    return StructType(fields)
+
+
+def _refuse_unreadable(dataset: lance.LanceDataset, used: Sequence[UsedField]) -> None:
+    for one in used:
+        field: pa.Field[Any] = dataset.schema.field(one.name)
+        if is_blob(field):
+            raise RegistrationError(
+                f"blobs cannot be used by a query of Spark that is a view - column {one.name!r} - name the columns "
+                "that you need; a UDF of table.search(None).select({...}) reads blobs"
+            )
+        to_spark_schema(pa.schema([field]))
+
+
+def _first_line(error: PySparkException) -> str:
+    """Returns what an error says, without the plan that follows."""
+    return str(error).strip().partition("\n")[0].rstrip("; ")
+
+
+@contextmanager
+def _explained(text: str) -> Iterator[None]:
+    try:
+        yield
+    except PySparkException as error:
+        raise RegistrationError(
+            f"Spark does not take the query: {_first_line(error)} - {text!r} - correct it; nothing was made"
+        ) from error

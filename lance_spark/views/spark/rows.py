@@ -1,0 +1,114 @@
+"""The rows of a view that is a query of Spark: read by tasks, selected by Spark, written by tasks.
+
+New and changed rows of the source come as Arrow batches of the columns that the query uses, with
+their row ids; Spark selects and computes; the rest of the same task writes fragments of the view,
+which belong to no version yet. Memory: some batches, and 24 bytes a row of one fragment.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.sql import functions as sf
+from pyspark.sql.types import LongType, StructField, StructType
+
+from lance_spark.types import ReadConverter, WriteConverter, to_spark_schema
+from lance_spark.views.definition import SOURCE_ROW_ID, ViewDefinition
+from lance_spark.views.placement import ANSWER, Answer, PlacementSpec, SourceRows, numbers_of
+from lance_spark.views.query import quoted
+from lance_spark.views.spark.form import ROW_ID, SparkForm
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SparkRows:
+    """What Spark has to do for the rows of a view. Belongs to the driver.
+
+    Attributes:
+        spec: As for other tasks of the refresh; its columns are those of the query.
+        names: Names that all columns of the query have, in order.
+        used: Columns of the source that it reads.
+    """
+
+    spec: PlacementSpec
+    form: SparkForm
+    names: tuple[str, ...]
+    used: tuple[str, ...]
+
+    @staticmethod
+    def of(spec: PlacementSpec, definition: ViewDefinition, form: SparkForm) -> SparkRows:
+        """Returns it for a view."""
+        used = tuple(field.name for field in definition.used)
+        return SparkRows(spec=spec, form=form, names=definition.columns, used=used)
+
+    def answers(self, spark: SparkSession, units: Sequence[tuple[int, ...]], tasks: int) -> DataFrame:
+        """Returns what tasks over fragments of the source answer.
+
+        Raises:
+            ViewError: The session has other settings than the view needs, and cannot have them.
+        """
+        session = self.form.session(spark, self.spec.view.uri)
+        reads = ReadRows(spec=self._reading(), units=tuple(units), columns=self._columns())
+        read = session.range(0, len(units), 1, tasks).mapInArrow(reads, reads.columns)
+        rows = self.form.over(read, ROW_ID).toDF(SOURCE_ROW_ID, *self.names)
+        columns = [sf.expr(text).alias(name) for name, text in self.spec.columns]
+        rows = rows.select(SOURCE_ROW_ID, *columns)
+        return rows.mapInArrow(WriteRows(spec=self.spec, columns=rows.schema), ANSWER)
+
+    def _reading(self) -> PlacementSpec:
+        return replace(self.spec, columns=tuple((name, quoted(name)) for name in self.used), where=None)
+
+    def _columns(self) -> StructType:
+        schema = self.spec.source.open().schema
+        fields = to_spark_schema(pa.schema([schema.field(name) for name in self.used])).fields
+        return StructType(
+            [StructField(ROW_ID, LongType(), False), *(StructField(one.name, one.dataType, True) for one in fields)]
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadRows:
+    """Reads new and changed rows of the source; a callable for `mapInArrow` over task numbers."""
+
+    spec: PlacementSpec
+    units: tuple[tuple[int, ...], ...]
+    columns: StructType
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields the rows of the tasks whose numbers come."""
+        source = SourceRows(self.spec)
+        converter: ReadConverter | None = None
+        for number in numbers_of(batches):
+            for fragment in self.units[number]:
+                since = source.since_base(fragment)
+                rows = since.new | since.changed
+                for batch in source.scan(fragment, rows) if rows else ():
+                    converter = converter or ReadConverter(batch.schema, self.columns)
+                    yield from converter.convert_split(batch)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriteRows:
+    """Writes rows as fragments of the view; a callable for `mapInArrow`."""
+
+    spec: PlacementSpec
+    columns: StructType
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Writes all rows, and yields one answer."""
+        sink, answer = self.spec.sink(self.spec.placed), Answer()
+        converter = WriteConverter(self.columns, self.spec.placed.row_schema)
+        try:
+            for batch in batches:
+                sink.write(converter.convert(batch))
+                answer.added += batch.num_rows
+            answer.fragments = [fragment.to_json() for fragment in sink.finish()]
+        except BaseException:
+            sink.abandon()
+            raise
+        yield answer.to_batch()

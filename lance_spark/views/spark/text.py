@@ -1,0 +1,343 @@
+"""Texts in Spark SQL: the parts of a SELECT over one table, and what no view can have.
+
+Only as much of the grammar is known as is needed to take a text apart; Spark itself says afterwards
+whether the parts mean what the whole means (`spark/query.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from lance_spark.errors import RegistrationError
+
+FULL_REFRESH = "write its result anew: df.write.format('lance').mode('overwrite').save(path), or CREATE OR REPLACE"
+
+_TOKENS = re.compile(
+    r"""
+    (?P<space>\s+|--[^\r\n]*)
+    |(?P<comment>/\*)
+    |(?P<string>[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
+    |(?P<name>`(?:[^`]|``)*`)
+    |(?P<word>[^\W\d]\w*|[0-9]+(?:\.[0-9]*)?\w*)
+    |(?P<sign>->|=>|::|.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+_CLAUSES: Mapping[str, tuple[str, str]] = {
+    **dict.fromkeys(("GROUP", "HAVING"), ("aggregates", FULL_REFRESH)),
+    **dict.fromkeys(
+        ("JOIN", "INNER", "LEFT", "RIGHT", "FULL", "CROSS", "NATURAL", "ANTI", "SEMI", ","), ("a join", FULL_REFRESH)
+    ),
+    **dict.fromkeys(("UNION", "INTERSECT", "EXCEPT", "MINUS"), ("a set operation", FULL_REFRESH)),
+    **dict.fromkeys(("LIMIT", "OFFSET", "FETCH"), ("a limit", "leave it to the queries over the view")),
+    **dict.fromkeys(("ORDER", "SORT", "CLUSTER", "DISTRIBUTE"), ("an order", "leave it to the queries over the view")),
+    **dict.fromkeys(("WINDOW", "QUALIFY"), ("a window", FULL_REFRESH)),
+    **dict.fromkeys(("LATERAL", "PIVOT", "UNPIVOT"), ("a generator or pivot", FULL_REFRESH)),
+    "TABLESAMPLE": ("a sample", "select rows with WHERE"),
+    "|": ("a pipe", "write it as a SELECT"),
+}
+"""What may follow a table, or a condition, and what serves instead."""
+
+
+def _words(text: str) -> frozenset[str]:
+    return frozenset(re.findall(r"\w+", text))
+
+
+_NOT_FUNCTIONS = _words(
+    "and or not in between like ilike rlike regexp any some all is when then else case as interval on struct array map "
+    "char varchar character decimal dec numeric string timestamp_ntz timestamp_ltz time except escape div filter "
+    "extract trim both leading trailing from for over values exists cast try_cast position overlay placing"
+)
+"""Words before a parenthesis that are no calls, or whose grammar is their own."""
+
+_UNSTEADY_WORDS = _words(
+    "current_date current_time current_timestamp localtime localtimestamp current_user session_user user "
+    "current_catalog current_database current_schema current_path"
+)
+
+_UNSTEADY_CALLS = _UNSTEADY_WORDS | _words(
+    "rand randn random randstr uniform uuid shuffle monotonically_increasing_id spark_partition_id input_file_name "
+    "input_file_block_start input_file_block_length java_method reflect try_reflect now curdate current_timezone "
+    "version aes_encrypt"
+)
+"""Functions whose value does not depend on their arguments alone. `aes_encrypt` draws a vector."""
+
+_GENERATORS = _words(
+    "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple sql_keywords collations "
+    "variant_explode variant_explode_outer window session_window window_time"
+)
+
+_MOMENTS = re.compile(r"\s*(now|today|tomorrow|yesterday)\b.*", re.IGNORECASE | re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A word, quoted name, string, or sign of a text."""
+
+    kind: str
+    text: str
+    start: int
+    end: int
+
+    @property
+    def word(self) -> str:
+        """The word or sign in upper case; of a quoted name or string, nothing."""
+        return self.text.upper() if self.kind in ("word", "sign") else ""
+
+    @property
+    def name(self) -> str:
+        """The name that an identifier means."""
+        return self.text[1:-1].replace("``", "`") if self.kind == "name" else self.text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Select:
+    """A SELECT of a text.
+
+    Attributes:
+        items: What it selects, as it is written.
+        source: What it selects from: the parts of a table's name, or another one.
+        span: Where this name is in the text.
+        alias: Name that its columns may be qualified with.
+    """
+
+    items: tuple[str, ...]
+    source: tuple[str, ...] | Select
+    span: tuple[int, int]
+    alias: str | None
+    where: str | None
+
+
+def tokens_of(text: str) -> list[Token]:
+    """Returns the tokens of a text in Spark SQL, without comments."""
+    found: list[Token] = []
+    at = 0
+    while at < len(text):
+        match = _TOKENS.match(text, at)
+        assert match is not None  # any character is a sign
+        kind = str(match.lastgroup)
+        at = _after_comment(text, at) if kind == "comment" else match.end()
+        if kind not in ("space", "comment"):
+            found.append(Token(kind, match[0], match.start(), at))
+    return found
+
+
+def _after_comment(text: str, start: int) -> int:
+    depth = 0
+    for match in re.compile(r"/\*|\*/").finditer(text, start):
+        depth += 1 if match[0] == "/*" else -1
+        if depth == 0:
+            return match.end()
+    raise _refusal("a comment that does not end", text, "close it")
+
+
+def parse(text: str) -> Select:
+    """Takes a SELECT over one table apart.
+
+    Raises:
+        RegistrationError: It is none, or has what no view can have.
+    """
+    if "${" in text:
+        raise _refusal("a variable of the configuration", text, "write its value")
+    tokens = tokens_of(text)
+    while tokens and tokens[-1].text == ";":
+        tokens.pop()
+    return _Parser(text, tokens).select(0, len(tokens))
+
+
+@dataclass(slots=True)
+class _Parser:
+    text: str
+    tokens: Sequence[Token]
+    depths: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        depth = 0
+        for token in self.tokens:
+            depth -= token.text in (")", "]")
+            self.depths.append(depth)
+            depth += token.text in ("(", "[")
+
+    def select(self, first: int, end: int) -> Select:
+        """Returns the SELECT that some tokens are."""
+        if self._word(first, end) != "SELECT":
+            raise _refusal(
+                "something else than SELECT ... FROM one table WHERE ...", self.text, "write nested SELECTs for a WITH"
+            )
+        if self._word(first + 1, end) == "DISTINCT":
+            raise _refusal("DISTINCT", self.text, FULL_REFRESH)
+        begin = first + 1 + (self._word(first + 1, end) == "ALL")
+        at = next(
+            (
+                i
+                for i in self._outside(begin, end)
+                if self.tokens[i].word == "FROM" and self.tokens[i - 1].word != "DISTINCT"
+            ),
+            end,
+        )
+        if at == end:
+            raise _refusal("no FROM", self.text, "select from one table")
+        items = tuple(self._parts(begin, at))
+        source, span, at = self._source(at + 1, end)
+        alias = source[-1] if isinstance(source, tuple) else None
+        at += self._word(at, end) == "AS"
+        self._refuse_clause(at, end)
+        if at < end and self._word(at, end) != "WHERE" and self.tokens[at].kind in ("word", "name"):
+            alias = self.tokens[at].name
+            at += 1
+        where = None
+        if self._word(at, end) == "WHERE":
+            for i in self._outside(at + 1, end):
+                self._refuse_clause(i, end)
+            where, at = self._slice(at + 1, end), end
+        self._refuse_clause(at, end)
+        if at < end:
+            raise _refusal(repr(self.tokens[at].text), self.text, "select from one table")
+        return Select(items=items, source=source, span=span, alias=alias, where=where)
+
+    def _source(self, at: int, end: int) -> tuple[tuple[str, ...] | Select, tuple[int, int], int]:
+        """Returns the source that begins at a token, where its name is, and what comes after it."""
+        if self._word(at, end) == "(":
+            close = next((i for i in range(at + 1, end) if self.depths[i] == self.depths[at] and i > at), end)
+            inner = self.select(at + 1, close)
+            return inner, inner.span, close + 1
+        parts: list[str] = []
+        first = at
+        while at < end and self.tokens[at].kind in ("word", "name"):
+            parts.append(self.tokens[at].name)
+            at += 1
+            if self._word(at, end) != ".":
+                break
+            at += 1
+        if not parts or self._word(at, end) == "(":
+            raise _refusal("no table after FROM", self.text, "select from one table")
+        return tuple(parts), (self.tokens[first].start, self.tokens[at - 1].end), at
+
+    def _refuse_clause(self, at: int, end: int) -> None:
+        found = _CLAUSES.get(self._word(at, end))
+        if found is not None:
+            what, instead = found
+            quote = "" if self.tokens[at].kind == "sign" else "; a column of this name takes backticks"
+            raise _refusal(f"{what} ({self.tokens[at].text})", self.text, instead + quote)
+
+    def _outside(self, first: int, end: int) -> Iterator[int]:
+        depth = self.depths[first] if first < end else 0
+        return (i for i in range(first, end) if self.depths[i] == depth)
+
+    def _parts(self, first: int, end: int) -> Iterator[str]:
+        for i in self._outside(first, end):
+            if self.tokens[i].text == ",":
+                yield self._slice(first, i)
+                first = i + 1
+        yield self._slice(first, end)
+
+    def _slice(self, first: int, end: int) -> str:
+        if first >= end:
+            raise _refusal("an empty item", self.text, "select columns and expressions")
+        text = self.text[self.tokens[first].start : self.tokens[end - 1].end]
+        if any(token.word == "SELECT" for token in self.tokens[first:end]):
+            raise _refusal("a subquery", text, FULL_REFRESH)
+        return text
+
+    def _word(self, at: int, end: int) -> str:
+        return self.tokens[at].word if at < end else ""
+
+
+def starred(item: str, qualifiers: Collection[str]) -> tuple[str, ...] | None:
+    """Returns the columns that an item `*` leaves out, mostly none; None where it is no star.
+
+    Raises:
+        RegistrationError: It has a star that stands for columns in another way.
+    """
+    tokens = tokens_of(item)
+    star = [token.text for token in tokens[:1]] == ["*"]
+    known = {name.lower() for name in qualifiers}
+    if [t.text for t in tokens[1:3]] == [".", "*"] and tokens[0].kind != "sign" and tokens[0].name.lower() in known:
+        tokens, star = tokens[2:], True
+    if not star:
+        for before, token in zip(["", *(t.text for t in tokens)], tokens, strict=False):
+            if token.text == "*" and before in ("", "(", ",", "."):
+                raise _refusal("a star inside an expression, or of a struct", item, "name the columns")
+        return None
+    rest = tokens[1:]
+    if not rest:
+        return ()
+    if len(rest) > 2 and rest[0].word == "EXCEPT" and (rest[1].text, rest[-1].text) == ("(", ")"):
+        names = rest[2:-1:2]
+        if all(token.kind in ("word", "name") for token in names) and all(t.text == "," for t in rest[3:-1:2]):
+            return tuple(token.name for token in names)
+    raise _refusal("a star with more than EXCEPT (names)", item, "name the columns")
+
+
+def check_expression(text: str, *, is_own: Callable[[str], bool], columns: Mapping[str, str]) -> None:
+    """Refuses an expression that no view can have.
+
+    Args:
+        text: An expression in Spark SQL.
+        is_own: Tells whether a function is one of Spark's own.
+        columns: Names in lower case of the columns that it may use, with their types.
+
+    Raises:
+        RegistrationError: It has a subquery, a window, a generator, a function that is none of
+            Spark's own, or a value that no column of the row tells.
+    """
+    tokens = tokens_of(text)
+    dates = any("date" in kind or "timestamp" in kind for kind in columns.values())
+    dates = dates or any(re.search("date|timestamp|time", token.text, re.IGNORECASE) for token in tokens)
+    for i, token in enumerate(tokens):
+        after = tokens[i + 1].text if i + 1 < len(tokens) else ""
+        name = token.name.lower()
+        if token.word == "SELECT":
+            raise _refusal("a subquery", text, FULL_REFRESH)
+        if token.word == "OVER" and i and tokens[i - 1].text == ")":
+            raise _refusal("a window", text, FULL_REFRESH)
+        if token.kind == "string" and dates and _MOMENTS.fullmatch(token.text.lstrip("rR")[1:-1]):
+            raise _unsteady(token.text, text)
+        if token.kind == "word" and name in _UNSTEADY_WORDS and after != "(" and name not in columns:
+            raise _unsteady(token.text, text)
+        if after == "(" and (token.kind in ("word", "name") or token.text.startswith('"')):
+            called = name.strip('"')
+            qualified = i > 0 and tokens[i - 1].text == "."
+            _check_call(called, tokens[i + 2].text if i + 2 < len(tokens) else "", text, is_own, qualified)
+
+
+def _check_call(called: str, argument: str, text: str, is_own: Callable[[str], bool], qualified: bool) -> None:
+    if called in _GENERATORS:
+        raise _refusal(f"the generator {called}", text, FULL_REFRESH)
+    if called in _UNSTEADY_CALLS or (called == "unix_timestamp" and argument == ")"):
+        raise _unsteady(called, text)
+    if called not in _NOT_FUNCTIONS and (qualified or not is_own(called)):
+        raise _refusal(
+            f"{called!r}, which is none of Spark's own functions,",
+            text,
+            "write it with these; what Python computes is a column of table.search(None).select({...}) with a UDF of "
+            "udf_runtime",
+        )
+
+
+def names_in(text: str) -> set[str]:
+    """Returns in lower case all that may be the name of a column in an expression."""
+    return {token.name.lower() for token in tokens_of(text) if token.kind in ("word", "name", "string")}
+
+
+def lambda_text(arguments: Iterable[str], body: str) -> str:
+    """Returns a lambda function as text."""
+    names = list(arguments)
+    return f"{names[0]} -> {body}" if len(names) == 1 else f"({', '.join(names)}) -> {body}"
+
+
+def _refusal(what: str, text: str, instead: str) -> RegistrationError:
+    return RegistrationError(
+        f"a materialized view selects rows of one table, and computes columns row by row, so it cannot have {what} "
+        f"- in {text!r} - {instead}"
+    )
+
+
+def _unsteady(what: str, text: str) -> RegistrationError:
+    return RegistrationError(
+        f"{what!r} has other values without any change of the row's columns, so no refresh could tell which rows are "
+        f"out of date - in {text!r} - compute it in queries over the view"
+    )
