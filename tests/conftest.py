@@ -53,8 +53,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.local.dir", str(home / "local"))
         .config("spark.python.worker.reuse", "true")
-        # Some tests give workers a Python without packages, in which the daemon of `configure` would die.
-        .config("spark.python.daemon.module", "pyspark.daemon")
+        # One test gives workers a Python without packages, in which the daemon of `configure` would die.
+        .config("spark.python.daemon.module", "tests.support.daemon")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
