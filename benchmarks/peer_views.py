@@ -70,8 +70,9 @@ def main() -> None:
                 abouts[name].append(about)
                 rounds[name].append(cases)
                 print(f"round {number + 1}, {name}: {json.dumps({'start': about, 'cases': cases})}", flush=True)
-        arguments.out.mkdir(parents=True, exist_ok=True)
-        file.write_text(json.dumps(as_json(rounds, abouts, arguments), indent=1) + "\n")
+            # After each round: a run that is cut short leaves what it has.
+            arguments.out.mkdir(parents=True, exist_ok=True)
+            file.write_text(json.dumps(as_json(rounds, abouts, arguments), indent=1) + "\n")
     print_table(json.loads(file.read_text()))
 
 
@@ -242,7 +243,7 @@ def as_json(
         "versions": {name: each[0]["versions"] for name, each in abouts.items()},
         "rows": arguments.rows,
         "fragments": FRAGMENTS,
-        "rounds": arguments.rounds,
+        "rounds": len(rounds[OURS]),
         "starts": {
             name: [{key: value for key, value in about.items() if key != "versions"} for about in each]
             for name, each in abouts.items()

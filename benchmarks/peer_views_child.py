@@ -75,7 +75,7 @@ def _peer(folder: str, function: Callable[[pa.Array], pa.Array]) -> Iterator[tup
 
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"  # it would call home
     import geneva
-    from geneva.runners.ray import ray_cluster
+    from geneva.runners.ray._mgr import ray_cluster
 
     versions = {name: importlib.metadata.version(name) for name in ("geneva", "ray", "lancedb", "pylance")}
     with ray_cluster(local=True, log_to_driver=False, ray_init_kwargs={"num_cpus": _SLOTS}):
