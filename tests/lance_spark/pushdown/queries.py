@@ -16,13 +16,10 @@ from tests.lance_spark.pushdown.predicates import (
     Predicate,
     combined,
     leaves,
-    operations,
     stored_values,
     to_sql,
     trees,
 )
-
-LEAVES_PER_PAIR = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,15 +61,12 @@ def any_leaf(dataset: Dataset) -> st.SearchStrategy[Predicate]:
 
 
 @st.composite
-def directed(draw: st.DrawFn, dataset: Dataset, names: Sequence[str]) -> list[Query]:
-    """Filters in which every operation on each of these types occurs several times, four tests in one filter.
+def directed(draw: st.DrawFn, dataset: Dataset, pairs: Sequence[tuple[str, str]]) -> list[Query]:
+    """Filters in which each of these operations on types occurs, four tests in one filter.
 
     All tests are such that can be translated; if there were none, Hypothesis would fail.
     """
-    wanted = [
-        (dataset.names.index(name), op) for name in names for op in operations(name) for _ in range(LEAVES_PER_PAIR)
-    ]
-    order = draw(st.permutations(wanted))
+    order = draw(st.permutations([(dataset.names.index(name), op) for name, op in pairs]))
     found: list[Query] = []
     for at in range(0, len(order), 4):
         parts = [draw(_pushable(dataset, index, op)) for index, op in order[at : at + 4]]
