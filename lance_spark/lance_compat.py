@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import lance
     import pyarrow as pa
     from lance.dataset import Transaction
+    from lance.fragment import DataFile
 
 _LOG_LEVELS = "LANCE_LOG"
 _QUIET = "warn,lance_table::transaction::manifest_build=error"
@@ -54,6 +55,15 @@ def version_of(dataset: lance.LanceDataset) -> Mapping[str, Any]:
 def versions_of(dataset: lance.LanceDataset) -> Sequence[Mapping[str, Any]]:
     """Returns what the manifests of all versions say, as :func:`version_of` does."""
     return cast(Sequence[Mapping[str, Any]], dataset._ds.versions())  # noqa: SLF001 - as above
+
+
+def path_of(file: DataFile) -> str:
+    """Returns the path of a data file.
+
+    The public `path` makes a class at each access: of 100,000 files 1 s, and as much for the
+    garbage collector (measured with pylance 8).
+    """
+    return file._path  # noqa: SLF001
 
 
 def take_known_rows(dataset: lance.LanceDataset, row_ids: list[int], columns: list[str] | dict[str, str]) -> pa.Table:

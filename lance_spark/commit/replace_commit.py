@@ -14,7 +14,7 @@ from lance_spark.commit.commit_loop import properties_of, run_rounds
 from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.verify import take_back
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, TableNotFoundError
+from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, TableNotFoundError
 
 if TYPE_CHECKING:
     import lance
@@ -44,7 +44,8 @@ def commit_replaced(
             stamp of the same key. Nothing was committed.
         CommitTakenBackError: The same, but a version was made and taken back, which names the
             files.
-        CommitOutcomeUnknownError: The store did not answer.
+        CommitOutcomeUnknownError: The store did not answer; or pylance let the commit pass over
+            others whose transactions were cleaned up in that moment, and may have undone them.
         CommitError: The commit did not happen, for another reason.
     """
     policy = policy or CommitPolicy.of(None)
@@ -78,11 +79,12 @@ def _commit_once(
         fragments=len(change.fragments),
         retries=retries,
     )
+    updated = list(change.updated) if change.deletes else _touched(head)
     outcome = attempt_commit(
         head,
         LanceOperation.Update(
             removed_fragment_ids=list(change.removed),
-            updated_fragments=list(change.updated) if change.deletes else _touched(head),
+            updated_fragments=updated,
             new_fragments=list(change.fragments),
         ),
         read_version=head.version,
@@ -92,11 +94,25 @@ def _commit_once(
     if not isinstance(outcome, Landed):
         return outcome
     landed = outcome.dataset
+    if updated or change.removed:
+        _refuse_lost(landed, head.version, ref)
     if _is_preceded(landed, change, head.version, landed.version - 1):
         _undo(ref, change, job_id, landed.version, policy)
         text = f"another job committed the same in that moment, so this was taken back - at {ref.uri} - look again"
         raise CommitTakenBackError(text, uri=ref.uri)
     return dataclasses.replace(result, version=landed.version)
+
+
+def _refuse_lost(landed: lance.LanceDataset, read: int, ref: DatasetRef) -> None:
+    """Raises where pylance could not see what came between the version read and a commit."""
+    lost = [event.version for event in events_between(landed, read, landed.version - 1) if event.operation is None]
+    if lost:
+        raise CommitOutcomeUnknownError(
+            f"rows were replaced in version {read}, and commits that came first (version {lost[0]} and later) were "
+            "cleaned up in that moment, so that what they changed may be undone, or be there twice - "
+            f"at {ref.uri}, version {landed.version} - do it again: all rows are made anew then",
+            uri=ref.uri,
+        )
 
 
 def _refuse_other(head: lance.LanceDataset, change: RowsToReplace, ref: DatasetRef) -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -43,6 +44,8 @@ _LEAST_WIDTH = 1.0
 
 _DESCRIPTOR_WIDTH = 32.0
 """Bytes of a blob's descriptor, all that is read of a blob that is not read as bytes."""
+
+_SAMPLED_FRAGMENTS = 1000
 
 MAX_SAMPLES = 8
 """Data files whose footers are read for the sizes of their columns."""
@@ -178,6 +181,16 @@ def measure(
         column_bytes=columns,
         even_bytes=int(min(file_bytes / whole, sum(f.live_rows for f in fragments)) * read),
     )
+
+
+def measure_row(dataset: lance.LanceDataset, columns: Sequence[str], storage: tuple[tuple[str, str], ...]) -> float:
+    """Returns about how many bytes of memory a row of some columns takes, blobs as descriptors.
+
+    Runs on the driver; looks at no more than 1,000 fragments, spread evenly.
+    """
+    numbers = sorted(dataset.fragment_ids())
+    some = numbers[:: math.ceil(len(numbers) / _SAMPLED_FRAGMENTS) or 1]
+    return measure(dataset, columns, some, storage=storage).row_bytes
 
 
 def _blobs_apart(dataset: lance.LanceDataset, paths: Sequence[str]) -> dict[str, float]:

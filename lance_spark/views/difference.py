@@ -71,22 +71,26 @@ def affected(source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldId
         return Affected(now=tuple((f.id, f.num_rows) for f in _fragments(head) if f.num_rows), then=(), untouched=0)
     ids = ids_of(used)
     replaced = _lineage(source, base).replaced
-    older = {f.id: (fragment_identity(f, ids), _deletions(f), f.num_rows) for f in _fragments(base.open())}
-    now, same = [], set[int]()
+    # Handles are kept, and not what they tell: of 100,000 fragments that is a lot of objects.
+    older = {handle.fragment_id: handle for handle in base.open().get_fragments()}
+    now, same = [], 0
     for fragment in _fragments(head):
-        before = older.get(fragment.id)
-        identity = fragment_identity(fragment, ids)
-        if (
-            before is not None
-            and before[0].is_same(identity, replaced=replaced)
-            and before[0].inputs == identity.inputs
-            and before[1] == _deletions(fragment)
-        ):
-            same.add(fragment.id)
+        before = older[fragment.id].metadata if fragment.id in older else None
+        if before is not None and (before == fragment or _is_same(before, fragment, ids, replaced=replaced)):
+            del older[fragment.id]
+            same += 1
         elif fragment.num_rows:
             now.append((fragment.id, fragment.num_rows))
-    then = tuple((number, rows) for number, (_, _, rows) in older.items() if number not in same and rows)
-    return Affected(now=tuple(now), then=then, untouched=len(same))
+    then = tuple((number, handle.metadata.num_rows) for number, handle in older.items())
+    return Affected(now=tuple(now), then=tuple(one for one in then if one[1]), untouched=same)
+
+
+def _is_same(before: FragmentMetadata, now: FragmentMetadata, ids: Sequence[int], *, replaced: bool) -> bool:
+    """Tells whether a fragment has the same live rows with the same values in some fields."""
+    then, there = fragment_identity(before, ids), fragment_identity(now, ids)
+    return (
+        then.is_same(there, replaced=replaced) and then.inputs == there.inputs and _deletions(before) == _deletions(now)
+    )
 
 
 class Difference:

@@ -34,8 +34,9 @@ class Refreshed:
         at: Version of the view that has been known to show it; 0 in a stamp.
         lost: Whether transactions of the view since then were cleaned up.
         skipped: File with the rows that its chunker's policy skipped, if there are any.
-        doubled: Whether another refresh had committed its rows since the version that this one
-            read: then they are there twice, because its process died before it took them back.
+        doubled: Whether another refresh had, or may have, committed its rows since the version that
+            this one read: then they are there twice, because its process died before it took them
+            back.
     """
 
     version: int
@@ -88,11 +89,14 @@ def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:
 
 
 def _is_doubled(dataset: lance.LanceDataset, event: Event, undone: Collection[str]) -> bool:
-    """Tells whether another stamp is between the version that a stamped commit read and it."""
+    """Tells whether another stamp is, or may be, between a stamped commit and what it read."""
     commit = CommitResult.from_json(event.properties[SUMMARY_KEY], uri=dataset.uri, version=event.version)
     read = commit.read_version or event.version - 1
     between = events_between(dataset, read, event.version - 1)
-    return any(STAMP_KEY in one.properties and one.properties.get(JOB_KEY) not in undone for one in between)
+    return any(
+        one.operation is None or (STAMP_KEY in one.properties and one.properties.get(JOB_KEY) not in undone)
+        for one in between
+    )
 
 
 def _restored(dataset: lance.LanceDataset, version: int) -> Refreshed | None:

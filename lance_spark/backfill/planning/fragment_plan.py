@@ -16,7 +16,7 @@ from lance_spark.backfill.reuse.computed_rows import Records
 from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, source_of
 from lance_spark.backfill.reuse.value_finder import ValueFinder
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, Task
-from lance_spark.read.sizes import measure
+from lance_spark.read.sizes import measure_row
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 
@@ -81,7 +81,7 @@ def plan_fragments(
     """
     ref, table = (spec.snapshot, dataset) if spec.reads is None else (spec.reads.source, spec.reads.source.open())
     inputs = [name for name in spec.input_names if name in table.schema.names]
-    row_bytes = measure(table, inputs, None, blob_bytes=False, storage=ref.storage_options).row_bytes
+    row_bytes = measure_row(table, inputs, ref.storage_options)
     plans = []
     recorded = records.fragment_ids
     finder = ValueFinder(RoundContext(spec), SnapshotRows(dataset)) if spec.bases else None

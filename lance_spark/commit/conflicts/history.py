@@ -11,7 +11,7 @@ import numpy as np
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.dataset import DatasetRef
-from lance_spark.lance_compat import read_transaction
+from lance_spark.lance_compat import path_of, read_transaction
 
 if TYPE_CHECKING:
     import lance
@@ -188,7 +188,7 @@ def named_files(dataset: lance.LanceDataset, names: Collection[str], *, after: i
         for fragment in at.get_fragments():
             metadata = fragment.metadata
             files = [*metadata.files, *(overlay.data_file for overlay in metadata.overlays)]
-            found.update(str(file.path) for file in files if file.path in wanted)
+            found.update(wanted.intersection(map(path_of, files)))
         if found == wanted:
             break
     return frozenset(found)
@@ -220,7 +220,7 @@ def last_commit(path: str, storage_options: dict[str, str] | None = None) -> Com
 
 
 def _paths_of(fragments: Iterable[FragmentMetadata]) -> tuple[str, ...]:
-    return tuple(file.path for fragment in fragments for file in fragment.files)
+    return tuple(path_of(file) for fragment in fragments for file in fragment.files)
 
 
 def _made_by(group: lance.LanceOperation.RewriteGroup, version: int) -> Iterator[Made]:

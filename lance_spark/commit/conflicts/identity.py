@@ -11,6 +11,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from lance_spark.lance_compat import path_of
+
 if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
     from lance.lance.schema import LanceField
@@ -107,7 +109,7 @@ def fragment_identity(
         fragment_id=fragment.id,
         physical_rows=fragment.physical_rows,
         deleted_rows=fragment.num_deletions,
-        files=frozenset(file.path for file in fragment.files),
+        files=frozenset(path_of(file) for file in fragment.files),
         inputs=files_of(fragment, input_ids),
         targets=files_of(fragment, target_ids),
     )
@@ -129,5 +131,5 @@ def files_of(fragment: FragmentMetadata, field_ids: Sequence[int]) -> tuple[str,
         fields = [str(i) for i in file.fields if i in wanted]
         if fields:
             base = "" if file.base_id is None else f"{file.base_id}:"
-            held.append(f"{kind}{base}{file.path}:{','.join(fields)}")
+            held.append(f"{kind}{base}{path_of(file)}:{','.join(fields)}")
     return tuple(held)

@@ -20,6 +20,7 @@ import numpy as np
 
 from lance_spark.commit.conflicts.history import Change, Made, Part, events_between
 from lance_spark.commit.conflicts.identity import files_of
+from lance_spark.lance_compat import path_of
 
 if TYPE_CHECKING:
     import lance
@@ -128,7 +129,7 @@ class Lineage:
 
         None where none made it; nothing where all of its rows are known to be new.
         """
-        found = [self._moved[file.path] for file in fragment.files if file.path in self._moved]
+        found = [self._moved[path] for path in map(path_of, fragment.files) if path in self._moved]
         return frozenset(np.concatenate(found).tolist()) if found else None
 
     def is_added(self, fragment: FragmentMetadata) -> bool:

@@ -26,7 +26,7 @@ from lance_spark.catalog.binding import Binding, inputs_now
 from lance_spark.errors import BackfillIncompleteError, counted
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.progress import Progress
-from lance_spark.read.sizes import measure
+from lance_spark.read.sizes import measure_row
 from lance_spark.rows.row_set import RowSet
 from lance_spark.session.sessions import known_slots
 from lance_spark.staging.column_file import Targets
@@ -231,7 +231,7 @@ def _plans(spec: BackfillSpec, numbers: set[int], *, search: bool) -> list[Fragm
     dataset = spec.snapshot.open()
     names = [column.name for column in spec.inputs]
     storage = spec.snapshot.storage_options
-    row_bytes = measure(dataset, names, None, blob_bytes=False, storage=storage).row_bytes
+    row_bytes = measure_row(dataset, names, storage)
     return [
         FragmentPlan(
             fragment_id=fragment.fragment_id,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.histories.administration import CleanUp, Restore
+from tests.histories.administration import AddColumn, CleanUp, Restore
 from tests.histories.operations import Append, Compact, Delete, DeleteFragment, Update
 from tests.histories.views.model import Act, Go, History, Start
 
@@ -46,6 +46,29 @@ FOUND: dict[str, History] = {
             Act("t", Restore(back=1)),
             Act("t", Compact(all=True)),
             Start("one"),
+        ),
+    ),
+    "a refresh hid that what it had committed over was cleaned up in that moment": History(
+        (8, 7),
+        (
+            Start("one"),
+            Act("t", Update((0,), column="a")),
+            Start("one", "commit"),
+            Act("v", AddColumn("e1")),
+            Act("v", CleanUp()),
+        ),
+    ),
+    "the version that a refresh had compared with was cleaned up before its commit": History(
+        (5, 5),
+        (
+            Act("t", Append((100,))),
+            Start("one"),
+            Act("t", Update((0,), column="a")),
+            Start("one"),
+            Act("v", Delete((0,))),
+            Start("one", "commit", back=1),
+            Act("t", Append((100,))),
+            Act("t", CleanUp()),
         ),
     ),
     "two first refreshes at once, of which the second is taken back": History(

@@ -87,6 +87,8 @@ class Refresh:
         """Where each try to commit rows began."""
         self.landed: dict[int, Any] = {}
         """Where those that made a version began, by version."""
+        self.bases: dict[int, int] = {}
+        """The versions that these were made from."""
         self.passed: list[str] = []
         self.fault: str | None = None
         self._make = make
@@ -149,8 +151,8 @@ class Refresh:
         if self.killed:
             raise Death
 
-    def commit(self, real: Callable[[], Any], before: str, after: str) -> Any:
-        """Commits, or does what is to become of this commit instead."""
+    def commit(self, real: Callable[[], Any], base: int, before: str, after: str) -> Any:
+        """Commits to a version, or does what is to become of this commit instead."""
         self.pass_point(before)
         fault, self.fault = self.fault, None
         if fault == "lost":
@@ -162,6 +164,7 @@ class Refresh:
         landed = real()
         if after == "landed":
             self.landed[landed.version] = self.starts[-1]
+            self.bases[landed.version] = base
         self.pass_point(after)
         if fault == "unanswered":
             raise OSError("the store did not answer")
@@ -283,7 +286,7 @@ def _committing(real: Any) -> Any:
         if now is None or before is None:
             return real(base, operation, *arguments, **more)
         after = before.replace("commit", "landed")
-        return now.commit(lambda: real(base, operation, *arguments, **more), before, after)
+        return now.commit(lambda: real(base, operation, *arguments, **more), base.version, before, after)
 
     return commit
 

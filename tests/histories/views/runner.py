@@ -316,10 +316,16 @@ class Runner:
         seen.shows, seen.since = shows, seen.number
         read_version = start.view.version
         others = [track.versions[number] for number in range(read_version + 1, seen.number)]
+        passed_over = range(run.refresh.bases[seen.number] + 1, seen.number)
+        if track.versions[passed_over.start - 1].rows and not track.left.issuperset(passed_over):
+            # Lance cannot know what was committed in that moment: the refresh fails, and the next one makes all rows anew.
+            seen.doubled, run.alone = True, False
+            return seen
         if start.base is None and not track.versions[read_version].rows and any(one.rows for one in others):
             # It landed where another first refresh has, and is to be taken back.
             seen.doubled = True
             return seen
+        seen.doubled &= start.base is not None  # unless all rows are made anew
         then = None if start.base is None else sources[start.base.version].rows
         if start.base is None and track.versions[read_version].shows is not None and before.shows is not None:
             self._excuse_rebuild(track, self.tracks[shape.source], before.shows)
@@ -330,8 +336,9 @@ class Runner:
         ids = [row[ID] for row in seen.rows.values()]
         if len(set(ids)) != len(ids):
             raise WrongError(f"version {seen.number} of {track.name} by {run.name} has rows twice: {sorted(ids)}")
-        if start.base is not None and start.base.version not in self.tracks[shape.source].left:
-            # It was cleaned up meanwhile, so nothing tells what changed.
+        cleaned = start.base is not None and start.base.version not in self.tracks[shape.source].left
+        if cleaned and seen.by_source != right.rows:
+            # It was cleaned up before the tasks could look, so nothing tells what changed.
             right = refreshed(shape, before, None, sources[shows].rows)
             run.alone = False
             if seen.by_source.keys() != right.rows.keys() or any(
