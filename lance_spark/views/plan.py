@@ -4,14 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import counted
+from lance_spark.rows.row_addresses import row_ids
 from lance_spark.staging.area import Staging
 from lance_spark.views.definition import define, existing_view, groups_of
 from lance_spark.views.difference import affected
 from lance_spark.views.placement import SourceRows
+from lance_spark.views.row_tasks import SEARCHED_ROWS, find_rows
 from lance_spark.views.start import Start
 
 
@@ -32,7 +36,7 @@ class RefreshPlan:
             query of Spark, at most: changed rows count as removed and added there, and which rows
             it selects is not looked at.
         rows_recomputed: Rows that would be written anew; in a chunker's view, rows of the source
-            that changed.
+            that changed. Of more than a million changed rows some may come for the first time.
         rows_removed: Rows that would be taken out, at most: of those that the view has; in a
             chunker's view, rows of the source whose chunks would be.
         rows_pending: Rows that have no value yet in columns of UDFs, summed over UDFs.
@@ -80,6 +84,7 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
     look = affected(start.source, None if start.is_current else start.base, spec.used)
     rows = SourceRows(spec)
     added = changed = gone = new = unknown = 0
+    ids = [np.empty(0, dtype=np.int64)]
     is_whole = start.definition.makes_table
     for number, _ in () if start.is_current or is_whole else look.now:
         since = rows.since_base(number)
@@ -88,12 +93,19 @@ def plan_refresh(ref: DatasetRef, src_version: int | None, *, table_name: str, c
         added += len(rows.matching(number, since.new))
         selected = rows.matching(number, since.changed)
         changed += len(selected)
+        if spec.selects and not spec.makes_chunks and changed <= SEARCHED_ROWS:
+            fragment = rows.rows.existing_fragment(number)
+            ids.append(row_ids(fragment, selected.to_numpy()).astype(np.int64))
         gone += len(since.changed - selected)
     source, base = start.source.open(), None if start.base is None else start.base.open()
     if base is None:
         gone = start.dataset.count_rows()
     elif rows.difference is not None and (unknown or source.count_rows() != base.count_rows() + new):
         gone += sum(len(ids) for number, _ in look.then for ids in rows.difference.gone(number))
+    some = np.sort(np.concatenate(ids))
+    if len(some):  # rows that changed so that the view selects them now come
+        there = len(np.unique(find_rows(start.dataset, some)[0]))
+        added, changed = added + len(some) - there, changed - len(some) + there
     if not spec.selects:  # changed rows are taken out and added again
         added, changed, gone = added + changed, 0, gone + changed
     known = set() if base is None else {one.fragment_id for one in base.get_fragments()}

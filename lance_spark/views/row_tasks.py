@@ -167,7 +167,7 @@ def _looked_up(spec: PlacementSpec, done: Answer) -> tuple[pa.RecordBatch, ...]:
     )
     ids, change = (listed.column(name).to_numpy() for name in ("id", "change"))
     order = np.argsort(ids, kind="stable")
-    found_ids, addresses = _find(spec.view.open(), ids[order])
+    found_ids, addresses = find_rows(spec.view.open(), ids[order])
     at = order[np.searchsorted(ids[order], found_ids)]
     by_address = np.argsort(addresses)
     addresses, at = addresses[by_address], at[by_address]
@@ -185,7 +185,7 @@ def _looked_up(spec: PlacementSpec, done: Answer) -> tuple[pa.RecordBatch, ...]:
     )
 
 
-def _find(view: lance.LanceDataset, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def find_rows(view: lance.LanceDataset, ids: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Returns which of some ascending row ids the view has, and at which addresses."""
     text = f"{SOURCE_ROW_ID} IN ({', '.join(map(str, ids.tolist()))})" if len(ids) <= FILTERED_ROWS else None
     found = [np.empty((2, 0), dtype=np.int64)]
