@@ -37,11 +37,13 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     BackfillIncompleteError,
     CommitConflictError,
+    CommitOutcomeUnknownError,
     LanceSparkError,
 )
 from lance_spark.jobs.history import JobHistory, this_process, this_user
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResult, Status
 from lance_spark.jobs.progress import Progress
+from lance_spark.lance_compat import path_of
 from lance_spark.objects import objects_beside
 from lance_spark.session.sessions import cancel
 from lance_spark.staging.area import Staging, new_id
@@ -292,16 +294,35 @@ class RefreshJob:
         self._note(replace(shown, at=at))
 
     def _note(self, shown: Refreshed) -> None:
-        """Puts what the view shows into its configuration."""
+        """Puts what the view shows into its configuration.
+
+        Raises:
+            CommitOutcomeUnknownError: Nothing tells whether a restore has taken the rows back.
+        """
 
         def note(head: lance.LanceDataset) -> None:
             known = head.config().get(CONFIG_KEY)
+            if known is not None and Refreshed.from_json(known).at >= shown.at:
+                return
+            events = list(events_between(head, shown.at, head.version))
             # A restore has brought back what was noted with the rows.
-            restored = any(Change.of(event).replaces for event in events_between(head, shown.at, head.version))
-            if not restored and (known is None or Refreshed.from_json(known).at < shown.at):
+            restored = any(event.operation is not None and Change.of(event).replaces for event in events)
+            if not restored and any(event.operation is None for event in events) and not self._has_rows(head):
+                raise CommitOutcomeUnknownError(
+                    f"the rows of the refresh were committed as version {shown.at}, and transactions since then were "
+                    f"cleaned up in that moment, so that nothing tells whether a restore took the rows back - view "
+                    f"{self._ref.uri}, version {head.version} - refresh again: all rows are made anew then",
+                    uri=self._ref.uri,
+                )
+            if not restored:
                 head.update_config({CONFIG_KEY: shown.to_json()})
 
         change_schema(self._ref, note)
+
+    def _has_rows(self, head: lance.LanceDataset) -> bool:
+        """Tells whether a version has all files of the rows that this refresh has committed."""
+        names = {path_of(file) for fragment in head.get_fragments() for file in fragment.metadata.files}
+        return bool(self._committed) and names.issuperset(self._committed)
 
     def _fill(self) -> None:
         """Fills the columns of UDFs."""

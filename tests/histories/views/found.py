@@ -48,6 +48,17 @@ FOUND: dict[str, History] = {
             Start("one"),
         ),
     ),
+    "a refresh whose commit was cleaned up before it was noted filled columns from the version before": History(
+        (8, 8),
+        (
+            Start("one"),
+            Act("t", Update((0,), column="a")),
+            Start("one", until="begin"),
+            Go("one", until="landed"),
+            Act("v", AddColumn("e1")),
+            Act("v", CleanUp()),
+        ),
+    ),
     "a refresh hid that what it had committed over was cleaned up in that moment": History(
         (8, 7),
         (
