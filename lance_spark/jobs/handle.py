@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import concurrent.futures.thread  # noqa: F401 - its hook has to be there before the one below
 import dataclasses
 import threading
 from concurrent.futures import Future
@@ -72,6 +73,7 @@ class Job(Generic[_R]):
 
     def start(self) -> Job[_R]:
         """Starts the thread, and returns the handle."""
+        _running.add(self._thread)
         self._thread.start()
         return self
 
@@ -143,6 +145,19 @@ class Job(Generic[_R]):
             self._future.set_result(self._job.run())
         except BaseException as error:  # noqa: BLE001 - result() raises it
             self._future.set_exception(error)
+        finally:
+            _running.discard(self._thread)
+
+
+def _wait_for_all() -> None:
+    for thread in list(_running):
+        thread.join()
+
+
+_running: set[threading.Thread] = set()
+# Python waits for threads anyway, but before that its pools of threads refuse work, which a job still
+# has. Of their hooks the last one is called first.
+threading._register_atexit(_wait_for_all)  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def wait(job: Job[_R], timeout: timedelta | None) -> _R:

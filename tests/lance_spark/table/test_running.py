@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -375,3 +377,21 @@ def test_progress_bars_are_shown_where_they_are_asked_for_and_nowhere_else(
     watched.backfill("double")
     shown = capsys.readouterr().err
     assert "words.double: rows" in shown and "fragments committed" in shown and "2/2" in shown
+
+
+def test_python_waits_for_a_job_which_goes_on_as_before():
+    script = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+from lance_spark.jobs.handle import Job
+
+class Work:
+    def run(self):
+        time.sleep(1)
+        with ThreadPoolExecutor(1) as pool:
+            print(pool.submit(lambda: "was done").result())
+
+Job(Work(), "id", "table", ("column",)).start()
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout == "was done\n", done.stderr
