@@ -5,8 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # For a JVM of less than a minute: half of its start is reading classes, and the second compiler costs more than it gains.
 SHORT_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile=$(VENV)/spark-classes.jsa
-XDIST ?= -n 2 --dist worksteal
-XDIST_CLUSTERS ?= -n 2 --dist loadfile
+XDIST ?= -n 3 --dist worksteal
+XDIST_CLUSTERS ?= -n 3 --dist loadfile
 PYTEST_ARGS ?=
 TABLE_API_TESTS := tests/lance_spark/table tests/lance_spark/backfill tests/lance_spark/conflicts tests/lance_spark/load tests/lance_spark/views
 
@@ -41,6 +41,7 @@ bench: require-java $(VENV)/.ready-dev ## benchmarks beside Parquet, pylance and
 	$(BIN)/python -m benchmarks.tpch $(TPCH_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.load $(LOAD_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.views $(VIEWS_BENCH_ARGS)
+	$(BIN)/python -m benchmarks.environments $(ENVIRONMENTS_BENCH_ARGS)
 
 lint: $(VENV)/.ready-dev ## formatting, lint rules and types
 	$(BIN)/ruff format --check .

@@ -61,7 +61,7 @@ if TYPE_CHECKING:
     from lance_spark.load.plan import LoadPlan
     from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
     from lance_spark.session.configuration import configure
-    from lance_spark.table import Table
+    from lance_spark.table.table import Table
     from lance_spark.views.plan import RefreshPlan
     from lance_spark.views.query import Query
     from udf_runtime import (
@@ -69,9 +69,12 @@ if TYPE_CHECKING:
         Backoff,
         CheckpointError,
         Columns,
+        EnvironmentBuildError,
         ErrorPolicy,
         Fail,
+        GenevaManifest,
         Kind,
+        Manifest,
         Retry,
         Skip,
         SkipThresholdExceededError,
@@ -105,7 +108,7 @@ _LATER = {
     "Query": "views.query",
     "RefreshJobResult": "jobs.model",
     "RefreshPlan": "views.plan",
-    "Table": "table",
+    "Table": "table.table",
     "UdfResult": "jobs.model",
     "Watch": "backfill.watch",
     "cleanup": "backfill.cleanup",
@@ -151,10 +154,12 @@ __all__ = [
     "CommitOutcomeUnknownError",
     "CommitResult",
     "Connection",
+    "EnvironmentBuildError",
     "ErrorPolicy",
     "ErrorRecord",
     "Fail",
     "FilterError",
+    "GenevaManifest",
     "Job",
     "JobNotFoundError",
     "JobRecord",
@@ -163,6 +168,7 @@ __all__ = [
     "LancePanicError",
     "LanceSparkError",
     "LoadPlan",
+    "Manifest",
     "NoLocationError",
     "OptionError",
     "Query",

@@ -11,6 +11,8 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri, table_exists
+from lance_spark.environments.capture import capture
+from lance_spark.environments.stored import StoredManifests
 from lance_spark.errors import (
     OptionError,
     RegistrationError,
@@ -22,12 +24,12 @@ from lance_spark.errors import (
 from lance_spark.objects import checkpoint_place, open_session
 from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.session.sessions import session_or_local
-from lance_spark.table import Table
+from lance_spark.table.table import Table
 from lance_spark.tabular import Data, is_spark, write_rows
 from lance_spark.views.create import create_spark_view, create_view
 from lance_spark.views.query import Query
 from lance_spark.views.spark.query import frame_query, text_query
-from udf_runtime import UDF, as_udf
+from udf_runtime import UDF, Manifest, as_udf
 from udf_runtime.definition import UdfFactory
 
 _SUFFIX = ".lance"
@@ -41,7 +43,7 @@ def connect(  # noqa: PLR0913 - the specification's parameters
     *,
     checkpoint: str | None = None,
     progress: bool | None = None,
-    default_manifest: object | None = None,
+    default_manifest: Manifest | str | None = None,
     api_key: str | None = None,
     region: str | None = None,
     host_override: str | None = None,
@@ -59,7 +61,10 @@ def connect(  # noqa: PLR0913 - the specification's parameters
             keeps its own, beside its data.
         progress: Whether jobs show progress bars; by default where there is a reader: on a terminal
             and in notebooks.
-        default_manifest: Refused: environments per UDF come with a later release.
+        default_manifest: The environment of UDFs that have none, when they are registered: a
+            manifest, or the name of one that is defined here. By default what the Spark
+            configuration `spark.lance.manifest` says (JSON of a manifest, or a name), if there is a
+            session already; else the executors' own Python.
         api_key: Refused: there is no remote service.
         region: Refused: there is no remote service; the region of a bucket is a storage option.
         host_override: Refused: there is no remote service.
@@ -74,16 +79,20 @@ def connect(  # noqa: PLR0913 - the specification's parameters
                 f"{name} is for a remote database service, and Spark works on the tables themselves - in connect - "
                 f"{_REMOTE}"
             )
-    if default_manifest is not None:
-        raise UnsupportedOperationError(
-            "environments per UDF are not available in this release - in connect, default_manifest "
-            "- install what UDFs need on the executors"
-        )
+    if default_manifest is not None and not isinstance(default_manifest, (Manifest, str)):
+        raise OptionError("default_manifest", repr(default_manifest), "a Manifest, or the name of one that is defined")
     if not isinstance(uri, str) or not uri.strip():
         raise OptionError("uri", repr(uri), "the location of a folder of Lance tables")
     if uri.startswith("db://"):
         raise UnsupportedOperationError(f"{uri} names a remote database service - in connect - {_REMOTE}")
-    return Connection(normalize_uri(uri), spark, storage_options or {}, checkpoint=checkpoint, progress=progress)
+    return Connection(
+        normalize_uri(uri),
+        spark,
+        storage_options or {},
+        checkpoint=checkpoint,
+        progress=progress,
+        default_manifest=default_manifest,
+    )
 
 
 def open_table(
@@ -131,6 +140,7 @@ class Connection:
         *,
         checkpoint: str | None,
         progress: bool | None,
+        default_manifest: Manifest | str | None = None,
     ) -> None:
         self.uri = uri
         self.storage_options = dict(storage_options)
@@ -138,6 +148,7 @@ class Connection:
         self._pushes_down = spark is not None  # a session that is given has been decided about
         self._checkpoint = checkpoint
         self._progress = progress
+        self._manifest = default_manifest
 
     @property
     def spark(self) -> SparkSession:
@@ -253,14 +264,16 @@ class Connection:
             raise TableExistsError(uri, hint="choose another name, or drop the table first")
         ref = DatasetRef.at(uri, self.storage_options)
         if isinstance(query, Query):
-            create_view(ref, query)
+            create_view(ref, query, manifest=self._default_manifest(self.uri))
         elif isinstance(query, str):
             create_spark_view(ref, text_query(self._session(), query, self._named, ref.storage_options))
         else:
             create_spark_view(ref, frame_query(query, ref.storage_options))
         return self._table(name)
 
-    def create_udtf_view(self, name: str, source: Query, udtf: UDF | UdfFactory, *, manifest: object = None) -> Table:
+    def create_udtf_view(
+        self, name: str, source: Query, udtf: UDF | UdfFactory, *, manifest: Manifest | None = None
+    ) -> Table:
         """Makes a view of the rows that a chunker or a table function makes of a query's.
 
         It is empty; :meth:`lance_spark.Table.refresh` fills it. A chunker's view follows its source
@@ -275,7 +288,8 @@ class Connection:
                 chunker `select` says which columns the chunks have beside their own, by default
                 none; for a table function, which columns that gets, by default all.
             udtf: What makes the rows: decorated with `@chunker` or `@udtf`.
-            manifest: Refused: environments of single UDFs are not available.
+            manifest: The environment of the function, if it has none of its own; by default that of
+                the connection.
 
         Raises:
             TableExistsError: There is a table of this name.
@@ -287,11 +301,6 @@ class Connection:
         Warns:
             UserWarning: The source has no stable row ids, so that the view cannot follow it.
         """
-        if manifest is not None:
-            raise UnsupportedOperationError(
-                "environments per UDF are not available in this release - in create_udtf_view, manifest - install what "
-                "the function needs on the executors"
-            )
         if not isinstance(source, Query):
             raise OptionError("source", repr(source), "a query over one table: table.search(None)")
         function = as_udf(udtf)
@@ -303,8 +312,59 @@ class Connection:
         uri = self._uri_of(name)
         if table_exists(uri, self.storage_options):
             raise TableExistsError(uri, hint="choose another name, or drop the table first")
-        create_view(DatasetRef.at(uri, self.storage_options), source, function)
+        default = self._default_manifest(self.uri) if manifest is None else manifest
+        create_view(DatasetRef.at(uri, self.storage_options), source, function, manifest=default)
         return self._table(name)
+
+    def capture_local_environment(self, name: str | None = None, *, skip_site_packages: bool = False) -> Manifest:
+        """Captures the environment of this process, for UDFs that are to find it on executors.
+
+        The working directory goes along, without hidden files, virtual environments and data; the
+        UDF finds its modules. So do the installed packages, for executors of the same platform and
+        Python. Both are put into the tables' store as zip files, once per content.
+
+        Args:
+            name: Name of the manifest; by default made of the user and the time.
+            skip_site_packages: Whether to leave out the installed packages: then the UDF sees those
+                of the executors' own Python.
+
+        Raises:
+            UdfDefinitionError: The working directory is the home directory, or has more than a
+                gibibyte.
+            TableUnwritableError: The store refused.
+        """
+        return capture(name, self._manifests().objects, skip_site_packages=skip_site_packages)
+
+    def define_manifest(self, name: str, manifest: Manifest) -> None:
+        """Keeps a manifest under a name, for `connect(default_manifest=name)` and other processes.
+
+        Another one of that name is replaced. Columns and views have copies of their own.
+
+        Raises:
+            OptionError: It is no name, or no manifest.
+            UdfDefinitionError: A file of the manifest is neither in the store nor of this process.
+        """
+        self._manifests().define(name, manifest)
+
+    def list_manifests(self) -> dict[str, Manifest]:
+        """Returns the manifests that are kept under names, sorted by these."""
+        return self._manifests().all()
+
+    def get_manifest(self, name: str) -> Manifest:
+        """Returns a manifest that is kept under a name.
+
+        Raises:
+            RegistrationError: There is none.
+        """
+        return self._manifests().get(name)
+
+    def delete_manifest(self, name: str) -> None:
+        """Deletes a manifest that is kept under a name; columns and views keep their copies.
+
+        Raises:
+            RegistrationError: There is none.
+        """
+        self._manifests().delete(name)
 
     def drop_table(self, name: str, *, ignore_missing: bool = False) -> None:
         """Deletes a table with all its versions, checkpoints and history.
@@ -363,7 +423,17 @@ class Connection:
             query_spark=lambda: self.spark,
             checkpoint=self._checkpoint_of(ref.uri),
             progress=self._progress,
+            default_manifest=lambda: self._default_manifest(uri.rpartition("/")[0]),
         )
+
+    def _default_manifest(self, folder: str) -> Manifest | None:
+        """Returns the environment of UDFs that have none, of tables in a folder."""
+        spark = self._spark or SparkSession.getActiveSession()
+        return self._manifests(folder).default(self._manifest, spark)
+
+    def _manifests(self, folder: str | None = None) -> StoredManifests:
+        ref = DatasetRef.at(self.uri if folder is None else folder, self.storage_options)
+        return StoredManifests.of(ref.uri, ref.storage_options)
 
     def _named(self, name: str) -> DatasetRef | None:
         """Returns a table by its name; None where there is none, or no table can have that name."""

@@ -81,7 +81,7 @@ def _not_negative(text: str) -> int:
     return number
 
 
-def _byte_size(text: str) -> int:
+def byte_size(text: str) -> int:
     """Bytes, as a number or with a binary unit: `67108864`, `64m`, `64MiB`, `1g`."""
     match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)(i?b)?\s*", text.lower())
     if match is None or int(match[1]) == 0:
@@ -190,7 +190,7 @@ class ReadOptions:
         default="descriptor",
     )
     target_partition_bytes: int = _option(
-        _byte_size,
+        byte_size,
         "a size in bytes, such as 134217728 or 128m",
         "Size that a partition aims at, in stored bytes of the columns read.",
         default=128 << 20,
@@ -248,7 +248,7 @@ class WriteOptions:
         _positive, "a number of rows, 1 or more", "Most rows of one fragment.", default=1 << 20
     )
     max_bytes_per_file: int = _option(
-        _byte_size,
+        byte_size,
         "a size in bytes, such as 1g",
         "Size of the Arrow data after which a new fragment is begun.",
         default=90 << 30,
@@ -279,7 +279,7 @@ class WriteOptions:
         default="null",
     )
     carry_over_max_bytes: int | None = _option(
-        _byte_size,
+        byte_size,
         "a size in bytes, such as 1g",
         "Backfill: most bytes of values that the commit carries over to where their rows have moved. With more "
         "it is a conflict, and nothing is committed. Default: no limit.",

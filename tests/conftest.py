@@ -52,6 +52,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.driver.memory", "2g")
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.local.dir", str(home / "local"))
+        .config("spark.lance.environments.dir", str(home / "environments"))
         .config("spark.python.worker.reuse", "true")
         # One test gives workers a Python without packages, in which the daemon of `configure` would die.
         .config("spark.python.daemon.module", "tests.support.daemon")

@@ -27,6 +27,7 @@ LAYERS = [
     {"write"},
     {"session"},
     {"tabular"},
+    {"environments"},
     {"jobs", "catalog"},
     {"backfill"},
     {"load", "views"},

@@ -14,6 +14,7 @@ from lance_spark.commit.backoff import RETRIES_VARIABLE, CommitPolicy
 from lance_spark.commit.store_check import ALLOW_VARIABLE as UNSAFE_VARIABLE
 from lance_spark.commit.store_check import allowed_by_environment
 from lance_spark.errors import OptionError
+from udf_runtime.environments.installer import INSTALLER_VARIABLE
 
 ROOT = Path(__file__).parents[1]
 PAGE = ROOT / "docs" / "environment-variables.md"
@@ -48,7 +49,7 @@ def test_every_variable_in_the_code_is_in_the_table():
 def test_every_variable_has_one_row():
     rows = [name for name, _ in ROW.findall(PAGE.read_text(encoding="utf-8"))]
     assert len(rows) == len(set(rows)) > 0
-    assert set(READERS) | {ALLOW_VARIABLE} == set(rows)
+    assert set(READERS) | {ALLOW_VARIABLE, INSTALLER_VARIABLE} == set(rows)
 
 
 @pytest.mark.parametrize("name", sorted(READERS))

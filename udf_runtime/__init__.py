@@ -7,8 +7,10 @@ tested without a JVM and run in any Python process.
 from __future__ import annotations
 
 from udf_runtime.definition import UDF, Columns, Kind, UnpackedUDF, as_udf, chunker, udf, udtf
+from udf_runtime.environments.manifest import Manifest
 from udf_runtime.errors import (
     CheckpointError,
+    EnvironmentBuildError,
     SkipThresholdExceededError,
     UdfDefinitionError,
     UdfFailedError,
@@ -28,14 +30,20 @@ from udf_runtime.policies import (
     skip_on_error,
 )
 
+GenevaManifest = Manifest
+"""The name that a manifest has in Geneva."""
+
 __all__ = [
     "UDF",
     "Backoff",
     "CheckpointError",
     "Columns",
+    "EnvironmentBuildError",
     "ErrorPolicy",
     "Fail",
+    "GenevaManifest",
     "Kind",
+    "Manifest",
     "Retry",
     "Skip",
     "SkipThresholdExceededError",

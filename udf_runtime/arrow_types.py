@@ -32,10 +32,10 @@ import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.optional import np
 
 _SIMPLE: Mapping[object, Callable[[], pa.DataType]] = {
     bool: pa.bool_,

@@ -101,9 +101,10 @@ class UdfProcessDiedError(UdfRuntimeError, RuntimeError):
         udf: Name of the UDF.
         exit_code: Exit status of the process; negative for the signal that ended it.
         row: 0-based position in the batch of the row that did it, or None where it is not known.
+        output: What the process printed last.
     """
 
-    def __init__(self, *, udf: str, exit_code: int, row: int | None = None) -> None:
+    def __init__(self, *, udf: str, exit_code: int, row: int | None = None, output: str = "") -> None:
         how = f"signal {-exit_code}" if exit_code < 0 else f"exit code {exit_code}"
         where = "in the batch" if row is None else f"row {row} of the batch"
         super().__init__(
@@ -113,6 +114,7 @@ class UdfProcessDiedError(UdfRuntimeError, RuntimeError):
         self.udf = udf
         self.exit_code = exit_code
         self.row = row
+        self.output = output
 
 
 class SkipThresholdExceededError(UdfRuntimeError, RuntimeError):
@@ -132,6 +134,22 @@ class SkipThresholdExceededError(UdfRuntimeError, RuntimeError):
         self.skipped = skipped
         self.processed = processed
         self.limit = limit
+
+
+class EnvironmentBuildError(UdfRuntimeError, RuntimeError):
+    """The environment of a UDF cannot be made on a machine.
+
+    Attributes:
+        manifest: Name of the manifest.
+        reason: What the installer or the system said.
+        hint: What to do.
+    """
+
+    def __init__(self, *, manifest: str, reason: str, hint: str) -> None:
+        super().__init__(f"the environment cannot be made: {reason} - manifest {manifest!r} - {hint}")
+        self.manifest = manifest
+        self.reason = reason
+        self.hint = hint
 
 
 class CheckpointError(UdfRuntimeError, OSError):

@@ -12,6 +12,7 @@ from typing import Any, get_args
 from lance_spark.backfill.task.messages import OnStale
 from lance_spark.errors import OptionError
 from lance_spark.rows.input_reader import BlobReadStrategy
+from udf_runtime import Manifest
 
 WHOLE_FRAGMENT_ROWS = 1 << 32
 """More rows than any fragment has: what `batch_size=0` of the specification means."""
@@ -52,11 +53,13 @@ _NEVER_NONE = ("intra_applier_concurrency", "skip_frags", "blob_read_buffer_size
 class BackfillRequest:
     """The parameters that :meth:`lance_spark.Table.backfill` documents, checked.
 
-    With `plan_only` a stored UDF is not loaded, which would run code.
+    With `plan_only` a stored UDF is not loaded, which would run code. `manifest` is the environment
+    of a UDF that is passed for a column that has none.
     """
 
     columns: tuple[str, ...]
     udf: object | None = None
+    manifest: Manifest | None = None
     where: str | None = None
     concurrency: int | None = DEFAULT_CONCURRENCY
     intra_applier_concurrency: int = 1

@@ -15,10 +15,10 @@ from lance_spark.catalog.checking import check_new_names, check_udf, new_fields
 from lance_spark.catalog.foreign import to_udf
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.stored import with_default
 from lance_spark.errors import RegistrationError, panics_as_errors
 from lance_spark.lance_compat import is_bad_value, plain
-from lance_spark.objects import objects_beside
-from udf_runtime import UDF, UnpackedUDF
+from udf_runtime import UDF, Manifest, UnpackedUDF
 
 if TYPE_CHECKING:
     import lance
@@ -36,8 +36,12 @@ class Computed:
     udf: UDF
     columns: tuple[tuple[str, str], ...]
 
+    def in_environment(self, default: Manifest | None) -> Computed:
+        """Returns the same in a default environment, unless the UDF has one of its own."""
+        return dataclasses.replace(self, udf=with_default(self.udf, default))
 
-def add_columns(ref: DatasetRef, transforms: object) -> None:
+
+def add_columns(ref: DatasetRef, transforms: object, *, manifest: Manifest | None = None) -> None:
     """Adds columns to a table. Runs on the driver.
 
     Columns of UDFs are added as NULL, in one commit that writes no data. Those of SQL expressions
@@ -46,6 +50,7 @@ def add_columns(ref: DatasetRef, transforms: object) -> None:
     Args:
         ref: The table.
         transforms: One of the five forms that :meth:`lance_spark.Table.add_columns` documents.
+        manifest: The environment of UDFs that have none.
 
     Raises:
         RegistrationError: A UDF or an expression does not fit the table. Nothing was changed.
@@ -57,11 +62,11 @@ def add_columns(ref: DatasetRef, transforms: object) -> None:
         UserWarning: Types of inputs cannot be checked.
     """
     sql, computed = parse_transforms(transforms)
+    computed = [one.in_environment(manifest) for one in computed]
     dataset = ref.open_latest()
     _check(dataset, sql, computed)
-    objects = objects_beside(ref)
     for one in computed:
-        store_udf(one.udf, objects)
+        store_udf(one.udf, ref)
     tokens = [uuid.uuid4().hex for _ in computed]
     if sql:
         _add_sql(ref, sql)

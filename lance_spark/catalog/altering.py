@@ -24,6 +24,7 @@ from lance_spark.catalog.foreign import to_udf
 from lance_spark.commit.conflicts.identity import TOKEN_KEY
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.stored import with_default
 from lance_spark.errors import (
     ColumnExistsError,
     ColumnNotFoundError,
@@ -32,9 +33,8 @@ from lance_spark.errors import (
     panics_as_errors,
 )
 from lance_spark.lance_compat import is_bad_request, is_bad_value, plain
-from lance_spark.objects import objects_beside
 from lance_spark.types import check_storable
-from udf_runtime import UDF
+from udf_runtime import UDF, Manifest
 
 if TYPE_CHECKING:
     import lance
@@ -43,10 +43,12 @@ _LANCE_KEYS = frozenset({"path", "name", "nullable", "data_type"})
 _OUR_KEYS = frozenset({"path", "udf", "input_columns", "recreate"})
 
 
-def alter_columns(ref: DatasetRef, alterations: Sequence[Mapping[str, object]]) -> None:
+def alter_columns(
+    ref: DatasetRef, alterations: Sequence[Mapping[str, object]], *, manifest: Manifest | None = None
+) -> None:
     """Alters columns, as :meth:`lance_spark.Table.alter_columns` documents.
 
-    All is checked before anything changes.
+    All is checked before anything changes. UDFs without a manifest get `manifest`.
 
     Raises:
         RegistrationError: An alteration is not valid.
@@ -54,7 +56,7 @@ def alter_columns(ref: DatasetRef, alterations: Sequence[Mapping[str, object]]) 
         CommitConflictError: Other writers kept changing the table first.
     """
     dataset = ref.open_latest()
-    checked = [(alteration, _check(dataset, alteration)) for alteration in alterations]
+    checked = [(alteration, _check(dataset, alteration, manifest)) for alteration in alterations]
     if not checked:
         raise RegistrationError("there is nothing to alter - in alter_columns - give {'path': column, 'udf': udf}, ...")
     paths = [str(alteration["path"]) for alteration in alterations]
@@ -71,7 +73,7 @@ def alter_columns(ref: DatasetRef, alterations: Sequence[Mapping[str, object]]) 
             change_schema(ref, lambda head, c=column: head.drop_columns([c]))  # type: ignore[misc]
             add_columns(ref, {column: udf})
         else:
-            store_udf(udf, objects_beside(ref))
+            store_udf(udf, ref)
             change_schema(ref, lambda head, c=str(alteration["path"]), u=udf: _rebind(head, c, u))  # type: ignore[misc]
 
 
@@ -93,7 +95,7 @@ def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
     change_schema(ref, drop)
 
 
-def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF | None:
+def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object], manifest: Manifest | None) -> UDF | None:
     """Checks one alteration, and returns the UDF that it names."""
     if not isinstance(alteration, Mapping):
         raise RegistrationError(
@@ -121,6 +123,7 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> UDF
         raise RegistrationError(
             f"udf must be a UDF, got {alteration['udf']!r} - column {path!r} - decorate a function with @udf"
         )
+    udf = with_default(udf, manifest)
     inputs = alteration.get("input_columns")
     if inputs is not None:
         udf = udf.with_input_columns(list(inputs))  # type: ignore[call-overload]

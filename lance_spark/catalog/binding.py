@@ -18,12 +18,13 @@ import pyarrow as pa
 
 from lance_spark.commit.conflicts.history import events_between
 from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, field_identities
-from lance_spark.dataset import FOLDER
+from lance_spark.dataset import FOLDER, DatasetRef
+from lance_spark.environments.stored import upload_archives
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError, UnsupportedTypeError
-from lance_spark.objects import LanceObjects
+from lance_spark.objects import LanceObjects, objects_beside
 from lance_spark.staging.blobs import is_logical_blob, prepares_blobs, row_field
 from lance_spark.types.fields import BLOB_ENCODING
-from udf_runtime import UDF, Kind
+from udf_runtime import UDF, Kind, Manifest
 from udf_runtime.checkpoint import CheckpointKey
 from udf_runtime.errors import UdfRuntimeError
 
@@ -52,7 +53,7 @@ class Binding:
         payload: Digest of the pickled UDF.
         columns: Pairs of output field and column for a UDF of several columns; one pair with an
             empty field otherwise.
-        environment: Checksum of the environment that it runs in; None is the executors' own Python.
+        manifest: The environment that it runs in; None is the executors' own Python.
         task_size: Rows per task that the UDF asks for, or None.
         redefined: How often the column's UDF was replaced; values computed by earlier ones are out
             of date.
@@ -69,11 +70,16 @@ class Binding:
     output_type: str
     payload: str
     columns: tuple[tuple[str, str], ...]
-    environment: str | None = None
+    manifest: Manifest | None = None
     task_size: int | None = None
     redefined: int = 0
     bound_at: int = 0
     of_source: bool = False
+
+    @property
+    def environment(self) -> str | None:
+        """Checksum of the environment."""
+        return None if self.manifest is None else self.manifest.checksum
 
     @property
     def key(self) -> CheckpointKey:
@@ -98,12 +104,14 @@ class Binding:
             output_type=str(udf.data_type),
             payload=UDF.payload_digest(udf.dumps()),
             columns=tuple(columns),
+            manifest=udf.manifest,
             task_size=udf.task_size,
         )
 
     def to_json(self) -> str:
         """Returns the form that field metadata has."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        manifest = None if self.manifest is None else self.manifest.to_dict()
+        return json.dumps(dataclasses.asdict(self) | {"manifest": manifest}, sort_keys=True)
 
     @staticmethod
     def from_json(text: str, column: str) -> Binding:
@@ -119,6 +127,8 @@ class Binding:
             for key in ("inputs", "input_ids"):
                 values[key] = tuple(values[key])
             values["columns"] = tuple((str(field), str(name)) for field, name in values["columns"])
+            if values.get("manifest") is not None:
+                values["manifest"] = Manifest.from_dict(values["manifest"])
             return Binding(**values)
         except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise StoredUdfError(
@@ -225,9 +235,17 @@ def _dropped_since(dataset: lance.LanceDataset, version: int, ids: Sequence[int]
     return dropped
 
 
-def store_udf(udf: UDF, objects: LanceObjects) -> str:
-    """Writes the pickled UDF beside the table unless it is there, and returns its digest."""
-    payload = udf.dumps()
+def store_udf(udf: UDF, ref: DatasetRef) -> str:
+    """Writes the pickled UDF beside a table unless it is there, and returns its digest.
+
+    So are the archives of its manifest.
+
+    Raises:
+        UdfDefinitionError: One of these is neither there nor a file of this process.
+        TableUnwritableError: The store refused.
+    """
+    upload_archives(udf, ref)
+    objects, payload = objects_beside(ref), udf.dumps()
     digest = UDF.payload_digest(payload)
     path = f"{_UDFS}/{digest}"
     if objects.get(path) is None:
@@ -245,7 +263,7 @@ def load_udf(binding: Binding, objects: LanceObjects, column: str) -> UDF:
     """
     where = f"UDF {binding.udf_name!r} of column {column!r}, {FOLDER}/{_UDFS}/{binding.payload}"
     allowed = os.environ.get(ALLOW_VARIABLE, "1")
-    if allowed.strip().lower() not in ("1", "true", "yes"):
+    if not _allows_stored():
         raise StoredUdfError(
             f"loading stored UDFs is forbidden by {ALLOW_VARIABLE}={allowed!r} - {where} - pass the UDF itself: "
             f"backfill({column!r}, udf=...)"
@@ -261,6 +279,26 @@ def load_udf(binding: Binding, objects: LanceObjects, column: str) -> UDF:
         return UDF.loads(payload)
     except UdfRuntimeError as error:
         raise StoredUdfError(f"the stored UDF cannot be loaded here: {error} - {where} - pass it with udf=") from error
+
+
+def in_stored_environment(udf: UDF, binding: Binding, column: str) -> UDF:
+    """Returns a UDF that was passed for a column, in the environment of the column if it has none.
+
+    Raises:
+        StoredUdfError: Stored code is forbidden, and so is a stored environment.
+    """
+    if udf.manifest is not None or binding.manifest is None:
+        return udf
+    if not _allows_stored():
+        raise StoredUdfError(
+            f"environments that are stored with a table are forbidden by {ALLOW_VARIABLE} - manifest "
+            f"{binding.manifest.name!r} of column {column!r} - pass a UDF with a manifest of its own"
+        )
+    return udf.with_manifest(binding.manifest)
+
+
+def _allows_stored() -> bool:
+    return os.environ.get(ALLOW_VARIABLE, "1").strip().lower() in ("1", "true", "yes")
 
 
 def record_batch_inputs(dataset: lance.LanceDataset, outputs: Sequence[str]) -> tuple[FieldIdentity, ...]:

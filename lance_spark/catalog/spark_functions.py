@@ -55,12 +55,18 @@ def table_function(
         What Spark's `udtf` returns, for DataFrames.
 
     Raises:
-        RegistrationError: It is neither.
+        RegistrationError: It is neither, or has an environment of its own.
     """
     made = as_udf(function)
     if made is None or not made.kind.makes_rows:
         raise RegistrationError(
             f"{function!r} makes no rows - in table_function - decorate a function with @chunker or @udtf"
+        )
+    if made.manifest is not None:
+        raise RegistrationError(
+            f"{made.name!r} has manifest {made.manifest.name!r}, and a table function of Spark runs in the executors' "
+            "own Python - in table_function - make a view of it with create_udtf_view, or give all of Spark's Python "
+            "processes the packages with spark.archives"
         )
     session = session_or_local(spark)
     create: Callable[..., Any]

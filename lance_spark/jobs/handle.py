@@ -155,8 +155,8 @@ def _wait_for_all() -> None:
 
 
 _running: set[threading.Thread] = set()
-# Python waits for threads anyway, but before that its pools of threads refuse work, which a job still
-# has. Of their hooks the last one is called first.
+# Python waits for threads anyway, but before that its pools of threads refuse work, which a job
+# still has. Of their hooks the last one is called first.
 threading._register_atexit(_wait_for_all)  # type: ignore[attr-defined]  # noqa: SLF001
 
 

@@ -25,9 +25,9 @@ from lance_spark.catalog.checking import check_udf
 from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, field_identities
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.stored import with_default
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, TableExistsError, panics_as_errors
 from lance_spark.lance_compat import is_created_meanwhile, plain
-from lance_spark.objects import objects_beside
 from lance_spark.read.filtering import check_filter
 from lance_spark.types import check_storable
 from lance_spark.types.fields import is_blob
@@ -43,7 +43,7 @@ from lance_spark.views.definition import (
 )
 from lance_spark.views.query import Query, quoted
 from lance_spark.views.spark.query import SparkQuery
-from udf_runtime import UDF, Kind, UnpackedUDF
+from udf_runtime import UDF, Kind, Manifest, UnpackedUDF
 
 if TYPE_CHECKING:
     import lance
@@ -65,12 +65,15 @@ _MOST_UDFS = 62
 _RESERVED = ("_rowid", "_rowaddr", SOURCE_ROW_ID, CHILD_INDEX)
 
 
-def create_view(ref: DatasetRef, query: Query, function: UDF | None = None) -> None:
+def create_view(
+    ref: DatasetRef, query: Query, function: UDF | None = None, *, manifest: Manifest | None = None
+) -> None:
     """Makes a view of a query, without rows; a refresh fills it.
 
     With a chunker, each row of the query makes rows of the view, which have its selected columns
     too; with a table function the selected columns are what that gets. Without a selection that is
-    none for a chunker, and all for a table function.
+    none for a chunker, and all for a table function. UDFs without an environment get that of
+    `manifest`.
 
     Raises:
         RegistrationError: The query cannot be a view: it has a limit or an offset, names a column
@@ -84,6 +87,8 @@ def create_view(ref: DatasetRef, query: Query, function: UDF | None = None) -> N
         UserWarning: The source has no stable row ids, so that the view cannot follow it.
     """
     query.refuse_bounds()
+    query = dataclasses.replace(query, computed=tuple(one.in_environment(manifest) for one in query.computed))
+    function = None if function is None else with_default(function, manifest)
     refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     source = query.source.pin(None)
     dataset = source.open()
@@ -138,7 +143,7 @@ def create_view(ref: DatasetRef, query: Query, function: UDF | None = None) -> N
     if not view.makes_table:
         _warn_of_unstable(dataset, source, ref)
     for udf in (*(one.udf for one, _ in bound), *(() if function is None else (function,))):
-        store_udf(udf, objects_beside(ref))
+        store_udf(udf, ref)
     _write(ref, schema, dataset.data_storage_version)
 
 

@@ -100,7 +100,10 @@ class ViewDefinition:
 
     def to_json(self) -> str:
         """Returns the form that schema metadata has."""
-        return json.dumps(dataclasses.asdict(self), sort_keys=True)
+        values = dataclasses.asdict(self)
+        if self.function is not None:
+            values["function"] = json.loads(self.function.to_json())
+        return json.dumps(values, sort_keys=True)
 
     def source_of(self, view: DatasetRef) -> DatasetRef:
         """Returns the source at its latest version, with the storage options of the view."""

@@ -34,6 +34,7 @@ from lance_spark.commit.replace_commit import CommitTakenBackError, commit_repla
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.task import TaskEnvironment
 from lance_spark.errors import (
     BackfillIncompleteError,
     CommitConflictError,
@@ -45,7 +46,7 @@ from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResul
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import path_of
 from lance_spark.objects import objects_beside
-from lance_spark.session.sessions import cancel
+from lance_spark.session.sessions import cancel, tagged
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.job_end import commit_or_give_up, finish
 from lance_spark.views.chunked.calls import ChunkCalls, Chunked
@@ -93,9 +94,11 @@ class RefreshJob:
         self._source = definition.pin_source(ref, request.src_version)
         start = Start.of(ref, self._source)
         function = None
+        environments: list[TaskEnvironment | None] = []
         for binding, columns in (*groups_of(start.dataset), (definition.function, ("",))):
             if binding is not None:
                 function = load_udf(binding, objects_beside(ref), columns[0])
+                environments.append(TaskEnvironment.of(function, ref, spark))
                 if request.admission_check:
                     check_resources(spark, function, strict=request.admission_strict)
         self.job_id = uuid.uuid4().hex
@@ -121,6 +124,7 @@ class RefreshJob:
         self._versions: tuple[int, ...] = ()
         self._backfills: dict[str, BackfillJobResult] = {}
         self._function = definition.function
+        self._environments = tuple(one for one in environments if one is not None)
         self._chunks: ChunkCalls | None = None
         self._table = function if definition.makes_table else None
         if function is not None and function.kind is Kind.CHUNKS:
@@ -201,6 +205,7 @@ class RefreshJob:
 
     def _replace_rows(self, start: Start) -> None:
         """Commits the rows of the version to show."""
+        self._make_environments()
         spec = start.spec(self._staging, self._request.max_rows_per_fragment)
         look = affected(start.source, start.base, spec.used)
         tasks = RowTasks(
@@ -231,6 +236,22 @@ class RefreshJob:
             self._chunks.forget(chunked.calls)
         self._seconds["commit"] = self._seconds.get("commit", 0.0) + time.monotonic() - began
 
+    def _make_environments(self) -> None:
+        """Has one executor make the environments of all UDFs, before any row is read.
+
+        Raises:
+            EnvironmentBuildError: One cannot be made.
+        """
+        for environment in self._environments:
+            if environment.is_known(self._spark):
+                continue
+            try:
+                with tagged(self._spark, self._tag, f"lance-spark: environment {environment.manifest.name}"):
+                    found = environment.probe(self._spark).collect()
+            finally:
+                self._refuse_cancelled()
+            environment.check(self._spark, found)
+
     def _chunk(self, chunks: ChunkCalls, start: Start, spec: PlacementSpec, look: Affected) -> Chunked:
         """Calls the view's chunker for the rows that need it."""
         began = time.monotonic()
@@ -259,7 +280,13 @@ class RefreshJob:
     def _table_call(self, start: Start, spec: PlacementSpec, function: UDF) -> TableCall:
         definition = start.definition
         source = QueryRows(ref=start.source, columns=definition.reads, where=definition.where)
-        return TableCall(spec=spec, udf=function.dumps(), source=source, columns=made_columns(start.dataset))
+        return TableCall(
+            spec=spec,
+            udf=function.dumps(),
+            source=source,
+            columns=made_columns(start.dataset),
+            environment=TaskEnvironment.of(function, self._ref, self._spark),
+        )
 
     def _commit(self, start: Start, done: Answer, moved: Answer, rebuilt: Sequence[int], skipped: str | None) -> None:
         from lance.fragment import FragmentMetadata

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.task import TaskEnvironment
 from lance_spark.errors import TableUnreadableError, panics_as_errors
 from lance_spark.lance_compat import plain
 from lance_spark.types.layout import aligned
@@ -75,12 +76,14 @@ class TableCall:
         udf: The pickled function.
         source: What it gets.
         columns: Names of what it makes, and of the view's columns.
+        environment: The function's environment; None is the executors' own Python.
     """
 
     spec: PlacementSpec
     udf: bytes
     source: QueryRows
     columns: tuple[tuple[str, str], ...]
+    environment: TaskEnvironment | None
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Makes the call, and yields one answer."""
@@ -88,9 +91,10 @@ class TableCall:
             return
         answer, schema = Answer(), self.spec.placed.row_schema
         names = {column: name for name, column in self.columns}
+        interpreter = None if self.environment is None else self.environment.open()
         sink = self.spec.sink(self.spec.placed)
         try:
-            for made in call_table(UDF.loads(self.udf), self.source):
+            for made in call_table(UDF.loads(self.udf), self.source, interpreter):
                 arrays = [aligned(_as(made.column(names[field.name]), field.type)) for field in schema]
                 sink.write(pa.RecordBatch.from_arrays(arrays, schema=schema))
                 answer.added += made.num_rows

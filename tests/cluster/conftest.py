@@ -37,8 +37,16 @@ class Cluster:
                 *("org.apache.spark.deploy.worker.Worker", "--host", "127.0.0.1", "--webui-port", str(free_port())),
                 *("-c", "1", "-m", "1500M", "-d", str(self.home / name), self.url),
                 ready="Successfully registered with master",
+                # Workers are machines of their own, but for what installers have downloaded.
+                variables={"HOME": str(self.home_of(self.started)), "UV_CACHE_DIR": str(Path.home() / ".cache" / "uv")},
             )
         )
+
+    def home_of(self, worker: int) -> Path:
+        """Returns the home directory on the machine of a worker, counted from 1."""
+        home = self.home / f"home-{worker}"
+        home.mkdir(exist_ok=True)
+        return home
 
     def writing(self, path: str) -> list[psutil.Process]:
         """Returns the Python workers that hold a file below `path` open: their tasks are in the middle of it."""

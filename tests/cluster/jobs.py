@@ -16,7 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import pandas_udf
 
 import lance_spark
+from lance_spark import EnvironmentBuildError, Manifest
 from tests.support.java_classes import JVM_OPTIONS
+from udf_runtime import UDF, udf
 
 ROWS = 4000
 PARTITIONS = 4
@@ -78,7 +80,39 @@ def backfill_slowly(spark: SparkSession, path: str) -> dict[str, object]:
     return {}
 
 
-JOBS = {job.__name__: job for job in (walk_through, write_slowly, backfill_slowly)}
+def environments(spark: SparkSession, path: str) -> dict[str, object]:
+    """Fills two columns with two versions of a package, and a third one with a package that is not there."""
+
+    def version_of(packages: list[str]) -> UDF:
+        @udf(data_type=pa.string(), task_size=10, manifest=Manifest.create_pip(str(packages)).pip(packages).build())
+        def version(id: int) -> str:
+            import time
+
+            import packaging
+
+            time.sleep(0.01)
+            return str(packaging.__version__)
+
+        assert isinstance(version, UDF)
+        return version
+
+    table = lance_spark.connect(path, spark, progress=False).create_table("t", [{"id": i} for i in range(400)])
+    old, new = version_of(["packaging==23.2"]), version_of(["packaging==24.2"])
+    table.add_columns({"old": old, "new": new, "broken": version_of(["no-such-package-of-lance-spark==1"])})
+    computed = [table.backfill(column).rows_computed for column in ("old", "new")]
+    try:
+        table.backfill("broken")
+    except EnvironmentBuildError as error:
+        refused = "no-such-package-of-lance-spark" in error.reason
+    right = table.count_rows("old = '23.2' AND new = '24.2' AND broken IS NULL")
+    return {"computed": computed, "right": right, "refused": refused, "checksums": [checksum(old), checksum(new)]}
+
+
+def checksum(made: UDF) -> str | None:
+    return None if made.manifest is None else made.manifest.checksum
+
+
+JOBS = {job.__name__: job for job in (walk_through, write_slowly, backfill_slowly, environments)}
 
 
 def main(job: str, master: str, path: str) -> None:

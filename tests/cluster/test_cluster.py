@@ -142,3 +142,20 @@ def test_a_backfill_survives_the_loss_of(lose: Loss, cluster: Cluster, table_pat
     assert sorted(after["id"].to_pylist()) == ids
     assert data_files(table_path) == files_of_all_versions(table_path)
     assert staged(table_path) == []
+
+
+def test_each_machine_makes_the_environments_of_its_tasks(cluster: Cluster, tmp_path: Path):
+    job = Job("environments", cluster, str(tmp_path / "db"))
+    try:
+        result = job.result()
+    finally:
+        job.end()
+    checksums = result.pop("checksums")
+    assert result == {"computed": [400, 400], "right": 400, "refused": True}
+    homes = [cluster.home_of(number) for number in range(1, cluster.started + 1)]
+    made = [
+        {path.parent.name for path in home.glob(".cache/lance-spark/environments/*/environment.json")} for home in homes
+    ]
+    for checksum in checksums:  # type: ignore[attr-defined]
+        assert sum(any(name.startswith(checksum[:32]) for name in names) for names in made) == 2
+    assert not any("no-such" in path.name for home in homes for path in home.rglob("*"))

@@ -18,7 +18,7 @@ from pyspark.sql.functions import pandas_udf
 
 import lance_spark
 from lance_spark import BackfillIncompleteError, Job, ResourcesUnavailableError, Table
-from udf_runtime import Columns, Skip, UnpackedUDF, udf
+from udf_runtime import UDF, Columns, Manifest, Skip, UnpackedUDF, udf
 
 Seen = dict[str, object]
 
@@ -34,7 +34,7 @@ def main(url: str, folder: str) -> None:
     table = db.create_table("words", spark.range(0, 20).selectExpr("id", "concat('word ', id) AS text"))
     table.add(spark.range(20, 40).selectExpr("id", "concat('word ', id) AS text"))
     seen: Seen = {}
-    for flow in (reading, columns, counting, errors, altering, running, cancelling, refusing, dying):
+    for flow in (reading, columns, counting, errors, altering, running, cancelling, refusing, dying, environments):
         began = time.perf_counter()
         flow(table, folder, seen)
         print(f"{flow.__name__}: {time.perf_counter() - began:.1f} s", file=sys.stderr)
@@ -126,6 +126,26 @@ def altering(table: Table, folder: str, seen: Seen) -> None:
     table.alter_columns({"path": "double", "udf": fourfold}, {"path": "text", "name": "words"})
     seen["altered"] = [table.backfill("double").rows_computed, table.backfill("double").rows_computed]
     seen["fourfold"] = table.count_rows("double = id * 4")
+
+
+def environments(table: Table, folder: str, seen: Seen) -> None:
+    def version_of(version: str) -> UDF:
+        manifest = (
+            Manifest.create_pip(version).pip([f"packaging=={version}"]).env_vars({"KEY": f"of {version}"}).build()
+        )
+
+        @udf(data_type=pa.string(), manifest=manifest)
+        def version_and_key(id: int) -> str:
+            import packaging
+
+            return f"{packaging.__version__} {os.environ['KEY']}"
+
+        assert isinstance(version_and_key, UDF)
+        return version_and_key
+
+    table.add_columns({"old": version_of("23.2"), "new": version_of("24.2")})
+    computed = [table.backfill(column).rows_computed for column in ("old", "new")]
+    seen["environments"] = [*computed, table.count_rows("old = '23.2 of 23.2' AND new = '24.2 of 24.2'")]
 
 
 def gated(folder: str, name: str, first: int) -> lance_spark.Table:

@@ -40,5 +40,6 @@ def test_tables_columns_and_backfills_from_a_client(connect_url: str, tmp_path: 
         "resumed": ["DONE", 50],
         "refused": [["ResourcesUnavailableError", "FilterError", "OptionError", "OptionError"], 50, 1],
         "deadly": ["PARTIAL", 1, 49],
+        "environments": [50, 50, 50],
         "names": ["words"],
     }

@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -49,7 +49,9 @@ class Daemons:
     home: Path
     running: list[subprocess.Popen[bytes]] = field(default_factory=list)
 
-    def start(self, name: str, *arguments: str, ready: str) -> subprocess.Popen[bytes]:
+    def start(
+        self, name: str, *arguments: str, ready: str, variables: Mapping[str, str] | None = None
+    ) -> subprocess.Popen[bytes]:
         """Starts `spark-class` with these arguments and waits until its log contains `ready`."""
         log = self.home / f"{name}.log"
         with log.open("wb") as output:
@@ -57,7 +59,7 @@ class Daemons:
                 [str(SPARK_HOME / "bin" / "spark-class"), *arguments],
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=environment(),
+                env=environment() | dict(variables or {}),
                 cwd=self.home,
                 start_new_session=True,
             )

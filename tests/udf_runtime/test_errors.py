@@ -8,6 +8,7 @@ import pytest
 from udf_runtime import errors, udf
 from udf_runtime.errors import (
     CheckpointError,
+    EnvironmentBuildError,
     SkipThresholdExceededError,
     UdfDefinitionError,
     UdfFailedError,
@@ -35,6 +36,7 @@ EXAMPLES: list[tuple[UdfRuntimeError, type[Exception]]] = [
     (UdfProcessDiedError(udf="f", exit_code=-11, row=2), RuntimeError),
     (SkipThresholdExceededError(skipped=11, processed=20, limit="max_skip_count=10"), RuntimeError),
     (CheckpointError("what - where - what to do"), OSError),
+    (EnvironmentBuildError(manifest="m", reason="no such package", hint="correct its name"), RuntimeError),
 ]
 
 

@@ -16,12 +16,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 
 from udf_runtime.checkpoint.codec import decode, encode
 from udf_runtime.checkpoint.names import quote
 from udf_runtime.errors import CheckpointError
+from udf_runtime.optional import np
 
 if TYPE_CHECKING:
     from udf_runtime.checkpoint.store import Objects

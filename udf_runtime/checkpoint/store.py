@@ -20,13 +20,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol, TypeAlias, TypedDict, cast
 
-import numpy as np
 import pyarrow as pa
 
 from udf_runtime.checkpoint.codec import JsonValue, decode, encode
 from udf_runtime.checkpoint.key import CheckpointKey
 from udf_runtime.checkpoint.names import quote, unquote
 from udf_runtime.errors import CheckpointError
+from udf_runtime.optional import np
 
 logger = logging.getLogger(__name__)
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 from udf_runtime.definition.kinds import Kind
 from udf_runtime.definition.spec import UDF, Settings
 from udf_runtime.definition.stateful import Stateful
+from udf_runtime.environments.manifest import Manifest
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.policies import ErrorPolicy, OnError
 
@@ -31,6 +32,7 @@ class _Wishes:
     settings: Settings
     local_names: Mapping[str, object] = dataclasses.field(repr=False)
     kind: Kind | None = None
+    manifest: Manifest | None = None
 
     def define(
         self, target: Callable[..., object] | Stateful, call: Callable[..., object] | None, name: str | None
@@ -44,6 +46,7 @@ class _Wishes:
             name=name,
             version=self.version,
             settings=self.settings,
+            manifest=self.manifest,
             local_names=self.local_names,
         )
 
@@ -109,7 +112,7 @@ class UdfOptions(TypedDict, total=False):
     timeout: float | None
     on_error: OnError
     field_metadata: Mapping[str, str] | None
-    manifest: object
+    manifest: Manifest | None
     cuda: bool | None
     batch_size: int | None
     error_handling: OnError
@@ -131,7 +134,7 @@ class ChunkerOptions(TypedDict, total=False):
     max_checkpoint_size: int | None
     task_size: int | None
     on_error: OnError
-    manifest: object
+    manifest: Manifest | None
 
 
 class UdfDecorator(Protocol):
@@ -169,7 +172,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     timeout: float | None = None,
     on_error: OnError = None,
     field_metadata: Mapping[str, str] | None = None,
-    manifest: object = None,
+    manifest: Manifest | None = None,
     cuda: bool | None = None,
     batch_size: int | None = None,
     error_handling: OnError = None,
@@ -201,7 +204,8 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         on_error: What to do about errors: a policy, a matcher, or a list of matchers; the first
             error fails the work if left out.
         field_metadata: Metadata that the columns get.
-        manifest: Refused: environments of single UDFs are not available.
+        manifest: The environment that it runs in: packages, modules and variables of its own. By
+            default that of the connection, else the executors' own Python.
         cuda: Deprecated; `num_gpus=1`.
         batch_size: Deprecated; `checkpoint_size`.
         error_handling: Another name of `on_error`.
@@ -211,7 +215,11 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
         UdfDefinitionError: Something about the definition cannot work; the message says what, and
             what to do.
     """
-    _refuse(manifest=manifest, auto_backfill=auto_backfill)
+    if auto_backfill:
+        raise UdfDefinitionError(
+            "auto_backfill=True needs a service that watches the table, and there is none - in @udf - "
+            "call backfill() after rows were added, or run it on a schedule"
+        )
     if on_error is not None and error_handling is not None:
         raise UdfDefinitionError("on_error and error_handling are the same - in @udf - give on_error only")
     wishes = _Wishes(
@@ -232,6 +240,7 @@ def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
             field_metadata=field_metadata if field_metadata is not None else {},
         ),
         local_names=_names_around(inspect.currentframe()),
+        manifest=manifest,
     )
     if func is not None:
         return _decorated(func, wishes=wishes)
@@ -262,7 +271,7 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
     max_checkpoint_size: int | None = None,
     task_size: int | None = None,
     on_error: OnError = None,
-    manifest: object = None,
+    manifest: Manifest | None = None,
 ) -> UDF | UdfFactory | UdfDecorator:
     """Makes a chunker of a function: for each row it yields any number of rows, its chunks.
 
@@ -291,13 +300,13 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
         task_size: Rows of one task.
         on_error: What to do about errors of a row, as for :func:`udf`. A row that is skipped has no
             chunks.
-        manifest: Refused: environments of single UDFs are not available.
+        manifest: The environment that it runs in: packages, modules and variables of its own. By
+            default that of the connection, else the executors' own Python.
 
     Raises:
         UdfDefinitionError: Something about the definition cannot work; the message says what, and
             what to do.
     """
-    _refuse(manifest=manifest, auto_backfill=False)
     wishes = _Wishes(
         kind=Kind.CHUNKS,
         data_type=_struct_of(output_schema, "@chunker"),
@@ -315,6 +324,7 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
             on_error=ErrorPolicy.of(on_error),
         ),
         local_names=_names_around(inspect.currentframe()),
+        manifest=manifest,
     )
     if func is not None:
         return _decorated(func, wishes=wishes)
@@ -329,7 +339,7 @@ def udtf(
     num_cpus: float | None = None,
     num_gpus: float | None = None,
     memory: int | None = None,
-    manifest: object = None,
+    manifest: Manifest | None = None,
 ) -> UdfDecorator:
     """Makes a table function of a function: it gets a whole table, and yields the rows of another.
 
@@ -344,13 +354,13 @@ def udtf(
         num_cpus: Processor cores that the call uses.
         num_gpus: GPUs that it uses.
         memory: Bytes that it uses.
-        manifest: Refused: environments of single UDFs are not available.
+        manifest: The environment that it runs in: packages, modules and variables of its own. By
+            default that of the connection, else the executors' own Python.
 
     Raises:
         UdfDefinitionError: Something about the definition cannot work; the message says what, and
             what to do.
     """
-    _refuse(manifest=manifest, auto_backfill=False)
     wishes = _Wishes(
         kind=Kind.TABLE,
         data_type=_struct_of(output_schema, "@udtf"),
@@ -359,6 +369,7 @@ def udtf(
         version=version,
         settings=Settings(num_cpus=num_cpus, num_gpus=num_gpus, memory=memory),
         local_names=_names_around(inspect.currentframe()),
+        manifest=manifest,
     )
     return cast("UdfDecorator", functools.partial(_decorated, wishes=wishes))
 
@@ -394,19 +405,6 @@ def _decorated(func: Callable[..., object], *, wishes: _Wishes) -> UDF | UdfFact
     # Says what is wrong with __call__ where the class is; the version waits for the arguments.
     dataclasses.replace(wishes, version="probe").define(Stateful(func), _call_of(func, name), name)
     return UdfFactory(func, wishes)
-
-
-def _refuse(*, manifest: object, auto_backfill: bool) -> None:
-    if manifest is not None:
-        raise UdfDefinitionError(
-            "manifest= asks for an environment of its own, which is not available in this release - in @udf - "
-            "drop it; the UDF runs in the executors' own Python, so install what it needs there"
-        )
-    if auto_backfill:
-        raise UdfDefinitionError(
-            "auto_backfill=True needs a service that watches the table, and there is none - in @udf - "
-            "call backfill() after rows were added, or run it on a schedule"
-        )
 
 
 def _num_gpus(num_gpus: float | None, cuda: bool | None) -> float | None:

@@ -10,7 +10,6 @@ import sys
 import typing
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
 import pyarrow as pa
 
 from udf_runtime.arrow_types import arrow_type, field_annotations, strip_optional
@@ -18,6 +17,7 @@ from udf_runtime.definition.annotations import Unresolved, function_of, resolved
 from udf_runtime.definition.columns import Columns
 from udf_runtime.definition.kinds import Form, Kind, Parameter
 from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.optional import np
 
 _EMPTY = inspect.Parameter.empty
 

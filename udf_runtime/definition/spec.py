@@ -14,6 +14,7 @@ import pyarrow as pa
 from udf_runtime.definition.kinds import CHUNKS_OF_ROW, Kind, Parameter
 from udf_runtime.definition.signature import SignatureRequest, UdfSignature, signature_of
 from udf_runtime.definition.stateful import Stateful, pickled, unpickled
+from udf_runtime.environments.manifest import Manifest, current_python
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.fingerprint import fingerprint
 from udf_runtime.policies import ErrorPolicy
@@ -82,6 +83,7 @@ class UDF(Settings):
 
     Attributes:
         name: Its name, in messages, records and checkpoints.
+        manifest: The environment that it runs in; None is the Python that runs it.
         signature: What was read from the function's signature.
         target: The function, or the class with its arguments.
         input_columns: Columns that the parameters read, in order; None for the kinds that take
@@ -97,6 +99,7 @@ class UDF(Settings):
     input_columns: tuple[str, ...] | None
     given_version: str | None = None
     payload: bytes | None = None
+    manifest: Manifest | None = None
 
     @staticmethod
     def define(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
@@ -108,6 +111,7 @@ class UDF(Settings):
         name: str | None = None,
         version: str | None = None,
         settings: Settings | None = None,
+        manifest: Manifest | None = None,
         call: Callable[..., object] | None = None,
         local_names: Mapping[str, object] | None = None,
     ) -> UDF:
@@ -123,6 +127,7 @@ class UDF(Settings):
             version: What stands for its code in checkpoints and records; a digest of the code if
                 left out.
             settings: How it wants to be run.
+            manifest: The environment that it runs in.
             call: The function whose signature counts, `__call__` of a class that was not
                 constructed yet.
             local_names: Variables around the definition, for annotations that are strings.
@@ -174,7 +179,7 @@ class UDF(Settings):
             **(shared | {"field_metadata": dict(settings.field_metadata)}),
         )
         _ = made.version  # what cannot be digested is said where the UDF is defined, not where it is first used
-        return made
+        return made if manifest is None else made.with_manifest(manifest)
 
     def __call__(self, *args: object, **kwargs: object) -> Any:  # noqa: ANN401  # whatever the function returns
         """Calls the function in this process, without error policy, timeout and conversion."""
@@ -254,6 +259,30 @@ class UDF(Settings):
         where = f"UDF {self.name!r}"
         bound = _bound_columns(self.signature, _checked_columns(columns, where), where)
         return dataclasses.replace(self, input_columns=bound, payload=None)
+
+    def with_manifest(self, manifest: Manifest) -> UDF:
+        """Returns the same UDF in another environment.
+
+        Its code is not unpickled but in a process of that environment.
+
+        Raises:
+            UdfDefinitionError: It is no manifest, or of a version of Python that cannot run the
+                code.
+        """
+        where = f"UDF {self.name!r}"
+        if not isinstance(manifest, Manifest):
+            raise UdfDefinitionError(
+                f"manifest={manifest!r} is no Manifest - {where} - build one: "
+                "Manifest.create_pip('name').pip([...]).build()"
+            )
+        target = self.target if isinstance(self.target, Stateful) else Stateful(self.target)
+        if manifest.python_version != current_python() and target.travels_by_value():
+            raise UdfDefinitionError(
+                f"its code was compiled by Python {current_python()} here, and manifest {manifest.name!r} asks for "
+                f"{manifest.python_version} - {where} - put the function into a module, give that to py_modules, and "
+                "decorate the imported function: udf(module.function, manifest=...)"
+            )
+        return dataclasses.replace(self, manifest=manifest, target=target, payload=None)
 
     def load(self) -> Callable[..., Any]:
         """Returns this process's callable: the function, or the one instance of the class, set up.

@@ -5,12 +5,16 @@ from __future__ import annotations
 import hashlib
 import inspect
 import pickle
+import pickletools
 import threading
 from collections.abc import Callable, Iterable, Mapping
 
 import cloudpickle
 
 from udf_runtime.errors import UdfDefinitionError
+
+_BY_VALUE = ("_make_function", "_make_skeleton_class", "CodeType")
+"""What unpickles code, among the names in a pickle."""
 
 
 class _Once:
@@ -72,6 +76,14 @@ class Stateful:
             return (made_from, args, kwargs)
         return (made_from, dict(bound.arguments))
 
+    def travels_by_value(self) -> bool:
+        """Returns whether code is pickled, and not the name of a module that has it."""
+        return any(
+            operation.name in ("SHORT_BINUNICODE", "BINUNICODE", "GLOBAL") and str(argument).split()[-1] in _BY_VALUE
+            for operation, argument, _ in pickletools.genops(self._dumps())
+            if argument
+        )
+
     def load(self) -> Callable[..., object]:
         """Returns this process's callable, made and set up at the first call.
 
@@ -98,13 +110,13 @@ class Stateful:
 
     def _unpacked(self) -> tuple[Callable[..., object], tuple[object, ...], dict[str, object]]:
         if self._recipe is None:
-            self._recipe = unpickled(self._payload or b"", what="the class of a UDF")  # type: ignore[assignment]  # by _dumps
+            self._recipe = unpickled(self._payload or b"", what="the code of a UDF")  # type: ignore[assignment]  # by _dumps
         return self._recipe  # type: ignore[return-value]
 
     def _dumps(self) -> bytes:
         if self._payload is not None:
             return self._payload
-        return pickled(self._recipe, what="the class of a UDF with its arguments")
+        return pickled(self._recipe, what="the code of a UDF with its arguments")
 
 
 def _from_payload(payload: bytes) -> Stateful:
@@ -145,5 +157,6 @@ def unpickled(payload: bytes, *, what: str) -> object:
     except Exception as error:
         raise UdfDefinitionError(
             f"{what} cannot be unpickled: {type(error).__name__}: {error} - in this process - "
-            "install the modules that it imports here, and use the Python version that it was defined with"
+            "install the modules that it imports here, or give them to py_modules of its manifest, and use the Python "
+            "version that it was defined with"
         ) from error

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from udf_runtime.execute.chunks import ChunkPieces
-from udf_runtime.execute.inputs import OpenBlobs
 from udf_runtime.execute.rebatch import Rebatcher
 from udf_runtime.execute.result import BatchResult, RowFailure
 from udf_runtime.execute.runner import UdfRunner
@@ -12,7 +11,6 @@ from udf_runtime.execute.tables import TableSource, call_table
 __all__ = [
     "BatchResult",
     "ChunkPieces",
-    "OpenBlobs",
     "Rebatcher",
     "RowFailure",
     "TableSource",

@@ -4,27 +4,23 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeAlias
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, BinaryIO
 
-import numpy as np
 import pyarrow as pa
 
 from udf_runtime.definition import Kind
 from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.optional import np
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from udf_runtime.definition import UDF, Parameter
 
-OpenBlobs: TypeAlias = Callable[[str, "pa.Array[Any]"], Sequence["BinaryIO | None"]]
-"""Opens the blobs of a column, given the parameter's name and the column; NULL gives None. Called
-where the UDF runs."""
 
-
-def open_in_memory(parameter: str, column: pa.Array[Any]) -> list[BinaryIO | None]:
-    """Opens blobs whose bytes are in the column itself.
+def _opened(parameter: str, column: pa.Array[Any]) -> list[BinaryIO | None]:
+    """Returns the blobs of a column as files; NULL gives None.
 
     Raises:
         UdfDefinitionError: The column holds no bytes, but for example descriptions of blobs that
@@ -35,7 +31,7 @@ def open_in_memory(parameter: str, column: pa.Array[Any]) -> list[BinaryIO | Non
     ):
         raise UdfDefinitionError(
             f"parameter {parameter!r} takes a blob, and its column holds {column.type} "
-            "- where rows are given to the UDF - give a binary column, or open_blobs= to the runner"
+            "- where rows are given to the UDF - give a binary column"
         )
     return [None if value is None else io.BytesIO(value) for value in column.to_pylist()]
 
@@ -54,17 +50,12 @@ def check_inputs(udf: UDF, batch: pa.RecordBatch) -> None:
         )
 
 
-def scalar_columns(
-    batch: pa.RecordBatch, parameters: Sequence[Parameter], open_blobs: OpenBlobs
-) -> list[Sequence[object]]:
+def scalar_columns(batch: pa.RecordBatch, parameters: Sequence[Parameter]) -> list[Sequence[object]]:
     """Returns the Python values of each column, one per row; NULL is None.
 
     Each call makes new values.
     """
-    return [
-        _python_values(column, parameter, open_blobs)
-        for column, parameter in zip(batch.columns, parameters, strict=True)
-    ]
+    return [_python_values(column, parameter) for column, parameter in zip(batch.columns, parameters, strict=True)]
 
 
 def vector_arguments(kind: Kind, batch: pa.RecordBatch) -> tuple[object, ...]:
@@ -81,9 +72,9 @@ def vector_arguments(kind: Kind, batch: pa.RecordBatch) -> tuple[object, ...]:
     return tuple(batch.columns)
 
 
-def _python_values(column: pa.Array[Any], parameter: Parameter, open_blobs: OpenBlobs) -> Sequence[object]:
+def _python_values(column: pa.Array[Any], parameter: Parameter) -> Sequence[object]:
     if parameter.form == "blob":
-        return open_blobs(parameter.name, column)
+        return _opened(parameter.name, column)
     if parameter.form == "numpy":
         storage: Any = column.storage if isinstance(column, pa.ExtensionArray) else column
         if (

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
@@ -15,6 +14,7 @@ from udf_runtime.errors import UdfOutputError
 from udf_runtime.execute.casts import can_become, cast
 from udf_runtime.execute.result import shortened
 from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
+from udf_runtime.optional import np
 from udf_runtime.policies.matchers import message_of
 
 if TYPE_CHECKING:

@@ -30,8 +30,8 @@ class RowFailure:
         row: 0-based position in its batch.
         error_type: Qualified name of the exception's class (without a module for built-in ones).
         message: Its text, bounded.
-        trace: Its traceback as text from the user's function on, bounded; empty for a process that
-            died.
+        trace: Its traceback as text from the user's function on, bounded; for a process that died
+            what it printed last.
         attempt: How often the row was called, the last time included (within batches: how often the
             row was called alone).
         max_attempts: How often the policy would have called it at most.
@@ -109,7 +109,7 @@ def row_failure(
         row=row,
         error_type=type_name(error),
         message=shortened(message_of(error)),
-        trace="" if isinstance(error, UdfProcessDiedError) else trace_of(error),
+        trace=shortened(error.output) if isinstance(error, UdfProcessDiedError) else trace_of(error),
         attempt=attempt,
         max_attempts=max_attempts,
         bisect_depth=bisect_depth,
@@ -161,7 +161,7 @@ def moved_error(error: UdfRuntimeError, rows: int) -> UdfRuntimeError:
             row=row + rows,
         )
     elif isinstance(error, UdfProcessDiedError):
-        moved = UdfProcessDiedError(udf=error.udf, exit_code=error.exit_code, row=row + rows)
+        moved = UdfProcessDiedError(udf=error.udf, exit_code=error.exit_code, row=row + rows, output=error.output)
     else:
         return error
     moved.__cause__ = error.__cause__

@@ -17,7 +17,8 @@ from udf_runtime.definition import UDF, Kind
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.chunks import ChunkCalls
-from udf_runtime.execute.inputs import OpenBlobs, check_inputs, open_in_memory
+from udf_runtime.execute.inputs import check_inputs
+from udf_runtime.execute.isolation.interpreter import Interpreter
 from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
 from udf_runtime.execute.result import BatchResult
 from udf_runtime.execute.scalar import ScalarCalls
@@ -44,8 +45,8 @@ class UdfRunner:
         sleep: Callable[[float], object] = time.sleep,
         clock: Callable[[], float] = time.perf_counter,
         rng: random.Random | None = None,
-        open_blobs: OpenBlobs | None = None,
         chunks: ChunkFolder | None = None,
+        interpreter: Interpreter | None = None,
     ) -> None:
         """Prepares a run; loads nothing, and starts no thread and no process.
 
@@ -58,9 +59,9 @@ class UdfRunner:
             sleep: Waits a number of seconds between two attempts. Children use their own.
             clock: Seconds, for measuring. Children use their own.
             rng: For waiting times; None: one without a seed.
-            open_blobs: Opens the values of parameters that are lazily readable files, where the UDF
-                runs (so it is pickled if isolated); None: the column holds the bytes themselves.
             chunks: Where a chunker's chunks go; its results say where they are.
+            interpreter: The Python of the UDF's environment, in whose processes it runs, which
+                serve later runners of the same UDF, too; None is that of this process.
 
         Raises:
             UdfDefinitionError: `threads` is less than 1.
@@ -74,11 +75,11 @@ class UdfRunner:
             sleep=sleep,
             clock=clock,
             rng=rng if rng is not None else random.Random(),  # noqa: S311 - waiting times are no secret
-            open_blobs=open_blobs if open_blobs is not None else open_in_memory,
             chunks=chunks,
         )
         self._threads = threads
-        self._isolate = isolate
+        self._isolate = isolate or interpreter is not None
+        self._interpreter = Interpreter() if interpreter is None else interpreter
         self._calls: _BatchCalls | StreamCalls | None = None
         self._closed = False
 
@@ -138,7 +139,7 @@ class UdfRunner:
         if self._calls is None:
             kind = self._setting.udf.kind
             if self._isolate:
-                self._calls = IsolatedCalls(self._setting)
+                self._calls = IsolatedCalls(self._setting, self._interpreter)
             elif kind is Kind.CHUNKS:
                 self._calls = ChunkCalls(self._setting)
             elif kind is Kind.SCALAR:

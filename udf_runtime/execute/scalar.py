@@ -84,7 +84,7 @@ class _Batch:
 
     def _caller(self, batch: pa.RecordBatch, results: list[object]) -> Callable[[], None]:
         """Returns an iterator over the remaining calls, which goes on behind a failed one."""
-        columns = scalar_columns(batch, self.setting.udf.parameters, self.setting.open_blobs)
+        columns = scalar_columns(batch, self.setting.udf.parameters)
         if self.calls.time_limit is not None:
             limit, arguments = (
                 self.calls.time_limit,

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from udf_runtime.checkpoint.chunks import ChunkFolder, ChunksNotStoredError
 from udf_runtime.definition import UDF, Kind
 from udf_runtime.errors import UdfFailedError, UdfRuntimeError
-from udf_runtime.execute.inputs import OpenBlobs
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import raised_for
 from udf_runtime.policies import ErrorPolicy
@@ -24,7 +23,6 @@ class Setting:
         sleep: Waits a number of seconds between two attempts.
         clock: Seconds, for measuring.
         rng: For waiting times.
-        open_blobs: Opens the values of parameters that take a file.
         chunks: Where a chunker's chunks go.
     """
 
@@ -32,7 +30,6 @@ class Setting:
     sleep: Callable[[float], object]
     clock: Callable[[], float]
     rng: random.Random
-    open_blobs: OpenBlobs
     chunks: ChunkFolder | None = None
 
     @property

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 import pyarrow as pa
 
 from udf_runtime.definition import UDF
-from udf_runtime.errors import UdfOutputError, UdfRuntimeError
+from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError
 from udf_runtime.execute.casts import can_become, cast
+from udf_runtime.execute.isolation.interpreter import Interpreter
+from udf_runtime.execute.isolation.process import ProcessEndedError, UdfProcess
 from udf_runtime.execute.result import raised_for
 from udf_runtime.execute.setting import passes_through
 from udf_runtime.execute.values import CONVERSION_ERRORS
@@ -40,13 +42,34 @@ class TableSource(Protocol):
         """Returns all rows at once, as a data frame."""
 
 
-def call_table(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
+def call_table(udf: UDF, source: TableSource, interpreter: Interpreter | None = None) -> Iterator[pa.RecordBatch]:
     """Yields what a table function makes of a source, batch by batch.
+
+    Args:
+        udf: The function.
+        source: What it gets.
+        interpreter: The Python of its environment, in a process of which it runs; None is this
+            process.
 
     Raises:
         UdfFailedError: The function raised.
         UdfOutputError: It yielded something that is not of its columns.
+        UdfProcessDiedError: The process ended.
     """
+    return _called(udf, source) if interpreter is None else _called_in(interpreter, udf, source)
+
+
+def _called_in(interpreter: Interpreter, udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
+    process = UdfProcess(udf, udf.dumps(), interpreter, None)
+    try:
+        yield from process.call_table(source)
+    except ProcessEndedError as error:
+        raise UdfProcessDiedError(udf=udf.name, exit_code=error.exit_code, output=error.output) from None
+    finally:
+        process.kill()
+
+
+def _called(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
     fields: Any = udf.data_type
     schema = pa.schema(list(fields))
     try:

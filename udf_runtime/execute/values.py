@@ -9,11 +9,11 @@ from itertools import chain
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
-import numpy as np
 import pyarrow as pa
 from pyarrow import types as t
 
 from udf_runtime.execute.casts import cast
+from udf_runtime.optional import np
 
 Normaliser: TypeAlias = Callable[[object], object]
 

@@ -10,9 +10,10 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+
+from udf_runtime.optional import np
 
 
 def data_parts(value: object) -> Iterator[object] | None:

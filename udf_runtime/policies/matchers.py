@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pickle
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+
+import cloudpickle
 
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.policies.backoff import Backoff, BackoffKind
@@ -42,11 +45,43 @@ class Matcher:
         object.__setattr__(self, "exceptions", exceptions)
         object.__setattr__(self, "match", match)
 
+    def __reduce__(self) -> tuple[object, ...]:
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        return _rebuilt, (type(self), values | {"exceptions": tuple(map(_PickledClass, self.exceptions))})
+
     def matches(self, error: BaseException) -> bool:
         """Tells whether this matcher is about an error."""
         if self.exceptions and not isinstance(error, self.exceptions):
             return False
         return self.match is None or re.search(self.match, message_of(error)) is not None
+
+
+class _PickledClass:
+    """An exception class in a pickle: where its module is missing, a class of no error instead.
+
+    A UDF with packages of its own may name exceptions that only its own process can import.
+    """
+
+    def __init__(self, cls: type[BaseException]) -> None:
+        self._cls = cls
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _unpickled_class, (cloudpickle.dumps(self._cls), self._cls.__module__, self._cls.__qualname__)
+
+
+def _unpickled_class(payload: bytes, module: str, name: str) -> type[BaseException]:
+    try:
+        cls: type[BaseException] = pickle.loads(payload)  # noqa: S301 - within the pickle of a UDF, which is code
+    except (ImportError, AttributeError):
+        return type(name, (Exception,), {"__module__": module})
+    return cls
+
+
+def _rebuilt(cls: type[Matcher], values: dict[str, object]) -> Matcher:
+    made = cls.__new__(cls)
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
 
 
 @dataclass(frozen=True, slots=True, init=False)

@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from pyspark.sql import SparkSession
 
 from lance_spark.backfill.driver.checkpoint_upkeep import CheckpointUpkeep
+from lance_spark.backfill.driver.fatal import make_environment, raise_if_fatal
 from lance_spark.backfill.driver.fragment_state import FragmentStates, FragmentStatus
 from lance_spark.backfill.driver.group_commit import GroupCommits, JobCommits
 from lance_spark.backfill.driver.rounds import FollowUps
@@ -29,16 +30,15 @@ from lance_spark.backfill.planning.staleness import count_stale
 from lance_spark.backfill.task.error_log import record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
 from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.environments.task import TaskEnvironment
 from lance_spark.errors import (
     BackfillIncompleteError,
     CommitImpossibleError,
     LanceSparkError,
     TableNotFoundError,
     TableUnreadableError,
-    TableUnwritableError,
     VersionNotFoundError,
     counted,
-    rebuild,
 )
 from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process, this_user
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResult
@@ -58,6 +58,10 @@ class BackfillJob:
     """One backfill, run by one thread."""
 
     def __init__(self, spark: SparkSession, prepared: Prepared, table_name: str, progress: Progress) -> None:
+        udf = prepared.definition.loaded
+        if udf is not None:
+            environment = TaskEnvironment.of(udf, prepared.spec.snapshot, spark)
+            prepared = replace(prepared, spec=replace(prepared.spec, environment=environment))
         request, spec = prepared.request, prepared.spec
         timeout = request.commit_timeout
         self._spark = spark
@@ -137,6 +141,7 @@ class BackfillJob:
         spec.staging.open_job()
         try:
             self._save(self._result("RUNNING"))
+            self._make_environment(spec)
             remove_expired(self._prepared.dataset)
             if self._prepared.request.protect_snapshot:
                 tag = protect(spec.snapshot, spec.staging.job_id)
@@ -160,6 +165,15 @@ class BackfillJob:
         if message is not None:
             raise BackfillIncompleteError(message, result=result)
         return result
+
+    def _make_environment(self, spec: BackfillSpec) -> None:
+        if spec.environment is None:
+            return
+        description = f"lance-spark: environment {spec.environment.manifest.name} of {self._table_name}"
+        scheduler = self._scheduler = Scheduler(self._spark, spec, limit=None, description=description)
+        if not self._cancelled.is_set():
+            refresh_s = min(self._prepared.request.refresh_status_secs, HEARTBEAT_S)
+            make_environment(self._spark, spec, scheduler, refresh_s, self._beat)
 
     def _follow(self, follow_ups: FollowUps) -> None:
         """Runs follow-up rounds, until a version has been right as it was.
@@ -282,11 +296,8 @@ class BackfillJob:
             for one in answer.task.work:
                 self._states.fails(one.fragment_id, answer.error)
             return []
+        raise_if_fatal(answer, spec)
         kind = str(answer.error_type).rpartition(".")[2]
-        if kind == TableUnwritableError.__name__:
-            # A full disk is as full for every other range.
-            message = str(answer.error).removeprefix(f"{answer.error_type}: ")
-            raise rebuild(TableUnwritableError, (message,), {"uri": spec.snapshot.uri})
         is_void = answer.error is not None and kind in _GONE_ERRORS and _is_gone(spec)
         following = self._states.add(answer, work[answer.fragment_id], is_void=is_void)
         if isinstance(following, FragmentWork):

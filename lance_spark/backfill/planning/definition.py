@@ -13,11 +13,12 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.task.messages import BackfillSpec, SourceInputs
-from lance_spark.catalog.binding import Binding, binding_of, inputs_now, load_udf, value_type
+from lance_spark.catalog.binding import Binding, binding_of, in_stored_environment, inputs_now, load_udf, value_type
 from lance_spark.catalog.checking import check_udf
 from lance_spark.catalog.foreign import to_udf
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.stored import with_default
 from lance_spark.errors import (
     ColumnNotFoundError,
     CommitImpossibleError,
@@ -135,6 +136,7 @@ def definition_of(ref: DatasetRef, dataset: lance.LanceDataset, request: Backfil
         raise RegistrationError(
             f"udf must be a UDF, got {request.udf!r} - column {column!r} - decorate a function with @udf"
         )
+    udf = with_default(udf, request.manifest) if binding is None else in_stored_environment(udf, binding, column)
     outputs = (("", column),) if binding is None else binding.columns
     _check_outputs(udf, outputs, dataset)
     inputs = check_udf(dataset, udf, outputs)
@@ -143,7 +145,7 @@ def definition_of(ref: DatasetRef, dataset: lance.LanceDataset, request: Backfil
         udf_version=udf.version,
         inputs=tuple(column.id for column in inputs),
         output_type=str(udf.data_type),
-        environment=None if binding is None else binding.environment,
+        environment=None if udf.manifest is None else udf.manifest.checksum,
     )
     return Definition(stored=None, loaded=udf, key=key, inputs=inputs, outputs=outputs)
 

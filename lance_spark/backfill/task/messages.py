@@ -14,6 +14,7 @@ from typing import Any, Literal, Protocol, TypeAlias
 
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.task import TaskEnvironment
 from lance_spark.rows.input_reader import BlobReadStrategy
 from lance_spark.rows.merge import Moved
 from lance_spark.rows.row_set import RowSet
@@ -96,6 +97,7 @@ class BackfillSpec:
         selects: What selects the rows of a job that leaves all values in checkpoints, and fills no
             column; None for all other jobs.
         round: Which round of the job it is; two may read the same version.
+        environment: The UDF's environment; None is the executors' own Python.
     """
 
     snapshot: DatasetRef
@@ -125,6 +127,7 @@ class BackfillSpec:
     joins: bool
     selects: Selects | None = None
     round: int = 0
+    environment: TaskEnvironment | None = None
 
     @property
     def home(self) -> DatasetRef:

@@ -31,7 +31,7 @@ from lance_spark.rows.merge import MissingFileError, NullPiece, columns_of, merg
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.column_file import ColumnFile
-from udf_runtime import UDF, Kind, UdfRuntimeError
+from udf_runtime import UDF, EnvironmentBuildError, Kind, UdfRuntimeError
 from udf_runtime.execute import UdfRunner
 
 _LOG = logging.getLogger(__name__)
@@ -46,12 +46,16 @@ def run_task(spec: BackfillSpec, task: Task) -> Iterator[RangeOutcome]:
     """Works on a task's ranges, and yields what became of each; one that fails does so alone."""
     try:
         udf = UDF.loads(spec.udf)
+        interpreter = None if spec.environment is None else spec.environment.open()
+    except EnvironmentBuildError as error:
+        yield from fail_ranges(spec, task.work, error)
+        return
     except UdfRuntimeError as error:
         # Not tried again: another attempt in this environment ends the same way.
         yield from fail_ranges(spec, task.work, error, "the UDF cannot be loaded on an executor: ")
         return
     chunks = chunks_of(spec) if udf.kind is Kind.CHUNKS else None
-    with UdfRunner(udf, threads=spec.threads, isolate=task.isolate, chunks=chunks) as runner:
+    with UdfRunner(udf, threads=spec.threads, isolate=task.isolate, chunks=chunks, interpreter=interpreter) as runner:
         for number, work in enumerate(task.work):
             run = None
             try:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lance_spark.backfill.driver.fatal import raise_if_fatal
 from lance_spark.backfill.driver.scheduler import Lost, Scheduler
 from lance_spark.backfill.driver.underway import UnderwayRows
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
@@ -23,6 +24,7 @@ from lance_spark.backfill.request import DEFAULT_REFRESH_S
 from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, RangeOutcome, RowCounts
 from lance_spark.catalog.binding import Binding, inputs_now
+from lance_spark.environments.task import TaskEnvironment
 from lance_spark.errors import BackfillIncompleteError, counted
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.progress import Progress
@@ -141,6 +143,8 @@ class ChunkCalls:
         try:
             for answers in running:
                 for answer in answers:
+                    if isinstance(answer, RangeOutcome):
+                        raise_if_fatal(answer, spec)
                     done += self._take(answer, skipped, failures)
                     sources |= {answer.source} if isinstance(answer, RangeOutcome) else set()
                 self._check_skips(final=False)
@@ -214,6 +218,7 @@ class ChunkCalls:
             blob_buffer_bytes=self._request.blob_read_buffer_size,
             report_s=DEFAULT_REFRESH_S / 2,
             joins=False,
+            environment=TaskEnvironment.of(self._udf, placement.view, self._spark),
             selects=selects,
             round=self._rounds,
         )

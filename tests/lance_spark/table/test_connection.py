@@ -76,9 +76,9 @@ def test_parameters_of_a_remote_service_are_refused_by_name(tmp_path: Path, name
         lance_spark.connect(str(tmp_path), **{name: "x"})
 
 
-def test_a_default_environment_is_refused_until_there_are_environments(tmp_path: Path):
-    with pytest.raises(UnsupportedOperationError, match="default_manifest"):
-        lance_spark.connect(str(tmp_path), default_manifest=object())
+def test_a_default_environment_that_is_none_is_refused(tmp_path: Path):
+    with pytest.raises(OptionError, match="default_manifest"):
+        lance_spark.connect(str(tmp_path), default_manifest=object())  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("uri", ["", "  ", None, 3, b"path"])

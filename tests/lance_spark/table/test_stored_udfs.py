@@ -47,7 +47,7 @@ def test_field_metadata_says_what_computes_the_column(table: Table):
     assert metadata["unit"] == "metres"
     said = json.loads(metadata["lance-spark:udf"])
     assert said["udf_name"] == "score" and said["udf_version"] == "v7" and said["kind"] == "scalar"
-    assert said["inputs"] == ["id", "text"] and said["output_type"] == "float" and said["environment"] is None
+    assert said["inputs"] == ["id", "text"] and said["output_type"] == "float" and said["manifest"] is None
     assert said["input_ids"] == [field.id() for field in table.to_lance().lance_schema.fields()[:2]]
     assert [path.name for path in stored(table)] == [said["payload"]]
     assert hashlib.sha256(stored(table)[0].read_bytes()).hexdigest() == said["payload"]

@@ -21,7 +21,6 @@ from lance_spark.errors import (
     RegistrationError,
     StableRowIdsError,
     TableExistsError,
-    UnsupportedOperationError,
     ViewError,
     ViewSourceError,
 )
@@ -32,7 +31,7 @@ from tests.support.drivers import driver
 from tests.support.hooks import _before
 from tests.support.logs import Log, held
 from tests.support.waiting import eventually
-from udf_runtime import SkipThresholdExceededError, chunker, skip_on_error, udf, udtf
+from udf_runtime import SkipThresholdExceededError, UdfDefinitionError, chunker, skip_on_error, udf, udtf
 
 SKIPS = skip_on_error()
 
@@ -370,7 +369,7 @@ def test_what_is_refused(db: Connection, log: Log) -> None:
         db.create_udtf_view("c", query.select({"n": "k"}), made)
     with pytest.raises(RegistrationError, match="under another name"):
         db.create_udtf_view("c", query.select({INDEX: "k"}), made)
-    with pytest.raises(UnsupportedOperationError, match="manifest"):
+    with pytest.raises(UdfDefinitionError, match="is no Manifest"):
         db.create_udtf_view("c", query, made, manifest=object())
     assert db.table_names() == ["s"]
     view = db.create_udtf_view("c", query, made)

@@ -77,7 +77,7 @@ def test_a_record_batch_udf_takes_no_input_columns():
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"manifest": "env"}, "not available in this release.*executors' own Python"),
+        ({"manifest": "env"}, "is no Manifest.*create_pip"),
         ({"auto_backfill": True}, "call backfill"),
         ({"on_error": Skip(), "error_handling": Skip()}, "are the same"),
         ({"on_error": "skip"}, "on_error"),

@@ -268,7 +268,7 @@ def test_the_version_follows_the_code_and_the_columns() -> None:
     assert UDF.loads(chunker(split).dumps()).version == chunker(split).version
 
 
-def test_a_chunker_needs_columns_and_takes_no_manifest() -> None:
+def test_a_chunker_needs_columns_and_a_real_manifest() -> None:
     def bare(text: str):  # type: ignore[no-untyped-def]
         yield text
 
@@ -281,7 +281,7 @@ def test_a_chunker_needs_columns_and_takes_no_manifest() -> None:
         chunker(texts)
     with pytest.raises(UdfDefinitionError, match="no Arrow schema"):
         chunker(bare, output_schema=pa.schema([]))
-    with pytest.raises(UdfDefinitionError, match="manifest= asks for"):
+    with pytest.raises(UdfDefinitionError, match="is no Manifest"):
         chunker(split, manifest=object())
     with pytest.raises(UdfDefinitionError, match="decorated with @chunker"):
         udf(split)

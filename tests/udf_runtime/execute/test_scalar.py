@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
-import io
 import random
 import time
 from collections import Counter
@@ -264,22 +263,15 @@ def test_traces_begin_at_the_users_function_and_are_bounded():
 
 
 @pytest.mark.parametrize("isolate", [False, True])
-def test_blobs_arrive_as_files_from_the_column_or_from_an_opener(isolate):
+def test_blobs_arrive_as_files(isolate):
     @udf(data_type=pa.binary())
     def head(x: BinaryIO) -> bytes:
         return b"none" if x is None else x.read(2)
 
-    def open_by_number(parameter: str, column: pa.Array) -> list[BinaryIO | None]:
-        return [
-            None if number is None else io.BytesIO(f"{parameter}{number}".encode()) for number in column.to_pylist()
-        ]
-
     in_column = pa.record_batch({"x": pa.array([b"abc", None, b""])})
     assert values_of(run(head, in_column, isolate=isolate)) == [[b"ab", b"none", b""]]
-    elsewhere = batches_of([7, None])
-    assert values_of(run(head, *elsewhere, isolate=isolate, open_blobs=open_by_number)) == [[b"x7", b"none"]]
-    with pytest.raises(UdfDefinitionError, match="open_blobs= to the runner"):
-        run(head, *elsewhere, isolate=isolate)
+    with pytest.raises(UdfDefinitionError, match="give a binary column"):
+        run(head, *batches_of([7, None]), isolate=isolate)
 
 
 def test_ctrl_c_is_no_failure_of_a_row():

@@ -1,50 +1,54 @@
 """The process that runs a UDF for a runner.
 
-It is started as `python -m udf_runtime.execute.isolation.child PARENT_PID`.
+It is started as `python -m udf_runtime.execute.isolation.child PARENT_PID`, in the environment of
+the UDF: of other packages it needs PyArrow only.
 
 Batches come on standard input and results go to standard output, as frames. Both are moved to other
 descriptors before any of the user's code runs, so what a UDF prints goes to standard error and what
-it reads from standard input is empty. The process ends with its parent: a thread waits for the end
-of the input, and looks from time to time whether the parent is still there, since the input may be
-held open by another process that was forked from the parent.
+it reads from standard input is empty. The process ends with its parent, and takes those along that
+the UDF has started: a thread waits for the end of the input, and looks from time to time whether
+the parent is still there, since the input may be held open by another process that was forked from
+the parent.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import faulthandler
 import io
 import os
 import pickle
-import queue
 import signal
 import sys
 import threading
 from collections.abc import Iterator
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import cloudpickle
 import pyarrow as pa
 
-from udf_runtime.definition import UDF
-from udf_runtime.execute.inputs import OpenBlobs
+from udf_runtime.checkpoint.chunks import ChunkFolder
+from udf_runtime.definition import UDF, Kind
+from udf_runtime.environments.variables import Variables
 from udf_runtime.execute.isolation.frames import (
     Answer,
     Failure,
     Start,
     Tag,
     from_ipc,
-    read_frame,
     to_ipc,
-    wait_readable,
-    write_frame,
+    wait_closed,
 )
-from udf_runtime.execute.result import shortened, trace_of, type_name
+from udf_runtime.execute.isolation.parent import Parent, ParentObjects, ParentTable
+from udf_runtime.execute.result import BatchResult, shortened, trace_of, type_name
 from udf_runtime.execute.runner import UdfRunner
+from udf_runtime.execute.tables import call_table
 from udf_runtime.policies.matchers import message_of
 
-PARENT_CHECK_S = 1.0
+if TYPE_CHECKING:
+    from udf_runtime.checkpoint.store import Objects
 
-Frame = tuple[Tag, pa.Buffer]
+PARENT_CHECK_S = 1.0
 
 
 def main(parent: int) -> None:
@@ -54,61 +58,93 @@ def main(parent: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     reading, writing = _take_standard_streams()
     faulthandler.enable()  # where native code crashed, for the log
-    frames: queue.SimpleQueue[Frame] = queue.SimpleQueue()
-    threading.Thread(target=_read_frames, args=(reading, frames, parent), name="parent", daemon=True).start()
-    _, payload = frames.get()
-    serving = _Serving(frames, writing)
+    runner_side = Parent(reading, writing)
+    threading.Thread(target=_end_with, args=(parent, reading), name="parent", daemon=True).start()
+    _, payload = runner_side.read()
+    serving = _Serving(runner_side)
     try:
         start = cast(Start, pickle.loads(payload))  # noqa: S301 - from the parent, which started this process
-        open_blobs: OpenBlobs | None = None if start.open_blobs is None else cloudpickle.loads(start.open_blobs)
-        chunks = pickle.loads(start.chunks)  # noqa: S301 - likewise
-        runner = UdfRunner(UDF.loads(start.udf), open_blobs=open_blobs, chunks=chunks)
-        runner.load()
+        # Not given to the process as it starts: the system shows that to others.
+        os.environ.update(start.variables.in_clear())
+        serving.variables = start.variables
+        udf = UDF.loads(start.udf)
+        objects = cast("Objects", ParentObjects(runner_side))  # a process only puts chunks
+        chunks = None if start.chunks is None else ChunkFolder(objects, *start.chunks)
+        runner = UdfRunner(udf, chunks=chunks)
+        if udf.kind is Kind.TABLE:
+            udf.load()
+        else:
+            runner.load()
     except BaseException as error:  # noqa: BLE001 - whatever the user's code raised, the parent gets to know it
         serving.send_error(error)
         return
     with runner:
-        serving.serve(runner)
+        serving.serve(runner, udf)
 
 
 class _Serving:
     """Answers batches until `QUIT`."""
 
-    def __init__(self, frames: queue.SimpleQueue[Frame], writing: int) -> None:
-        self._frames = frames
-        self._writing = writing
+    def __init__(self, parent: Parent) -> None:
+        self.variables = Variables()
+        self._parent = parent
         self._quit = False
+        self._table = False
 
-    def serve(self, runner: UdfRunner) -> None:
+    def serve(self, runner: UdfRunner, udf: UDF) -> None:
         while not self._quit:
             try:
                 for result in runner.run(self._batches()):
-                    answer = Answer(failures=result.failures, retries=result.retries, seconds=result.seconds)
-                    values = to_ipc(pa.record_batch([result.values], names=["values"]))
-                    write_frame(self._writing, Tag.RECORD, pickle.dumps(answer))
-                    write_frame(self._writing, Tag.VALUES, values)
+                    self._answer(result)
+                if self._table:
+                    self._table = False
+                    for batch in call_table(udf, ParentTable(self._parent)):
+                        self._parent.write(Tag.VALUES, to_ipc(batch))
+                    self._parent.write(Tag.END)
             except BrokenPipeError:
                 return
             except BaseException as error:  # noqa: BLE001 - as in main
                 self.send_error(error)
 
+    def _answer(self, result: BatchResult) -> None:
+        failures = tuple(
+            dataclasses.replace(
+                failure, message=self.variables.redact(failure.message), trace=self.variables.redact(failure.trace)
+            )
+            for failure in result.failures
+        )
+        answer = Answer(failures=failures, retries=result.retries, seconds=result.seconds)
+        values = to_ipc(pa.record_batch([result.values], names=["values"]))
+        self._parent.write(Tag.RECORD, pickle.dumps(answer))
+        self._parent.write(Tag.VALUES, values)
+
     def send_error(self, error: BaseException) -> None:
         cause = error.__cause__
         failure = Failure(
-            error=_pickled(error),
-            cause=None if cause is None else _pickled(cause),
+            error=self._pickled(error),
+            cause=None if cause is None else self._pickled(cause),
             error_type=type_name(error),
-            message=shortened(message_of(error)),
-            trace=trace_of(error),
+            message=self.variables.redact(shortened(message_of(error))),
+            trace=self.variables.redact(trace_of(error)),
         )
-        write_frame(self._writing, Tag.ERROR, pickle.dumps(failure))
+        self._parent.write(Tag.ERROR, pickle.dumps(failure))
+
+    def _pickled(self, error: BaseException) -> bytes | None:
+        try:
+            payload: bytes = cloudpickle.dumps(error)
+            pickle.loads(payload)  # noqa: S301 - made in the line above; an exception may pickle well and fail to load
+        except Exception:  # noqa: BLE001 - a user's exception may raise anything here; its text is sent anyway
+            return None
+        # What holds a secret in one place may hold it in several: only the redacted text is sent.
+        return None if self.variables.shows_in(payload) else payload
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         while True:
-            write_frame(self._writing, Tag.NEXT)
-            tag, payload = self._frames.get()
+            self._parent.write(Tag.NEXT)
+            tag, payload = self._parent.read()
             if tag is not Tag.BATCH:
                 self._quit = tag is Tag.QUIT
+                self._table = tag is Tag.TABLE
                 return
             yield from_ipc(payload)
 
@@ -125,28 +161,16 @@ def _take_standard_streams() -> tuple[int, int]:
     return reading, writing
 
 
-def _read_frames(reading: int, frames: queue.SimpleQueue[Frame], parent: int) -> None:
-    while True:
-        while not wait_readable(reading, PARENT_CHECK_S):
-            if os.getppid() != parent:
-                os._exit(1)
-        frame = read_frame(reading)
-        if frame is None:
-            # The parent is gone. No process wants the rest of a call that may take long:
-            # no cleanup, no waiting for threads.
-            os._exit(1)
-        frames.put(frame)
-        if frame[0] is Tag.QUIT:
-            return
+def _end_with(parent: int, reading: int) -> None:
+    """Ends the process, and those that the UDF has started, when the parent is gone.
 
-
-def _pickled(error: BaseException) -> bytes | None:
-    try:
-        payload: bytes = cloudpickle.dumps(error)
-        pickle.loads(payload)  # noqa: S301 - made in the line above; an exception may pickle well and fail to load
-    except Exception:  # noqa: BLE001 - a user's exception may raise anything here; its text is sent anyway
-        return None
-    return payload
+    No process wants the rest of a call that may take long: no cleanup, no waiting for threads.
+    """
+    while os.getppid() == parent and not wait_closed(reading, PARENT_CHECK_S):
+        pass
+    if os.getpgrp() == os.getpid():
+        os.killpg(0, signal.SIGKILL)
+    os._exit(1)
 
 
 if __name__ == "__main__":

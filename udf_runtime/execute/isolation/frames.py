@@ -2,22 +2,30 @@
 
 The child asks for each batch (`NEXT`); the runner answers with `BATCH`, with `END` (no more in this
 stream) or with `QUIT`. For each batch the child answers with `RECORD` (a pickled :class:`Answer`)
-and `VALUES`, or with `ERROR` (a pickled :class:`Failure`).
+and `VALUES`, or with `ERROR` (a pickled :class:`Failure`). A table function is called by `TABLE`;
+the child answers with `VALUES`, one per batch, and with `END` or `ERROR`.
+
+What a call needs that only the runner has, the child asks for in between: `ASK` (JSON: an operation
+and its arguments) and `DATA`, which `REPLY` or `REFUSED` (a text) answers.
 """
 
 from __future__ import annotations
 
+import contextlib
 import enum
+import fcntl
 import os
 import select
 import struct
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from udf_runtime.environments.variables import Variables
 from udf_runtime.execute.result import RowFailure
 
 _HEAD = struct.Struct(">cQ")
+_PIPE_BYTES = 1 << 20
 _MOST_WRITTEN_BYTES = 1 << 30  # Linux writes no more than 2 GiB at once
 
 
@@ -27,11 +35,16 @@ class Tag(enum.Enum):
     START = b"S"
     NEXT = b"N"
     BATCH = b"B"
+    TABLE = b"T"
     END = b"Z"
     QUIT = b"Q"
     RECORD = b"R"
     VALUES = b"V"
     ERROR = b"E"
+    ASK = b"A"
+    DATA = b"D"
+    REPLY = b"P"
+    REFUSED = b"F"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,13 +53,13 @@ class Start:
 
     Attributes:
         udf: The pickled UDF.
-        open_blobs: What opens its blobs, pickled; None is the default.
-        chunks: Where a chunker's chunks go, pickled.
+        chunks: Root and job of the folder that a chunker's chunks go to; None without one.
+        variables: Environment variables to set.
     """
 
     udf: bytes
-    open_blobs: bytes | None
-    chunks: bytes
+    chunks: tuple[str, str] | None
+    variables: Variables = field(default_factory=Variables)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +114,19 @@ def wait_readable(fd: int, timeout_s: float) -> bool:
     poll = select.poll()
     poll.register(fd, select.POLLIN)
     return bool(poll.poll(timeout_s * 1000))
+
+
+def wait_closed(fd: int, timeout_s: float) -> bool:
+    """Waits until all who write into a pipe have closed it; False where it is open."""
+    poll = select.poll()
+    poll.register(fd, 0)  # POLLHUP comes unasked
+    return bool(poll.poll(timeout_s * 1000))
+
+
+def enlarge(fd: int) -> None:
+    """Gives a pipe room for a megabyte, so that its two ends wait for each other less often."""
+    with contextlib.suppress(OSError, AttributeError):  # the system allows less, or knows no such thing
+        fcntl.fcntl(fd, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
 
 
 def to_ipc(batch: pa.RecordBatch) -> pa.Buffer:

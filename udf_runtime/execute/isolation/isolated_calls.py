@@ -8,8 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 
+from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError
 from udf_runtime.execute.casts import nulls
+from udf_runtime.execute.isolation import kept
+from udf_runtime.execute.isolation.interpreter import Interpreter
 from udf_runtime.execute.isolation.process import ProcessEndedError, UdfProcess
 from udf_runtime.execute.result import BatchResult, RowFailure, moved_error, row_failure
 from udf_runtime.execute.setting import Setting
@@ -29,10 +32,15 @@ class IsolatedCalls:
     wrong is handled by the same policy inside of the child.
     """
 
-    def __init__(self, setting: Setting) -> None:
+    def __init__(self, setting: Setting, interpreter: Interpreter) -> None:
         """Pickles the UDF; starts no process yet."""
         self.setting = setting
+        self._interpreter = interpreter
         self._payload = setting.udf.dumps()
+        folder = setting.chunks
+        place = None if folder is None else (folder.root, folder.job)
+        # Those of an environment serve other tasks, too.
+        self._key = None if interpreter.python is None else (interpreter, UDF.payload_digest(self._payload), place)
         self._idle: list[UdfProcess] = []
         self._busy: set[UdfProcess] = set()
         self._lock = threading.Lock()
@@ -85,11 +93,13 @@ class IsolatedCalls:
     def _taken(self) -> UdfProcess:
         with self._lock:
             process = self._idle.pop() if self._idle else None
+        if process is None and self._key is not None:
+            process = kept.take(self._key)
         if process is not None and not process.alive:
             process.kill()
             process = None
         if process is None:
-            process = UdfProcess(self.setting.udf, self._payload, self.setting.open_blobs, self.setting.chunks)
+            process = UdfProcess(self.setting.udf, self._payload, self._interpreter, self.setting.chunks)
         with self._lock:
             if not self._stopped:
                 self._busy.add(process)
@@ -110,7 +120,7 @@ class IsolatedCalls:
             self._stopped = False
 
     def close(self) -> None:
-        """Ends all children."""
+        """Ends all children; idle ones of an environment are kept for the next task."""
         with self._lock:
             processes = list(self._idle)
             self._idle.clear()
@@ -118,7 +128,10 @@ class IsolatedCalls:
             for process in self._busy:
                 process.terminate()
         for process in processes:
-            process.close()
+            if self._key is None:
+                process.close()
+            else:
+                kept.keep(self._key, process)
 
 
 class _Parts:
@@ -158,9 +171,11 @@ class _Parts:
                     udf=self._setting.udf.name,
                     exit_code=error.exit_code,
                     row=start if rows == 1 and error.loaded else None,
+                    output=error.output,
                 )
                 if not error.loaded:
-                    died.add_note("It died while the UDF was loaded or before: no row is to blame.")
+                    said = f" It said: {error.output}" if error.output else ""
+                    died.add_note(f"It died while the UDF was loaded or before: no row is to blame.{said}")
                     raise died from None
             except UdfRuntimeError as error:
                 raise moved_error(error, start) from error.__cause__

@@ -31,6 +31,7 @@ from lance_spark.backfill.reuse.translate_addresses import latest_addresses
 from lance_spark.backfill.watch import Watch
 from lance_spark.catalog.adding import add_columns
 from lance_spark.catalog.altering import alter_columns, drop_columns
+from lance_spark.catalog.binding import binding_of
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError, OptionError
 from lance_spark.jobs.handle import Job, wait
@@ -39,13 +40,13 @@ from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
 from lance_spark.jobs.progress import Progress
 from lance_spark.pushdown.rule import is_classic
 from lance_spark.read.filtering import check_filter
-from lance_spark.table_loads import TableLoads
-from lance_spark.table_view import describe, render_html
-from lance_spark.table_views import TableViews
+from lance_spark.table.display import describe, render_html
+from lance_spark.table.loads import TableLoads
+from lance_spark.table.views import TableViews
 from lance_spark.tabular import Data, write_rows
 from lance_spark.types.storable import RESERVED
-from lance_spark.views.definition import define
-from udf_runtime import UDF, UnpackedUDF
+from lance_spark.views.definition import define, existing_view
+from udf_runtime import UDF, Manifest, UnpackedUDF
 
 if TYPE_CHECKING:
     import lance
@@ -76,6 +77,7 @@ class Table(TableLoads, TableViews):
         query_spark: Callable[[], SparkSession],
         checkpoint: str | None = None,
         progress: bool | None = None,
+        default_manifest: Callable[[], Manifest | None] = lambda: None,
     ) -> None:
         self.name = name
         self.uri = ref.uri
@@ -84,6 +86,7 @@ class Table(TableLoads, TableViews):
         self._query_spark = query_spark
         self._checkpoint = checkpoint
         self._progress = progress
+        self._default_manifest = default_manifest
 
     # Rows
 
@@ -225,7 +228,7 @@ class Table(TableLoads, TableViews):
             UserWarning: Types of inputs cannot be checked, because the UDF's parameters have no
                 annotations.
         """
-        add_columns(self._ref, transforms)
+        add_columns(self._ref, transforms, manifest=self._default_manifest())
 
     def alter_columns(self, *alterations: Mapping[str, object]) -> None:
         """Alters columns.
@@ -243,7 +246,7 @@ class Table(TableLoads, TableViews):
             RegistrationError: An alteration is not valid. Nothing was changed.
             ColumnNotFoundError: A column is not there.
         """
-        alter_columns(self._ref, alterations)
+        alter_columns(self._ref, alterations, manifest=self._default_manifest())
 
     def drop_columns(self, columns: str | Sequence[str]) -> None:
         """Drops columns.
@@ -252,6 +255,20 @@ class Table(TableLoads, TableViews):
             ColumnNotFoundError: One is not there; none was dropped.
         """
         drop_columns(self._ref, columns_of(columns))
+
+    def get_manifest(self, column: str | None = None) -> Manifest | None:
+        """Returns the environment that a column's UDF was registered with; None without one.
+
+        Args:
+            column: The column; None is the chunker or the table function of a view.
+
+        Raises:
+            ColumnNotFoundError: It is not there.
+            ViewError: Without a column, the table is no view.
+        """
+        dataset = self.to_lance()
+        binding = existing_view(dataset).function if column is None else binding_of(dataset, column)
+        return None if binding is None else binding.manifest
 
     # Backfills
 
@@ -450,12 +467,12 @@ class Table(TableLoads, TableViews):
             stale=stale,
             plan_only=True,
         )
-        prepared = prepare(self._ref, request, checkpoints=self._checkpoint, define=define)
+        prepared = self._prepare(request)
         outside: Prepared | None = None
         if num_frags is not None or skip_frags:
             version = prepared.spec.snapshot.version
             whole = replace(request, read_version=version, num_frags=None, skip_frags=0, task_size=None)
-            outside = prepare(self._ref, whole, checkpoints=self._checkpoint, define=define)
+            outside = self._prepare(whole)
         return view_of(prepared, outside, self.name, exact=exact)
 
     def watch(
@@ -530,8 +547,13 @@ class Table(TableLoads, TableViews):
         addresses = [(error.table_version, error.row_address) for error in errors if error.row_address is not None]
         return latest_addresses(self._ref, addresses)
 
+    def _prepare(self, request: BackfillRequest) -> Prepared:
+        if request.udf is not None:
+            request = replace(request, manifest=self._default_manifest())
+        return prepare(self._ref, request, checkpoints=self._checkpoint, define=define)
+
     def _start(self, request: BackfillRequest) -> Job[BackfillJobResult]:
-        prepared = prepare(self._ref, request, checkpoints=self._checkpoint, define=define)
+        prepared = self._prepare(request)
         spark = self._spark()
         if request.admission_check:
             check_resources(spark, prepared.definition.udf, strict=request.admission_strict)

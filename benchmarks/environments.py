@@ -1,0 +1,118 @@
+"""Measures UDFs with an environment beside the same in the executors' Python: `python -m benchmarks.environments [--rows 4000000]`.
+
+Each function fills a column by a backfill of two tasks at once, in turns: in the executors' Python, and in an environment of its own that the
+machine has already. Before the turns each of them runs once, so that workers, and processes of UDFs, are there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyspark.sql import SparkSession
+
+import lance_spark
+from lance_spark import UDF, Manifest, Table, udf
+
+_TURNS = 5
+
+
+def main() -> None:
+    """Runs all cases one after the other, and writes `environments.json`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.environments", description=__doc__)
+    parser.add_argument("--rows", type=int, default=4_000_000, help="rows of the table")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
+        report = {"rows": arguments.rows, "cpus": os.cpu_count(), **measure(folder, arguments.rows)}
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "environments.json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+def measure(folder: str, rows: int) -> dict[str, object]:
+    """Returns seconds of making an environment, of a first backfill in one that is there, and of each case."""
+    builder = SparkSession.builder.master("local[2]").appName("environments").config("spark.ui.enabled", "false")
+    spark = lance_spark.configure(
+        builder.config("spark.lance.environments.dir", f"{folder}/environments")
+    ).getOrCreate()
+    db = lance_spark.connect(folder, spark, progress=False)
+    ids = pa.array(range(rows), pa.int64())
+    text = pc.binary_join_element_wise("text number", ids.cast(pa.string()), "of a table, in English", " ")
+    table = db.create_table("texts", pa.table({"id": ids, "text": text}))
+    manifest = Manifest.create_pip("benchmark").pip(["numpy==2.1.0"]).build()
+    small = db.create_table("small", [{"id": 1}])
+
+    @udf(data_type=pa.int64())
+    def one(id: int) -> int:
+        return 1
+
+    small.add_columns({"own": one, "made": one.with_manifest(manifest), "there": one.with_manifest(manifest)})
+    starts = {column: seconds(lambda: small.backfill(column)) for column in ("own", "made", "there")}  # noqa: B023
+    print(f"one row: {starts}", flush=True)
+    cases = {name: compare(table, function, manifest) for name, function in functions().items()}
+    spark.stop()
+    return {"one row, seconds": starts, "cases": cases}
+
+
+def functions() -> dict[str, UDF]:
+    """Returns the functions by what they stand for."""
+
+    @udf(data_type=pa.int64())
+    def arithmetic(id: pa.Array) -> pa.Array:
+        return pc.add(pc.multiply(id, 3), 1)
+
+    @udf(data_type=pa.string())
+    def upper(text: pa.Array) -> pa.Array:
+        return pc.utf8_upper(text)
+
+    @udf(data_type=pa.int64())
+    def words(text: str) -> int:
+        return len(text.split())
+
+    @udf(data_type=pa.int64())
+    def pattern(text: str) -> int:
+        return len(re.findall(r"\w+", text.lower()))
+
+    return {
+        "vectorised, integers": arithmetic,
+        "vectorised, texts": upper,
+        "scalar, 0.3 microseconds a row": words,
+        "scalar, a regular expression": pattern,
+    }
+
+
+def compare(table: Table, function: UDF, manifest: Manifest) -> dict[str, float]:
+    """Returns the medians of both ways, and their ratio."""
+    ways = {"own": function, "environment": function.with_manifest(manifest)}
+    taken: dict[str, list[float]] = {way: [] for way in ways}
+    for way, made in ways.items():
+        table.add_columns({f"{function.name}_{way}": made})
+        table.backfill(f"{function.name}_{way}", where="1=1")
+    for _ in range(_TURNS):
+        for way in ways:
+            taken[way].append(seconds(lambda: table.backfill(f"{function.name}_{way}", where="1=1")))  # noqa: B023
+    assert table.count_rows(f"{function.name}_own != {function.name}_environment") == 0
+    medians = {way: round(statistics.median(some), 3) for way, some in taken.items()}
+    found = {**medians, "throughput": round(medians["own"] / medians["environment"], 3)}
+    print(f"{function.name:12} {found}", flush=True)
+    return found
+
+
+def seconds(act: Callable[[], object]) -> float:
+    """Returns how long a call takes."""
+    began = time.perf_counter()
+    act()
+    return round(time.perf_counter() - began, 3)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Environments of UDFs on Spark: where manifests are kept, and how executors get at them."""

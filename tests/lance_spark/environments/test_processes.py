@@ -1,0 +1,111 @@
+"""The processes of UDFs with environments: they serve many tasks, and end with the worker, however that ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pyarrow as pa
+import pytest
+
+from lance_spark import Manifest, Table, udf
+from tests.lance_spark.environments.conftest import VERSIONS, packaging
+from tests.support.waiting import eventually
+from udf_runtime import UDF
+
+pytestmark = pytest.mark.spark
+
+OLD = VERSIONS[0]
+
+
+def noting(log: Path, manifest: Manifest, *, wait_at: int | None = None) -> UDF:
+    """Returns a UDF that notes its process, and a child of it, and waits at a row until a file is there."""
+
+    class Noting:
+        def __init__(self, log: str, wait_at: int | None) -> None:
+            self.log, self.wait_at = log, wait_at
+
+        def setup(self) -> None:
+            sleeper = subprocess.Popen(["sleep", "1000"])
+            with open(self.log, "a", encoding="utf-8") as file:
+                file.write(f"{os.getpid()} {sleeper.pid} {os.getppid()}\n")
+
+        def __call__(self, id: int) -> int:
+            import time
+
+            while id == self.wait_at and not os.path.exists(f"{self.log}.go"):
+                time.sleep(0.05)
+            return 2 * id
+
+    made = udf(data_type=pa.int64(), manifest=manifest, task_size=5, min_checkpoint_size=5)(Noting)(str(log), wait_at)
+    assert isinstance(made, UDF)
+    return made
+
+
+def noted(log: Path) -> list[list[int]]:
+    return [[int(number) for number in line.split()] for line in log.read_text().splitlines()] if log.exists() else []
+
+
+def lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_process_serves_all_tasks_of_a_worker(table: Table, tmp_path: Path):
+    log = tmp_path / "log"
+    table.add_columns({"v": noting(log, packaging(OLD))})
+    assert table.backfill("v").rows_computed == 60
+    processes = noted(log)
+    workers = {worker for _, _, worker in processes}
+    assert len(processes) == len(workers) <= 4  # of two slots, and those of workers that Spark has replaced
+    assert all(lives(pid) for pid, _, worker in processes if lives(worker))
+    assert table.count_rows("v = 2 * id") == 60
+
+
+@pytest.mark.parametrize("victim", ["worker", "process"])
+def test_nothing_is_left_of_what_is_killed_and_the_job_goes_on(table: Table, tmp_path: Path, victim: str):
+    log = tmp_path / "log"
+    table.add_columns({"v": noting(log, packaging(OLD), wait_at=33)})
+    job = table.backfill_async("v")
+    eventually(lambda: len(noted(log)) > 0, 60)
+    process, sleeper, worker = noted(log)[0]
+    os.kill(worker if victim == "worker" else process, signal.SIGKILL)
+    eventually(lambda: not lives(process) and not lives(sleeper))
+    Path(f"{log}.go").touch()
+    result = job.result()  # type: ignore[union-attr]
+    assert result.status == "DONE" and table.count_rows("v = 2 * id") == 60
+
+
+@pytest.mark.long
+def test_a_driver_that_is_killed_leaves_no_process(tmp_path: Path, environments: Path):
+    log = tmp_path / "log"
+    program = f"""
+import pyarrow as pa, lance_spark
+from pathlib import Path
+from pyspark.sql import SparkSession
+from tests.lance_spark.environments.conftest import packaging
+from tests.lance_spark.environments.test_processes import noting
+spark = lance_spark.configure(SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    .config("spark.lance.environments.dir", {str(environments)!r})).getOrCreate()
+db = lance_spark.connect({str(tmp_path / "db")!r}, spark, progress=False)
+table = db.create_table("t", pa.table({{"id": pa.array(range(60), pa.int64())}}))
+table.add_columns({{"v": noting(Path({str(log)!r}), packaging({OLD!r}), wait_at=0)}})
+table.backfill("v")
+"""
+    driver = subprocess.Popen([sys.executable, "-c", program], cwd=Path(__file__).parents[3], start_new_session=True)
+    try:
+        eventually(lambda: bool(noted(log)), 90)
+        family = psutil.Process(driver.pid).children(recursive=True)
+        assert any("java" in one.name() for one in family)
+        for one in [psutil.Process(driver.pid), *(one for one in family if "java" in one.name())]:
+            one.kill()
+        eventually(lambda: not any(lives(pid) for process in noted(log) for pid in process[:2]), 30)
+    finally:
+        os.killpg(driver.pid, signal.SIGKILL)
+        driver.wait()

@@ -1,0 +1,171 @@
+"""Manifests and their builders: values that are stored, and what is refused before anything is."""
+
+from __future__ import annotations
+
+import json
+import pickle
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from udf_runtime import Manifest, UdfDefinitionError, udf
+from udf_runtime.environments.manifest import current_python
+from udf_runtime.environments.requirements import Requirements
+from udf_runtime.environments.variables import Variables, resolve
+
+texts = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\\#$"), min_size=1, max_size=20)
+
+
+@given(st.text(min_size=1), st.lists(texts), st.lists(texts), st.booleans(), texts)
+def test_a_manifest_is_stored_whole(name: str, pip: list[str], links: list[str], no_index: bool, version: str):
+    made = Manifest(
+        name=name, pip=tuple(pip), find_links=tuple(links), no_index=no_index, version=version, python_version="3.11"
+    )
+    assert Manifest.from_json(made.to_json()) == made
+    assert Manifest.from_dict(json.loads(made.to_json())).checksum == made.checksum
+    assert pickle.loads(pickle.dumps(made)) == made
+
+
+def test_the_checksum_is_of_what_makes_another_environment():
+    def checksum(**more: object) -> str:
+        values = {"name": "a", "pip": ("x==1",), "python_version": "3.11", "created_at": "then"} | more
+        return Manifest(**values).checksum  # type: ignore[arg-type]
+
+    same = {checksum(), checksum(name="b"), checksum(created_at="now"), checksum(created_by="me")}
+    assert len(same) == 1
+    others = [
+        {"pip": ("x==2",)},
+        {"python_version": "3.12"},
+        {"env_vars": ("A",)},
+        {"version": "2"},
+        {"index_url": "https://i"},
+        {"no_index": True},
+        {"skip_site_packages": True},
+    ]
+    assert len({checksum(**one) for one in others} | same) == len(others) + 1
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "null", "{}", '{"format": 2}', '{"format": 1, "name": 3}', '{"format": 1, "pip": 5, "name": "x"}'],
+)
+def test_a_damaged_or_newer_manifest_is_refused(text: str):
+    with pytest.raises(UdfDefinitionError, match="manifest"):
+        Manifest.from_json(text)
+
+
+def test_a_builder_gathers_all_that_the_specification_names(tmp_path: Path):
+    (tmp_path / "more.txt").write_text("toolz==1.0.0  # fast\n--extra-index-url https://b/simple\n")
+    (tmp_path / "requirements.txt").write_text("attrs==24.2.0 \\\n  ; python_version > '3'\n-r more.txt\n--no-index\n")
+    (tmp_path / "mine.py").write_text("X = 1\n")
+    made = (
+        Manifest.create_pip("deps")
+        .version("7")
+        .requirements_path(str(tmp_path / "requirements.txt"))
+        .index_url("https://user:${TOKEN}@a/simple")
+        .find_links(["/wheels"])
+        .py_modules([str(tmp_path / "mine.py")])
+        .env_vars(["TOKEN"])
+        .add_env_var("MODE", "quick")
+        .build()
+    )
+    assert made.pip == ("attrs==24.2.0 ; python_version > '3'", "toolz==1.0.0")
+    assert made.index_url == "https://user:${TOKEN}@a/simple" and made.extra_index_urls == ("https://b/simple",)
+    assert made.no_index and made.find_links == ("/wheels",) and made.version == "7"
+    assert made.env_vars == ("MODE", "TOKEN") and made.python_version == current_python()
+    assert [one.role for one in made.archives] == ["modules"]
+    assert "quick" not in made.to_json()
+    assert Manifest.create_pip("x").pip(["a==1"]).add_pip("b==2").build().pip == ("a==1", "b==2")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: Manifest.create_pip(""), "no name"),
+        (lambda: Manifest.create_conda("x"), "conda.*spark.archives"),
+        (lambda: Manifest.create_pip("x").pip("numpy"), "is one text"),
+        (lambda: Manifest.create_pip("x").pip(["./here.whl"]).build(), "path of this machine"),
+        (lambda: Manifest.create_pip("x").pip(["-e ."]).build(), "editable"),
+        (lambda: Manifest.create_pip("x").pip(["--target /tmp"]).build(), "cannot be done on executors"),
+        (lambda: Manifest.create_pip("x").pip(["a @ https://u:secret@h/a.whl"]).build(), r"password.*\$\{NAME\}"),
+        (lambda: Manifest.create_pip("x").index_url("https://token@h/simple"), "password or a token"),
+        (lambda: Manifest.create_pip("x").requirements_path("/nowhere.txt").build(), "cannot be read"),
+        (lambda: Manifest.create_pip("x").pip(["a==1"]).requirements_path("r.txt").build(), "say the same"),
+        (lambda: Manifest.create_pip("x").py_modules(["no_such_module_here"]).build(), "is no module here"),
+        (lambda: Manifest.create_pip("x").python_version("3"), "minor version"),
+        (lambda: Manifest.create_pip("x").env_vars(["A B"]), "cannot be an environment variable"),
+        (lambda: Manifest.create_pip("x").env_vars(["PYTHONPATH"]), "cannot be an environment variable"),
+        (lambda: Manifest.create_pip("x").env_vars({"A": 3}), "value of A is int"),  # type: ignore[dict-item]
+        (lambda: Manifest.create_pip("x").worker_image("i"), "spark.kubernetes.container.image"),
+        (lambda: Manifest.create_pip("x").default_head_image(), "image"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_what_serves_instead(make, message: str):
+    with pytest.raises(UdfDefinitionError, match=message):
+        make()
+
+
+def test_packages_without_a_version_are_warned_of():
+    builder = Manifest.create_pip("x").pip(["numpy", "attrs==24.2.0", "toolz>=1", "b==1.*"])
+    with pytest.warns(UserWarning, match=r"numpy, toolz>=1, b==1\.\*"):
+        builder.build()
+    builder.allow_unpinned().build()
+
+
+@given(st.lists(st.from_regex(r"[a-z][a-z0-9]{0,8}(==[0-9]\.[0-9])?", fullmatch=True)))
+def test_comments_blank_lines_and_continuations_change_no_requirement(names: list[str]):
+    plain, written = Requirements(), Requirements()
+    plain.add(names, where="pip")
+    written.add(
+        [line for name in names for line in ("", "# note", f"  {name[:1]}\\", f"{name[1:]}  # why")], where="pip"
+    )
+    assert [line.replace(" ", "") for line in written.pip] == plain.pip
+
+
+def test_values_of_variables_are_never_in_clear_but_where_they_are_used(monkeypatch: pytest.MonkeyPatch):
+    made = Manifest.create_pip("v").env_vars({"A": "secret-a", "B": lambda: "secret-b"}).add_env_var("C").build()
+    with pytest.raises(UdfDefinitionError, match="variable C has no value"):
+        resolve(made)
+    monkeypatch.setenv("C", "secret-c")
+    values = resolve(made)
+    assert values.in_clear() == {"A": "secret-a", "B": "secret-b", "C": "secret-c"}
+    packed = pickle.dumps(values)
+    assert b"secret" not in packed and "secret" not in repr(values) + made.to_json() + repr(made)
+    assert pickle.loads(packed) == values and hash(pickle.loads(packed)) == hash(values)
+    assert values.redact("of secret-a and secret-b") == "of *** and ***"
+    assert values.shows_in(b"..secret-c..") and not Variables().shows_in(b"x")
+    # Another process built it: its variables come from the environment.
+    again = Manifest.from_json(made.to_json().replace('"v"', '"w"'))
+    assert resolve(again).in_clear()["A"] == "secret-a"  # the same content, built here
+
+
+def test_a_function_of_another_python_version_has_to_come_from_a_module():
+    other = Manifest.create_pip("x").python_version("3.99").build()
+
+    def by_value(x: int) -> int:
+        return x
+
+    with pytest.raises(UdfDefinitionError, match=r"compiled by Python .* asks for 3\.99.*py_modules"):
+        udf(data_type=pa.int64(), manifest=other)(by_value)
+    import statistics
+
+    named = udf(data_type=pa.float64(), input_columns=["x"], manifest=other, version="1")(statistics.fmean)
+    assert named.manifest == other  # type: ignore[union-attr]
+
+
+def test_a_udf_is_unpickled_without_its_code():
+    """What it imports is there in its own process only."""
+
+    class Needs:
+        def __init__(self) -> None:
+            self.state = 1
+
+        def __call__(self, x: int) -> int:
+            return x + self.state
+
+    made = udf(data_type=pa.int64(), manifest=Manifest.create_pip("x").build())(Needs)()
+    copy = type(made).loads(made.dumps())
+    assert copy.manifest == made.manifest and copy.version == made.version and copy(1) == 2

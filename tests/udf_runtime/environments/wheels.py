@@ -1,0 +1,19 @@
+"""Small wheels, made by tests."""
+
+from __future__ import annotations
+
+import zipfile
+from pathlib import Path
+
+
+def wheel(folder: Path, name: str, version: str, *, tag: str = "py3-none-any", requires: tuple[str, ...] = ()) -> Path:
+    """Makes a wheel of one module that knows its version."""
+    path = folder / f"{name}-{version}-{tag}.whl"
+    info = f"{name}-{version}.dist-info"
+    lines = [f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}", *(f"Requires-Dist: {one}" for one in requires)]
+    with zipfile.ZipFile(path, "w") as made:
+        made.writestr(f"{name}.py", f"VERSION = {version!r}\n")
+        made.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
+        made.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n")
+        made.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return path

@@ -1,0 +1,236 @@
+"""Files of this machine as archives: modules, a workspace, installed packages."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import os
+import shutil
+import site
+import stat
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from udf_runtime.environments.host import platform_tag
+from udf_runtime.environments.manifest import Archive, ArchiveRole, current_python
+from udf_runtime.environments.unpacked import PART_BYTES, part_path
+from udf_runtime.errors import UdfDefinitionError
+
+if TYPE_CHECKING:
+    from udf_runtime.checkpoint.store import Objects
+
+MOST_WORKSPACE_BYTES = 1 << 30
+"""Bytes of a workspace, at most: more is data that was not meant."""
+
+_LEFT_OUT = {"__pycache__", "node_modules", "spark-warehouse", "metastore_db", "derby.log"}
+_LEFT_OUT_SUFFIXES = (".pyc", ".lance")
+_NOT_IN_PROCESSES = ("pyspark/jars/", "pyspark/examples/")
+"""What a UDF's process cannot use: without a JVM of its own these are 400 MB of nothing."""
+
+_COPY_BYTES = 1 << 20
+_DATE = (1980, 1, 1, 0, 0, 0)  # the same files make the same archive
+_zips: dict[str, str] = {}  # paths of the archives that this process has made, by digest
+
+
+def module_archives(modules: Sequence[str | ModuleType], folder: str | None) -> tuple[Archive, ...]:
+    """Returns an archive of modules and packages; none of no modules.
+
+    Args:
+        modules: Paths of `.py` files and of folders of packages, importable names, or modules.
+        folder: Where the zip file is put; None is a temporary folder of this process.
+
+    Raises:
+        UdfDefinitionError: One is not there, or is a built distribution.
+    """
+    if not modules:
+        return ()
+    files: dict[str, str] = {}
+    for module in modules:
+        path = _path_of(module)
+        if os.path.isdir(path):
+            files |= {f"{os.path.basename(path)}/{name}": file for name, file in _files_below(path)}
+        else:
+            files[os.path.basename(path)] = path
+    return (_zipped(files.items(), "modules", None, folder),)
+
+
+def workspace_archive(root: str, folder: str | None = None) -> Archive:
+    """Returns an archive of a working directory.
+
+    Hidden files and folders, virtual environments, caches, Lance tables and links that lead out of
+    it are left out.
+
+    Raises:
+        UdfDefinitionError: It is the home directory or the root, or has more than a gibibyte.
+    """
+    root = os.path.realpath(root)
+    if root in (os.path.realpath(os.path.expanduser("~")), os.path.realpath("/")):
+        raise UdfDefinitionError(
+            f"the working directory is {root}, which holds more than code - in a capture of the environment - change "
+            "to the folder of the project first"
+        )
+    files = list(_files_below(root))
+    size = sum(os.path.getsize(path) for _, path in files)
+    if size > MOST_WORKSPACE_BYTES:
+        largest = sorted(files, key=lambda file: os.path.getsize(file[1]), reverse=True)[:3]
+        raise UdfDefinitionError(
+            f"the working directory has {size >> 20} MiB, and at most {MOST_WORKSPACE_BYTES >> 20} are captured - "
+            f"{root}, largest: {', '.join(name for name, _ in largest)} - change to the folder of the code, or move "
+            "data out of it"
+        )
+    return _zipped(files, "workspace", None, folder)
+
+
+def site_archive(folder: str | None = None) -> Archive:
+    """Returns an archive of the packages that are installed for this process.
+
+    Of all folders of its module path, but the standard library and the working directory; what
+    comes first on the path wins.
+    """
+    files: dict[str, str] = {}
+    for place in _package_folders():
+        for name, path in _files_below(place, hidden=True):
+            if not name.startswith(_NOT_IN_PROCESSES):
+                files.setdefault(name, path)
+    return _zipped(files.items(), "site-packages", platform_tag(current_python()), folder)
+
+
+def upload(archives: Iterable[Archive], objects: Objects, *, delete_local: bool = False) -> None:
+    """Puts archives into a store, unless they are there; a part of one in memory at a time.
+
+    Raises:
+        UdfDefinitionError: One is neither there nor a file that this process has made.
+        OSError: The store refused.
+    """
+    for archive in archives:
+        done = f"{part_path(archive.sha256, 0).rpartition('/')[0]}/complete"
+        path = _zips.get(archive.sha256)
+        if objects.get(done) is not None:
+            continue
+        if path is None or not os.path.exists(path):
+            raise UdfDefinitionError(
+                f"the {archive.role} archive {archive.sha256[:12]} of the manifest is not in this store, and this "
+                "process has not made it - where the manifest is used - build the manifest again here, or capture the "
+                "environment through this connection"
+            )
+        with open(path, "rb") as file:
+            number = 0
+            while part := file.read(PART_BYTES):
+                objects.put(part_path(archive.sha256, number), part)
+                number += 1
+        objects.put(done, str(archive.size).encode())
+        if delete_local:
+            os.unlink(_zips.pop(archive.sha256))
+
+
+def _path_of(module: str | ModuleType) -> str:
+    """Returns the file or the folder of a module."""
+    if isinstance(module, ModuleType):
+        module = module.__name__
+    if not isinstance(module, str):
+        raise UdfDefinitionError(
+            f"{module!r} is no module - in py_modules - give paths, importable names, or modules themselves"
+        )
+    path = os.path.abspath(os.path.expanduser(module))
+    if module.endswith((".whl", ".zip", ".egg", ".tar.gz")):
+        raise UdfDefinitionError(
+            f"{module} is a built distribution - in py_modules - put it into a folder that the executors see, and give "
+            "the folder to find_links and its name to pip"
+        )
+    if os.path.isdir(path) or (os.path.isfile(path) and path.endswith(".py")):
+        return path
+    try:
+        spec = find_spec(module) if all(part.isidentifier() for part in module.split(".")) else None
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or "." in module:
+        raise UdfDefinitionError(
+            f"{module!r} is no module here - in py_modules - give the path of a .py file or of a package's folder, or "
+            "the name of a top-level module"
+        )
+    places = list(spec.submodule_search_locations or ())
+    found = places[0] if places else spec.origin
+    if found is None or not os.path.exists(found):
+        raise UdfDefinitionError(f"{module!r} is in no file of its own - in py_modules - give a path")
+    return os.path.realpath(found)
+
+
+def _package_folders() -> list[str]:
+    import sysconfig
+
+    standard = {os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")}
+    standard |= {os.path.join(place, "lib-dynload") for place in list(standard)}
+    here, found = os.path.realpath(os.getcwd()), list[str]()
+    for entry in [*sys.path, *site.getsitepackages()]:
+        place = os.path.realpath(entry or os.getcwd())
+        if os.path.isdir(place) and place != here and place not in standard and place not in found:
+            found.append(place)
+    return found
+
+
+def _files_below(root: str, *, hidden: bool = False) -> Iterator[tuple[str, str]]:
+    """Yields name and path of the files of a folder, sorted by name."""
+    inside = os.path.realpath(root) + os.sep
+    for place, folders, names in os.walk(root):
+        folders[:] = sorted(
+            name
+            for name in folders
+            if not _is_left_out(name, hidden=hidden) and not os.path.exists(os.path.join(place, name, "pyvenv.cfg"))
+        )
+        for name in sorted(names):
+            path = os.path.join(place, name)
+            real = os.path.realpath(path)
+            if _is_left_out(name, hidden=hidden) or not os.path.isfile(real):
+                continue
+            if not hidden and not real.startswith(inside):
+                continue
+            yield os.path.relpath(path, root).replace(os.sep, "/"), path
+
+
+def _is_left_out(name: str, *, hidden: bool) -> bool:
+    return name in _LEFT_OUT or name.endswith(_LEFT_OUT_SUFFIXES) or (name.startswith(".") and not hidden)
+
+
+def _zipped(files: Iterable[tuple[str, str]], role: ArchiveRole, platform: str | None, folder: str | None) -> Archive:
+    """Makes a zip file of files, in a folder of this process, and returns it as an archive."""
+    if folder is None:
+        folder = _own_folder()
+    os.makedirs(folder, exist_ok=True)
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=".archive-")
+    try:
+        with os.fdopen(handle, "wb") as out, zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as made:
+            for name, path in sorted(files):
+                info = zipfile.ZipInfo(name, _DATE)
+                info.external_attr = (stat.S_IFREG | (0o755 if os.access(path, os.X_OK) else 0o644)) << 16
+                info.compress_type = zipfile.ZIP_DEFLATED
+                with open(path, "rb") as source, made.open(info, "w", force_zip64=True) as target:
+                    shutil.copyfileobj(source, target, _COPY_BYTES)
+        with open(temporary, "rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        path = os.path.join(folder, f"{role}-{digest[:16]}.zip")
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UdfDefinitionError(
+            f"the {role} archive cannot be made: {error} - in {folder} - check the files and the space there"
+        ) from error
+    finally:
+        if os.path.exists(temporary):
+            os.unlink(temporary)
+    _zips[digest] = path
+    return Archive(sha256=digest, size=os.path.getsize(path), role=role, platform=platform)
+
+
+def _own_folder() -> str:
+    global _folder  # noqa: PLW0603 - one folder per process, removed with it
+    if _folder is None:
+        _folder = tempfile.mkdtemp(prefix="lance-spark-archives-")
+        atexit.register(shutil.rmtree, _folder, ignore_errors=True)
+    return _folder
+
+
+_folder: str | None = None

@@ -1,0 +1,252 @@
+"""Builders of manifests: what a UDF's process needs, said step by step."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import re
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import Self
+
+from udf_runtime.environments.archives import module_archives, site_archive
+from udf_runtime.environments.manifest import Archive, Manifest, current_python
+from udf_runtime.environments.requirements import Requirements, refuse_password
+from udf_runtime.environments.variables import Source, checked_sources, remember
+from udf_runtime.errors import UdfDefinitionError
+
+_NO_IMAGES = (
+    "is an image of containers, and environments are made inside of the executors that are there - in a manifest - "
+    "start the Spark application on that image (spark.kubernetes.container.image), or name packages with pip"
+)
+
+
+class _Builder:
+    """What all builders have. Each method returns the builder."""
+
+    def __init__(self) -> None:
+        self._name = ""
+        self._version: str | None = None
+        self._python_version = current_python()
+        self._modules: list[str | ModuleType] = []
+        self._sources: dict[str, Source | None] = {}
+        self._requirements = Requirements()
+        self._allow_unpinned = False
+        self._site_packages = False
+        self._zip_folder: str | None = None
+
+    @classmethod
+    def create(cls, name: str) -> Self:
+        """Returns a builder with a name."""
+        return cls().name(name)
+
+    def name(self, name: str) -> Self:
+        """Sets the manifest's name, for people."""
+        if not isinstance(name, str) or not name.strip():
+            raise UdfDefinitionError(f"{name!r} is no name - of a manifest - give a text")
+        self._name = name
+        return self
+
+    def version(self, version: str) -> Self:
+        """Sets a version: environments of two versions are made apart, of the same packages too."""
+        self._version = version
+        return self
+
+    def python_version(self, version: str) -> Self:
+        """Sets Python's minor version, as `3.12`; by default that of this process.
+
+        Functions that travel by value run in the version that defined them only: with another one
+        the UDF has to come from a module (`py_modules`, or an installed package).
+        """
+        if not isinstance(version, str) or not re.fullmatch(r"3\.\d+", version):
+            raise UdfDefinitionError(f"{version!r} is no version - in a manifest - give a minor version, as '3.12'")
+        self._python_version = version
+        return self
+
+    def py_modules(self, modules: Sequence[str | ModuleType]) -> Self:
+        """Sets the modules that come along: paths, names, or modules. They are read by `build`."""
+        if isinstance(modules, str):
+            raise UdfDefinitionError(f"py_modules={modules!r} is one text - in a manifest - give a list")
+        self._modules = list(modules)
+        return self
+
+    def add_py_module(self, module: str | ModuleType) -> Self:
+        """Adds a module."""
+        self._modules.append(module)
+        return self
+
+    def env_vars(self, env_vars: Iterable[str] | Mapping[str, Source]) -> Self:
+        """Sets the environment variables of the UDF's process.
+
+        Args:
+            env_vars: Names, whose values are taken from the environment of the process that starts
+                a job; or names with values, or with functions that return one there. Values stay in
+                this process: nothing stores them, and jobs that another process starts take them
+                from its environment.
+        """
+        self._sources = checked_sources(env_vars)
+        return self
+
+    def add_env_var(self, key: str, value: Source | None = None) -> Self:
+        """Adds an environment variable; without a value as with a name in :meth:`env_vars`."""
+        self._sources |= checked_sources([key] if value is None else {key: value})
+        return self
+
+    def allow_unpinned(self, allow: bool = True) -> Self:
+        """Sets whether packages without one version are fine; else `build` warns of them."""
+        self._allow_unpinned = allow
+        return self
+
+    def upload_site_packages(self, upload: bool = True) -> Self:
+        """Sets whether the packages that are installed for this process come along."""
+        self._site_packages = upload
+        return self
+
+    def local_zip_output_dir(self, output_dir: str) -> Self:
+        """Sets the folder of zip files; by default a temporary one of this process."""
+        self._zip_folder = os.path.abspath(output_dir)
+        return self
+
+    def head_image(self, head_image: str) -> Self:
+        """Refuses: there are no images."""
+        raise UdfDefinitionError(f"head_image={head_image!r} {_NO_IMAGES}")
+
+    def worker_image(self, worker_image: str) -> Self:
+        """Refuses: there are no images."""
+        raise UdfDefinitionError(f"worker_image={worker_image!r} {_NO_IMAGES}")
+
+    def default_head_image(self) -> Self:
+        """Refuses: there are no images."""
+        raise UdfDefinitionError(f"default_head_image {_NO_IMAGES}")
+
+    def default_worker_image(self) -> Self:
+        """Refuses: there are no images."""
+        raise UdfDefinitionError(f"default_worker_image {_NO_IMAGES}")
+
+    def build(self) -> Manifest:
+        """Returns the manifest, with the files that it names as they are now.
+
+        Raises:
+            UdfDefinitionError: Something about it cannot work; the message says what, and what to
+                do.
+        """
+        if not self._name:
+            raise UdfDefinitionError("a manifest has no name - in build - say it with name()")
+        unpinned = self._requirements.unpinned()
+        if unpinned and not self._allow_unpinned:
+            warnings.warn(
+                f"packages without a version may differ from machine to machine: {', '.join(unpinned)} - manifest "
+                f"{self._name!r} - pin them with ==, or call allow_unpinned()",
+                UserWarning,
+                stacklevel=2,
+            )
+        archives: tuple[Archive, ...] = module_archives(self._modules, self._zip_folder)
+        if self._site_packages:
+            if self._python_version != current_python():
+                raise UdfDefinitionError(
+                    f"the packages of this process are for Python {current_python()} - manifest {self._name!r} - drop "
+                    f"python_version({self._python_version!r}), or name the packages with pip"
+                )
+            archives += (site_archive(self._zip_folder),)
+        made = self._requirements
+        manifest = Manifest(
+            name=self._name,
+            version=self._version,
+            pip=tuple(made.pip),
+            index_url=made.index_url,
+            extra_index_urls=tuple(made.extra_index_urls),
+            find_links=tuple(made.find_links),
+            no_index=made.no_index,
+            python_version=self._python_version,
+            env_vars=tuple(sorted(self._sources)),
+            archives=archives,
+            created_by=_user(),
+        )
+        remember(manifest, self._sources)
+        return manifest
+
+
+class SiteManifestBuilder(_Builder):
+    """Builds a manifest of the packages that are installed for this process."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._site_packages = True
+
+
+class PipManifestBuilder(_Builder):
+    """Builds a manifest of packages that an installer takes from an index.
+
+    The environment has these, what they need, and PyArrow; nothing of the executors' own packages.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._packages: list[str] = []
+        self._file: str | None = None
+
+    def pip(self, packages: Sequence[str]) -> Self:
+        """Sets the requirements, as lines of a requirements file."""
+        if isinstance(packages, str):
+            raise UdfDefinitionError(f"pip={packages!r} is one text - in a manifest - give a list of requirements")
+        self._packages = list(packages)
+        return self
+
+    def add_pip(self, package: str) -> Self:
+        """Adds a requirement."""
+        self._packages.append(package)
+        return self
+
+    def requirements_path(self, path: str) -> Self:
+        """Sets a requirements file instead of :meth:`pip`; `build` reads it."""
+        self._file = path
+        return self
+
+    def index_url(self, url: str) -> Self:
+        """Sets the index that packages come from; `${NAME}` stands for a variable of `env_vars`."""
+        refuse_password(url, "index_url")
+        self._requirements.index_url = url
+        return self
+
+    def add_extra_index_url(self, url: str) -> Self:
+        """Adds an index."""
+        refuse_password(url, "add_extra_index_url")
+        self._requirements.extra_index_urls.append(url)
+        return self
+
+    def find_links(self, places: Sequence[str]) -> Self:
+        """Sets folders of wheels, as the executors see them, or URLs of pages that link to some."""
+        for place in places:
+            refuse_password(place, "find_links")
+        self._requirements.find_links = list(places)
+        return self
+
+    def no_index(self, no_index: bool = True) -> Self:
+        """Sets whether packages come from `find_links` only; then PyArrow has to be there, too."""
+        self._requirements.no_index = no_index
+        return self
+
+    def build(self) -> Manifest:
+        """Returns the manifest, with the files that it names as they are now.
+
+        Raises:
+            UdfDefinitionError: Something about it cannot work; the message says what, and what to
+                do.
+        """
+        if self._packages and self._file is not None:
+            raise UdfDefinitionError(
+                f"pip and requirements_path say the same - manifest {self._name!r} - give one of them"
+            )
+        self._requirements.pip = []
+        if self._file is not None:
+            self._requirements.read(self._file)
+        self._requirements.add(self._packages, where="pip")
+        return super().build()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""

@@ -1,0 +1,271 @@
+"""Makes a virtual environment of a manifest's packages: with uv where it is there, else with pip.
+
+Requirements and indexes go to the installer on its standard input: arguments and environments of
+processes are shown by the system, and URLs may hold passwords.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from udf_runtime.environments.manifest import current_python
+from udf_runtime.environments.requirements import requirement_name
+from udf_runtime.environments.variables import HIDDEN
+
+if TYPE_CHECKING:
+    from udf_runtime.environments.manifest import Manifest
+    from udf_runtime.environments.variables import Variables
+    from udf_runtime.execute.isolation.interpreter import Interpreter
+
+INSTALLER_VARIABLE = "LANCE_SPARK_INSTALLER"
+"""Environment variable of the executors: `uv` or `pip`; unset: uv where it is there."""
+
+INSTALL_LIMIT_S = 3600.0
+MOST_REASON_CHARS = 2000
+
+_ARROW = "pyarrow>=15"  # what the process of a UDF needs; the manifest's own requirement comes first
+_ARROW_FOR_NUMPY_1 = "pyarrow>=15,<26"  # newer ones refuse NumPy 1, and do not tell installers
+_OF_OTHER_PLACES = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV", "PIP_TARGET", "PIP_USER", "PIP_PREFIX")
+_URL_PASSWORD = re.compile(r"(://)[^/@\s]+@")
+_HINTS = (
+    (
+        r"no space left|disk quota",
+        "free space, or name another folder with spark.lance.environments.dir",
+    ),
+    (
+        r"dns error|name resolution|failed to fetch|connection|timed out|network|max retries|tls|certificate",
+        "let the executors reach the index, or name one that they reach with index_url or find_links",
+    ),
+    (
+        r"not a supported wheel|no wheels with a matching|compatible with|building wheel|failed to build",
+        "name a version that has a wheel for the executors' platform and Python, or one that can be built there",
+    ),
+    (
+        r"no matching distribution|not found in|could not find a version|no version of|there (is|are) no version",
+        "correct the name or the version, or name the index that has it with index_url",
+    ),
+    (
+        r"resolutionimpossible|conflict|unsatisfiable|incompatible",
+        "correct the versions, so that all packages can be had together",
+    ),
+)
+"""What to do, by what the installer or the system says; the first that fits counts."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Setting:
+    runtime: str
+    variables: Variables
+    held: int
+
+
+class InstallError(Exception):
+    """Packages cannot be installed. Internal: becomes an EnvironmentBuildError.
+
+    Attributes:
+        reason: The end of what the installer said, without secrets.
+        hint: What to do about it.
+    """
+
+    def __init__(self, reason: str, hint: str | None = None) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.hint = hint_for(reason) if hint is None else hint
+
+
+def hint_for(reason: str) -> str:
+    """Returns what to do about a failure."""
+    found = (hint for pattern, hint in _HINTS if re.search(pattern, reason, re.IGNORECASE))
+    return next(found, "see what the installer says, correct the manifest, and register the UDF again")
+
+
+def install(manifest: Manifest, folder: str, *, runtime: str, variables: Variables, held: int) -> str:
+    """Makes a virtual environment with a manifest's packages, and PyArrow, and returns its Python.
+
+    Packages of an archive of site-packages are not among them.
+
+    Args:
+        manifest: What is made.
+        folder: Where; it is not there yet.
+        runtime: Folder with a copy of this package.
+        variables: Values of `${NAME}` in requirements and indexes.
+        held: Descriptor of a lock, which stays locked until the installer is gone, too.
+
+    Raises:
+        InstallError: The installer refused, or took an hour.
+        OSError: A process cannot be started.
+    """
+    setting = _Setting(runtime=runtime, variables=variables, held=held)
+    uv, has_pip = _uv(), importlib.util.find_spec("pip") is not None
+    python = os.path.join(folder, "bin", "python")
+    if uv is not None:
+        _run([*uv, "venv", "--quiet", "--no-project", "--no-config", "--python", _uv_python(manifest), folder], setting)
+        command = [*uv, "pip", "install", "--no-config", "--python", python]
+    else:
+        # A pip that is there serves other environments, too, and a copy of it takes seconds.
+        _run([_python(manifest), "-m", "venv", *(["--without-pip"] if has_pip else []), folder], setting)
+        pip = [sys.executable, "-m", "pip", "--python", python] if has_pip else [python, "-m", "pip"]
+        command = [*pip, "install", "--disable-pip-version-check", "--no-input"]
+    command += ["--quiet", "--requirement", "/dev/stdin"]
+    places, packages = _places(manifest), list(manifest.pip)
+    has_arrow = any(archive.role == "site-packages" for archive in manifest.archives) or any(
+        requirement_name(line) == "pyarrow" for line in packages
+    )
+    if not has_arrow:
+        packages.append(_ARROW)
+    if packages:
+        _run(command, setting, _substituted(places + packages, variables))
+    if not has_arrow and any(name.startswith("numpy-1.") for name in os.listdir(site_packages(python))):
+        _run(command, setting, _substituted([*places, *manifest.pip, _ARROW_FOR_NUMPY_1], variables))
+    return python
+
+
+def site_packages(python: str) -> str:
+    """Returns the folder that a virtual environment's packages are in."""
+    lib = os.path.join(os.path.dirname(os.path.dirname(python)), "lib")
+    (version,) = (name for name in os.listdir(lib) if name.startswith("python"))
+    return os.path.join(lib, version, "site-packages")
+
+
+def check_interpreter(started: Interpreter, version: str) -> None:
+    """Starts an environment's Python, and imports in it what every process of a UDF needs.
+
+    Raises:
+        InstallError: It does not start, is of another version, or has no usable PyArrow.
+    """
+    code = "import sys, udf_runtime.execute.isolation.child; sys.stderr.write('\\n%d.%d' % sys.version_info[:2])"
+    done = subprocess.run(  # noqa: S603 - the interpreter that was made here
+        [*started.command, "-c", code],
+        env=started.environment(),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        timeout=INSTALL_LIMIT_S,
+        check=False,
+    )
+    said = done.stderr.decode(errors="replace").strip()
+    if done.returncode != 0:
+        raise InstallError(
+            f"its Python cannot run UDFs: {said[-MOST_REASON_CHARS:]}",
+            "it needs PyArrow and Python 3.11 or newer: see that the manifest's packages go with them",
+        )
+    found = said.rpartition("\n")[2]
+    if found != version:
+        raise InstallError(
+            f"its Python is {found}, and the manifest asks for {version}",
+            f"install Python {version} on the executors, or build the manifest with Python {found}",
+        )
+
+
+def _uv() -> list[str] | None:
+    """Returns what starts uv; None where pip is to be used."""
+    wanted = os.environ.get(INSTALLER_VARIABLE, "")
+    if wanted not in ("", "uv", "pip"):
+        raise InstallError(f"{INSTALLER_VARIABLE}={wanted!r} is no installer", "set it to uv or pip on the executors")
+    if wanted == "pip":
+        return None
+    beside = os.path.join(os.path.dirname(sys.executable), "uv")
+    found = shutil.which("uv") or (beside if os.access(beside, os.X_OK) else None)
+    if found is None and importlib.util.find_spec("uv") is not None:
+        return [sys.executable, "-m", "uv"]
+    if found is None and wanted == "uv":
+        raise InstallError(f"{INSTALLER_VARIABLE}=uv, and uv is not there", "install uv on the executors, or use pip")
+    return None if found is None else [found]
+
+
+def _uv_python(manifest: Manifest) -> str:
+    return sys.executable if manifest.python_version == current_python() else manifest.python_version
+
+
+def _python(manifest: Manifest) -> str:
+    version = manifest.python_version
+    if version == current_python():
+        return sys.executable
+    found = shutil.which(f"python{version}")
+    if found is None:
+        raise InstallError(
+            f"there is no Python {version} here",
+            f"install python{version}, or uv, on the executors, or build the manifest with Python {current_python()}",
+        )
+    return found
+
+
+def _places(manifest: Manifest) -> list[str]:
+    """Returns the lines of a requirements file that say where packages come from."""
+    places = [f"--find-links {place}" for place in manifest.find_links]
+    if manifest.no_index:
+        places.append("--no-index")
+    if manifest.index_url is not None:
+        places.append(f"--index-url {manifest.index_url}")
+    return [*places, *(f"--extra-index-url {url}" for url in manifest.extra_index_urls)]
+
+
+def _substituted(lines: list[str], variables: Variables) -> bytes:
+    """Returns the lines with the variables' values: installers know only those of their own."""
+    text = "\n".join(lines) + "\n"
+    for name, value in variables.in_clear().items():
+        text = text.replace(f"${{{name}}}", value)
+    return text.encode()
+
+
+def _run(command: list[str], setting: _Setting, given: bytes = b"") -> None:
+    """Runs an installer, which ends with this process.
+
+    Raises:
+        InstallError: It failed; what it said last is the reason.
+    """
+    # Without what changes which packages a process of this machine sees.
+    inherited = {name: value for name, value in os.environ.items() if name not in _OF_OTHER_PLACES}
+    if not os.access(os.path.expanduser("~"), os.W_OK):
+        inherited |= {"UV_NO_CACHE": "1", "PIP_NO_CACHE_DIR": "1"}
+    supervised = os.path.join(setting.runtime, "udf_runtime", "environments", "supervised.py")
+    process = subprocess.Popen(  # noqa: S603 - uv, pip or venv
+        [sys.executable, "-I", supervised, *command],
+        env=inherited,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        pass_fds=(setting.held,),
+        start_new_session=True,
+    )
+    over = threading.Timer(INSTALL_LIMIT_S, os.killpg, (process.pid, signal.SIGKILL))
+    over.daemon = True
+    over.start()
+    try:
+        said = _said(process, f"{len(given)}\n".encode() + given)
+    finally:
+        over.cancel()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+    if process.returncode != 0:
+        late = "it took longer than an hour; " if over.finished.is_set() and process.returncode < 0 else ""
+        raise InstallError(late + _reason(said, setting.variables))
+
+
+def _said(process: subprocess.Popen[bytes], given: bytes) -> str:
+    """Feeds a supervised program, whose input stays open to its end, and returns what it said."""
+    if process.stdin is None or process.stderr is None:
+        raise AssertionError
+    with process.stdin as to, process.stderr as said:
+        with contextlib.suppress(BrokenPipeError):  # its exit status tells
+            to.write(given)
+            to.flush()
+        text = said.read().decode(errors="replace")
+        process.wait()
+    return text
+
+
+def _reason(said: str, variables: Variables) -> str:
+    text = re.sub(r"\x1b\[[0-9;]*m", "", said).strip()
+    text = _URL_PASSWORD.sub(rf"\1{HIDDEN}@", variables.redact(text))
+    return text[-MOST_REASON_CHARS:] or "the installer said nothing"

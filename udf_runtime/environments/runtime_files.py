@@ -1,0 +1,59 @@
+"""Copies of this package for processes in other environments, which need not have it installed."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.resources
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from importlib.resources.abc import Traversable
+
+_PACKAGES = ("udf_runtime", "cloudpickle")
+
+
+def runtime_folder(folder: str) -> str:
+    """Returns a folder within a folder that has the packages which run UDFs, and nothing else.
+
+    Named by its content, so that releases do not mix. Safe beside other processes.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    files = {name: file.read_bytes() for name, file in _sources()}
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
+    made = os.path.join(folder, f"runtime-{digest.hexdigest()[:32]}")
+    if os.path.isdir(made):
+        return made
+    temporary = tempfile.mkdtemp(dir=folder, prefix=".runtime-")
+    try:
+        for name, content in files.items():
+            path = os.path.join(temporary, *name.split("/"))
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            with open(path, "wb") as file:
+                file.write(content)
+        with contextlib.suppress(OSError):  # another process was first
+            os.rename(temporary, made)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+    if not os.path.isdir(made):
+        raise OSError(f"{made} cannot be made")
+    return made
+
+
+def _sources() -> Iterator[tuple[str, Traversable]]:
+    for package in _PACKAGES:
+        # Not `__file__`: the package may lie in a zip file.
+        yield from _python_files(importlib.resources.files(package), package)
+
+
+def _python_files(place: Traversable, name: str) -> Iterator[tuple[str, Traversable]]:
+    for child in place.iterdir():
+        if child.is_dir() and child.name != "__pycache__":
+            yield from _python_files(child, f"{name}/{child.name}")
+        elif child.name.endswith(".py"):
+            yield f"{name}/{child.name}", child

@@ -1,0 +1,140 @@
+"""Values of environment variables: in memory and on their way, and never stored.
+
+A manifest names them. Where a job starts, a value comes from what the builder was given in the same
+process, or from the environment of that process.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, TypeAlias
+
+from udf_runtime.errors import UdfDefinitionError
+
+if TYPE_CHECKING:
+    from udf_runtime.environments.manifest import Manifest
+
+Source: TypeAlias = "str | Callable[[], str]"
+
+HIDDEN = "***"
+FEWEST_HIDDEN_CHARS = 4
+"""Shorter values are not looked for in texts: they say nothing, and are everywhere."""
+
+_RESERVED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
+_given: dict[str, dict[str, Source]] = {}  # by the manifest's checksum: this process built it
+
+
+class Variables:
+    """Names and values for the process of a UDF. Immutable, picklable.
+
+    What is pickled does not hold the values in clear, so that no log or spilled file shows them by
+    chance. That is no encryption: for that, Spark encrypts its connections and its files.
+    """
+
+    __slots__ = ("_values",)
+
+    def __init__(self, values: Mapping[str, str] | None = None) -> None:
+        self._values = dict(values or {})
+
+    def __repr__(self) -> str:
+        return f"Variables({', '.join(self._values)})"
+
+    def __bool__(self) -> bool:
+        return bool(self._values)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Variables) and self._values == other._values
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._values.items()))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_unsealed, tuple((_sealed(name), _sealed(value)) for name, value in self._values.items()))
+
+    def in_clear(self) -> dict[str, str]:
+        """Returns the values by name."""
+        return dict(self._values)
+
+    def redact(self, text: str) -> str:
+        """Returns a text with `***` in place of each value."""
+        for value in sorted(self._values.values(), key=len, reverse=True):
+            if len(value) >= FEWEST_HIDDEN_CHARS:
+                text = text.replace(value, HIDDEN)
+        return text
+
+    def shows_in(self, data: bytes) -> bool:
+        """Tells whether bytes hold a value in clear."""
+        return any(value.encode() in data for value in self._values.values() if len(value) >= FEWEST_HIDDEN_CHARS)
+
+
+def checked_sources(given: Iterable[str] | Mapping[str, Source]) -> dict[str, Source | None]:
+    """Returns sources by name; None is the environment of the process that starts a job.
+
+    Raises:
+        UdfDefinitionError: A name is none of an environment variable, or reserved, or a source is
+            neither text nor callable.
+    """
+    sources: dict[str, Source | None] = (
+        dict(given) if isinstance(given, Mapping) else dict.fromkeys([given] if isinstance(given, str) else given)
+    )
+    for name, source in sources.items():
+        if not isinstance(name, str) or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED:
+            raise UdfDefinitionError(
+                f"{name!r} cannot be an environment variable of a UDF - in a manifest - give names of letters, digits "
+                f"and underscores, but not {', '.join(_RESERVED)}"
+            )
+        if source is not None and not isinstance(source, str) and not callable(source):
+            raise UdfDefinitionError(
+                f"the value of {name} is {type(source).__name__} - in a manifest - give a str, or a function that "
+                "returns one where the job starts"
+            )
+    return sources
+
+
+def remember(manifest: Manifest, sources: Mapping[str, Source | None]) -> None:
+    """Keeps the sources of a manifest for jobs that this process starts."""
+    known = {name: source for name, source in sources.items() if source is not None}
+    if known:
+        _given[manifest.checksum] = known
+
+
+def resolve(manifest: Manifest) -> Variables:
+    """Returns the values of a manifest's variables. Runs where a job starts.
+
+    Raises:
+        UdfDefinitionError: One has no value, or what is to return it raises.
+    """
+    given, values = _given.get(manifest.checksum, {}), {}
+    for name in manifest.env_vars:
+        source = given.get(name, os.environ.get(name))
+        if callable(source):
+            try:
+                source = source()
+            except Exception as error:
+                raise UdfDefinitionError(
+                    f"the value of {name} cannot be had: its function raised {type(error).__name__} - manifest "
+                    f"{manifest.name!r} - correct the function that was given to env_vars"
+                ) from error
+        if not isinstance(source, str):
+            raise UdfDefinitionError(
+                f"environment variable {name} has no value - manifest {manifest.name!r} - set it where the job is "
+                "started; manifests store names only"
+            )
+        values[name] = source
+    return Variables(values)
+
+
+def _sealed(text: str) -> tuple[bytes, bytes]:
+    data = text.encode()
+    pad = os.urandom(len(data))
+    return pad, bytes(a ^ b for a, b in zip(data, pad, strict=True))
+
+
+def _unsealed(*pairs: tuple[tuple[bytes, bytes], tuple[bytes, bytes]]) -> Variables:
+    return Variables({_clear(*name): _clear(*value) for name, value in pairs})
+
+
+def _clear(pad: bytes, sealed: bytes) -> str:
+    return bytes(a ^ b for a, b in zip(pad, sealed, strict=True)).decode()

@@ -1,0 +1,112 @@
+"""The runner, as the process of a UDF sees it: frames both ways, and what it can be asked."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+
+from udf_runtime.execute.isolation.frames import Tag, from_ipc, read_frame, write_frame
+
+
+class Parent:
+    """Reads frames of the runner, and writes frames to it. Safe for several threads.
+
+    What a thread asks is answered before another frame is read.
+    """
+
+    def __init__(self, reading: int, writing: int) -> None:
+        self._reading = reading
+        self._writing = writing
+        self._reads = threading.RLock()
+        self._writes = threading.Lock()
+
+    def read(self) -> tuple[Tag, pa.Buffer]:
+        """Returns the next frame.
+
+        Raises:
+            BrokenPipeError: The runner is gone.
+        """
+        with self._reads:
+            frame = read_frame(self._reading)
+        if frame is None:
+            raise BrokenPipeError
+        return frame
+
+    def write(self, tag: Tag, payload: bytes | pa.Buffer = b"") -> None:
+        """Writes a frame.
+
+        Raises:
+            BrokenPipeError: The runner is gone.
+        """
+        with self._writes:
+            write_frame(self._writing, tag, payload)
+
+    def ask(self, operation: str, *arguments: object, data: bytes | pa.Buffer = b"") -> pa.Buffer:
+        """Returns the runner's answer to a question.
+
+        Raises:
+            OSError: The runner refused, and said why.
+            BrokenPipeError: It is gone.
+        """
+        with self._reads:
+            with self._writes:
+                write_frame(self._writing, Tag.ASK, json.dumps([operation, *arguments]).encode())
+                write_frame(self._writing, Tag.DATA, data)
+            tag, payload = self.read()
+        if tag is Tag.REFUSED:
+            raise OSError(payload.to_pybytes().decode())
+        return payload
+
+
+class ParentObjects:
+    """The store of a chunker's chunks: the runner writes them. Only `put` is there."""
+
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
+
+    def put(self, path: str, data: bytes) -> None:
+        """Makes or replaces an object.
+
+        Raises:
+            OSError: The store refused.
+        """
+        self._parent.ask("put", path, data=data)
+
+
+class ParentTable:
+    """The source of a table function: the runner reads it."""
+
+    def __init__(self, parent: Parent) -> None:
+        self._parent = parent
+
+    @property
+    def schema(self) -> pa.Schema:
+        """Columns of the rows."""
+        return pa.ipc.read_schema(self._parent.ask("schema"))
+
+    def count_rows(self) -> int:
+        """Returns how many rows there are."""
+        return int(self._parent.ask("count").to_pybytes())
+
+    def to_batches(self, *, batch_size: int = 8192) -> Iterator[pa.RecordBatch]:
+        """Yields the rows, in memory of some batches."""
+        number = int(self._parent.ask("open", batch_size).to_pybytes())
+        try:
+            while (payload := self._parent.ask("next", number)).size:
+                yield from_ipc(payload)
+        finally:
+            with suppress(OSError):
+                self._parent.ask("close", number)
+
+    def to_arrow(self) -> pa.Table:
+        """Returns all rows at once."""
+        return pa.Table.from_batches(self.to_batches(), schema=self.schema)
+
+    def to_pandas(self) -> Any:  # noqa: ANN401 - pandas is not imported for its type
+        """Returns all rows at once, as a data frame."""
+        return self.to_arrow().to_pandas()

@@ -1,0 +1,63 @@
+"""What the process of a UDF may ask its runner for: chunks to be stored, rows of a table."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from udf_runtime.execute.isolation.frames import to_ipc
+
+if TYPE_CHECKING:
+    from udf_runtime.checkpoint.chunks import ChunkFolder
+    from udf_runtime.execute.tables import TableSource
+
+
+class Questions:
+    """Answers the questions of one process; errors of a store or a table are answers, too.
+
+    Attributes:
+        failed: What reading a table raised, for the caller: it is no error of the function.
+    """
+
+    def __init__(self, chunks: ChunkFolder | None = None, source: TableSource | None = None) -> None:
+        self.failed: Exception | None = None
+        self._chunks = chunks
+        self._source = source
+        self._open: dict[int, Iterator[pa.RecordBatch]] = {}
+        self._numbers = itertools.count()
+
+    def answer(self, operation: str, arguments: list[object], data: pa.Buffer) -> bytes | pa.Buffer:
+        """Returns the answer.
+
+        Raises:
+            Exception: What a store or a table raises.
+        """
+        if operation == "put" and self._chunks is not None:
+            (path,) = arguments
+            self._chunks.objects.put(str(path), data.to_pybytes())
+            return b""
+        if self._source is None:
+            raise OSError(f"there is nothing to answer {operation!r} with")
+        try:
+            return self._of_table(self._source, operation, *(int(str(each)) for each in arguments))
+        except Exception as error:
+            self.failed = error
+            raise
+
+    def _of_table(self, source: TableSource, operation: str, number: int = 0) -> bytes | pa.Buffer:
+        if operation == "schema":
+            return source.schema.serialize()
+        if operation == "count":
+            return str(source.count_rows()).encode()
+        if operation == "open":
+            opened = next(self._numbers)
+            self._open[opened] = source.to_batches(batch_size=number)
+            return str(opened).encode()
+        if operation == "close":
+            self._open.pop(number, None)
+            return b""
+        batch = next(self._open[number], None)
+        return b"" if batch is None else to_ipc(batch)
