@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
     from lance_spark.session.configuration import configure
     from lance_spark.table.table import Table
+    from lance_spark.table.versions import TableDiff, Tags
     from lance_spark.views.plan import RefreshPlan
     from lance_spark.views.query import Query
     from udf_runtime import (
@@ -109,6 +110,8 @@ _LATER = {
     "RefreshJobResult": "jobs.model",
     "RefreshPlan": "views.plan",
     "Table": "table.table",
+    "TableDiff": "table.versions",
+    "Tags": "table.versions",
     "UdfResult": "jobs.model",
     "Watch": "backfill.watch",
     "cleanup": "backfill.cleanup",
@@ -188,10 +191,12 @@ __all__ = [
     "StableRowIdsError",
     "StoredUdfError",
     "Table",
+    "TableDiff",
     "TableExistsError",
     "TableNotFoundError",
     "TableUnreadableError",
     "TableUnwritableError",
+    "Tags",
     "UdfDefinitionError",
     "UdfFailedError",
     "UdfOutputError",

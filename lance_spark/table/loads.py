@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
@@ -13,7 +13,6 @@ from pyspark.sql import DataFrame, SparkSession
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.planner import Prepared
 from lance_spark.backfill.request import DEFAULT_CONCURRENCY, DEFAULT_REFRESH_S
-from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.model import BackfillJobResult
 from lance_spark.load.definition import stand_in
@@ -22,14 +21,14 @@ from lance_spark.load.request import load_request_of
 from lance_spark.load.sources import open_source
 from lance_spark.load.start import Load
 from lance_spark.session.sessions import known_slots
+from lance_spark.table.versions import TableVersions
 from lance_spark.tabular import Data
 
 
-class TableLoads(ABC):
+class TableLoads(TableVersions):
     """The methods of :class:`lance_spark.Table` that load columns."""
 
     name: str
-    _ref: DatasetRef
     _spark: Callable[[], SparkSession]
     _checkpoint: str | None
 

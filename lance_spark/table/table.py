@@ -58,7 +58,7 @@ Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedU
 
 
 class Table(TableLoads, TableViews):
-    """A Lance table, at its latest version.
+    """A Lance table, at its latest version, or at one that was checked out.
 
     Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver and may be
     called from any thread.
@@ -81,7 +81,7 @@ class Table(TableLoads, TableViews):
     ) -> None:
         self.name = name
         self.uri = ref.uri
-        self._ref = ref
+        self._latest = self._shown = ref
         self._spark = spark
         self._query_spark = query_spark
         self._checkpoint = checkpoint
@@ -106,8 +106,8 @@ class Table(TableLoads, TableViews):
         return [dict(version) for version in self.to_lance().versions()]
 
     def to_lance(self) -> lance.LanceDataset:
-        """Returns the latest version as a pylance dataset."""
-        return self._ref.open_latest()
+        """Returns the version that is shown, by default the latest, as a pylance dataset."""
+        return self._shown.open()
 
     def count_rows(self, filter: str | None = None) -> int:
         """Counts rows, by Lance in this process.
@@ -137,15 +137,15 @@ class Table(TableLoads, TableViews):
         Args:
             columns: Columns to read; None reads all.
             filter: Filter in Lance SQL, or None for all rows.
-            version: Version number, tag, or `branch:number`; None is the latest.
+            version: Version number, tag, or `branch:number`; None is the one that is shown.
         """
         reader = self._query_spark().read.format("lance")
-        options = {f"storage.{key}": value for key, value in self._ref.storage.items()}
+        options = {f"storage.{key}": value for key, value in self._latest.storage.items()}
         if columns is not None:
             options["columns"] = json.dumps(list(columns))
         if filter is not None:
             options["filter"] = filter
-        if version is None and not is_classic(self._query_spark()):
+        if version is None and (self._shown.version is not None or not is_classic(self._query_spark())):
             version = self.version  # over Connect a DataFrame is made where it is first used
         if version is not None:
             options["version"] = str(version)
@@ -505,7 +505,7 @@ class Table(TableLoads, TableViews):
 
     def list_jobs(self) -> list[JobRecord]:
         """Returns the jobs of the table, newest first; one whose driver is gone is DEAD."""
-        return JobHistory(self._ref).jobs()
+        return JobHistory(self._latest).jobs()
 
     def get_job(self, job_id: str) -> JobRecord:
         """Returns one job of the table.
@@ -513,7 +513,7 @@ class Table(TableLoads, TableViews):
         Raises:
             JobNotFoundError: It is not known.
         """
-        return JobHistory(self._ref).job(job_id)
+        return JobHistory(self._latest).job(job_id)
 
     def get_errors(
         self, job_id: str | None = None, column_name: str | None = None, error_type: str | None = None
@@ -525,7 +525,7 @@ class Table(TableLoads, TableViews):
             column_name: Only those of this column.
             error_type: Only those of this exception type, with or without its module.
         """
-        return JobHistory(self._ref).errors(job_id, column_name, error_type)
+        return JobHistory(self._latest).errors(job_id, column_name, error_type)
 
     def get_failed_row_addresses(self, job_id: str, column_name: str) -> list[int]:
         """Returns the addresses of the rows that failed in a job, ascending, each once.
@@ -545,7 +545,7 @@ class Table(TableLoads, TableViews):
         if not errors:
             self.get_job(job_id)
         addresses = [(error.table_version, error.row_address) for error in errors if error.row_address is not None]
-        return latest_addresses(self._ref, addresses)
+        return latest_addresses(self._latest, addresses)
 
     def _prepare(self, request: BackfillRequest) -> Prepared:
         if request.udf is not None:

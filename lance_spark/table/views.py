@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC
 from collections.abc import Callable
 
 from pyspark.sql import SparkSession
@@ -14,22 +13,21 @@ from lance_spark.backfill.request import (
     blob_buffer_of,
     flag_of,
 )
-from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.model import RefreshJobResult
 from lance_spark.jobs.progress import Progress
+from lance_spark.table.versions import TableVersions
 from lance_spark.views.plan import RefreshPlan, plan_refresh
 from lance_spark.views.query import Query
 from lance_spark.views.refresh import RefreshJob
 from lance_spark.views.request import DEFAULT_FRAGMENT_ROWS, RefreshRequest
 
 
-class TableViews(ABC):
+class TableViews(TableVersions):
     """The methods of :class:`lance_spark.Table` for materialized views."""
 
     name: str
-    _ref: DatasetRef
     _spark: Callable[[], SparkSession]
     _checkpoint: str | None
     _progress: bool | None

@@ -1,0 +1,237 @@
+"""Versions of a table, tags and branches: a part of its facade."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from lance_spark.commit.schema_change import change_schema
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import OptionError, StableRowIdsError, UnsupportedOperationError, VersionNotFoundError
+from lance_spark.lance_compat import plain
+
+if TYPE_CHECKING:
+    import lance
+    from lance import Transaction
+
+_ROW_ID = "_rowid"
+_UPDATED = "_row_last_updated_at_version"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableDiff:
+    """In which rows two versions of a table differ, as DataFrames that are not computed yet.
+
+    Rows are told apart by their stable ids, so a row that a compaction or an update moved is the
+    same row.
+
+    Attributes:
+        inserted: Rows of the second version that the first has not.
+        updated: Rows of the second version that were updated since the first; values of columns
+            that a backfill has written are no update of rows.
+        deleted: Rows of the first version that the second has not.
+    """
+
+    inserted: DataFrame
+    updated: DataFrame
+    deleted: DataFrame
+
+
+class Tags:
+    """The tags of a table: names of versions. Made by :attr:`lance_spark.Table.tags`.
+
+    A tag is no version of its own; a version with a tag is not cleaned up.
+    """
+
+    def __init__(self, ref: DatasetRef) -> None:
+        self._ref = ref
+
+    def list(self) -> dict[str, int]:
+        """Returns the versions by the names of their tags, sorted."""
+        found = self._ref.open_latest().tags.list()
+        return {name: int(found[name]["version"]) for name in sorted(found)}
+
+    def get_version(self, tag: str) -> int:
+        """Returns the version of a tag.
+
+        Raises:
+            VersionNotFoundError: There is no such tag.
+        """
+        found = self.list()
+        if tag not in found:
+            raise self._unknown(tag, found)
+        return found[tag]
+
+    def create(self, tag: str, version: int | str) -> None:
+        """Makes a tag.
+
+        Args:
+            tag: Its name: letters, digits, `.`, `-` and `_`, and no number.
+            version: A version, or another tag of it.
+
+        Raises:
+            VersionNotFoundError: There is no such version.
+            OptionError: The name is not valid, or taken.
+        """
+        if isinstance(tag, str) and tag.strip().isdecimal():
+            raise OptionError("tag", tag, "a name, which a number cannot be told from a version")
+        number = self._ref.pin(version).version
+        try:
+            self._ref.open_latest().tags.create(tag, number)
+        except (ValueError, OSError, TypeError) as error:
+            raise OptionError("tag", repr(tag), f"a name that is valid, and not taken ({plain(error)})") from error
+
+    def update(self, tag: str, version: int | str) -> None:
+        """Moves a tag to a version.
+
+        Raises:
+            VersionNotFoundError: There is no such tag, or no such version.
+        """
+        self.get_version(tag)
+        self._ref.open_latest().tags.update(tag, self._ref.pin(version).version)
+
+    def delete(self, tag: str) -> None:
+        """Deletes a tag; the version stays until it is cleaned up.
+
+        Raises:
+            VersionNotFoundError: There is no such tag.
+        """
+        self.get_version(tag)
+        self._ref.open_latest().tags.delete(tag)
+
+    def _unknown(self, tag: str, found: dict[str, int]) -> VersionNotFoundError:
+        names = f"its tags are {', '.join(found)}" if found else "it has no tags"
+        return VersionNotFoundError(self._ref.uri, repr(tag), available=names)
+
+    def __repr__(self) -> str:
+        return f"Tags({self.list()})"
+
+
+class TableVersions(ABC):
+    """The methods of :class:`lance_spark.Table` for its versions."""
+
+    uri: str
+    _latest: DatasetRef
+    _shown: DatasetRef
+    _query_spark: Callable[[], SparkSession]
+
+    @property
+    def _ref(self) -> DatasetRef:
+        """The table, for what may change it.
+
+        Raises:
+            UnsupportedOperationError: An older version is checked out.
+        """
+        if self._shown.version is not None:
+            raise UnsupportedOperationError(
+                f"version {self._shown.version} is checked out, and only the latest version can be changed - "
+                f"{self.uri} - call checkout_latest(), or restore() to make this one the latest"
+            )
+        return self._latest
+
+    @property
+    def tags(self) -> Tags:
+        """The tags of the table."""
+        return Tags(self._latest)
+
+    def checkout(self, version: int | str) -> None:
+        """Shows an older version from now on, in this object; changes are refused then.
+
+        Args:
+            version: Its number, or a tag.
+
+        Raises:
+            VersionNotFoundError: There is no such version.
+        """
+        self._shown = self._latest.pin(_checked(version))
+
+    def checkout_latest(self) -> None:
+        """Shows the latest version again, and follows it."""
+        self._shown = self._latest
+
+    def restore(self, version: int | str | None = None) -> None:
+        """Makes an older version the latest, as a new version, which this object shows then.
+
+        No data is copied, and the versions in between stay.
+
+        Args:
+            version: Its number, or a tag; None is the one that is checked out.
+
+        Raises:
+            VersionNotFoundError: There is no such version.
+            OptionError: None is given, and none is checked out.
+            CommitConflictError: Other writers kept changing the table first.
+        """
+        if version is None and self._shown.version is None:
+            raise OptionError("version", None, "a version or a tag, or none where one is checked out")
+        old = self._shown if version is None else self._latest.pin(_checked(version))
+
+        def make_latest(_: lance.LanceDataset) -> None:
+            old.open().restore()  # type: ignore[no-untyped-call]
+
+        change_schema(self._latest, make_latest)
+        self.checkout_latest()
+
+    def read_transaction(self, version: int) -> Transaction | None:
+        """Returns what a version did, as pylance has it; None where that was cleaned up.
+
+        Raises:
+            VersionNotFoundError: There is no such version.
+        """
+        found: Transaction | None = self._latest.pin(_checked(version)).open().read_transaction(version)
+        return found
+
+    def diff(self, first: int | str, second: int | str | None = None) -> TableDiff:
+        """Compares two versions by the ids of rows. Starts no Spark job.
+
+        Each of the three DataFrames is a join of the ids of both versions, in the memory of Spark's
+        tasks, and then a read of the rows.
+
+        Args:
+            first: The older version, or a tag.
+            second: The newer one; None is the latest.
+
+        Raises:
+            VersionNotFoundError: There is no such version.
+            StableRowIdsError: The table has no stable row ids.
+        """
+        before, after = (
+            self._latest.pin(_checked(first)),
+            self._latest.pin(None if second is None else _checked(second)),
+        )
+        for ref in (before, after):
+            if not ref.open().has_stable_row_ids:
+                raise StableRowIdsError(
+                    f"rows have no stable ids, so nothing tells which row is which - {self.uri}, version {ref.version} "
+                    "- write the table anew with enable_stable_row_ids=True",
+                    uri=self.uri,
+                )
+        old, new = self._rows(before), self._rows(after)
+        ids = old.select(_ROW_ID, sf.col(_UPDATED).alias("__updated"))
+        both = new.join(ids, _ROW_ID)
+        return TableDiff(
+            inserted=_plain(new.join(ids, _ROW_ID, "left_anti")),
+            updated=_plain(both.where(sf.col(_UPDATED) != sf.col("__updated")).drop("__updated")),
+            deleted=_plain(old.join(new.select(_ROW_ID), _ROW_ID, "left_anti")),
+        )
+
+    def _rows(self, ref: DatasetRef) -> DataFrame:
+        options = {f"storage.{key}": value for key, value in ref.storage.items()}
+        options |= {"version": str(ref.version), "with_row_id": "true", "with_row_versions": "true"}
+        return self._query_spark().read.format("lance").options(**options).load(ref.uri)
+
+
+def _checked(version: int | str) -> int | str:
+    if isinstance(version, bool) or not isinstance(version, (int, str)):
+        raise OptionError("version", repr(version), "the number of a version, or a tag")
+    return version
+
+
+def _plain(rows: DataFrame) -> DataFrame:
+    """Returns rows with the columns of the table alone."""
+    return rows.drop(_ROW_ID, "_row_created_at_version", _UPDATED)

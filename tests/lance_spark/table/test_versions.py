@@ -1,0 +1,194 @@
+"""Versions of a table: older ones are shown and restored, tags name them, and two are compared."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+
+import lance_spark
+from lance_spark import (
+    Connection,
+    OptionError,
+    StableRowIdsError,
+    Table,
+    UnsupportedOperationError,
+    VersionNotFoundError,
+)
+from tests.lance_spark.table.conftest import make_table
+from tests.lance_spark.table.seen import Seen
+
+pytestmark = pytest.mark.spark
+
+
+def ids(table: Table) -> list[int]:
+    found: list[int] = sorted(table.to_arrow(["id"])["id"].to_pylist())
+    return found
+
+
+def test_an_older_version_is_shown_and_cannot_be_changed(db: Connection, table: Table, seen: Seen):
+    version = table.version
+    other = db.open_table("words")
+    other.add([{"id": 100, "text": "late"}])
+    table.checkout(version)
+    other.to_lance().delete("id < 5")
+    assert table.version == version and table.count_rows() == 30 and 100 not in ids(table)
+    assert table.head(1)["id"].to_pylist() == [0] and table.to_pandas(["id"])["id"].min() == 0
+    assert f"version {version}, 30 rows" in repr(table)
+    for change in (
+        lambda: table.add([{"id": 101, "text": "x"}]),
+        lambda: table.add_columns({"a": "id + 1"}),
+        lambda: table.add_columns({"a": seen.times(2)}),
+        lambda: table.alter_columns({"path": "text", "name": "words"}),
+        lambda: table.drop_columns("text"),
+        lambda: table.backfill("text", udf=seen.times(2)),
+        lambda: table.plan_backfill("text", udf=seen.times(2)),
+        lambda: table.load_columns(pa.table({"id": [1], "a": [2]}), "id", ["a"]),
+        table.refresh,
+        lambda: table.search(None),
+    ):
+        with pytest.raises(UnsupportedOperationError, match=rf"version {version} is checked out.*checkout_latest\(\)"):
+            change()
+    assert table.list_jobs() == []
+    table.checkout_latest()
+    assert table.count_rows() == 26 and ids(table) == ids(other)
+    table.add([{"id": 101, "text": "x"}])
+    assert 101 in ids(other)
+
+
+def test_spark_reads_the_version_that_is_checked_out(folder: str, spark: SparkSession):
+    table = make_table(lance_spark.connect(folder, spark, progress=False))
+    version = table.version
+    table.add([{"id": 100, "text": "late"}])
+    table.checkout(version)
+    frame = table.to_spark()
+    table.checkout_latest()
+    assert (frame.count(), table.to_spark().count(), table.to_spark(version=version).count()) == (30, 31, 30)
+
+
+@pytest.mark.parametrize("by", ["number", "tag", "checkout"])
+def test_a_version_is_restored_as_a_new_one(db: Connection, table: Table, seen: Seen, by: str):
+    table.add_columns({"double": seen.times(2)})
+    table.backfill("double")
+    version = table.version
+    table.tags.create("good", version)
+    table.to_lance().delete("id >= 10")
+    broken = table.version
+    if by == "checkout":
+        table.checkout(version)
+        table.restore()
+    else:
+        table.restore(version if by == "number" else "good")
+    assert table.version == broken + 1 and table.count_rows("double = id * 2") == 30
+    assert db.open_table("words").count_rows() == 30
+    table.checkout(broken)
+    assert table.count_rows() == 10
+    table.checkout_latest()
+    assert table.backfill("double").rows_computed == 0
+    transaction = table.read_transaction(table.version)
+    assert transaction is not None and type(transaction.operation).__name__ == "Restore"
+
+
+def test_what_is_no_version_is_refused(table: Table):
+    for wrong in (99, "no-tag"):
+        with pytest.raises(VersionNotFoundError, match=str(wrong)):
+            table.checkout(wrong)
+        with pytest.raises(VersionNotFoundError, match=str(wrong)):
+            table.restore(wrong)
+        with pytest.raises(VersionNotFoundError, match=str(wrong)):
+            table.diff(1, wrong)
+        with pytest.raises(VersionNotFoundError, match=str(wrong)):
+            table.tags.create("t", wrong)
+    for mistyped in (True, 1.5, None):
+        with pytest.raises(OptionError, match="the number of a version, or a tag"):
+            table.checkout(mistyped)  # type: ignore[arg-type]
+    with pytest.raises(OptionError, match="none where one is checked out"):
+        table.restore()
+    assert table.version == 3
+
+
+def test_tags_name_versions(db: Connection, table: Table, spark: SparkSession):
+    tags = table.tags
+    assert tags.list() == {}
+    tags.create("first", 1)
+    tags.create("also-first", "first")
+    tags.create("last", 3)
+    assert tags.list() == {"also-first": 1, "first": 1, "last": 3} and repr(tags) == f"Tags({tags.list()})"
+    tags.update("also-first", 2)
+    assert tags.get_version("also-first") == 2 == db.open_table("words").tags.get_version("also-first")
+    assert spark.read.format("lance").option("version", "also-first").load(table.uri).count() == 20
+    tags.delete("first")
+    for call in (tags.get_version, tags.delete, lambda tag: tags.update(tag, 1)):
+        with pytest.raises(VersionNotFoundError, match="its tags are also-first, last"):
+            call("first")
+    for name in ("last", "12", "", "a b/c"):
+        with pytest.raises(OptionError, match="tag"):
+            tags.create(name, 1)
+    assert tags.list() == {"also-first": 2, "last": 3}
+
+
+STEPS = st.lists(
+    st.sampled_from(["append", "update", "delete", "compact", "restore", "overwrite one"]), min_size=1, max_size=5
+)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+@given(STEPS, st.data())
+def test_two_versions_differ_in_the_rows_that_came_went_and_changed(
+    tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, steps: list[str], data: st.DataObject
+):
+    db = lance_spark.connect(str(tmp_path_factory.mktemp("diff")), spark, progress=False)
+    table = make_table(db, fragments=2, rows=5)
+    fresh = 1000
+    for step in steps:
+        dataset = table.to_lance()
+        some = data.draw(st.integers(0, 12))
+        if step == "append":
+            table.add([{"id": fresh, "text": "new"}, {"id": fresh + 1, "text": "new"}])
+            fresh += 2
+        elif step == "update":
+            dataset.update({"text": f"'changed {fresh}'"}, where=f"id % 5 = {some % 5}")
+            fresh += 2
+        elif step == "delete":
+            dataset.delete(f"id = {some}")
+        elif step == "compact":
+            dataset.optimize.compact_files()
+        elif step == "restore":
+            table.restore(data.draw(st.integers(1, table.version)))
+        else:
+            dataset.update({"text": "'one'"}, where=f"id = {some}")
+    last = table.version
+    first, second = sorted([data.draw(st.integers(1, last)), data.draw(st.integers(1, last))])
+    found = table.diff(first, second)
+
+    def rows(version: int) -> dict[int, tuple[int, str]]:
+        known = table.to_lance().checkout_version(version).scanner(with_row_id=True).to_table().to_pylist()
+        return {row["_rowid"]: (row["id"], row["text"]) for row in known}
+
+    def seen(frame: object) -> list[tuple[int, str]]:
+        return sorted((row.id, row.text) for row in frame.collect())  # type: ignore[attr-defined]
+
+    old, new = rows(first), rows(second)
+    assert seen(found.inserted) == sorted(new[row] for row in new.keys() - old.keys())
+    assert seen(found.deleted) == sorted(old[row] for row in old.keys() - new.keys())
+    changed = sorted(new[row] for row in new.keys() & old.keys() if new[row] != old[row])
+    assert set(changed) <= set(seen(found.updated)) <= {new[row] for row in new.keys() & old.keys()}
+
+
+def test_rows_without_stable_ids_cannot_be_compared(db: Connection):
+    table = make_table(db, "unstable", enable_stable_row_ids=False)
+    with pytest.raises(StableRowIdsError, match="enable_stable_row_ids=True"):
+        table.diff(1)
+
+
+def test_a_restore_comes_after_what_others_commit_in_that_moment(db: Connection, table: Table, tmp_path: Path):
+    other = db.open_table("words")
+    table.checkout(1)
+    other.add([{"id": 100, "text": "late"}])
+    table.restore()
+    assert table.version == 5 and table.count_rows() == 10
+    assert other.version == 5
