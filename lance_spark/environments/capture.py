@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 from datetime import UTC, datetime
 
 from lance_spark.objects import LanceObjects
 from udf_runtime import Manifest
 from udf_runtime.environments.archives import site_archive, upload, workspace_archive
-from udf_runtime.environments.manifest import current_python
+from udf_runtime.environments.manifest import current_python, current_user
 
 
 def capture(name: str | None, objects: LanceObjects, *, skip_site_packages: bool) -> Manifest:
@@ -27,9 +26,9 @@ def capture(name: str | None, objects: LanceObjects, *, skip_site_packages: bool
         archives.append(site_archive())
     upload(archives, objects, delete_local=True)
     return Manifest(
-        name=name or f"{getpass.getuser()}-{datetime.now(UTC):%Y%m%d-%H%M%S}",
+        name=name or f"{current_user() or 'captured'}-{datetime.now(UTC):%Y%m%d-%H%M%S}",
         python_version=current_python(),
         archives=tuple(archives),
         skip_site_packages=skip_site_packages,
-        created_by=getpass.getuser(),
+        created_by=current_user(),
     )

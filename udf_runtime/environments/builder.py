@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import getpass
 import os
 import re
 import warnings
@@ -11,7 +10,7 @@ from types import ModuleType
 from typing import Self
 
 from udf_runtime.environments.archives import module_archives, site_archive
-from udf_runtime.environments.manifest import Archive, Manifest, current_python
+from udf_runtime.environments.manifest import Archive, Manifest, current_python, current_user
 from udf_runtime.environments.requirements import Requirements, refuse_password
 from udf_runtime.environments.variables import Source, checked_sources, remember
 from udf_runtime.errors import UdfDefinitionError
@@ -161,7 +160,7 @@ class _Builder:
             python_version=self._python_version,
             env_vars=tuple(sorted(self._sources)),
             archives=archives,
-            created_by=_user(),
+            created_by=current_user(),
         )
         remember(manifest, self._sources)
         return manifest
@@ -243,10 +242,3 @@ class PipManifestBuilder(_Builder):
             self._requirements.read(self._file)
         self._requirements.add(self._packages, where="pip")
         return super().build()
-
-
-def _user() -> str:
-    try:
-        return getpass.getuser()
-    except (OSError, KeyError):
-        return ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import getpass
 import hashlib
 import json
 import re
@@ -168,6 +169,14 @@ def _require_format(found: object) -> None:
 def current_python() -> str:
     """Returns the minor version of Python of this process, as `3.11`."""
     return f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+def current_user() -> str:
+    """Returns who runs this process; nothing in a container that does not know its user."""
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return ""
 
 
 def _text(value: object) -> str:
