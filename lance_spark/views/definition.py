@@ -28,7 +28,7 @@ from lance_spark.errors import (
 )
 from lance_spark.objects import objects_beside
 from lance_spark.views.spark.form import SparkForm
-from lance_spark.views.state import refreshed_of
+from lance_spark.views.state import has_unfinished, refreshed_of
 from udf_runtime import Kind
 
 if TYPE_CHECKING:
@@ -286,6 +286,13 @@ def define(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillReques
     _refuse_parts(request.columns, [name for _, name in binding.columns], ref)
     view = existing_view(dataset)
     state = refreshed_of(dataset)
+    refresh = None if request.job_id is None else request.job_id.rpartition("-")[0]
+    if state is not None and state.lost and has_unfinished(ref, refresh):
+        raise ViewSourceError(
+            "a refresh that has not ended well may have committed rows of another version of the source, and its "
+            f"transaction was cleaned up, so nothing tells which inputs rows have - view {ref.uri} - refresh the view",
+            uri=ref.uri,
+        )
     try:
         source = view.pin_source(ref, None if state is None else state.version)
     except VersionNotFoundError as error:

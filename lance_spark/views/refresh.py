@@ -57,8 +57,8 @@ from lance_spark.views.placement import Answer, PlacementSpec
 from lance_spark.views.request import RefreshRequest
 from lance_spark.views.row_tasks import RowTasks
 from lance_spark.views.spark.rows import SparkRows
-from lance_spark.views.start import JOB_TYPE, Start
-from lance_spark.views.state import CONFIG_KEY, STAMP_KEY, Refreshed
+from lance_spark.views.start import Start
+from lance_spark.views.state import CONFIG_KEY, JOB_TYPE, STAMP_KEY, Refreshed
 from lance_spark.views.table_function import QueryRows, TableCall
 from udf_runtime import UDF, Kind, UdfRuntimeError
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from lance_spark.commit.conflicts.history import events_between
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import StableRowIdsError, VersionNotFoundError, ViewSourceError
-from lance_spark.jobs.history import JobHistory
 from lance_spark.staging.area import Staging
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.views.definition import (
@@ -22,14 +21,12 @@ from lance_spark.views.definition import (
     used_fields,
 )
 from lance_spark.views.placement import PlacementSpec
-from lance_spark.views.state import Refreshed, refreshed_of
+from lance_spark.views.state import Refreshed, has_unfinished, refreshed_of
 
 if TYPE_CHECKING:
     import lance
 
 _LOG = logging.getLogger(__name__)
-
-JOB_TYPE = "refresh"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +75,7 @@ class Start:
             _refuse_unstable(view, source, shows)
             base = _base_of(view, definition, shows)
             _refuse_overwritten(view, source, shows, base)
-            if shows.doubled or (shows.lost and _has_unfinished(view, job_id)):
+            if shows.doubled or (shows.lost and has_unfinished(view, job_id)):
                 base = None
         definition.fields_in(source, view.uri)
         return Start(view=view, dataset=dataset, definition=definition, source=source, shows=shows, base=base)
@@ -165,10 +162,3 @@ def _refuse_overwritten(view: DatasetRef, source: DatasetRef, shows: Refreshed, 
                 "- nothing was changed; make the view anew",
                 uri=view.uri,
             )
-
-
-def _has_unfinished(view: DatasetRef, but: str | None) -> bool:
-    """Tells whether another refresh began after the last one that ended well."""
-    records = [record for record in JobHistory(view).jobs() if record.job_type == JOB_TYPE and record.job_id != but]
-    ended = max((record.launched_at for record in records if record.status == "DONE"), default=None)
-    return any(record.status != "DONE" and (ended is None or record.launched_at > ended) for record in records)

@@ -15,9 +15,14 @@ from typing import TYPE_CHECKING
 
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import JOB_KEY, SUMMARY_KEY, UNDONE_KEY, Event, events_between
+from lance_spark.dataset import DatasetRef
+from lance_spark.jobs.history import JobHistory
 
 if TYPE_CHECKING:
     import lance
+
+JOB_TYPE = "refresh"
+"""What a refresh is called in the history."""
 
 CONFIG_KEY = "lance-spark.view.refreshed"
 STAMP_KEY = "lance-spark.refreshed"
@@ -113,3 +118,10 @@ def _before(operation: object, version: int) -> int:
     from lance import LanceOperation
 
     return operation.version if isinstance(operation, LanceOperation.Restore) else version - 1
+
+
+def has_unfinished(view: DatasetRef, but: str | None) -> bool:
+    """Tells whether another refresh began after the last one that ended well."""
+    records = [record for record in JobHistory(view).jobs() if record.job_type == JOB_TYPE and record.job_id != but]
+    ended = max((record.launched_at for record in records if record.status == "DONE"), default=None)
+    return any(record.status != "DONE" and (ended is None or record.launched_at > ended) for record in records)

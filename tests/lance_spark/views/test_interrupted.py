@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import lance_spark
 from lance_spark import CommitConflictError, Connection, Table
 from lance_spark.views.refresh import RefreshJob
 from lance_spark.views.state import CONFIG_KEY
+from udf_runtime import udf
 
 
 @pytest.fixture
@@ -76,3 +78,31 @@ def test_a_refresh_that_another_one_has_overtaken_does_not_go_back(
     assert not view.plan_refresh().has_work
     view.refresh(src_version=1)
     assert ids(view) == list(range(10)), "a version that is named is shown, also an older one"
+
+
+def test_values_are_not_computed_from_a_version_that_the_rows_may_not_show(
+    db: Connection, source: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @udf(data_type=pa.int64())
+    def tenfold(n: int) -> int:
+        return 10 * n
+
+    source.add_columns({"n": "id"})
+    view = source.search(None).select({"id": "id", "tens": tenfold}).create_materialized_view(db, "view")
+    view.refresh()
+    source.to_lance().update({"n": "100"}, where="id = 3")
+
+    def die(job: RefreshJob, *shown: object) -> None:
+        raise OSError("the driver is gone")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RefreshJob, "_note", die)
+        with pytest.raises(lance_spark.BackfillIncompleteError, match="the driver is gone"):
+            view.refresh()
+    assert view.count_rows("tens IS NULL") == 1
+    view.to_lance().update_config({"another": "version"})
+    view.to_lance().cleanup_old_versions(older_than=timedelta(0), delete_unverified=False)
+    with pytest.raises(lance_spark.ViewSourceError, match="refresh the view"):
+        view.backfill("tens")
+    view.refresh()
+    assert sorted(view.to_arrow(["tens"])["tens"].to_pylist()) == [0, 10, 20, 40, 50, 60, 70, 80, 90, 1000]
