@@ -22,6 +22,7 @@ from lance_spark.errors import (
     JobTimeoutError,
     LancePanicError,
     LanceSparkError,
+    MergeError,
     NoLocationError,
     OptionError,
     RegistrationError,
@@ -56,6 +57,8 @@ if TYPE_CHECKING:
     from lance_spark.commit.changes import CommitResult
     from lance_spark.commit.conflicts.history import last_commit
     from lance_spark.connection import Connection, connect
+    from lance_spark.dml.clauses import MergeInsertBuilder
+    from lance_spark.dml.result import ChangeResult
     from lance_spark.jobs.handle import Job
     from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, RefreshJobResult, UdfResult
     from lance_spark.load.plan import LoadPlan
@@ -100,12 +103,14 @@ if TYPE_CHECKING:
 _LATER = {
     "BackfillJobResult": "jobs.model",
     "BackfillPlan": "backfill.planning.explain",
+    "ChangeResult": "dml.result",
     "CommitResult": "commit.changes",
     "Connection": "connection",
     "ErrorRecord": "jobs.model",
     "Job": "jobs.handle",
     "JobRecord": "jobs.model",
     "LoadPlan": "load.plan",
+    "MergeInsertBuilder": "dml.clauses",
     "Query": "views.query",
     "RefreshJobResult": "jobs.model",
     "RefreshPlan": "views.plan",
@@ -147,6 +152,7 @@ __all__ = [
     "BackfillJobResult",
     "BackfillPlan",
     "Backoff",
+    "ChangeResult",
     "CheckpointError",
     "ColumnExistsError",
     "ColumnNotFoundError",
@@ -172,6 +178,8 @@ __all__ = [
     "LanceSparkError",
     "LoadPlan",
     "Manifest",
+    "MergeError",
+    "MergeInsertBuilder",
     "NoLocationError",
     "OptionError",
     "Query",

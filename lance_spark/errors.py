@@ -431,6 +431,10 @@ class StableRowIdsError(ViewError, RuntimeError):
     """A view cannot follow its source, whose rows have no stable ids. Nothing was changed."""
 
 
+class MergeError(LanceSparkError, ValueError):
+    """Rows of a source cannot be merged into a table as they are. Nothing was changed."""
+
+
 class UnsupportedOperationError(LanceSparkError, NotImplementedError):
     """What was asked for has no meaning here; the message says what serves instead.
 

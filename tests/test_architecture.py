@@ -31,6 +31,7 @@ LAYERS = [
     {"jobs", "catalog"},
     {"backfill"},
     {"load", "views"},
+    {"dml"},
     {"table"},
     {"connection"},
     {"datasource", "cli"},

@@ -154,12 +154,45 @@ class RowsToReplace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class RowEdits:
+    """What one statement does to the rows of a version.
+
+    Attributes:
+        read_version: The version that the statement read.
+        fields: The columns that it had.
+        before: The fragments that are edited, as they were, by id.
+        updated: Those of them that stay, with more rows deleted, or other column files.
+        removed: Ids of those of which no row stays.
+        new: New fragments; those of rows that were moved carry their row ids.
+        modified: Ids of the fields that column files were written for; none where rows move.
+        offsets: Rows of each fragment that these have new values for, as roaring bitmaps.
+        predicate: What a deletion was asked for, as Lance SQL.
+    """
+
+    operation: Literal["update", "delete", "merge"]
+    read_version: int
+    fields: tuple[FieldIdentity, ...]
+    before: Mapping[int, FragmentMetadata]
+    updated: tuple[FragmentMetadata, ...] = ()
+    removed: tuple[int, ...] = ()
+    new: tuple[FragmentMetadata, ...] = ()
+    modified: tuple[int, ...] = ()
+    offsets: Mapping[int, bytes] = dataclasses.field(default_factory=dict)
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+    predicate: str | None = None
+    commit_message: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CommitResult:
     """What a commit did.
 
     Attributes:
         uri: Location of the table.
-        operation: `create`, `append`, `overwrite`, `backfill` or `refresh`.
+        operation: `create`, `append`, `overwrite`, `backfill`, `refresh`, `update`, `delete` or
+            `merge`.
         job_id: Id of the job, as stamped into the transaction.
         version: The version that was made; where a backfill found no fragment any more that it
             could write to, the one that it looked at.
@@ -180,10 +213,13 @@ class CommitResult:
             deleted meanwhile. An upper bound where only some rows of a fragment were given.
         new_rows: Live rows of `version` in fragments that the snapshot did not have; they got no
             value from this job.
+        rows_inserted: Rows that a merge added.
+        rows_updated: Rows that an update or a merge changed.
+        rows_deleted: Rows that a deletion or a merge removed.
     """
 
     uri: str
-    operation: Literal["create", "append", "overwrite", "backfill", "refresh"]
+    operation: Literal["create", "append", "overwrite", "backfill", "refresh", "update", "delete", "merge"]
     job_id: str
     version: int
     read_version: int | None
@@ -199,6 +235,13 @@ class CommitResult:
     rows_nulled: int = 0
     rows_gone: int = 0
     new_rows: int = 0
+    rows_inserted: int = 0
+    rows_updated: int = 0
+    rows_deleted: int = 0
+
+    def at(self, version: int) -> CommitResult:
+        """Returns the result of a commit that made a version."""
+        return dataclasses.replace(self, version=version)
 
     def to_json(self) -> str:
         """Returns what is stamped into the transaction: all but the version, not known yet."""

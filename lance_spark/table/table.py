@@ -40,6 +40,7 @@ from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
 from lance_spark.jobs.progress import Progress
 from lance_spark.pushdown.rule import is_classic
 from lance_spark.read.filtering import check_filter
+from lance_spark.table.changes import TableChanges
 from lance_spark.table.display import describe, render_html
 from lance_spark.table.loads import TableLoads
 from lance_spark.table.views import TableViews
@@ -57,7 +58,7 @@ _HEAD_ROWS = 5
 Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedUDF
 
 
-class Table(TableLoads, TableViews):
+class Table(TableChanges, TableLoads, TableViews):
     """A Lance table, at its latest version, or at one that was checked out.
 
     Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver and may be

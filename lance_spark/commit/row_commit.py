@@ -1,0 +1,158 @@
+"""Commits edits of rows as one version: :func:`commit_edits`."""
+
+from __future__ import annotations
+
+import functools
+import logging
+from typing import TYPE_CHECKING
+
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.changes import CommitResult, RowEdits
+from lance_spark.commit.commit_loop import properties_of, run_rounds
+from lance_spark.commit.conflicts.history import Change, Event, events_between
+from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, TableNotFoundError
+
+if TYPE_CHECKING:
+    import lance
+    from lance import LanceOperation
+
+_logger = logging.getLogger(__name__)
+
+
+class OutdatedEditsError(CommitConflictError):
+    """Concurrent commits changed rows that a statement read: it has to look at them again."""
+
+
+def commit_edits(ref: DatasetRef, edits: RowEdits, *, job_id: str, policy: CommitPolicy | None = None) -> CommitResult:
+    """Commits where the statement would do the same at the latest version, or had come first.
+
+    That is so where the fragments that it edits are as they were, and no rows came from other
+    fragments since: what was appended, or changed elsewhere in place, is as if it had come after
+    the statement. Runs on the driver. A second commit with the same `job_id` returns the result of
+    the first.
+
+    Raises:
+        OutdatedEditsError: It is not so. Nothing was committed.
+        CommitConflictError: Other writers kept coming first. Nothing was committed.
+        CommitOutcomeUnknownError: The store did not answer; or pylance let the commit pass over
+            others whose transactions were cleaned up in that moment, and may have undone them.
+        CommitError: The commit did not happen, for another reason.
+    """
+    policy = policy or CommitPolicy.of(None)
+    known: dict[int, Event] = {}
+    one_round = functools.partial(_commit_once, ref, edits, job_id, known)
+    result = run_rounds(ref, job_id, edits.read_version, one_round, policy, known=known)
+    _logger.info(
+        "%s committed to %s as version %d after %d retries: %d rows inserted, %d updated, %d deleted (job %s)",
+        result.operation, result.uri, result.version, result.retries, result.rows_inserted, result.rows_updated,
+        result.rows_deleted, result.job_id,
+    )  # fmt: skip
+    return result
+
+
+def _commit_once(
+    ref: DatasetRef,
+    edits: RowEdits,
+    job_id: str,
+    known: dict[int, Event],
+    head: lance.LanceDataset | None,
+    retries: int,
+) -> CommitResult | Lost | Unknown:
+    if head is None:
+        raise TableNotFoundError(ref.uri)
+    _refuse_outdated(head, edits, known, ref.uri)
+    result = CommitResult(
+        uri=ref.uri,
+        operation=edits.operation,
+        job_id=job_id,
+        version=0,
+        read_version=edits.read_version,
+        rows=edits.rows_inserted + edits.rows_updated,
+        fragments=len(edits.before) + len(edits.new),
+        retries=retries,
+        rows_inserted=edits.rows_inserted,
+        rows_updated=edits.rows_updated,
+        rows_deleted=edits.rows_deleted,
+    )
+    outcome = attempt_commit(
+        head,
+        _operation(head, edits),
+        read_version=head.version,
+        properties=properties_of(result, edits.commit_message),
+        storage_options=ref.storage,
+    )
+    if not isinstance(outcome, Landed):
+        return outcome
+    landed = outcome.dataset
+    _refuse_slipped(landed, edits, head.version, ref)
+    return result.at(landed.version)
+
+
+def _operation(head: lance.LanceDataset, edits: RowEdits) -> LanceOperation.BaseOperation:
+    from lance import LanceOperation
+
+    updated, removed = list(edits.updated), list(edits.removed)
+    if edits.operation == "delete":
+        return LanceOperation.Delete(
+            updated_fragments=updated, deleted_fragment_ids=removed, predicate=edits.predicate or "true"
+        )
+    if edits.rows_inserted and not updated and not removed:
+        # A fragment as it is: of two statements that insert rows at once pylance refuses one then.
+        updated = [fragment.metadata for fragment in head.get_fragments()[:1]]
+    return LanceOperation.Update(
+        updated_fragments=updated,
+        removed_fragment_ids=removed,
+        new_fragments=list(edits.new),
+        fields_modified=list(edits.modified),
+        update_mode="rewrite_columns" if edits.modified else "rewrite_rows",
+        updated_fragment_offsets=dict(edits.offsets) or None,
+    )
+
+
+def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, known: dict[int, Event], uri: str) -> None:
+    if head.version == edits.read_version:
+        return
+    fields = set(field_identities(head.lance_schema))
+    changed = sorted({field.name for field in edits.fields if field not in fields})
+    why = f"columns {', '.join(map(repr, changed))} were changed" if changed else None
+    for event in events_between(head, edits.read_version, head.version, known) if why is None else ():
+        if (change := Change.of(event)).moves:
+            why = f"rows may have moved ({change.text})"
+            break
+    for number, before in edits.before.items() if why is None else ():
+        fragment = head.get_fragment(number)
+        if fragment is None or fragment.metadata != before:
+            why = f"fragment {number} was changed"
+            break
+    if why is not None:
+        raise OutdatedEditsError(
+            f"{why} since version {edits.read_version} - at {uri}, version {head.version} - nothing was committed; "
+            "look at the rows again",
+            uri=uri,
+        )
+
+
+def _refuse_slipped(landed: lance.LanceDataset, edits: RowEdits, read: int, ref: DatasetRef) -> None:
+    """Raises where what came between the version that was looked at and the commit does not fit.
+
+    Measured: pylance refuses a commit beside whatever touches the same fragments.
+    """
+    for event in events_between(landed, read, landed.version - 1):
+        change = Change.of(event)
+        if change.operation is None:
+            what = f"commits that came first (version {event.version} and later) were cleaned up in that moment, so "
+            raise _unknown(ref, landed, edits, what + "that what they changed may be undone, or be there twice")
+        if edits.rows_inserted and change.operation == "Update" and change.moved:
+            what = f"another writer merged rows in that moment (version {event.version})"
+            raise _unknown(ref, landed, edits, f"{what}, so that rows of one key may be there twice")
+
+
+def _unknown(ref: DatasetRef, landed: lance.LanceDataset, edits: RowEdits, what: str) -> CommitOutcomeUnknownError:
+    return CommitOutcomeUnknownError(
+        f"rows of version {edits.read_version} were changed ({edits.operation}), and {what} - at {ref.uri}, version "
+        f"{landed.version} - look at these rows, or restore the version before and do it again",
+        uri=ref.uri,
+    )

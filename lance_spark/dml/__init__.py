@@ -1,0 +1,1 @@
+"""Changes of rows: update, delete, merge."""

@@ -1,0 +1,122 @@
+"""What an update sets, checked against a version of the table: :func:`check_assignments`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_spark.errors import (
+    ColumnNotFoundError,
+    OptionError,
+    UnsupportedOperationError,
+    ValueConversionError,
+    panics_as_errors,
+)
+from lance_spark.lance_compat import plain
+from lance_spark.read.filtering import check_filter
+from lance_spark.staging.blobs import is_logical_blob, row_field
+from lance_spark.types.fields import is_blob
+
+if TYPE_CHECKING:
+    import lance
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignments:
+    """What an update sets.
+
+    Attributes:
+        where: Condition on rows, in Lance SQL; None for all.
+        values: Values by column.
+        expressions: Expressions in Lance SQL by column.
+    """
+
+    where: str | None
+    values: Mapping[str, object]
+    expressions: Mapping[str, str]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are set."""
+        return (*self.values, *self.expressions)
+
+
+def check_where(dataset: lance.LanceDataset, where: str | None, uri: str) -> None:
+    """Checks a condition in Lance SQL by planning it.
+
+    Raises:
+        FilterError: It is not valid.
+        OptionError: It is no text.
+    """
+    if where is None:
+        return
+    if not isinstance(where, str) or not where.strip():
+        raise OptionError("where", repr(where), "a condition in Lance SQL, such as id > 5")
+    check_filter(dataset, where, uri, "descriptor")
+
+
+def check_assignments(dataset: lance.LanceDataset, wanted: Assignments, uri: str) -> pa.RecordBatch | None:
+    """Checks an update against a version, and returns one row with the values; None without any.
+
+    Raises:
+        ColumnNotFoundError, OptionError, FilterError, ValueConversionError: The update does not fit
+            the table.
+        UnsupportedOperationError: A blob is set to an expression.
+    """
+    check_where(dataset, wanted.where, uri)
+    schema = dataset.schema
+    for name in wanted.columns:
+        if name not in schema.names:
+            raise ColumnNotFoundError(name, uri, hint=f"its columns are {', '.join(schema.names)}")
+    for name, text in wanted.expressions.items():
+        _check_expression(dataset, name, text, uri)
+    if not wanted.values:
+        return None
+    fields = [row_field(schema.field(name)) for name in wanted.values]
+    arrays = [_constant(field, value) for field, value in zip(fields, wanted.values.values(), strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def _check_expression(dataset: lance.LanceDataset, name: str, text: str, uri: str) -> None:
+    if not isinstance(text, str) or not text.strip():
+        raise OptionError(f"values_sql[{name!r}]", repr(text), "an expression in Lance SQL, such as price * 2")
+    field = dataset.schema.field(name)
+    if is_blob(field) or is_logical_blob(row_field(field)):
+        raise UnsupportedOperationError(
+            f"column {name!r} holds blobs, which no expression in Lance SQL makes - {uri} - nothing was changed - set "
+            "it to bytes with values, or write it with df.write.format('lance').option('mode', 'backfill')"
+        )
+    try:
+        with panics_as_errors():
+            made = dataset.scanner(columns={name: text}, limit=0, with_row_id=True).to_table().schema.field(name)
+    except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
+        raise OptionError(
+            f"values_sql[{name!r}]", text, f"an expression in Lance SQL over the table's columns ({plain(error)})"
+        ) from error
+    if made.type != field.type:
+        try:
+            pa.nulls(1, made.type).cast(field.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            accepted = f"an expression of type {field.type}, which the column has, and not {made.type}"
+            raise OptionError(f"values_sql[{name!r}]", text, accepted) from error
+
+
+def _constant(field: pa.Field[Any], value: object) -> pa.Array[Any]:
+    hint = "nothing was changed; give a value of the column's type"
+    if value is None and not field.nullable:
+        raise ValueConversionError(field.name, None, "NULL for a column that may not hold it", hint=hint)
+    is_extension = isinstance(field.type, pa.BaseExtensionType)
+    kind = field.type.storage_type if is_extension else field.type
+    try:
+        made: pa.Array[Any] = pa.array([value], type=kind)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise ValueConversionError(field.name, None, f"{value!r} is no {field.type}: {error}", hint=hint) from error
+    return pa.ExtensionArray.from_storage(field.type, made) if is_extension else made
+
+
+def names_of(columns: str | Sequence[str]) -> tuple[str, ...]:
+    """Returns column names that are given alone or in a list."""
+    return (columns,) if isinstance(columns, str) else tuple(columns)

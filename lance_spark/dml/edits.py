@@ -1,0 +1,258 @@
+"""Tasks that update or delete rows of fragments by conditions in Lance SQL. Run on executors.
+
+A task opens the version that the statement reads, and leaves files that belong to no version yet:
+deletions, column files with new values, or fragments of moved rows. Memory: some batches of rows,
+and 16 bytes for each row of a fragment that matches.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from lance_spark.backfill.planning.selection import matching_addresses
+from lance_spark.dataset import DatasetRef
+from lance_spark.dml.answers import Answer, answering
+from lance_spark.errors import ValueConversionError, panics_as_errors
+from lance_spark.read.filtering import both, explained
+from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, offsets_of
+from lance_spark.staging.area import Attempt, Staging
+from lance_spark.staging.column_file import ColumnFile, Targets
+from lance_spark.staging.file_layout import FileLayout
+from lance_spark.staging.fragment_writer import FragmentSink
+
+if TYPE_CHECKING:
+    from lance.fragment import LanceFragment
+
+Way = Literal["count", "delete", "columns", "rows"]
+"""What tasks do: count the rows that match, delete them, write column files with their new values,
+or move them to new fragments."""
+
+MOST_ROWS = 1 << 20
+"""Rows of a new fragment, at most."""
+MOST_BYTES = 90 << 30
+
+_SCAN_ROWS = 8192
+_SCAN_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EditSpec:
+    """What all tasks of a statement share. Picklable.
+
+    Attributes:
+        table: The version that the statement reads.
+        where: Condition on rows, in Lance SQL; None for all.
+        expressions: Columns that are set to an expression in Lance SQL.
+        constants: One row with the values of the columns that are set to values.
+        targets: The columns that are set.
+        layout: Layout of files of all columns, where rows move.
+        stable: Whether rows keep their ids.
+    """
+
+    table: DatasetRef
+    staging: Staging
+    where: str | None
+    expressions: tuple[tuple[str, str], ...] = ()
+    constants: pa.RecordBatch | None = None
+    targets: Targets | None = None
+    layout: FileLayout | None = None
+    stable: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edit:
+    """Tasks over fragments; a callable for Spark's `mapInArrow` over the numbers of `units`."""
+
+    spec: EditSpec
+    way: Way
+    units: tuple[tuple[int, ...], ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields one answer for each task whose number comes."""
+        for batch in batches:
+            for number in batch.column(0).to_numpy().tolist():
+                yield answering(lambda unit=self.units[number]: self._work(unit))  # type: ignore[misc]
+
+    def _work(self, fragments: Sequence[int]) -> Answer:
+        answer = Answer(fragments=list(fragments))
+        rows = SnapshotRows(self.spec.table.open())
+        if self.way == "rows":
+            _Moves(self.spec, rows, answer).run(fragments)
+        elif self.way == "columns":
+            _ColumnFiles(self.spec, rows, answer).run(fragments)
+        else:
+            act = _count if self.way == "count" else _delete
+            for number in fragments:
+                act(self.spec, rows, rows.existing_fragment(number), answer)
+        return answer
+
+
+def _matching(spec: EditSpec, rows: SnapshotRows, fragment: LanceFragment) -> np.ndarray:
+    found = matching_addresses(rows.dataset, [fragment], both(spec.where))
+    return np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, found)])
+
+
+def _count(spec: EditSpec, rows: SnapshotRows, fragment: LanceFragment, answer: Answer) -> None:
+    matched = sum(len(some) for some in matching_addresses(rows.dataset, [fragment], both(spec.where)))
+    if matched:
+        answer.counts[fragment.fragment_id] = matched
+
+
+def _delete(spec: EditSpec, rows: SnapshotRows, fragment: LanceFragment, answer: Answer) -> None:
+    delete_rows(fragment, _matching(spec, rows, fragment), answer)
+
+
+def delete_rows(fragment: LanceFragment, offsets: np.ndarray, answer: Answer) -> None:
+    """Deletes rows of a fragment in a file that belongs to no version yet."""
+    if len(offsets) == 0:
+        return
+    metadata = fragment.metadata
+    left = None
+    if len(offsets) < metadata.physical_rows - metadata.num_deletions:
+        left = fragment.delete_rows(offsets.tolist())
+    if left is None:
+        answer.removed.append(fragment.fragment_id)
+    else:
+        answer.updated.append(left.to_json())
+    answer.deleted += len(offsets)
+
+
+class _ColumnFiles:
+    """Writes column files of some fragments. Belongs to one task."""
+
+    def __init__(self, spec: EditSpec, rows: SnapshotRows, answer: Answer) -> None:
+        assert spec.targets is not None
+        self._spec = spec
+        self._rows = rows
+        self._answer = answer
+        self._targets = spec.targets
+        self._attempt: Attempt | None = None
+
+    def run(self, fragments: Sequence[int]) -> None:
+        """Writes a file for each fragment with a row that matches."""
+        for number in fragments:
+            self._write(self._rows.existing_fragment(number))
+
+    def _write(self, fragment: LanceFragment) -> None:
+        file: ColumnFile | None = None
+        try:
+            for batch in _scan(self._spec, self._rows, fragment, dict(self._spec.expressions)):
+                if batch.num_rows == 0:
+                    continue
+                self._attempt = self._attempt or self._spec.staging.begin_attempt()
+                file = file or ColumnFile(self._attempt, self._rows, fragment, self._targets)
+                offsets = offsets_of(batch.column(ROW_ADDRESS).to_numpy())
+                file.append(offsets, _values(self._spec, batch, self._targets.schema, fragment.fragment_id))
+            written = None if file is None else file.close()
+        except BaseException:
+            if file is not None:
+                file.discard()
+            raise
+        if written is not None:
+            given = base64.b64encode(written.given.bitmap.serialize()).decode()
+            entry = (fragment.fragment_id, written.staged.name, written.staged.size_bytes, given)
+            self._answer.columns.append(entry)
+            self._answer.changed += written.rows
+
+
+class _Moves:
+    """Moves rows of some fragments to new ones. Belongs to one task."""
+
+    def __init__(self, spec: EditSpec, rows: SnapshotRows, answer: Answer) -> None:
+        assert spec.layout is not None
+        self._spec = spec
+        self._rows = rows
+        self._answer = answer
+        self._schema = spec.layout.row_schema
+        self._sink = FragmentSink(spec.staging, spec.layout, max_rows=MOST_ROWS, max_bytes=MOST_BYTES)
+        self._ids: list[np.ndarray] = []
+
+    def run(self, fragments: Sequence[int]) -> None:
+        """Moves what matches."""
+        try:
+            for number in fragments:
+                self._move(self._rows.existing_fragment(number))
+            add_moved(self._answer, self._sink, self._ids if self._spec.stable else None)
+        except BaseException:
+            self._sink.abandon()
+            raise
+
+    def _move(self, fragment: LanceFragment) -> None:
+        spec = self._spec
+        columns = {name: "`" + name.replace("`", "``") + "`" for name in self._schema.names}
+        columns.update(dict(spec.expressions))
+        for name in () if spec.constants is None else spec.constants.schema.names:
+            del columns[name]
+        offsets = [np.empty(0, dtype=np.int64)]
+        for batch in _scan(spec, self._rows, fragment, columns):
+            if batch.num_rows:
+                offsets.append(offsets_of(batch.column(ROW_ADDRESS).to_numpy()))
+                self._ids.append(batch.column(ROW_ID).to_numpy())
+                self._sink.write(_values(spec, batch, self._schema, fragment.fragment_id))
+        moved = np.concatenate(offsets)
+        delete_rows(fragment, moved, self._answer)
+        self._answer.deleted -= len(moved)
+        self._answer.changed += len(moved)
+
+
+def add_moved(answer: Answer, sink: FragmentSink, ids: list[np.ndarray] | None) -> None:
+    """Adds the fragments that a sink has written, with the ids of their rows."""
+    known: Any = None if ids is None else pa.array(np.concatenate([np.empty(0, dtype=np.uint64), *ids]), pa.uint64())
+    at = 0
+    for fragment in sink.finish():
+        answer.add_fragment(fragment, None if known is None else known.slice(at, fragment.physical_rows))
+        at += fragment.physical_rows
+
+
+def _scan(
+    spec: EditSpec, rows: SnapshotRows, fragment: LanceFragment, columns: dict[str, str]
+) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of a fragment that match, with expressions, address and id."""
+    try:
+        with panics_as_errors():
+            scanner = rows.dataset.scanner(
+                columns=columns or [],
+                filter=both(spec.where),
+                fragments=[fragment],
+                with_row_id=True,
+                with_row_address=True,
+                scan_in_order=True,
+                batch_size=_SCAN_ROWS,
+                batch_size_bytes=_SCAN_BYTES,
+            )
+            yield from scanner.to_reader()
+    except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
+        if isinstance(error, ValueConversionError):
+            raise
+        raise explained(error, rows.dataset, fragment.fragment_id, spec.where) from error
+
+
+def _values(spec: EditSpec, batch: pa.RecordBatch, schema: pa.Schema, fragment: int) -> pa.RecordBatch:
+    """Returns rows in the columns of a schema: constants, and what was scanned."""
+    arrays: list[Any] = []
+    for wanted in schema:
+        if spec.constants is not None and wanted.name in spec.constants.schema.names:
+            nowhere: Any = pa.array(np.zeros(batch.num_rows, dtype=np.int64))
+            arrays.append(spec.constants.column(wanted.name).take(nowhere))
+            continue
+        arrays.append(_as(batch.column(wanted.name), wanted, fragment))
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _as(values: pa.Array[Any], wanted: pa.Field[Any], fragment: int) -> pa.Array[Any]:
+    hint = f"in fragment {fragment}; give another expression"
+    if values.type != wanted.type:
+        try:
+            values = values.cast(wanted.type)
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+            raise ValueConversionError(wanted.name, None, f"{error}", hint=hint) from error
+    if values.null_count and not wanted.nullable:
+        at = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
+        raise ValueConversionError(wanted.name, at, "NULL in a column that may not hold it", hint=hint)
+    return values

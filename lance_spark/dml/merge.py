@@ -1,0 +1,186 @@
+"""Merges: rows of a source inserted, updated and deleted by key, as one version. On the driver."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark.errors import AnalysisException
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructType
+
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.changes import RowEdits
+from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.store_check import refuse_unsafe_store
+from lance_spark.dataset import DatasetRef
+from lance_spark.dml.answers import ANSWER, Answer, RowJobs
+from lance_spark.dml.clauses import MergeClauses
+from lance_spark.dml.merge_tasks import DELETE, INSERT, UPDATE, Apply
+from lance_spark.dml.result import ChangeResult
+from lance_spark.dml.rounds import run_rounds
+from lance_spark.dml.source import Source, read_table
+from lance_spark.errors import (
+    ColumnNotFoundError,
+    OptionError,
+    SchemaMismatchError,
+    UnsupportedOperationError,
+)
+from lance_spark.rows.row_addresses import ROW_ADDRESS
+from lance_spark.staging.area import Staging, new_id
+from lance_spark.staging.blobs import row_field
+from lance_spark.staging.file_layout import FileLayout
+from lance_spark.tabular import Data
+from lance_spark.types.fields import is_blob
+
+if TYPE_CHECKING:
+    import lance
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+_ACTION = "__action"
+_GIVEN = "__given"
+_INSERT_PARTS = 32
+
+
+class Merge:
+    """One merge. Belongs to one thread of the driver."""
+
+    def __init__(
+        self, spark: SparkSession, ref: DatasetRef, clauses: MergeClauses, data: Data, *, table_name: str
+    ) -> None:
+        self._ref = ref.pin(None)
+        self._clauses = clauses
+        self._policy = CommitPolicy.of(None)
+        refuse_unsafe_store(ref.uri, ref.storage, allow=self._policy.allow_unsafe)
+        dataset = self._ref.open()
+        for name in clauses.on:
+            if name not in dataset.schema.names:
+                raise ColumnNotFoundError(name, ref.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+        self._source = Source(spark, data, dataset.schema)
+        self._check(dataset)
+        self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id())
+        self._jobs = RowJobs(
+            spark=self._source.spark,
+            tag=f"lance-spark-{self._staging.job_id}",
+            description=f"lance-spark: merge into {table_name}",
+        )
+
+    def run(self) -> ChangeResult:
+        """Joins, applies, and commits."""
+        return run_rounds(self._ref, self._staging, self._policy, self._evaluate)
+
+    def _check(self, dataset: lance.LanceDataset) -> None:
+        """Checks the source's columns against the table's."""
+        self._source.check(pa.schema([row_field(field) for field in dataset.schema]), self._clauses.on)
+        given = self._source.names
+        missing = [field for field in dataset.schema if field.name not in given]
+        strict = [field.name for field in missing if not field.nullable]
+        if strict and self._clauses.inserts:
+            raise SchemaMismatchError(
+                f"the source lacks columns that may not be NULL: {', '.join(map(repr, strict))} - {self._ref.uri} - "
+                "nothing was changed - add them to the source, or leave when_not_matched_insert_all out"
+            )
+        blobs = [field.name for field in missing if is_blob(field)]
+        if blobs and self._clauses.updates:
+            raise UnsupportedOperationError(
+                f"rows that change would have to take the blobs of {', '.join(map(repr, blobs))} along - "
+                f"{self._ref.uri} - nothing was changed - add these columns to the source, or set the others with "
+                "load_columns, which leaves blobs where they are"
+            )
+
+    # Evaluation
+
+    def _evaluate(self, ref: DatasetRef) -> RowEdits | None:
+        dataset = ref.open()
+        self._check(dataset)
+        actions, given = self._actions(ref, dataset)
+        apply = Apply(
+            table=ref,
+            staging=self._staging,
+            values=given,
+            layout=FileLayout.of_table(dataset, dataset.schema.names),
+            stable=dataset.has_stable_row_ids,
+        )
+        answers = self._jobs.answers(lambda: actions.mapInArrow(apply, ANSWER))
+        return self._edits(ref, dataset, answers)
+
+    def _edits(self, ref: DatasetRef, dataset: lance.LanceDataset, answers: Sequence[Answer]) -> RowEdits | None:
+        new = tuple(fragment for answer in answers for fragment in answer.new_fragments())
+        updated = tuple(fragment for answer in answers for fragment in answer.updated_fragments())
+        removed = tuple(number for answer in answers for number in answer.removed)
+        before = {number: dataset.get_fragment(number) for number in (*(one.id for one in updated), *removed)}
+        if not new and not before:
+            return None
+        return RowEdits(
+            operation="merge",
+            read_version=ref.version or 0,
+            fields=field_identities(dataset.lance_schema),
+            before={number: fragment.metadata for number, fragment in before.items() if fragment is not None},
+            updated=updated,
+            removed=removed,
+            new=new,
+            rows_inserted=sum(answer.inserted for answer in answers),
+            rows_updated=sum(answer.changed for answer in answers),
+            rows_deleted=sum(answer.deleted for answer in answers),
+        )
+
+    def _actions(self, ref: DatasetRef, dataset: lance.LanceDataset) -> tuple[DataFrame, StructType]:
+        """Returns what becomes of which row, by fragment, and Spark's schema of the values."""
+        clauses = self._clauses
+        source = self._source.frame(ref, self._staging).withColumn(_GIVEN, sf.lit(True)).alias("source")
+        target = self._target_rows(ref, dataset).alias("target")
+        matches = sf.lit(True)
+        for name in clauses.on:
+            matches &= sf.col(f"source.{_quoted(name)}") == sf.col(f"target.{_quoted(name)}")
+        how = {(True, True): "full", (True, False): "left", (False, True): "right", (False, False): "inner"}
+        joined = source.join(target, matches, how[clauses.inserts, clauses.deletes])
+        here, there = sf.col(f"source.{_GIVEN}").isNotNull(), sf.col(f"target.{ROW_ADDRESS}").isNotNull()
+        action = sf.lit(None).cast("int")
+        if clauses.deletes:
+            action = sf.when(there & ~here & _condition(clauses.delete_where), DELETE).otherwise(action)
+        if clauses.updates:
+            action = sf.when(there & here & _condition(clauses.update_where), UPDATE).otherwise(action)
+        if clauses.inserts:
+            action = sf.when(here & ~there, INSERT).otherwise(action)
+        names = [name for name in source.columns if name != _GIVEN]
+        values = [sf.col(f"source.{_quoted(name)}").alias(name) for name in names]
+        try:
+            rows = joined.select(sf.col(f"target.{ROW_ADDRESS}"), action.alias(_ACTION), *values)
+            rows = rows.where(sf.col(_ACTION).isNotNull())
+            schema = rows.schema
+        except AnalysisException as error:
+            text = " and ".join(repr(one) for one in (clauses.update_where, clauses.delete_where) if one)
+            accepted = f"a condition in Spark SQL over source and target ({str(error).splitlines()[0]})"
+            raise OptionError("where", text, accepted) from error
+        # All rows of a fragment come to one task; rows to insert are spread.
+        keys = [sf.col(_quoted(name)) for name in clauses.on]
+        part = sf.coalesce(sf.shiftright(ROW_ADDRESS, 32), -1 - sf.pmod(sf.hash(*keys), sf.lit(_INSERT_PARTS)))
+        values_of_rows = StructType([schema[name] for name in names])
+        return rows.repartition(part).sortWithinPartitions(ROW_ADDRESS), values_of_rows
+
+    def _target_rows(self, ref: DatasetRef, dataset: lance.LanceDataset) -> DataFrame:
+        texts = " ".join(text for text in (self._clauses.update_where, self._clauses.delete_where) if text)
+        words = set(re.findall(r"\w+", texts.lower()))
+        # All that a condition may name; one more column costs less than a parser.
+        named = [
+            name
+            for name in dataset.schema.names
+            if name in self._clauses.on or words.intersection(re.findall(r"\w+", name.lower()))
+        ]
+        options = {"version": str(ref.version), "columns": json.dumps([*named, ROW_ADDRESS])}
+        keys = self._source.listed(self._clauses.on[0]) if len(self._clauses.on) == 1 else None
+        if keys is not None and not self._clauses.deletes:
+            # An index serves where there is one.
+            options["filter"] = f"{_quoted(self._clauses.on[0])} IN ({', '.join(keys)})" if keys else "false"
+        return read_table(self._source.spark, ref, ref.uri, options)
+
+
+def _condition(where: str | None) -> Column:
+    return sf.lit(True) if where is None else sf.expr(f"({where}\n)")
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"

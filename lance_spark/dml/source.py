@@ -1,0 +1,93 @@
+"""The source of a merge, as a DataFrame: :class:`Source`. Belongs to the driver."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, cast
+
+import pyarrow as pa
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError
+from lance_spark.staging.area import Staging
+from lance_spark.staging.blobs import row_field
+from lance_spark.tabular import Data, is_spark, to_reader
+from lance_spark.types import check_writable
+from lance_spark.types.fields import is_blob
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from pyspark.sql import DataFrame, SparkSession
+
+_LISTED_KEYS = 10_000
+"""Keys of a source in this process that a filter looks up in the table."""
+
+
+class Source:
+    """A Spark DataFrame, or rows of this process, which are staged beside the table for tasks.
+
+    Python values get the types of the table's columns.
+    """
+
+    def __init__(self, spark: SparkSession, data: Data, table: pa.Schema) -> None:
+        self._frame = cast("DataFrame", data) if is_spark(data) else None
+        self._rows = None if self._frame is not None else to_reader(data, None, table=_plain(table)).read_all()
+        self.spark = spark if self._frame is None else self._frame.sparkSession
+        self.names: list[str] = self._rows.schema.names if self._rows is not None else list(self._frame.columns)  # type: ignore[union-attr]
+
+    def check(self, rows: pa.Schema, on: Sequence[str]) -> None:
+        """Checks that the columns are the table's, `rows`, and that the keys are among them.
+
+        Raises:
+            ColumnNotFoundError: A key is not there.
+            SchemaMismatchError: Another column is not the table's, or does not fit it.
+        """
+        for name in on:
+            if name not in self.names:
+                raise ColumnNotFoundError(name, "the source", hint=f"its columns are {', '.join(self.names)}")
+        unknown = [name for name in self.names if name not in rows.names]
+        if unknown:
+            raise SchemaMismatchError(
+                f"the source has columns that are not there: {', '.join(map(repr, unknown))} - nothing was changed - "
+                f"its columns may be {', '.join(rows.names)}"
+            )
+        if self._frame is not None:
+            check_writable(self._frame.schema, pa.schema([field for field in rows if field.name in self.names]))
+
+    def frame(self, ref: DatasetRef, staging: Staging) -> DataFrame:
+        """Returns the rows; those of this process are staged, and go with the job's files."""
+        if self._frame is None and self._rows is not None:
+            import lance
+
+            place = f"{ref.uri}/{staging.folder}/source"
+            lance.write_dataset(self._rows, place, storage_options=ref.storage or None)
+            self._frame = read_table(self.spark, ref, place, {})
+        assert self._frame is not None
+        return self._frame
+
+    def listed(self, key: str) -> list[str] | None:
+        """Returns the values of a key as literals of Lance SQL; None where there are too many.
+
+        Only integers and texts are, of rows of this process.
+        """
+        if self._rows is None or self._rows.num_rows > _LISTED_KEYS:
+            return None
+        keys = self._rows.column(key).unique()
+        if not (pa.types.is_integer(keys.type) or pa.types.is_string(keys.type)):
+            return None
+        return sorted(_literal(value) for value in keys.to_pylist() if value is not None)
+
+
+def read_table(spark: SparkSession, ref: DatasetRef, uri: str, options: Mapping[str, str]) -> DataFrame:
+    """Returns a table in the same store as another one, as a DataFrame."""
+    storage = {f"storage.{key}": value for key, value in ref.storage.items()}
+    return spark.read.format("lance").options(**storage, **options).load(uri)
+
+
+def _plain(table: pa.Schema) -> pa.Schema:
+    """Returns a table's columns as rows of this process have them: blobs are bytes."""
+    return pa.schema([row_field(field).remove_metadata() if is_blob(field) else field for field in table])
+
+
+def _literal(value: object) -> str:
+    return str(value) if isinstance(value, int) else "'" + str(value).replace("'", "''") + "'"

@@ -1,0 +1,259 @@
+"""Updates and deletions of rows by conditions in Lance SQL: :class:`Statement`. On the driver.
+
+A statement is evaluated at one version by tasks over its fragments, and committed as one version.
+Where concurrent commits changed what it read, the fragments that changed are evaluated again, at
+the latest version, and the others keep what was done: the result is always that of the statement
+at one version.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Literal
+
+import pyarrow as pa
+
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.changes import RowEdits, StagedColumns
+from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, ids_of
+from lance_spark.commit.data_files import data_files
+from lance_spark.commit.store_check import refuse_unsafe_store
+from lance_spark.dataset import DatasetRef
+from lance_spark.dml.answers import Answer, RowJobs
+from lance_spark.dml.assignments import Assignments, check_assignments, check_where
+from lance_spark.dml.edits import Edit, EditSpec, Way
+from lance_spark.dml.result import ChangeResult
+from lance_spark.dml.rounds import run_rounds
+from lance_spark.read.filtering import ask_index
+from lance_spark.read.sizes import measure_row
+from lance_spark.staging.area import Staging, new_id
+from lance_spark.staging.blobs import row_field
+from lance_spark.staging.column_file import Targets
+from lance_spark.staging.file_layout import FileLayout
+from lance_spark.types.fields import is_blob
+
+if TYPE_CHECKING:
+    import lance
+    from lance.fragment import DataFile, FragmentMetadata
+    from pyspark.sql import SparkSession
+
+_FULL_ROWS_COST = 2.0
+"""A byte of a moved row costs as much as so many of a column file: the row is read, written, and
+leaves a hole that a compaction closes."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Evaluated:
+    """What a statement does at one version.
+
+    Attributes:
+        seen: The fragments of that version that were looked at, as they were, by id.
+    """
+
+    ref: DatasetRef
+    fields: tuple[FieldIdentity, ...]
+    seen: dict[int, FragmentMetadata]
+    answers: list[Answer] = field(default_factory=list)
+
+
+class Statement:
+    """An update or a deletion. Belongs to one thread of the driver.
+
+    Raises:
+        FilterError, OptionError, ColumnNotFoundError, ValueConversionError,
+            UnsupportedOperationError: It does not fit the table.
+        UnsafeStoreError: The store loses concurrent commits.
+    """
+
+    def __init__(
+        self, spark: SparkSession, ref: DatasetRef, *, where: str | None, sets: Assignments | None, table_name: str
+    ) -> None:
+        self._ref = ref.pin(None)
+        self._where = where
+        self._sets = sets
+        self._policy = CommitPolicy.of(None)
+        refuse_unsafe_store(ref.uri, ref.storage, allow=self._policy.allow_unsafe)
+        self._check(self._ref.open())
+        self._operation: Literal["delete", "update"] = "delete" if sets is None else "update"
+        self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id())
+        self._jobs = RowJobs(
+            spark=spark,
+            tag=f"lance-spark-{self._staging.job_id}",
+            description=f"lance-spark: {self._operation} of {table_name}",
+        )
+        self._way: Way | None = None if sets else "delete"
+        self._evaluated: _Evaluated | None = None
+
+    def run(self) -> ChangeResult:
+        """Evaluates and commits the statement.
+
+        Raises:
+            CommitConflictError: Other writers kept coming first. Nothing was changed.
+            CommitOutcomeUnknownError: The store did not answer.
+            LanceSparkError: A task failed on a value, or on a file. Nothing was changed.
+        """
+        return run_rounds(self._ref, self._staging, self._policy, self._edits_of)
+
+    def _edits_of(self, ref: DatasetRef) -> RowEdits | None:
+        self._evaluated = self._evaluate(ref, self._evaluated)
+        return self._edits(self._evaluated)
+
+    def _check(self, dataset: lance.LanceDataset) -> pa.RecordBatch | None:
+        if self._sets is not None:
+            return check_assignments(dataset, self._sets, self._ref.uri)
+        check_where(dataset, self._where, self._ref.uri)
+        return None
+
+    # Evaluation
+
+    def _evaluate(self, ref: DatasetRef, before: _Evaluated | None) -> _Evaluated:
+        """Returns the statement at a version; what has not changed since is taken as it was."""
+        dataset = ref.open()
+        constants = self._check(dataset)
+        fields = field_identities(dataset.lance_schema)
+        seen = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+        now = _Evaluated(ref=ref, fields=fields, seen=seen)
+        pending = set(seen)
+        if before is not None and set(before.fields) <= set(fields):
+            same = {number for number, fragment in before.seen.items() if seen.get(number) == fragment}
+            # Rows of several fragments may have been moved into one.
+            now.answers = [answer for answer in before.answers if same.issuperset(answer.fragments)]
+            pending -= same - {number for answer in before.answers for number in answer.fragments}
+            pending -= {number for answer in now.answers for number in answer.fragments}
+        spec = EditSpec(
+            table=ref,
+            staging=self._staging,
+            where=self._where,
+            expressions=tuple(self._sets.expressions.items()) if self._sets else (),
+            constants=constants,
+            stable=dataset.has_stable_row_ids,
+        )
+        matched = self._matched(spec, {number: seen[number].num_rows for number in sorted(pending)})
+        if matched:
+            now.answers += self._edit(spec, dataset, matched, now)
+        return now
+
+    def _matched(self, spec: EditSpec, rows: dict[int, int]) -> dict[int, int]:
+        """Returns fragments that may hold rows that match, with how many, or all that they hold."""
+        if spec.where is None or not rows:
+            return {number: count for number, count in rows.items() if count}
+        index = ask_index(spec.table, spec.where)
+        known: dict[int, int] = {}
+        if index is not None and index.exact and index.matches is not None:
+            known = {number: count for number, count in index.matches.items() if number in rows}
+            rows = {number: count for number, count in rows.items() if number not in index.covered}
+        if self._way == "delete":
+            return dict(sorted({**known, **rows}.items()))
+        counting = list(rows.items())
+        answers = self._jobs.over_fragments(counting, lambda units: Edit(spec=spec, way="count", units=units))
+        for answer in answers:
+            known.update(answer.counts)
+        return dict(sorted(known.items()))
+
+    def _edit(
+        self, spec: EditSpec, dataset: lance.LanceDataset, matched: dict[int, int], now: _Evaluated
+    ) -> list[Answer]:
+        if self._sets is not None:
+            self._way = self._way or _cheaper_way(spec.table, dataset, self._sets.columns, matched, now.seen)
+            schema = dataset.schema
+            targets = [row_field(schema.field(name)) for name in schema.names if name in self._sets.columns]
+            names = tuple(one.name for one in targets)
+            spec = replace(
+                spec,
+                targets=Targets(schema=pa.schema(targets), existing=names, format=dataset.data_storage_version),
+                layout=FileLayout.of_table(dataset, schema.names) if self._way == "rows" else None,
+            )
+        way = self._way
+        assert way is not None
+        return self._jobs.over_fragments(
+            # A task of an update writes whole columns of a fragment, or its rows that match.
+            [(number, now.seen[number].physical_rows if way == "columns" else count) for number, count in
+             matched.items()],
+            lambda units: Edit(spec=spec, way=way, units=units),
+        )  # fmt: skip
+
+    # Commit
+
+    def _edits(self, now: _Evaluated) -> RowEdits | None:
+        """Returns what is to be committed; None where no row matches."""
+        new = tuple(fragment for answer in now.answers for fragment in answer.new_fragments())
+        staged = {one[0]: one for answer in now.answers for one in answer.columns}
+        edits = RowEdits(
+            operation=self._operation,
+            read_version=now.ref.version or 0,
+            fields=now.fields,
+            before={},
+            updated=tuple(fragment for answer in now.answers for fragment in answer.updated_fragments()),
+            removed=tuple(number for answer in now.answers for number in answer.removed),
+            new=new,
+            rows_updated=sum(answer.changed for answer in now.answers),
+            rows_deleted=sum(answer.deleted for answer in now.answers),
+            predicate=self._where,
+        )
+        if staged:
+            edits = self._with_columns(edits, now, list(staged.values()))
+        if not edits.rows_updated and not edits.rows_deleted:
+            return None
+        touched = [*(fragment.id for fragment in edits.updated), *edits.removed]
+        return replace(edits, before={number: now.seen[number] for number in touched})
+
+    def _with_columns(
+        self, edits: RowEdits, now: _Evaluated, staged: Sequence[tuple[int, str, int | None, str]]
+    ) -> RowEdits:
+        dataset = now.ref.open()
+        assert self._sets is not None
+        modified = ids_of(one for one in now.fields if one.name in self._sets.columns)
+        files = data_files(dataset, [StagedColumns(name=name, size_bytes=size) for _, name, size, _ in staged])
+        updated = tuple(
+            _with_file(now.seen[one[0]], file, frozenset(modified)) for one, file in zip(staged, files, strict=True)
+        )
+        offsets = {number: base64.b64decode(given) for number, _, _, given in staged}
+        return replace(
+            edits,
+            updated=updated,
+            modified=tuple(sorted(modified)),
+            offsets=offsets if dataset.has_stable_row_ids else {},
+        )
+
+
+def _with_file(fragment: FragmentMetadata, file: DataFile, modified: frozenset[int]) -> FragmentMetadata:
+    """Returns a fragment in which a file has the modified fields, in place of the files before."""
+    from lance.fragment import DataFile
+
+    files = []
+    for old in fragment.files:
+        fields = [_REPLACED if number in modified else number for number in old.fields]
+        if any(number != _REPLACED for number in fields):
+            files.append(
+                old if fields == list(old.fields) else DataFile(
+                    old.path, fields, list(old.column_indices), old.file_major_version, old.file_minor_version,
+                    old.file_size_bytes, old.base_id,
+                )
+            )  # fmt: skip
+    return replace(fragment, files=[*files, file])
+
+
+_REPLACED = -2
+"""In place of the id of a field that a newer file holds."""
+
+
+def _cheaper_way(
+    ref: DatasetRef,
+    dataset: lance.LanceDataset,
+    columns: Sequence[str],
+    matched: dict[int, int],
+    seen: dict[int, FragmentMetadata],
+) -> Way:
+    """Returns whether new column files of the fragments are cheaper to write than the rows.
+
+    A table with blobs has them rewritten with the rows, so its rows stay.
+    """
+    if any(is_blob(field) for field in dataset.schema):
+        return "columns"
+    column_bytes = measure_row(dataset, columns, ref.storage_options)
+    row_bytes = measure_row(dataset, dataset.schema.names, ref.storage_options)
+    in_place = column_bytes * sum(seen[number].physical_rows for number in matched)
+    moved = row_bytes * sum(matched.values()) * _FULL_ROWS_COST
+    return "rows" if moved < in_place else "columns"

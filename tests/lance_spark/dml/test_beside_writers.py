@@ -1,0 +1,221 @@
+"""Statements beside concurrent commits: what is there at the end is as if one had come after the other, in either order."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_spark.commit import row_commit
+from lance_spark.commit.schema_change import change_schema
+from lance_spark.dataset import DatasetRef
+from lance_spark.dml import rounds
+from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, LanceSparkError
+from tests.lance_spark.dml.test_statements import content, make, rows
+from tests.support import inline_rows
+
+Act = Callable[[str], object]
+
+
+def rewrite_in_place(uri: str, column: str, ids: str) -> None:
+    """What a backfill does: one fragment gets another file of a column."""
+    inline_rows.update(uri, f"id {ids}", **{column: f"{column} + 100"})
+
+
+def fill_new_column(uri: str) -> None:
+    dataset = lance.dataset(uri)
+    dataset.add_columns(pa.schema([("n", pa.int64())]))
+    inline_rows.update(uri, None, n="id")
+
+
+def clean_up(uri: str) -> None:
+    lance.dataset(uri).cleanup_old_versions(older_than=__import__("datetime").timedelta(0), delete_unverified=False)
+
+
+def delete_and_clean_up(uri: str) -> None:
+    lance.dataset(uri).delete("id IN (1, 12)")
+    lance.write_dataset(rows(range(100, 104)), uri, mode="append")
+    clean_up(uri)
+
+
+OTHERS: dict[str, Act] = {
+    "append": lambda uri: lance.write_dataset(rows(range(100, 104)), uri, mode="append"),
+    "delete the same": lambda uri: lance.dataset(uri).delete("id IN (2, 4, 13)"),
+    "delete others": lambda uri: lance.dataset(uri).delete("id IN (25, 27)"),
+    "delete a fragment": lambda uri: lance.dataset(uri).delete("id < 10"),
+    "update the same": lambda uri: lance.dataset(uri).update({"a": "a + 50"}, where="id IN (2, 4, 13)"),
+    "update others": lambda uri: lance.dataset(uri).update({"a": "a + 50"}, where="id IN (25, 27)"),
+    "update what is read": lambda uri: lance.dataset(uri).update({"s": "'s7'"}, where="id IN (1, 2, 3)"),
+    "merge": lambda uri: (
+        lance.dataset(uri)
+        .merge_insert("id")
+        .when_matched_update_all()
+        .when_not_matched_insert_all()
+        .execute(rows(range(8, 12)).append_column("z", pa.nulls(4)).drop_columns("z"))
+    ),
+    "rewrite the same": lambda uri: rewrite_in_place(uri, "a", "< 6"),
+    "rewrite others": lambda uri: rewrite_in_place(uri, "a", ">= 24"),
+    "compact": lambda uri: lance.dataset(uri).optimize.compact_files(),
+    "delete and compact": lambda uri: (
+        lance.dataset(uri).delete("id = 2"),
+        lance.dataset(uri).optimize.compact_files(),
+    ),
+    "index": lambda uri: lance.dataset(uri).create_scalar_index("a", "BTREE"),
+    "fill a new column": fill_new_column,
+    "drop another column": lambda uri: lance.dataset(uri).drop_columns(["v"]),
+    "drop the column": lambda uri: lance.dataset(uri).drop_columns(["a"]),
+    "drop what is read": lambda uri: lance.dataset(uri).drop_columns(["s"]),
+    "rename the column": lambda uri: lance.dataset(uri).alter_columns({"path": "a", "name": "aa"}),
+    "cast the column": lambda uri: lance.dataset(uri).alter_columns({"path": "a", "data_type": pa.int64()}),
+    "overwrite": lambda uri: lance.write_dataset(rows(range(0, 40, 3)), uri, mode="overwrite"),
+    "restore": lambda uri: lance.dataset(uri, version=1).restore(),
+}
+STATEMENTS: dict[str, Act] = {
+    "update many": lambda uri: inline_rows.update(uri, "id % 2 = 0", a="a + 1000"),
+    "update few": lambda uri: inline_rows.update(uri, "id IN (2, 13)", s="concat(s, '+')", v="v", t="t", a="a + 1000"),
+    "update where": lambda uri: inline_rows.update(uri, "s IN ('s1', 's2', 's3', 's17')", a="7"),
+    "update all": lambda uri: inline_rows.update(uri, None, a="coalesce(a, 0) * 2"),
+    "delete": lambda uri: inline_rows.delete(uri, "a % 2 = 0"),
+    "delete a fragment": lambda uri: inline_rows.delete(uri, "id >= 10 AND id < 21"),
+}
+
+
+@contextmanager
+def meanwhile(moment: str, act: Callable[[], object]) -> Iterator[list[int]]:
+    """Lets another writer act once: `before` the look at the latest version, or `after` it."""
+    owner, name = (rounds, "commit_edits") if moment == "before" else (row_commit, "attempt_commit")
+    real, acted = getattr(owner, name), list[int]()
+
+    def acting(*arguments: Any, **more: Any) -> Any:
+        if not acted:
+            acted.append(1)
+            act()
+        return real(*arguments, **more)
+
+    with patch.object(owner, name, acting):
+        yield acted
+
+
+def outcome(uri: str, *acts: Act) -> list[dict[str, Any]] | None:
+    """Returns the rows after some acts; None where one is refused."""
+    try:
+        for act in acts:
+            act(uri)
+    except (LanceSparkError, OSError, ValueError):
+        return None
+    return content(uri)
+
+
+@pytest.mark.parametrize(
+    ("statement", "stable", "moment"),
+    [(statement, True, moment) for statement in STATEMENTS for moment in ("before", "after")]
+    + [(statement, False, "before") for statement in ("update many", "update few")],
+)
+def test_a_statement_and_another_commit_are_as_one_after_the_other(
+    tmp_path: Path, statement: str, stable: bool, moment: str
+):
+    first = str(tmp_path / "first")
+    make(first, stable=stable)
+    lance.dataset(first).delete("id = 5")
+    for number, (name, other) in enumerate(OTHERS.items()):
+        uris = [str(tmp_path / f"{number}-{kind}") for kind in ("both", "ours", "theirs")]
+        for uri in uris:
+            shutil.copytree(first, uri)
+        act = STATEMENTS[statement]
+        orders = [outcome(uris[1], act, other), outcome(uris[2], other, act)]
+        with meanwhile(moment, lambda other=other, uri=uris[0]: other(uri)) as acted:  # type: ignore[misc]
+            both = outcome(uris[0], act)
+        if both is None:  # refused: only what the other writer did is there
+            assert orders[1] is None, name
+            continue
+        assert acted and both in orders, name
+        assert not list(Path(uris[0], "_lance_spark").glob("staging/*")), name
+        named = {file.path for fragment in lance.dataset(uris[0]).get_fragments() for file in fragment.metadata.files}
+        assert {path for path in named if not Path(uris[0], "data", path).exists()} == set(), name
+
+
+def test_only_what_changed_is_looked_at_again(tmp_path: Path):
+    uri = str(tmp_path / "t")
+    make(uri, fragments=10)
+    looked: list[tuple[int, ...]] = []
+    real = inline_rows.over_fragments
+
+    def noted(self: Any, fragments: list[tuple[int, int]], task: Any) -> Any:
+        looked.append(tuple(number for number, _ in fragments))
+        return real(self, fragments, task)
+
+    with (
+        patch.object(inline_rows, "over_fragments", noted),
+        meanwhile("before", lambda: lance.dataset(uri).delete("id IN (41, 42)")),
+    ):
+        result = inline_rows.delete(uri, "id % 10 = 2")
+    assert result.rows_deleted == 9
+    # Two tasks have five fragments each; the one with fragment 4 is done again.
+    assert looked == [tuple(range(10)), tuple(range(5))]
+
+
+def test_endless_changes_end_in_an_error_that_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("LANCE_SPARK_VERSION_CONFLICT_MAX_RETRIES", "3")
+    uri = str(tmp_path / "t")
+    make(uri)
+    real, rounds_begun = rounds.commit_edits, list[int]()
+
+    def changed_first(*arguments: Any, **more: Any) -> Any:
+        rounds_begun.append(1)
+        lance.dataset(uri).update({"a": "a + 1"}, where="id = 2")
+        return real(*arguments, **more)
+
+    with patch.object(rounds, "commit_edits", changed_first), pytest.raises(CommitConflictError, match="4 times"):
+        inline_rows.update(uri, "id % 2 = 0", s="'x'")
+    assert len(rounds_begun) == 4 and lance.dataset(uri).count_rows("s = 'x'") == 0
+    named = {file.path for fragment in lance.dataset(uri).get_fragments() for file in fragment.metadata.files}
+    for version in lance.dataset(uri).versions():
+        for fragment in lance.dataset(uri, version=version["version"]).get_fragments():
+            named.update(file.path for file in fragment.metadata.files)
+    assert {path.name for path in Path(uri, "data").iterdir()} == named
+
+
+def test_a_commit_over_one_that_was_cleaned_up_says_so(tmp_path: Path):
+    uri = str(tmp_path / "t")
+    make(uri)
+    with (
+        meanwhile("after", lambda: delete_and_clean_up(uri)),
+        pytest.raises(CommitOutcomeUnknownError, match=r"cleaned up in that moment.*restore the version before"),
+    ):
+        inline_rows.update(uri, "id % 2 = 0", s="'x'")
+
+
+def test_a_repeated_commit_is_found(tmp_path: Path):
+    """The store's answer is lost: the job finds its own commit, and does nothing twice."""
+    uri = str(tmp_path / "t")
+    make(uri)
+    real = row_commit.attempt_commit
+
+    def lost(*arguments: Any, **more: Any) -> Any:
+        landed = real(*arguments, **more)
+        return row_commit.Unknown(error=OSError("no answer")) if hasattr(landed, "dataset") else landed
+
+    with patch.object(row_commit, "attempt_commit", lost):
+        result = inline_rows.update(uri, "id % 2 = 0", a="a + 1")
+    assert (result.version, result.rows_updated) == (2, 15) and lance.dataset(uri).version == 2
+
+
+def test_a_table_that_is_made_anew_or_gone_is_noticed(tmp_path: Path):
+    uri = str(tmp_path / "t")
+    make(uri)
+
+    def drop() -> None:
+        shutil.rmtree(uri)
+
+    with meanwhile("before", drop), pytest.raises(LanceSparkError, match=r"no Lance table|is gone|ended before"):
+        inline_rows.delete(uri, "id = 1")
+    make(uri)
+    change_schema(DatasetRef.at(uri, {}), lambda dataset: dataset.drop_columns(["v"]))
+    assert inline_rows.delete(uri, "id = 1").rows_deleted == 1

@@ -1,0 +1,242 @@
+"""Updates and deletions beside what pylance does with the same statements, without Spark."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from lance_spark.errors import (
+    ColumnNotFoundError,
+    FilterError,
+    OptionError,
+    UnsupportedOperationError,
+    ValueConversionError,
+)
+from tests.support import inline_rows
+
+SCHEMA = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("a", pa.int32()),
+        ("s", pa.string()),
+        ("v", pa.list_(pa.float32(), 2)),
+        ("t", pa.struct([("x", pa.int64()), ("y", pa.string())])),
+    ]
+)
+
+
+def rows(ids: range) -> pa.Table:
+    return pa.Table.from_pylist(
+        [
+            {"id": i, "a": None if i % 7 == 3 else i, "s": f"s{i}", "v": [i, -i], "t": {"x": i, "y": None}}
+            if i % 5
+            else {"id": i}
+            for i in ids
+        ],
+        schema=SCHEMA,
+    )
+
+
+def make(uri: str, *, stable: bool = True, fragments: int = 3, version: str = "stable") -> None:
+    table = rows(range(fragments * 10))
+    if version == "2.0":  # it has no NULL structs
+        table = table.set_column(
+            4, SCHEMA.field("t"), pa.array([{"x": i, "y": None} for i in range(len(table))], SCHEMA.field("t").type)
+        )
+    lance.write_dataset(
+        table,
+        uri,
+        max_rows_per_file=10,
+        enable_stable_row_ids=stable,
+        data_storage_version=version,  # type: ignore[arg-type]
+    )
+
+
+def content(uri: str) -> list[dict[str, Any]]:
+    dataset = lance.dataset(uri)
+    dataset.validate()
+    found: list[dict[str, Any]] = sorted(dataset.to_table().to_pylist(), key=lambda row: row["id"])
+    assert len({row["id"] for row in found}) == len(found)
+    return found
+
+
+def lineage(uri: str) -> dict[int, tuple[int, int, int]]:
+    """Returns row id, version of birth and version of the last update of rows, by `id`."""
+    names = ["_row_created_at_version", "_row_last_updated_at_version"]
+    table = lance.dataset(uri).scanner(columns=["id", *names], with_row_id=True).to_table()
+    values = (table[name].to_pylist() for name in ("_rowid", *names))
+    return dict(zip(table["id"].to_pylist(), zip(*values, strict=True), strict=True))
+
+
+CONDITIONS = st.sampled_from(
+    [
+        "id = 4",
+        "id IN (0, 11, 22)",
+        "id % 2 = 0",
+        "id < 10",
+        "a IS NULL",
+        "s > 's2'",
+        "t.x > 12",
+        "a = 8 OR id = 9",
+        "true",
+        "false",
+        "id >= 10 AND id < 20",
+    ]
+)
+EXPRESSIONS = st.dictionaries(st.sampled_from(["a", "s", "v", "t"]), st.integers(0, 1), min_size=1, max_size=3).map(
+    lambda chosen: {name: TEXTS[name][which] for name, which in chosen.items()}
+)
+# pylance evaluates one expression after the other over what those before have set; SQL, and ours, over the row as it was.
+TEXTS = {
+    "a": ("a + 1", "CAST(id * 2 AS INT)"),
+    "s": ("concat(s, '!')", "NULL"),
+    "v": ("v", "NULL"),
+    "t": ("t", "named_struct('x', id, 'y', 'k')"),
+}
+STATEMENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("update"), CONDITIONS, EXPRESSIONS),
+        st.tuples(st.just("delete"), CONDITIONS.filter(lambda text: text != "true"), st.none()),
+        st.tuples(st.just("compact"), st.none(), st.none()),
+    ),
+    min_size=1,
+    max_size=4,
+)
+
+
+@given(statements=STATEMENTS, stable=st.booleans(), indexed=st.booleans(), version=st.sampled_from(["2.0", "stable"]))
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+def test_statements_do_what_pylance_does(
+    tmp_path_factory: pytest.TempPathFactory,
+    statements: list[tuple[str, str, Mapping[str, str]]],
+    stable: bool,
+    indexed: bool,
+    version: str,
+):
+    folder = tmp_path_factory.mktemp("statements")
+    ours, theirs = str(folder / "ours"), str(folder / "theirs")
+    for uri in (ours, theirs):
+        make(uri, stable=stable, version=version)
+        if indexed:
+            lance.dataset(uri).create_scalar_index("a", "BTREE")
+            lance.dataset(uri).create_scalar_index("id", "BTREE")
+    for kind, where, expressions in statements:
+        before = lineage(ours) if stable else {}
+        matched = {row["id"] for row in lance.dataset(ours).to_table(columns=["id"], filter=where).to_pylist()}
+        if kind == "compact":
+            lance.dataset(ours).optimize.compact_files()
+            continue
+        if kind == "delete":
+            result = inline_rows.delete(ours, where)
+            lance.dataset(theirs).delete(where)
+            assert (result.rows_updated, result.rows_deleted) == (0, len(matched))
+        else:
+            result = inline_rows.update(ours, where, **expressions)
+            if matched:
+                lance.dataset(theirs).update(dict(expressions), where=where)
+            assert (result.rows_updated, result.rows_deleted) == (len(matched), 0)
+        assert result.version == lance.dataset(ours).version
+        assert content(ours) == content(theirs)
+        if stable:
+            now = lineage(ours)
+            # Rows keep their ids, and only those that were updated say so.
+            assert now == {
+                number: (*old[:2], result.version if number in matched else old[2])
+                for number, old in before.items()
+                if kind == "update" or number not in matched
+            }
+        for condition in ("a = 8", "a > 15", "id = 4"):
+            known = lance.dataset(ours).to_table(columns=["id"], filter=condition)["id"].to_pylist()
+            scanned = lance.dataset(ours).scanner(columns=["id"], filter=condition, use_scalar_index=False)
+            assert sorted(known) == sorted(scanned.to_table()["id"].to_pylist())
+
+
+def files(uri: str) -> dict[str, int]:
+    return {name: os.stat(f"{uri}/data/{name}").st_size for name in os.listdir(f"{uri}/data")}
+
+
+def test_many_rows_get_column_files_and_few_rows_move(tmp_path: Path):
+    uri = str(tmp_path / "t")
+    make(uri)
+    before = files(uri)
+    inline_rows.update(uri, "id < 9", {"a": 5})
+    made = files(uri).keys() - before.keys()
+    fragments = lance.dataset(uri).get_fragments()
+    assert len(made) == 1 and len(fragments) == 3
+    assert [len(one.metadata.files) for one in fragments] == [2, 1, 1]
+    assert lance.file.LanceFileReader(f"{uri}/data/{made.pop()}").metadata().schema.names == ["a"]
+    inline_rows.update(uri, "id = 9", {"s": "x", "v": [1, 2], "t": {"x": 1, "y": "y"}})
+    fragments = lance.dataset(uri).get_fragments()
+    assert [one.count_rows() for one in fragments] == [9, 10, 10, 1]
+    assert {name: size for name, size in files(uri).items() if name in before} == before
+
+
+def test_values_of_all_kinds_are_set(tmp_path: Path):
+    uri = str(tmp_path / "t")
+    make(uri)
+    values = {"a": 7, "s": None, "v": [0.5, 1.5], "t": {"x": 1, "y": "é"}}
+    result = inline_rows.update(uri, "id >= 5", values)
+    assert result.rows_updated == 25 and str(result) == "25 rows updated, version 2"
+    assert [row for row in content(uri) if row["id"] >= 5] == [{"id": i, **values} for i in range(5, 30)]
+    assert content(uri)[:5] == rows(range(5)).to_pylist()
+
+
+def test_a_blob_is_set_and_others_stay(tmp_path: Path):
+    uri = str(tmp_path / "t")
+    blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    table = pa.table(
+        [pa.array(range(20)), [bytes([i]) * 100 for i in range(20)]], pa.schema([("id", pa.int64()), blob])
+    )
+    lance.write_dataset(table, uri, max_rows_per_file=10, enable_stable_row_ids=True)
+    inline_rows.update(uri, "id = 3", {"b": b"new"})
+    inline_rows.update(uri, "id = 4", id="id + 100")  # no row of a table with blobs moves
+    dataset = lance.dataset(uri)
+    assert len(dataset.get_fragments()) == 2
+    kept = dict(zip(range(20), dataset.take_blobs("b", indices=list(range(20))), strict=True))
+    assert {i: one.read() for i, one in kept.items()} == {i: b"new" if i == 3 else bytes([i]) * 100 for i in range(20)}
+    with pytest.raises(UnsupportedOperationError, match="holds blobs"):
+        inline_rows.update(uri, None, b="b")
+
+
+def test_nothing_to_do_makes_no_version(tmp_path: Path):
+    uri = str(tmp_path / "t")
+    make(uri)
+    assert inline_rows.update(uri, "id = 77", {"a": 1}).version == 1
+    assert str(inline_rows.delete(uri, "false")) == "no row concerned, version 1"
+    assert lance.dataset(uri).version == 1
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path):
+    uri = str(tmp_path / "t")
+    strict = pa.schema([pa.field("id", pa.int64(), nullable=False), ("a", pa.int32()), ("s", pa.string())])
+    lance.write_dataset(
+        pa.table({"id": [1, 2], "a": [1, None], "s": ["1", "x"]}, strict), uri, enable_stable_row_ids=True
+    )
+    before = sorted(str(path) for path in tmp_path.rglob("*"))
+    for error, said, statement in (
+        (ColumnNotFoundError, "'z' does not exist.*id, a, s", lambda: inline_rows.update(uri, None, {"z": 1})),
+        (ColumnNotFoundError, "'t.x' does not", lambda: inline_rows.update(uri, None, {"t.x": 1})),
+        (FilterError, "zz", lambda: inline_rows.update(uri, "zz > 1", {"a": 1})),
+        (FilterError, "zz", lambda: inline_rows.delete(uri, "zz > 1")),
+        (OptionError, "where", lambda: inline_rows.delete(uri, " ")),
+        (OptionError, "values_sql.*nope", lambda: inline_rows.update(uri, None, a="nope(3)")),
+        (OptionError, "of type int32.*not", lambda: inline_rows.update(uri, None, a="named_struct('x', id)")),
+        (ValueConversionError, "'a lot' is no int32", lambda: inline_rows.update(uri, None, {"a": "a lot"})),
+        (ValueConversionError, "is no int32", lambda: inline_rows.update(uri, None, {"a": 2**40})),
+        (ValueConversionError, "NULL.*'id'", lambda: inline_rows.update(uri, None, {"id": None})),
+        # These are seen where the rows are.
+        (ValueConversionError, "NULL.*'id'", lambda: inline_rows.update(uri, None, id="a")),
+        (ValueConversionError, "column 'a'", lambda: inline_rows.update(uri, None, a="id * 9999999999")),
+        (FilterError, "Cannot cast|parse", lambda: inline_rows.delete(uri, "CAST(s AS INT) = 1")),
+    ):
+        with pytest.raises(error, match=said):
+            statement()
+        assert sorted(str(path) for path in tmp_path.rglob("*")) == before, said
