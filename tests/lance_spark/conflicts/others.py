@@ -21,6 +21,7 @@ from pyspark.sql.types import LongType
 
 import lance_spark
 from tests.lance_spark.write.backfills import Backfill, computed, snapshot_rows
+from tests.support import inline_rows
 
 Act = Callable[[str], object]
 """A change; the argument is the table's location."""
@@ -107,6 +108,35 @@ def update_input(uri: str) -> None:
 def update_other_of_the_left(uri: str) -> None:
     """Moves rows whose input stays: one that was committed, and two that were computed and are in no version."""
     lance.dataset(uri).update({"y": "-y"}, where="id IN (5, 21, 22)")
+
+
+def our_update_of_other(uri: str) -> None:
+    """The same, by this package."""
+    assert inline_rows.update(uri, "id IN (5, 6, 10, 25, 35)", x="x", id="id", y="y + 500").rows_updated == 5
+    assert len(lance.dataset(uri).get_fragments()) > 4
+
+
+def our_update_of_input(uri: str) -> None:
+    """Moves rows whose input changes, as :func:`update_input` does."""
+    assert inline_rows.update(uri, "id IN (5, 25, 35)", x=f"x + {STEP}").rows_updated == 3
+    assert len(lance.dataset(uri).get_fragments()) > 4
+
+
+def our_rewrite_of_input(uri: str) -> None:
+    """Writes the input in place, as :func:`rewrite_input` does."""
+    fragments = len(lance.dataset(uri).get_fragments())
+    changed = f"x + {STEP} * CAST(id % 5 = 0 AS BIGINT)"
+    assert inline_rows.update(uri, "id IN (5, 6, 7, 35, 36, 37)", x=changed).rows_updated == 6
+    assert len(lance.dataset(uri).get_fragments()) == fragments
+
+
+def our_delete(uri: str) -> None:
+    """Deletes rows, as :func:`delete_rows` does."""
+    assert inline_rows.delete(uri, "id IN (3, 4, 21, 35)").rows_deleted == 4
+
+
+def our_delete_of_a_fragment(uri: str) -> None:
+    assert inline_rows.delete(uri, "id >= 30").rows_deleted == 10
 
 
 def update_input_of_the_left(uri: str) -> None:

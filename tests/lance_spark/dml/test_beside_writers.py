@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -18,7 +17,7 @@ from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml import rounds
 from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, LanceSparkError
-from tests.lance_spark.dml.test_statements import content, make, rows
+from tests.lance_spark.dml.tables import content, make, meanwhile, rows
 from tests.support import inline_rows
 
 Act = Callable[[str], object]
@@ -85,22 +84,6 @@ STATEMENTS: dict[str, Act] = {
     "delete": lambda uri: inline_rows.delete(uri, "a % 2 = 0"),
     "delete a fragment": lambda uri: inline_rows.delete(uri, "id >= 10 AND id < 21"),
 }
-
-
-@contextmanager
-def meanwhile(moment: str, act: Callable[[], object]) -> Iterator[list[int]]:
-    """Lets another writer act once: `before` the look at the latest version, or `after` it."""
-    owner, name = (rounds, "commit_edits") if moment == "before" else (row_commit, "attempt_commit")
-    real, acted = getattr(owner, name), list[int]()
-
-    def acting(*arguments: Any, **more: Any) -> Any:
-        if not acted:
-            acted.append(1)
-            act()
-        return real(*arguments, **more)
-
-    with patch.object(owner, name, acting):
-        yield acted
 
 
 def outcome(uri: str, *acts: Act) -> list[dict[str, Any]] | None:

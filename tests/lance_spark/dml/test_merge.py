@@ -22,8 +22,7 @@ from lance_spark import (
     Table,
     UnsupportedOperationError,
 )
-from tests.lance_spark.dml.test_beside_writers import meanwhile
-from tests.lance_spark.dml.test_statements import content, lineage, make, rows
+from tests.lance_spark.dml.tables import content, lineage, make, meanwhile, rows
 
 pytestmark = pytest.mark.spark
 
