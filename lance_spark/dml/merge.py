@@ -105,27 +105,7 @@ class Merge:
             stable=dataset.has_stable_row_ids,
         )
         answers = self._jobs.answers(lambda: actions.mapInArrow(apply, ANSWER))
-        return self._edits(ref, dataset, answers)
-
-    def _edits(self, ref: DatasetRef, dataset: lance.LanceDataset, answers: Sequence[Answer]) -> RowEdits | None:
-        new = tuple(fragment for answer in answers for fragment in answer.new_fragments())
-        updated = tuple(fragment for answer in answers for fragment in answer.updated_fragments())
-        removed = tuple(number for answer in answers for number in answer.removed)
-        before = {number: dataset.get_fragment(number) for number in (*(one.id for one in updated), *removed)}
-        if not new and not before:
-            return None
-        return RowEdits(
-            operation="merge",
-            read_version=ref.version or 0,
-            fields=field_identities(dataset.lance_schema),
-            before={number: fragment.metadata for number, fragment in before.items() if fragment is not None},
-            updated=updated,
-            removed=removed,
-            new=new,
-            rows_inserted=sum(answer.inserted for answer in answers),
-            rows_updated=sum(answer.changed for answer in answers),
-            rows_deleted=sum(answer.deleted for answer in answers),
-        )
+        return edits_of(ref, dataset, answers)
 
     def _actions(self, ref: DatasetRef, dataset: lance.LanceDataset) -> tuple[DataFrame, StructType]:
         """Returns what becomes of which row, by fragment, and Spark's schema of the values."""
@@ -184,3 +164,25 @@ def _condition(where: str | None) -> Column:
 
 def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
+
+
+def edits_of(ref: DatasetRef, dataset: lance.LanceDataset, answers: Sequence[Answer]) -> RowEdits | None:
+    """Returns what is to be committed of a merge; None where nothing is."""
+    new = tuple(fragment for answer in answers for fragment in answer.new_fragments())
+    updated = tuple(fragment for answer in answers for fragment in answer.updated_fragments())
+    removed = tuple(number for answer in answers for number in answer.removed)
+    before = {number: dataset.get_fragment(number) for number in (*(one.id for one in updated), *removed)}
+    if not new and not before:
+        return None
+    return RowEdits(
+        operation="merge",
+        read_version=ref.version or 0,
+        fields=field_identities(dataset.lance_schema),
+        before={number: fragment.metadata for number, fragment in before.items() if fragment is not None},
+        updated=updated,
+        removed=removed,
+        new=new,
+        rows_inserted=sum(answer.inserted for answer in answers),
+        rows_updated=sum(answer.changed for answer in answers),
+        rows_deleted=sum(answer.deleted for answer in answers),
+    )

@@ -37,9 +37,9 @@ _EXTRAS = st.sampled_from(["e1", "e2"])
 _OPERATIONS: dict[str, tuple[int, st.SearchStrategy[Operation]]] = {
     "append": (3, st.builds(Append, _NEW_KEYS, st.booleans())),
     "insert": (3, st.builds(InsertOnly, _NEW_KEYS)),
-    "delete": (3, st.builds(Delete, _KEYS)),
-    "delete fragment": (2, st.builds(DeleteFragment, _KEYS)),
-    "update": (6, st.builds(Update, _KEYS, st.sampled_from(["a", "a", "b", "other"]))),
+    "delete": (3, st.builds(Delete, _KEYS, ours=st.booleans())),
+    "delete fragment": (2, st.builds(DeleteFragment, _KEYS, ours=st.booleans())),
+    "update": (6, st.builds(Update, _KEYS, st.sampled_from(["a", "a", "b", "other"]), ours=st.booleans())),
     "upsert": (
         4,
         st.builds(
@@ -48,6 +48,7 @@ _OPERATIONS: dict[str, tuple[int, st.SearchStrategy[Operation]]] = {
             new=st.one_of(st.just(()), _NEW_KEYS),
             changed=st.one_of(st.just(()), _KEYS),
             value=st.sampled_from(["copied", "given", "null"]),
+            ours=st.booleans(),
         ),
     ),
     "rewrite input": (
@@ -57,6 +58,7 @@ _OPERATIONS: dict[str, tuple[int, st.SearchStrategy[Operation]]] = {
             _KEYS,
             st.sampled_from(["a", "a", "b"]),
             st.sampled_from(["next", "next", "next", "first", "same"]),
+            st.booleans(),
         ),
     ),
     "rewrite target": (4, st.builds(RewriteTarget, _KEYS, st.sampled_from(["v", "v", "w"]), st.booleans())),

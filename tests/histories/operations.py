@@ -15,6 +15,8 @@ from typing import Any, ClassVar, Literal
 import lance
 import pyarrow as pa
 
+from tests.support import inline_rows
+
 Row = dict[str, int | None]
 Rows = dict[int, Row]
 """The rows of a version, by key; columns under their first names."""
@@ -195,13 +197,22 @@ class Delete(_OnRows):
     """Deletes rows."""
 
     kind = "delete rows"
+    ours: bool = False
+    """Whether it is done by this package."""
+
+    @property
+    def name(self) -> str:
+        return f"{self.kind}, by us" if self.ours else self.kind
 
     def fitted(self, world: World) -> Operation | None:
         some = _OnRows.fitted(self, world)
         return some if some is not None and len(world.rows) - len(some.keys) >= LEAST_ROWS else None  # type: ignore[attr-defined]
 
     def act(self, uri: str) -> None:
-        lance.dataset(uri).delete(among(self.keys))
+        if self.ours:
+            inline_rows.delete(uri, among(self.keys))
+        else:
+            lance.dataset(uri).delete(among(self.keys))
 
     def change(self, rows: Rows, world: World) -> Rows:
         return {key: row for key, row in rows.items() if key not in self.keys}
@@ -225,10 +236,13 @@ class Update(_OnRows):
 
     moves_rows = True
     column: Literal["a", "b", "other"] = "other"
+    ours: bool = False
 
     @property
     def name(self) -> str:
-        return "update, inputs kept" if self.column == "other" else "update of inputs"
+        return ("update, inputs kept" if self.column == "other" else "update of inputs") + (
+            ", by us" if self.ours else ""
+        )
 
     def fitted(self, world: World) -> Operation | None:
         there = self.column in next(iter(world.rows.values()))
@@ -237,7 +251,11 @@ class Update(_OnRows):
     def act(self, uri: str) -> None:
         head = lance.dataset(uri)
         name = names_of(head)[self.column]
-        head.update({name: f"{name} + 1"}, where=among(self.keys))
+        if self.ours:
+            with inline_rows.only("rows"):
+                inline_rows.update(uri, among(self.keys), **{name: f"{name} + 1"})
+        else:
+            head.update({name: f"{name} + 1"}, where=among(self.keys))
 
     def change(self, rows: Rows, world: World) -> Rows:
         for key in self.keys:
@@ -260,6 +278,11 @@ class Upsert(_OnRows):
     new: tuple[int, ...] = ()
     changed: tuple[int, ...] = ()
     value: Literal["copied", "given", "null"] = "copied"
+    ours: bool = False
+
+    @property
+    def name(self) -> str:
+        return "upsert, by us" if self.ours else "upsert"
 
     def fitted(self, world: World) -> Operation | None:
         some = _OnRows.fitted(self, world)
@@ -273,6 +296,9 @@ class Upsert(_OnRows):
         head = lance.dataset(uri)
         rows = self.change(read(head)[0], None)
         data = source(head, {key: rows[key] for key in (*self.keys, *self.new)})
+        if self.ours:
+            inline_rows.merge(uri, "key", data)
+            return
         head.merge_insert("key").when_matched_update_all().when_not_matched_insert_all().execute(data)
 
     def change(self, rows: Rows, world: World | None) -> Rows:
@@ -295,13 +321,21 @@ class RewriteInput(_OnRows):
     kind = "rewrite input"
     column: Literal["a", "b"] = "a"
     to: Literal["next", "first", "same"] = "next"
+    ours: bool = False
 
     @property
     def name(self) -> str:
-        return {"next": "rewrite input", "first": "set input back", "same": "rewrite input as it is"}[self.to]
+        name = {"next": "rewrite input", "first": "set input back", "same": "rewrite input as it is"}[self.to]
+        return f"{name}, by us" if self.ours else name
 
     def act(self, uri: str) -> None:
         head = lance.dataset(uri)
+        if self.ours:
+            name = names_of(head)[self.column]
+            text = {"next": f"{name} + 1", "first": "key * 1000", "same": name}[self.to]
+            with inline_rows.only("columns"):
+                inline_rows.update(uri, among(self.keys), **{name: text})
+            return
         rows = self.change(read(head)[0], None)
         _write_in_place(head, self.column, {key: rows[key][self.column] for key in self.keys})
 

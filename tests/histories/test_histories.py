@@ -34,8 +34,9 @@ KINDS = {
     "create index", "delete fragment", "delete rows", "drop column", "drop index", "insert", "kill -9", "optimize index", "rename column",
     "rename input", "rename target", "restore", "rewrite input", "rewrite input as it is", "rewrite target", "set input back",
     "take values away", "two of one column", "two of two columns", "update of inputs", "update, inputs kept", "upsert",
+    "delete rows, by us", "rewrite input, by us", "ruin", "update of inputs, by us", "upsert, by us",
 }  # fmt: skip
-"""What the histories must have hit, of few of them all but three; kinds of ruin are counted together."""
+"""What the histories must have hit, of few of them all but six; kinds of ruin are counted together."""
 
 Play = Callable[[History], Story]
 
@@ -99,9 +100,8 @@ def run_histories(play: Play, numbers: range) -> None:
 
 def check_tally(tally: Tally, least: int, *, missed: int) -> None:
     print(f"\n{tally.table()}")
-    hit = {kind for kind, _ in tally.hits}
+    hit = {kind.partition(":")[0] for kind, _ in tally.hits}
     assert len(KINDS - hit) <= missed, f"not hit: {sorted(KINDS - hit)}"
-    assert any(kind.startswith("ruin") for kind in hit)
     assert tally.histories >= least
     assert tally.crossed >= 0.8 * tally.histories
 
@@ -115,7 +115,7 @@ def test_histories_that_were_wrong_once(history: History, play: Play):
 def test_histories(play: Play, pool: Pool, tally: Tally):
     pool.prepare(pool.driver)
     run_histories(play, range(QUICK))
-    check_tally(tally, QUICK, missed=3)
+    check_tally(tally, QUICK, missed=6)
 
 
 @pytest.mark.long

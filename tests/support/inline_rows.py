@@ -10,11 +10,21 @@ from unittest.mock import patch
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.changes import RowEdits
 from lance_spark.dataset import DatasetRef
+from lance_spark.dml import statement
 from lance_spark.dml.answers import Answer, RowJobs, packed
 from lance_spark.dml.assignments import Assignments
+from lance_spark.dml.edits import Way
+from lance_spark.dml.merge import edits_of
+from lance_spark.dml.merge_tasks import INSERT, UPDATE, Apply
 from lance_spark.dml.result import ChangeResult
+from lance_spark.dml.rounds import run_rounds
 from lance_spark.dml.statement import Statement
+from lance_spark.staging.area import Staging, new_id
+from lance_spark.staging.file_layout import FileLayout
+from lance_spark.types import to_spark_schema
 
 Units = tuple[tuple[int, ...], ...]
 
@@ -41,6 +51,41 @@ def update(uri: str, where: str | None, values: dict[str, object] | None = None,
     """Sets columns of rows."""
     sets = Assignments(where=where, values=values or {}, expressions=expressions)
     return _run(uri, where, sets)
+
+
+@contextlib.contextmanager
+def only(way: Way) -> Iterator[None]:
+    """Lets updates write column files, or move rows, whatever is cheaper."""
+    with patch.object(statement, "_cheaper_way", lambda *_: way):
+        yield
+
+
+def merge(uri: str, key: str, data: pa.Table) -> ChangeResult:
+    """Sets rows by their key, and adds others."""
+    ref = DatasetRef.at(uri, {}).pin(None)
+    staging = Staging(uri=ref.uri, storage_options=(), job_id=new_id())
+
+    def evaluate(version: DatasetRef) -> RowEdits | None:
+        dataset = version.open()
+        there = dataset.scanner(columns=[key], with_row_address=True).to_table()
+        places = dict(zip(there[key].to_pylist(), there["_rowaddr"].to_pylist(), strict=True))
+        addresses = [places.get(value) for value in data[key].to_pylist()]
+        order = sorted(range(len(addresses)), key=lambda at: -1 if addresses[at] is None else addresses[at])
+        actions = [INSERT if addresses[at] is None else UPDATE for at in order]
+        rows = data.take(order).combine_chunks()
+        columns = [pa.array([addresses[at] for at in order], pa.int64()), pa.array(actions, pa.int32())]
+        columns += [column.combine_chunks() for column in rows.columns]
+        batch = pa.RecordBatch.from_arrays(columns, names=["_rowaddr", "__action", *rows.schema.names])
+        apply = Apply(
+            table=version,
+            staging=staging,
+            values=to_spark_schema(data.schema),
+            layout=FileLayout.of_table(dataset, dataset.schema.names),
+            stable=dataset.has_stable_row_ids,
+        )
+        return edits_of(version, dataset, [Answer.of(one.column(0)[0].as_py()) for one in apply(iter([batch]))])
+
+    return run_rounds(ref, staging, CommitPolicy.of(None), evaluate)
 
 
 def delete(uri: str, where: str) -> ChangeResult:

@@ -33,13 +33,19 @@ _Weighted = dict[str, tuple[int, st.SearchStrategy[Operation]]]
 _OF_SOURCE: _Weighted = {
     "append": (5, st.builds(Append, _NEW_KEYS)),
     "insert": (2, st.builds(InsertOnly, _NEW_KEYS)),
-    "delete": (4, st.builds(Delete, _KEYS)),
-    "delete fragment": (2, st.builds(DeleteFragment, _KEYS)),
-    "update": (7, st.builds(Update, _KEYS, st.sampled_from(["a", "a", "b", "b", "other"]))),
-    "upsert": (4, st.builds(Upsert, _KEYS, new=_MAYBE_NEW, changed=_MAYBE_KEYS)),
+    "delete": (4, st.builds(Delete, _KEYS, ours=st.booleans())),
+    "delete fragment": (2, st.builds(DeleteFragment, _KEYS, ours=st.booleans())),
+    "update": (7, st.builds(Update, _KEYS, st.sampled_from(["a", "a", "b", "b", "other"]), ours=st.booleans())),
+    "upsert": (4, st.builds(Upsert, _KEYS, new=_MAYBE_NEW, changed=_MAYBE_KEYS, ours=st.booleans())),
     "rewrite input": (
         6,
-        st.builds(RewriteInput, _KEYS, st.sampled_from(["a", "a", "b"]), st.sampled_from(["next", "next", "first", "same"])),
+        st.builds(
+            RewriteInput,
+            _KEYS,
+            st.sampled_from(["a", "a", "b"]),
+            st.sampled_from(["next", "next", "first", "same"]),
+            st.booleans(),
+        ),
     ),
     "rewrite unused": (2, st.builds(RewriteTarget, _KEYS, st.sampled_from(["v", "w"]), st.booleans())),
     "compact": (6, _COMPACT),
@@ -54,8 +60,8 @@ _OF_SOURCE: _Weighted = {
 
 _OF_VIEW: _Weighted = {
     "compact": (5, _COMPACT),
-    "delete": (5, st.builds(Delete, _KEYS)),
-    "delete fragment": (2, st.builds(DeleteFragment, _KEYS)),
+    "delete": (5, st.builds(Delete, _KEYS, ours=st.booleans())),
+    "delete fragment": (2, st.builds(DeleteFragment, _KEYS, ours=st.booleans())),
     "restore": (5, st.builds(Restore, st.integers(1, 6))),
     "index": (
         2,
