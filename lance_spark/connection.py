@@ -202,8 +202,9 @@ class Connection:
 
         Args:
             name: Its name.
-            data: Its rows: a Spark DataFrame (written by Spark's tasks), Arrow, pandas, or a list
-                of dicts (written by this process).
+            data: Its rows: a Spark DataFrame (written by Spark's tasks), or Arrow, pandas, a list
+                of dicts, a dict of lists, an iterator over record batches (written by this
+                process).
             schema: Its Arrow schema; without data the table is empty.
             mode: What to do where there is one: raise, replace its rows by a new version, or open
                 it as it is.

@@ -1,9 +1,10 @@
-"""Rows for a table, in any tabular form: a Spark DataFrame, Arrow, pandas, or a list of dicts."""
+"""Rows for a table, in any tabular form: a Spark DataFrame, Arrow, pandas, or Python values."""
 
 from __future__ import annotations
 
+import itertools
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard, Union
 
 import pyarrow as pa
@@ -14,6 +15,7 @@ from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import SchemaMismatchError, TableExistsError, panics_as_errors
 from lance_spark.lance_compat import is_created_meanwhile, is_other_schema, plain
 from lance_spark.session.sessions import active_in_thread
+from lance_spark.staging.blobs import is_logical_blob, row_field
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +29,10 @@ Data: TypeAlias = Union[
     pa.RecordBatchReader,
     "pd.DataFrame",
     "list[dict[str, object]]",
+    "Mapping[str, Sequence[object]]",
+    Iterator[pa.RecordBatch],
 ]
+"""Rows: of Python values a list of rows or a dict of columns, of Arrow a stream of batches, too."""
 
 
 def is_spark(data: object) -> bool:
@@ -72,7 +77,8 @@ def write_rows(
     refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     exists = table_exists(ref.uri, ref.storage)
     appends = schema is None and not overwrite and exists
-    reader = to_reader(data, schema, table=ref.open_latest().schema if appends else None)
+    table = pa.schema([row_field(field) for field in ref.open_latest().schema]) if appends else None
+    reader = _with_blobs(to_reader(data, schema, table=table), table)
     import lance
 
     try:
@@ -101,7 +107,7 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
     """Returns data as a stream of Arrow batches.
 
     Args:
-        data: Arrow, pandas, or a list of dicts.
+        data: Arrow, pandas, a list of dicts, a dict of lists, or an iterator over record batches.
         schema: Schema that it is to have; by default the data's own.
         table: Schema of the table that it is added to: Python values get the types of its columns,
             some of which may be left out.
@@ -111,35 +117,78 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
     """
     wanted = schema
     try:
-        if table is not None and (_is_pandas(data) or _is_rows(data)):
+        if isinstance(data, Iterator) and not isinstance(data, pa.RecordBatchReader):
+            data = _stream_of(data)
+        if table is not None and (_is_pandas(data) or _is_rows(data) or isinstance(data, Mapping)):
             names = _names(data)
             wanted = pa.schema([field for field in table if field.name in names])
         if wanted is not None:
             _refuse_others(_names(data), wanted if table is None else table)
         if isinstance(data, pa.RecordBatchReader):
             return data if wanted is None or data.schema.equals(wanted) else data.cast(wanted)
-        if _is_pandas(data):
-            rows = pa.Table.from_pandas(data, schema=wanted, preserve_index=False)
-        elif _is_rows(data):
-            rows = pa.Table.from_pylist(list(data), schema=wanted)  # type: ignore[call-overload]
-        elif isinstance(data, pa.RecordBatch):
-            rows = pa.Table.from_batches([data])
-        elif isinstance(data, pa.Table):
-            rows = data
-        else:
-            raise SchemaMismatchError(
-                f"{type(data).__name__} is no data for a table - nothing was written "
-                "- give a Spark or pandas DataFrame, Arrow, or a list of dicts"
-            )
+        rows = _table_of(data, wanted)
         if wanted is not None and not rows.schema.equals(wanted):
             rows = rows.select(wanted.names).cast(wanted)
-    except (pa.ArrowException, KeyError, ValueError) as error:
+    except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
         if isinstance(error, SchemaMismatchError):
             raise
         raise SchemaMismatchError(
             f"the data does not fit: {error} - nothing was written - give it the columns and types of {wanted}"
         ) from error
     return rows.to_reader()
+
+
+def _table_of(data: object, wanted: pa.Schema | None) -> pa.Table:
+    if _is_pandas(data):
+        return pa.Table.from_pandas(data, schema=wanted, preserve_index=False)
+    if _is_rows(data):
+        return pa.Table.from_pylist(list(data), schema=wanted)  # type: ignore[call-overload]
+    if isinstance(data, Mapping):
+        return pa.Table.from_pydict(dict(data), schema=wanted)
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if isinstance(data, pa.Table):
+        return data
+    raise _no_rows(data)
+
+
+def _with_blobs(rows: pa.RecordBatchReader, table: pa.Schema | None) -> pa.RecordBatchReader:
+    """Returns rows whose bytes for blob columns of a table are marked as Lance wants it."""
+    fields = list(rows.schema)
+    for at, field in enumerate(fields):
+        if table is not None and field.name in table.names and is_logical_blob(blob := table.field(field.name)):
+            is_bytes = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
+            fields[at] = blob if is_bytes else field
+    return rows if fields == list(rows.schema) else rows.cast(pa.schema(fields))
+
+
+def _stream_of(batches: Iterator[object]) -> pa.RecordBatchReader:
+    """Returns record batches, or tables, as a stream; the first one is looked at."""
+
+    def all_of(some: Iterator[object]) -> Iterator[pa.RecordBatch]:
+        for one in some:
+            if isinstance(one, pa.RecordBatch):
+                yield one
+            elif isinstance(one, pa.Table):
+                yield from one.to_batches()
+            else:
+                raise _no_rows(one)
+
+    stream = all_of(batches)
+    first = next(stream, None)
+    if first is None:
+        raise SchemaMismatchError("the iterator has no batches, and so no columns - nothing was written - give one")
+    return pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], stream))
+
+
+def _no_rows(data: object) -> SchemaMismatchError:
+    one = data[0] if isinstance(data, (list, tuple)) and data else data
+    if hasattr(one, "model_dump"):
+        text, hint = "pydantic models are", "give [model.model_dump() for model in models]"
+    else:
+        text = f"{type(data).__name__} is"
+        hint = "give a Spark or pandas DataFrame, Arrow, a list of dicts, a dict of lists, or an iterator over batches"
+    return SchemaMismatchError(f"{text} no data for a table - nothing was written - {hint}")
 
 
 def _is_pandas(data: object) -> TypeGuard[pd.DataFrame]:
@@ -156,6 +205,8 @@ def _names(data: object) -> list[str]:
     """Returns the columns of data, as far as it is of a form that has any."""
     if _is_pandas(data):
         return [str(name) for name in data.columns]
+    if isinstance(data, Mapping):
+        return [str(name) for name in data]
     if isinstance(data, (list, tuple)):
         return list(dict.fromkeys(str(name) for row in data if isinstance(row, Mapping) for name in row))
     return list(getattr(getattr(data, "schema", None), "names", ()))

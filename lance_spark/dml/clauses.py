@@ -71,8 +71,8 @@ class MergeInsertBuilder:
         Spark's join, and some batches in each task.
 
         Args:
-            data: Source: a Spark DataFrame of any size, Arrow, pandas, or a list of dicts. Columns
-                that the table has and it has not stay as they are, and are NULL in new rows.
+            data: Source: a Spark DataFrame of any size, or what `Table.add` takes. Columns that the
+                table has and it has not stay as they are, and are NULL in new rows.
 
         Raises:
             OptionError: No clause was given, or a condition is not valid.

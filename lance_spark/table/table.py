@@ -186,8 +186,8 @@ class Table(TableChanges, TableLoads, TableViews):
         """Adds rows. Computed columns that the data lacks are NULL; a backfill fills them.
 
         Args:
-            data: A Spark DataFrame (written by Spark's tasks), Arrow, pandas, or a list of dicts
-                (written by this process).
+            data: A Spark DataFrame (written by Spark's tasks), or Arrow, pandas, a list of dicts,
+                a dict of lists, an iterator over record batches (written by this process).
             mode: `append`, or `overwrite` for a version of only these rows.
 
         Raises:

@@ -113,10 +113,13 @@ def more_rows(spark: SparkSession) -> dict[str, object]:
         "reader": typed.to_reader(),
         "pandas": pd.DataFrame(rows),
         "dicts": rows,
+        "lists": {"id": [100, 101], "text": ["new", None]},
+        "batches": iter(typed.to_batches(max_chunksize=1)),
+        "tables": (typed.slice(at, 1) for at in range(2)),
     }
 
 
-FORMS = ["spark", "table", "batch", "reader", "pandas", "dicts"]
+FORMS = ["spark", "table", "batch", "reader", "pandas", "dicts", "lists", "batches", "tables"]
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -157,6 +160,37 @@ def test_rows_that_do_not_fit_are_refused_and_nothing_is_written(table: Table, s
     with pytest.raises((SchemaMismatchError, PySparkException), match="other"):
         table.add(make[form]())  # type: ignore[arg-type]
     assert table.version == 3 and table.count_rows() == 30
+
+
+def test_bytes_are_added_to_a_column_of_blobs(db: Connection):
+    blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    table = db.create_table("blobs", schema=pa.schema([("id", pa.int64()), blob]))
+    table.add([{"id": 1, "b": b"one"}, {"id": 2, "b": None}])
+    table.add(pa.table({"id": [3], "b": pa.array([b"three"], pa.binary())}))
+    table.add({"b": [b"four"]})
+    found = table.to_lance().take_blobs("b", indices=[0, 2, 3])
+    assert [one.read() for one in found] == [b"one", b"three", b"four"] and table.count_rows("id IS NULL") == 1
+
+
+def test_what_is_no_rows_is_refused_with_what_serves(table: Table):
+    class Model:
+        """As pydantic's are."""
+
+        def model_dump(self) -> dict[str, object]:
+            return {"id": 1}
+
+    for data, said in (
+        ([Model()], r"pydantic models are no data.*model\.model_dump\(\) for model in models"),
+        (iter([Model()]), "pydantic models"),
+        (iter([{"id": 1}]), "dict is no data.*an iterator over batches"),
+        (iter([]), "no batches"),
+        ({"id": [1], "other": [2]}, "'other'"),
+        ({"id": [1, 2], "text": ["x"]}, "nothing was written"),
+        (5, "int is no data"),
+    ):
+        with pytest.raises(SchemaMismatchError, match=said):
+            table.add(data)  # type: ignore[arg-type]
+    assert table.version == 3
 
 
 def test_rows_of_another_type_are_refused_and_nothing_is_written(table: Table):
