@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -35,7 +36,7 @@ def fill_new_column(uri: str) -> None:
 
 
 def clean_up(uri: str) -> None:
-    lance.dataset(uri).cleanup_old_versions(older_than=__import__("datetime").timedelta(0), delete_unverified=False)
+    lance.dataset(uri).cleanup_old_versions(older_than=timedelta(0), delete_unverified=False)
 
 
 def delete_and_clean_up(uri: str) -> None:

@@ -1,0 +1,122 @@
+"""A statement whose process is killed: before or after, never between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+import lance_spark
+from lance_spark.dml import statement
+from lance_spark.dml.edits import Edit
+from tests.lance_spark.dml.tables import content, make
+from tests.support.statement_driver import POINTS, STATEMENTS, Inline
+from tests.support.waiting import eventually
+
+AT_COMMIT = ("before the commit", "in the commit", "after the commit")
+CASES = [
+    ("columns", "in a column file"),
+    ("rows", "in a fragment"),
+    ("delete", "in a deletion"),
+    *((kind, point) for kind in ("columns", "rows", "delete") for point in AT_COMMIT),
+]
+
+QUICK = [("columns", "in a column file"), ("rows", "in the commit"), ("delete", "after the commit")]
+
+
+def die(master: str, point: str, folder: Path, kind: str) -> None:
+    """Runs a statement in a process that is killed at a point, with all that it started."""
+    command = [sys.executable, "-m", "tests.support.statement_driver", master, point, str(folder), kind]
+    process = subprocess.Popen(command, start_new_session=True)
+    try:
+        eventually(lambda: (folder / "held").exists() or process.poll() is not None, seconds=90)
+        assert process.poll() is None
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def check(folder: Path, kind: str, *, committed: bool, again: Any) -> None:
+    """The statement is there as a whole or not at all; done again it is, and nothing is left."""
+    uri = f"{folder}/t.lance"
+    done = {
+        "columns": lambda row: row["s"] == "new" or row["id"] % 2,
+        "rows": lambda row: row["s"] == "new" or row["id"] not in (2, 13),
+        "delete": lambda row: row["id"] % 3,
+        "merge": lambda row: row["s"] == "new" or row["id"] not in (2, 77),
+    }[kind]
+    found = content(uri)
+    assert all(map(done, found)) == committed
+    assert lance.dataset(uri).version == (2 if committed else 1)
+    STATEMENTS[kind](again)
+    assert all(map(done, content(uri)))
+    lance_spark.cleanup(uri, older_than=timedelta(0))
+    named = {
+        file.path
+        for version in lance.dataset(uri).versions()
+        for fragment in lance.dataset(uri, version=version["version"]).get_fragments()
+        for file in fragment.metadata.files
+    }
+    assert {path.name for path in Path(uri, "data").iterdir()} == named
+
+
+@pytest.mark.parametrize(
+    ("kind", "point"),
+    [pytest.param(*case, id="-".join(case), marks=() if case in QUICK else pytest.mark.long) for case in CASES],
+)
+def test_a_driver_that_is_killed(tmp_path: Path, kind: str, point: str):
+    make(f"{tmp_path}/t.lance")
+    die("none", point, tmp_path, kind)
+    check(tmp_path, kind, committed=point == "after the commit", again=Inline(f"{tmp_path}/t.lance"))
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("point", AT_COMMIT)
+@pytest.mark.parametrize("kind", STATEMENTS)
+def test_a_driver_that_is_killed_with_its_jvm(tmp_path: Path, kind: str, point: str, spark: SparkSession):
+    make(f"{tmp_path}/t.lance")
+    die("local[2]", point, tmp_path, kind)
+    table = lance_spark.connect(str(tmp_path), spark, progress=False).open_table("t")
+    check(tmp_path, kind, committed=point == "after the commit", again=table)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Killer(Edit):
+    """Kills the first worker that comes to a task."""
+
+    folder: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        try:
+            os.close(os.open(f"{self.folder}/killed", os.O_CREAT | os.O_EXCL))
+        except FileExistsError:
+            yield from Edit.__call__(self, batches)
+        else:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.spark
+@pytest.mark.classic
+def test_a_worker_that_is_killed_costs_its_tasks(tmp_path: Path, spark: SparkSession):
+    make(f"{tmp_path}/t.lance")
+    table = lance_spark.connect(str(tmp_path), spark, progress=False).open_table("t")
+    with patch.object(statement, "Edit", lambda **more: Killer(folder=str(tmp_path), **more)):
+        result = table.update("id % 2 = 0", {"s": "new"})
+    assert (tmp_path / "killed").exists() and result.rows_updated == 15
+    assert table.count_rows("s = 'new'") == 15
+
+
+def test_points_are_all_used():
+    assert {point for _, point in CASES} == set(POINTS)
