@@ -157,7 +157,7 @@ class Planner:
             for number in coverage.covered
         )
         elsewhere = [] if has_all_rows else [number for number in now.open if number not in valid]
-        again = [number for number in elsewhere if not self._still_fits(number, judge)]
+        again = [number for number in elsewhere if not self._still_fits(head, number, judge)]
         fresh: Sequence[RebasedColumns] = ()
         if again:
             fresh = rebaser(head.dataset, self.history.lineage(head.dataset, self.job.change.read_version), again)
@@ -207,10 +207,12 @@ class Planner:
         }
         return Coverage(version=version, covered=covered, others=others - covered.keys())
 
-    def _still_fits(self, fragment: int, judge: FragmentJudge) -> bool:
-        """Tells whether what was rebased to an earlier version still fits."""
+    def _still_fits(self, head: Head, fragment: int, judge: FragmentJudge) -> bool:
+        """Tells whether what was rebased to an earlier version still fits, and its counts do."""
         one = self.rebased.get(fragment)
-        return one is not None and one.columns is not None and judge(one.columns).verdict is Verdict.VALID
+        if one is None or one.columns is None or judge(one.columns).verdict is not Verdict.VALID:
+            return False
+        return head.fragments[fragment].num_deletions == one.columns.fragment.num_deletions
 
     def make_room(self, plan: Plan) -> lance.LanceDataset | Lost | Unknown | None:
         """Makes a version with the columns, and in each fragment files of all or none of them.

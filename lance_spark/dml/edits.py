@@ -18,9 +18,9 @@ import pyarrow as pa
 from lance_spark.backfill.planning.selection import matching_addresses
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.answers import Answer, answering
-from lance_spark.errors import ValueConversionError, panics_as_errors
+from lance_spark.errors import LanceSparkError, ValueConversionError, panics_as_errors
 from lance_spark.read.filtering import both, explained
-from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, offsets_of
+from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.staging.area import Attempt, Staging
 from lance_spark.staging.column_file import ColumnFile, Targets
 from lance_spark.staging.file_layout import FileLayout
@@ -82,30 +82,35 @@ class Edit:
     def _work(self, fragments: Sequence[int]) -> Answer:
         answer = Answer(fragments=list(fragments))
         rows = SnapshotRows(self.spec.table.open())
-        if self.way == "rows":
-            _Moves(self.spec, rows, answer).run(fragments)
-        elif self.way == "columns":
-            _ColumnFiles(self.spec, rows, answer).run(fragments)
+        handles = [rows.existing_fragment(number) for number in fragments]
+        if self.way in ("count", "delete"):
+            for number, offsets in _matching(self.spec, rows, handles):
+                if self.way == "count":
+                    answer.counts[number] = len(offsets)
+                else:
+                    delete_rows(rows.existing_fragment(number), offsets, answer)
         else:
-            act = _count if self.way == "count" else _delete
-            for number in fragments:
-                act(self.spec, rows, rows.existing_fragment(number), answer)
+            edits = _Moves if self.way == "rows" else _ColumnFiles
+            edits(self.spec, rows, answer).run(handles)
         return answer
 
 
-def _matching(spec: EditSpec, rows: SnapshotRows, fragment: LanceFragment) -> np.ndarray:
-    found = matching_addresses(rows.dataset, [fragment], both(spec.where))
-    return np.concatenate([np.empty(0, dtype=np.int64), *map(offsets_of, found)])
-
-
-def _count(spec: EditSpec, rows: SnapshotRows, fragment: LanceFragment, answer: Answer) -> None:
-    matched = sum(len(some) for some in matching_addresses(rows.dataset, [fragment], both(spec.where)))
-    if matched:
-        answer.counts[fragment.fragment_id] = matched
-
-
-def _delete(spec: EditSpec, rows: SnapshotRows, fragment: LanceFragment, answer: Answer) -> None:
-    delete_rows(fragment, _matching(spec, rows, fragment), answer)
+def _matching(
+    spec: EditSpec, rows: SnapshotRows, fragments: Sequence[LanceFragment]
+) -> Iterator[tuple[int, np.ndarray]]:
+    """Yields the rows that match, by fragment; one scan serves all, and asks an index once."""
+    held: list[np.ndarray] = []
+    current = -1
+    for addresses in matching_addresses(rows.dataset, fragments, both(spec.where)):
+        offsets = offsets_of(addresses)
+        for number, start, end in runs_of(fragments_of(addresses)):
+            if number != current and held:
+                yield current, np.concatenate(held)
+                held = []
+            current = number
+            held.append(offsets[start:end])
+    if held:
+        yield current, np.concatenate(held)
 
 
 def delete_rows(fragment: LanceFragment, offsets: np.ndarray, answer: Answer) -> None:
@@ -133,32 +138,36 @@ class _ColumnFiles:
         self._answer = answer
         self._targets = spec.targets
         self._attempt: Attempt | None = None
+        self._file: ColumnFile | None = None
+        self._current = -1
 
-    def run(self, fragments: Sequence[int]) -> None:
+    def run(self, fragments: Sequence[LanceFragment]) -> None:
         """Writes a file for each fragment with a row that matches."""
-        for number in fragments:
-            self._write(self._rows.existing_fragment(number))
-
-    def _write(self, fragment: LanceFragment) -> None:
-        file: ColumnFile | None = None
         try:
-            for batch in _scan(self._spec, self._rows, fragment, dict(self._spec.expressions)):
-                if batch.num_rows == 0:
-                    continue
-                self._attempt = self._attempt or self._spec.staging.begin_attempt()
-                file = file or ColumnFile(self._attempt, self._rows, fragment, self._targets)
-                offsets = offsets_of(batch.column(ROW_ADDRESS).to_numpy())
-                file.append(offsets, _values(self._spec, batch, self._targets.schema, fragment.fragment_id))
-            written = None if file is None else file.close()
+            for number, offsets, batch in _scan(self._spec, self._rows, fragments, dict(self._spec.expressions)):
+                if number != self._current:
+                    self._close()
+                    self._current = number
+                    self._attempt = self._attempt or self._spec.staging.begin_attempt()
+                    fragment = self._rows.existing_fragment(number)
+                    self._file = ColumnFile(self._attempt, self._rows, fragment, self._targets)
+                if self._file is not None:
+                    self._file.append(offsets, _values(self._spec, batch, self._targets.schema, number))
+            self._close()
         except BaseException:
-            if file is not None:
-                file.discard()
+            if self._file is not None:
+                self._file.discard()
             raise
-        if written is not None:
-            given = base64.b64encode(written.given.bitmap.serialize()).decode()
-            entry = (fragment.fragment_id, written.staged.name, written.staged.size_bytes, given)
-            self._answer.columns.append(entry)
-            self._answer.changed += written.rows
+
+    def _close(self) -> None:
+        if self._file is None:
+            return
+        written = self._file.close()
+        self._file = None
+        given = base64.b64encode(written.given.bitmap.serialize()).decode()
+        entry = (self._current, written.staged.name, written.staged.size_bytes, given)
+        self._answer.columns.append(entry)
+        self._answer.changed += written.rows
 
 
 class _Moves:
@@ -172,31 +181,37 @@ class _Moves:
         self._schema = spec.layout.row_schema
         self._sink = FragmentSink(spec.staging, spec.layout, max_rows=MOST_ROWS, max_bytes=MOST_BYTES)
         self._ids: list[np.ndarray] = []
+        self._moved: list[np.ndarray] = []
+        self._current = -1
 
-    def run(self, fragments: Sequence[int]) -> None:
+    def run(self, fragments: Sequence[LanceFragment]) -> None:
         """Moves what matches."""
-        try:
-            for number in fragments:
-                self._move(self._rows.existing_fragment(number))
-            add_moved(self._answer, self._sink, self._ids if self._spec.stable else None)
-        except BaseException:
-            self._sink.abandon()
-            raise
-
-    def _move(self, fragment: LanceFragment) -> None:
         spec = self._spec
         columns = {name: "`" + name.replace("`", "``") + "`" for name in self._schema.names}
         columns.update(dict(spec.expressions))
         for name in () if spec.constants is None else spec.constants.schema.names:
             del columns[name]
-        offsets = [np.empty(0, dtype=np.int64)]
-        for batch in _scan(spec, self._rows, fragment, columns):
-            if batch.num_rows:
-                offsets.append(offsets_of(batch.column(ROW_ADDRESS).to_numpy()))
+        try:
+            for number, offsets, batch in _scan(spec, self._rows, fragments, columns):
+                if number != self._current:
+                    self._delete()
+                    self._current = number
+                self._moved.append(offsets)
                 self._ids.append(batch.column(ROW_ID).to_numpy())
-                self._sink.write(_values(spec, batch, self._schema, fragment.fragment_id))
-        moved = np.concatenate(offsets)
-        delete_rows(fragment, moved, self._answer)
+                self._sink.write(_values(spec, batch, self._schema, number))
+            self._delete()
+            add_moved(self._answer, self._sink, self._ids if spec.stable else None)
+        except BaseException:
+            self._sink.abandon()
+            raise
+
+    def _delete(self) -> None:
+        """Deletes what was moved of a fragment."""
+        if not self._moved:
+            return
+        moved = np.concatenate(self._moved)
+        self._moved = []
+        delete_rows(self._rows.existing_fragment(self._current), moved, self._answer)
         self._answer.deleted -= len(moved)
         self._answer.changed += len(moved)
 
@@ -211,26 +226,31 @@ def add_moved(answer: Answer, sink: FragmentSink, ids: list[np.ndarray] | None) 
 
 
 def _scan(
-    spec: EditSpec, rows: SnapshotRows, fragment: LanceFragment, columns: dict[str, str]
-) -> Iterator[pa.RecordBatch]:
-    """Yields the rows of a fragment that match, with expressions, address and id."""
+    spec: EditSpec, rows: SnapshotRows, fragments: Sequence[LanceFragment], columns: dict[str, str]
+) -> Iterator[tuple[int, np.ndarray, pa.RecordBatch]]:
+    """Yields the rows that match: fragment, offsets, and expressions with address and id."""
+    scanned = fragments[0].fragment_id if fragments else -1
     try:
         with panics_as_errors():
             scanner = rows.dataset.scanner(
                 columns=columns or [],
                 filter=both(spec.where),
-                fragments=[fragment],
+                fragments=list(fragments),
                 with_row_id=True,
                 with_row_address=True,
                 scan_in_order=True,
                 batch_size=_SCAN_ROWS,
                 batch_size_bytes=_SCAN_BYTES,
             )
-            yield from scanner.to_reader()
+            for batch in scanner.to_reader():
+                addresses = batch.column(ROW_ADDRESS).to_numpy()
+                offsets = offsets_of(addresses)
+                for scanned, start, end in runs_of(fragments_of(addresses)):
+                    yield scanned, offsets[start:end], batch.slice(start, end - start)
     except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
-        if isinstance(error, ValueConversionError):
+        if isinstance(error, LanceSparkError):
             raise
-        raise explained(error, rows.dataset, fragment.fragment_id, spec.where) from error
+        raise explained(error, rows.dataset, scanned, spec.where) from error
 
 
 def _values(spec: EditSpec, batch: pa.RecordBatch, schema: pa.Schema, fragment: int) -> pa.RecordBatch:

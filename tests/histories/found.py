@@ -158,4 +158,15 @@ FOUND: dict[str, History] = {
             Act(CleanUp()),
         ),
     ),
+    "a write counted fewer than no new rows where a row that it had carried over was moved again before its next look": History(
+        (5, 5, 5),
+        (
+            Start("one", "write", "v", until="written"),
+            Act(Update((0,), column="a")),
+            Act(Compact(rows=12)),
+            Start("two", "job", "v", until="commit"),
+            Go("one", until="commit"),
+            Act(Update((0,), column="a")),
+        ),
+    ),
 }
