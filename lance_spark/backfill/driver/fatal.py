@@ -19,7 +19,8 @@ def make_environment(
     """Has one executor make the UDF's environment, before any row is read. Runs on the driver.
 
     The others make theirs with their first task, and so do all where one has for an earlier job.
-    Calls `beat` at least every `refresh_s` seconds.
+    Calls `beat` at least every `refresh_s` seconds. Returns without one where the scheduler was
+    stopped: then the job was cancelled, and ends as that.
 
     Raises:
         EnvironmentBuildError: It cannot be made.
@@ -35,6 +36,8 @@ def make_environment(
             found = end.value
             break
         beat()
+    if scheduler.is_stopped:
+        return
     if isinstance(found, SparkFailure):
         raise EnvironmentBuildError(
             manifest=environment.manifest.name,

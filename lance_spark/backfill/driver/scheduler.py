@@ -110,6 +110,11 @@ class Scheduler:
         self._attempts[task.number] = 0
         self._queue.insert(0, task)
 
+    @property
+    def is_stopped(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._stopped.is_set()
+
     def stop(self) -> None:
         """Kills running tasks within seconds, and submits no further ones."""
         self._stopped.set()

@@ -9,6 +9,7 @@ import sys
 import time
 from pathlib import Path
 
+import psutil
 import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
@@ -19,6 +20,7 @@ from lance_spark import (
     Connection,
     EnvironmentBuildError,
     GenevaManifest,
+    Job,
     Manifest,
     OptionError,
     RegistrationError,
@@ -31,6 +33,8 @@ from lance_spark import (
 )
 from tests.lance_spark.environments.conftest import VERSIONS, built, holding, packaging
 from tests.lance_spark.environments.secrets import SECRETS
+from tests.support.waiting import eventually
+from tests.udf_runtime.environments.wheels import source
 from udf_runtime import UDF
 
 pytestmark = pytest.mark.spark
@@ -164,6 +168,22 @@ def test_a_package_that_is_nowhere_fails_the_job_at_once_before_any_row_is_read(
     with pytest.raises(EnvironmentBuildError, match="no-such-package"):
         table.backfill("v")
     assert time.monotonic() - began < 10
+
+
+def test_a_job_that_is_cancelled_while_its_environment_is_made_is_cancelled(table: Table, tmp_path: Path):
+    begun = tmp_path / "begun"
+    code = f"import os, time; print(os.getpid(), file=open({str(begun)!r}, 'w'), flush=True); time.sleep(300)"
+    source(tmp_path, "lance_spark_slow", "1.0", code)
+    slow = Manifest.create_pip("slow").pip(["lance-spark-slow==1.0"]).find_links([str(tmp_path)]).build()
+    table.add_columns({"v": version_of(slow)})
+    job = table.backfill_async("v")
+    assert isinstance(job, Job)
+    eventually(lambda: begun.exists() and begun.read_text().endswith("\n"), 60)
+    job.cancel()
+    with pytest.raises(BackfillIncompleteError, match="the job was cancelled; 0 of 3 fragments done"):
+        job.result(30)
+    assert job.status == "CANCELLED" and table.get_job(job.job_id).status == "CANCELLED"
+    eventually(lambda: not psutil.pid_exists(int(begun.read_text())))
 
 
 def test_values_of_environment_variables_reach_the_udf_and_nothing_else(environments: Path, tmp_path: Path):

@@ -1,7 +1,9 @@
-"""Small wheels, made by tests."""
+"""Small wheels, and packages that have to be built, made by tests."""
 
 from __future__ import annotations
 
+import io
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -16,4 +18,22 @@ def wheel(folder: Path, name: str, version: str, *, tag: str = "py3-none-any", r
         made.writestr(f"{info}/METADATA", "\n".join(lines) + "\n")
         made.writestr(f"{info}/WHEEL", f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: {tag}\n")
         made.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
+    return path
+
+
+def source(folder: Path, name: str, version: str, code: str) -> Path:
+    """Makes a source distribution whose build runs code, and comes to nothing."""
+    path = folder / f"{name}-{version}.tar.gz"
+    project = f"[project]\nname = '{name}'\nversion = '{version}'\n"
+    backend = "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    files = {
+        "PKG-INFO": f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n",
+        "pyproject.toml": project + backend,
+        "backend.py": f"def build_wheel(*_, **__):\n    {code}\n",
+    }
+    with tarfile.open(path, "w:gz") as made:
+        for file, text in files.items():
+            info = tarfile.TarInfo(f"{name}-{version}/{file}")
+            info.size = len(text)
+            made.addfile(info, io.BytesIO(text.encode()))
     return path
