@@ -6,9 +6,10 @@ process, or from the environment of that process.
 
 from __future__ import annotations
 
+import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from udf_runtime.errors import UdfDefinitionError
@@ -22,6 +23,11 @@ HIDDEN = "***"
 FEWEST_HIDDEN_CHARS = 4
 """Shorter values are not looked for in texts: they say nothing, and are everywhere."""
 
+FEWEST_HIDDEN_LINE_CHARS = 8
+"""The same for a line of a value of several lines, as a key in PEM or a JSON document is."""
+
+_LINE_END = re.compile(r"[\r\n]|\\[rn]")  # also as a JSON document has it, within a line of its own
+
 _RESERVED = ("PYTHONPATH", "PYTHONHOME", "VIRTUAL_ENV")
 _given: dict[str, dict[str, Source]] = {}  # by the manifest's checksum: this process built it
 
@@ -33,10 +39,12 @@ class Variables:
     chance. That is no encryption: for that, Spark encrypts its connections and its files.
     """
 
-    __slots__ = ("_values",)
+    __slots__ = ("_hidden", "_values")
 
     def __init__(self, values: Mapping[str, str] | None = None) -> None:
         self._values = dict(values or {})
+        hidden = {form for value in self._values.values() for text in _telling(value) for form in _forms(text)}
+        self._hidden = sorted(hidden, key=len, reverse=True)
 
     def __repr__(self) -> str:
         return f"Variables({', '.join(self._values)})"
@@ -58,15 +66,14 @@ class Variables:
         return dict(self._values)
 
     def redact(self, text: str) -> str:
-        """Returns a text with `***` in place of each value."""
-        for value in sorted(self._values.values(), key=len, reverse=True):
-            if len(value) >= FEWEST_HIDDEN_CHARS:
-                text = text.replace(value, HIDDEN)
+        """Returns a text with `***` in place of each value and each line of one, escaped or not."""
+        for hidden in self._hidden:
+            text = text.replace(hidden, HIDDEN)
         return text
 
     def shows_in(self, data: bytes) -> bool:
-        """Tells whether bytes hold a value in clear."""
-        return any(value.encode() in data for value in self._values.values() if len(value) >= FEWEST_HIDDEN_CHARS)
+        """Tells whether bytes hold in clear what :meth:`redact` replaces."""
+        return any(hidden.encode() in data for hidden in self._hidden)
 
 
 def checked_sources(given: Iterable[str] | Mapping[str, Source]) -> dict[str, Source | None]:
@@ -124,6 +131,23 @@ def resolve(manifest: Manifest) -> Variables:
             )
         values[name] = source
     return Variables(values)
+
+
+def _telling(value: str) -> Iterator[str]:
+    """Yields the parts of a value that tell it: all of it, and its longer lines."""
+    whole = value.strip()
+    if len(whole) >= FEWEST_HIDDEN_CHARS:
+        yield whole
+    for line in map(str.strip, _LINE_END.split(whole)):
+        if len(line) >= FEWEST_HIDDEN_LINE_CHARS:
+            yield line
+
+
+def _forms(text: str) -> set[str]:
+    """Returns a text as it is printed: plainly, within a Python literal, and within JSON."""
+    literal = repr(text)[1:-1]
+    quoted = literal.replace("'", "\\'")  # beside a double quote, in a longer literal
+    return {text, literal, quoted, json.dumps(text)[1:-1], json.dumps(text, ensure_ascii=False)[1:-1]}
 
 
 def _sealed(text: str) -> tuple[bytes, bytes]:

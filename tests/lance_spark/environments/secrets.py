@@ -17,7 +17,12 @@ import lance_spark
 from lance_spark import Manifest, Skip, UdfDefinitionError, udf
 from tests.lance_spark.environments.conftest import VERSIONS
 
-SECRETS = {"KEY_GIVEN": "given-s3cr3t-value", "KEY_CALLED": "called-s3cr3t-value", "KEY_OURS": "ours-s3cr3t-value"}
+SECRETS = {
+    "KEY_CALLED": "called-s3cr3t-value",
+    "KEY_GIVEN": "given-s3cr3t-value",
+    "KEY_LINES": "-----BEGIN KEY-----\nfirst+s3cr3t/line\nsecond+s3cr3t/line\n-----END KEY-----\n",
+    "KEY_OURS": "ours-s3cr3t-value",
+}
 
 
 def main(folder: str, environments: str) -> None:
@@ -31,14 +36,13 @@ def main(folder: str, environments: str) -> None:
     ).getOrCreate()
     db = lance_spark.connect(f"{folder}/db", spark, progress=False)
     table = db.create_table("t", pa.table({"id": pa.array(range(60), pa.int64())}))
-    builder = (
-        Manifest.create_pip("keys").pip([f"packaging=={VERSIONS[0]}"]).env_vars({"KEY_GIVEN": SECRETS["KEY_GIVEN"]})
-    )
+    given = {name: SECRETS[name] for name in ("KEY_GIVEN", "KEY_LINES")}
+    builder = Manifest.create_pip("keys").pip([f"packaging=={VERSIONS[0]}"]).env_vars(given)
     manifest = builder.add_env_var("KEY_CALLED", lambda: "called-" + "s3cr3t-value").add_env_var("KEY_OURS").build()
 
     @udf(data_type=pa.string(), manifest=manifest, on_error=Skip(ValueError))
     def tell(id: int) -> str:
-        keys = [os.environ[name] for name in ("KEY_CALLED", "KEY_GIVEN", "KEY_OURS")]
+        keys = [os.environ[name] for name in ("KEY_CALLED", "KEY_GIVEN", "KEY_LINES", "KEY_OURS")]
         if id % 20 == 7:
             print("printed", *keys)
             print("to stderr", *keys, file=sys.stderr)
@@ -53,11 +57,11 @@ def main(folder: str, environments: str) -> None:
     result = table.backfill("v")
     right = hashlib.sha256(" ".join(SECRETS[name] for name in sorted(SECRETS)).encode()).hexdigest()
     assert (result.rows_skipped, table.count_rows(f"v = '{right}'")) == (3, 57)
-    assert {error.error_message for error in table.get_errors()} == {"failed with ['***', '***', '***']"}
+    assert {error.error_message for error in table.get_errors()} == {"failed with ['***', '***', '***\\n', '***']"}
     for process in psutil.Process().children(recursive=True):
         if process.status() == psutil.STATUS_ZOMBIE:
             continue
-        for secret in (SECRETS["KEY_GIVEN"], SECRETS["KEY_CALLED"]):
+        for secret in (*given.values(), SECRETS["KEY_CALLED"]):
             assert secret not in " ".join(process.cmdline()) and secret not in str(process.environ())
     del os.environ["KEY_OURS"]
     try:

@@ -199,7 +199,7 @@ def test_values_of_environment_variables_reach_the_udf_and_nothing_else(environm
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "to stderr *** *** ***" in done.stderr and "printed *** *** ***" in done.stderr
-    for secret in SECRETS.values():
+    for secret in [line for value in SECRETS.values() for line in value.splitlines()]:
         assert secret not in done.stdout + done.stderr
         assert holding(tmp_path, secret) == [] and holding(environments, secret) == []
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import pickle
+import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -140,6 +142,45 @@ def test_values_of_variables_are_never_in_clear_but_where_they_are_used(monkeypa
     # Another process built it: its variables come from the environment.
     again = Manifest.from_json(made.to_json().replace('"v"', '"w"'))
     assert resolve(again).in_clear()["A"] == "secret-a"  # the same content, built here
+
+
+PRINTED: dict[str, Callable[[str], str]] = {
+    "as it is": str,
+    "repr": lambda value: repr([value]),
+    "JSON": lambda value: json.dumps({"key": value}),
+    "JSON without escapes": lambda value: json.dumps({"key": value}, ensure_ascii=False),
+    "indented": lambda value: textwrap.indent(value, "    "),
+    "without its end": lambda value: value.rstrip(),
+}
+LINES = st.lists(st.text(st.sampled_from("abcXYZ019+/=\"'\\\\ \té"), min_size=8, max_size=30).filter(
+    lambda line: len(line.strip()) >= 8), min_size=1, max_size=5)  # fmt: skip
+
+
+@given(LINES, st.sampled_from(["\n", "\r\n", "\\n"]), st.sampled_from(sorted(PRINTED)))
+def test_no_line_of_a_value_is_shown_however_it_is_printed(lines: list[str], end: str, printed: str):
+    values = Variables({"KEY": end.join([*lines, ""])})
+    text = PRINTED[printed](values.in_clear()["KEY"])
+    assert values.shows_in(text.encode())
+    for shown in (values.redact(text), "\n".join(map(values.redact, text.splitlines()))):
+        assert not any(form in shown for line in lines for form in (line.strip(), repr(line)[1:-1].strip()))
+        assert "***" in shown and not values.shows_in(shown.encode())
+
+
+def test_a_key_within_a_json_value_is_hidden_by_its_lines():
+    key = "-----BEGIN PRIVATE KEY-----\nMIIEvQIBADANBgkq\nhkiG9w0BAQEFAASC\n-----END PRIVATE KEY-----\n"
+    for value in (json.dumps({"id": "me", "private_key": key}), json.dumps({"private_key": key}, indent=2)):
+        values = Variables({"ACCOUNT": value})
+        for text in (json.loads(value)["private_key"], value, repr(value)):
+            shown = values.redact(f"it was {text}")
+            assert "MIIEvQ" not in shown and "hkiG9w" not in shown and shown.startswith("it was ")
+            assert values.shows_in(text.encode())
+
+
+def test_what_is_short_or_everywhere_is_not_hidden():
+    values = Variables({"A": "abc", "B": "{\n}\nyes\nno\n", "C": "\n\n"})
+    text = "abc {\n} yes, no"
+    assert values.redact(text) == text and not values.shows_in(text.encode())
+    assert Variables({"A": "four\n"}).redact("four five") == "*** five"
 
 
 def test_a_function_of_another_python_version_has_to_come_from_a_module():
