@@ -142,16 +142,23 @@ def check_interpreter(started: Interpreter, version: str) -> None:
 
     Raises:
         InstallError: It does not start, is of another version, or has no usable PyArrow.
+        OSError: A process cannot be started.
     """
     code = "import sys, udf_runtime.execute.isolation.child; sys.stderr.write('\\n%d.%d' % sys.version_info[:2])"
-    done = subprocess.run(  # noqa: S603 - the interpreter that was made here
-        [*started.command, "-c", code],
-        env=started.environment(),
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        timeout=INSTALL_LIMIT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(  # noqa: S603 - the interpreter that was made here
+            [*started.command, "-c", code],
+            env=started.environment(),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=INSTALL_LIMIT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        raise InstallError(
+            f"its Python did not start within {INSTALL_LIMIT_S:g} s",
+            "look at the machine's load, and at the disk that the folder of environments is on",
+        ) from late
     said = done.stderr.decode(errors="replace").strip()
     if done.returncode != 0:
         raise InstallError(
