@@ -86,17 +86,17 @@ class EnvironmentCache:
             EnvironmentBuildError: It cannot be made here.
         """
         folder, name = self._folder(manifest), _name(manifest)
-        with _opening:
-            place = os.path.join(folder, name)
-            found = _ready(folder, name) if place in _held else None
-            if found is None:
-                if place in _held:  # what it was locked for is gone
-                    os.close(_held.pop(place))
-                try:
+        place = os.path.join(folder, name)
+        try:
+            with _opening:
+                found = _ready(folder, name) if place in _held else None
+                if found is None:
+                    if place in _held:  # what it was locked for is gone
+                        os.close(_held.pop(place))
                     found, _held[place] = self._opened(manifest, folder, name, objects, variables)
-                except (ArchiveError, InstallError, OSError) as error:
-                    raise _failure(manifest, error) from error
-        return found.interpreter(folder, name, variables)
+            return found.interpreter(folder, name, variables)
+        except (ArchiveError, InstallError, OSError) as error:
+            raise _failure(manifest, error) from error
 
     def _opened(
         self, manifest: Manifest, folder: str, name: str, objects: Objects, variables: Variables
@@ -137,10 +137,13 @@ class EnvironmentCache:
             with contextlib.suppress(OSError), open(failed, "w", encoding="utf-8") as file:
                 json.dump(_reason_and_hint(error), file)
             raise
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(failed)
         _log.info("environment %s of manifest %r: %.1f s", name, manifest.name, time.perf_counter() - start_s)
-        self._remove_least_used(folder, name)
+        try:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(failed)
+            self._remove_least_used(folder, name)
+        except OSError as error:
+            _log.warning("environments that are not used were not removed: %s", error)
 
     def _remove_least_used(self, folder: str, kept: str) -> None:
         """Removes environments until there is room, and what attempts that were killed left."""
@@ -257,12 +260,11 @@ def _ready(folder: str, name: str) -> _Environment | None:
     try:
         with open(os.path.join(folder, name, _READY), encoding="utf-8") as file:
             written = json.load(file)
-    except (FileNotFoundError, ValueError):
+        found = _Environment(python=written["python"], path=tuple(written["path"]))
+        is_gone = found.python is not None and not os.path.exists(found.python)  # a link, maybe to nowhere
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
-    python = written["python"]
-    if python is not None and not os.path.exists(python):  # the Python that it was made from is gone
-        return None
-    return _Environment(python=python, path=tuple(written["path"]))
+    return None if is_gone else found
 
 
 def _name(manifest: Manifest) -> str:
@@ -275,7 +277,7 @@ def _raise_recent(manifest: Manifest, failed: str) -> None:
         age_s = time.time() - os.stat(failed).st_mtime
         with open(failed, encoding="utf-8") as file:
             reason, hint = json.load(file)
-    except (FileNotFoundError, ValueError):
+    except (FileNotFoundError, ValueError, TypeError):
         return
     if age_s < FAILED_FOR_S:
         raise EnvironmentBuildError(manifest=manifest.name, reason=reason, hint=hint)
@@ -308,7 +310,7 @@ def _written_size(folder: str, name: str) -> int:
     try:
         with open(os.path.join(folder, name, _READY), encoding="utf-8") as file:
             return int(json.load(file)["bytes"])
-    except (OSError, ValueError, KeyError):
+    except (OSError, ValueError, KeyError, TypeError):
         return 0
 
 

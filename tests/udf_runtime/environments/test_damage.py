@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import logging
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -27,3 +31,50 @@ def test_a_python_that_does_not_start_in_time_is_the_reason(
         opened(EnvironmentCache(folder=str(tmp_path)), own("slow"), objects)
     assert "look at the machine" in caught.value.hint
     assert not list(tmp_path.glob("*/environment.json"))
+
+
+@pytest.mark.parametrize("written", ["{}", "[]", '{"python": [], "path": []}', '{"python": null, "path": 7}', "{"])
+def test_what_cannot_be_read_of_an_environment_is_made_anew(tmp_path: Path, objects: LocalObjects, written: str):
+    cache, manifest = EnvironmentCache(folder=str(tmp_path)), own("odd")
+    ready = Path(opened(cache, manifest, objects).folder or "", "environment.json")
+    right = json.loads(ready.read_text())
+    ready.write_text(written)
+    Path(f"{ready.parent}.failed").write_text("7")
+    opened(cache, manifest, objects)
+    assert json.loads(ready.read_text()) == right
+
+
+def test_a_full_disk_is_the_reason_where_only_this_package_is_missing(tmp_path: Path):
+    code = f"""
+import resource, shutil, signal, sys
+from pathlib import Path
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+from tests.udf_runtime.environments.conftest import opened
+from udf_runtime.checkpoint import LocalObjects
+from udf_runtime.environments.host import EnvironmentCache
+from udf_runtime import EnvironmentBuildError, Manifest
+cache, manifest = EnvironmentCache(folder={str(tmp_path)!r}), Manifest.from_json(sys.argv[1])
+opened(cache, manifest, LocalObjects("/nowhere"))
+(runtime,) = Path({str(tmp_path)!r}).glob("runtime-*")
+shutil.rmtree(runtime)
+resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+try:
+    opened(cache, manifest, LocalObjects("/nowhere"))
+except EnvironmentBuildError as error:
+    print(error)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, own("full").to_json()], capture_output=True, text=True, check=True
+    )
+    assert "File too large" in done.stdout and "manifest 'own'" in done.stdout
+
+
+def test_an_environment_is_used_where_others_cannot_be_removed(
+    tmp_path: Path, objects: LocalObjects, caplog: pytest.LogCaptureFixture
+):
+    cache = EnvironmentCache(folder=str(tmp_path), most_bytes=1)
+    (tmp_path / "odd").mkdir()
+    (tmp_path / "odd.lock").mkdir()
+    with caplog.at_level(logging.WARNING, "udf_runtime"):
+        assert opened(cache, own("kept"), objects).folder
+    assert "odd.lock" in caplog.text and list(tmp_path.glob("*/environment.json"))
