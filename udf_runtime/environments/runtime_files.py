@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import importlib.resources
 import os
@@ -22,11 +23,8 @@ def runtime_folder(folder: str) -> str:
     Raises:
         OSError: It cannot be written.
     """
-    files = {name: file.read_bytes() for name, file in _sources()}
-    digest = hashlib.sha256()
-    for name in sorted(files):
-        digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
-    made = os.path.join(folder, f"runtime-{digest.hexdigest()[:32]}")
+    digest, files = _release()
+    made = os.path.join(folder, f"runtime-{digest}")
     if os.path.isdir(made):
         return made
     temporary = tempfile.mkdtemp(dir=folder, prefix=".runtime-")
@@ -43,6 +41,20 @@ def runtime_folder(folder: str) -> str:
     if not os.path.isdir(made):
         raise OSError(f"{made} cannot be made")
     return made
+
+
+@functools.cache
+def _release() -> tuple[str, dict[str, bytes]]:
+    """Returns a digest of the packages' files, and the files by name: half a megabyte.
+
+    Read once by a process, which tasks share, and kept, so that a folder never has files of a later
+    release than its name says.
+    """
+    files = {name: file.read_bytes() for name, file in _sources()}
+    digest = hashlib.sha256()
+    for name in sorted(files):
+        digest.update(f"{name}\0{len(files[name])}\0".encode() + files[name])
+    return digest.hexdigest()[:32], files
 
 
 def _sources() -> Iterator[tuple[str, Traversable]]:
