@@ -120,7 +120,8 @@ class RefreshJob:
         self._seconds: dict[str, float] = {}
         self._fragments = 0
         self._rows = (0, 0, 0)
-        self._committed: list[str] = []
+        self._committed: list[str] = []  # files that a version names, also of a commit that was taken back
+        self._landed: list[str] = []  # those of the last commit
         self._versions: tuple[int, ...] = ()
         self._backfills: dict[str, BackfillJobResult] = {}
         self._function = definition.function
@@ -315,6 +316,7 @@ class RefreshJob:
                 self._committed += names  # an old version names them
                 raise
             self._committed += names
+            self._landed = names
             at = result.version
             self._versions = (at,)
         self._rows = (done.added + moved.added, moved.moved, gone - moved.moved)
@@ -334,7 +336,8 @@ class RefreshJob:
             events = list(events_between(head, shown.at, head.version))
             # A restore has brought back what was noted with the rows.
             restored = any(event.operation is not None and Change.of(event).replaces for event in events)
-            if not restored and any(event.operation is None for event in events) and not self._has_rows(head):
+            is_lost = any(event.operation is None for event in events)
+            if not restored and is_lost and not self._has_rows(head, shown.at):
                 raise CommitOutcomeUnknownError(
                     f"the rows of the refresh were committed as version {shown.at}, and transactions since then were "
                     f"cleaned up in that moment, so that nothing tells whether a restore took the rows back - view "
@@ -346,10 +349,12 @@ class RefreshJob:
 
         change_schema(self._ref, note)
 
-    def _has_rows(self, head: lance.LanceDataset) -> bool:
-        """Tells whether a version has all files of the rows that this refresh has committed."""
+    def _has_rows(self, head: lance.LanceDataset, version: int) -> bool:
+        """Tells whether a version has all rows that this refresh has committed as an older one."""
+        if version not in self._versions or not self._landed:
+            return False
         names = {path_of(file) for fragment in head.get_fragments() for file in fragment.metadata.files}
-        return bool(self._committed) and names.issuperset(self._committed)
+        return names.issuperset(self._landed)
 
     def _fill(self) -> None:
         """Fills the columns of UDFs."""

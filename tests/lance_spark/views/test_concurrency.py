@@ -14,7 +14,7 @@ from typing import Any
 import lance
 import pytest
 
-from lance_spark import BackfillIncompleteError, Connection
+from lance_spark import BackfillIncompleteError, CommitOutcomeUnknownError, Connection
 from lance_spark.commit import replace_commit
 from lance_spark.views.refresh import RefreshJob
 from lance_spark.views.row_tasks import RowTasks
@@ -270,6 +270,51 @@ def test_the_view_is_restored_beside_a_refresh(
     made.view.refresh()
     # A restore that comes last is undone by the next refresh.
     made.refresh()
+    log.take()
+    made.refresh([])
+
+
+def test_a_compaction_and_a_cleanup_before_a_refresh_is_noted(
+    db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing tells them from a restore that took the rows back."""
+    made = watched(db, log)
+    made.source.add(rows_of([20, 22]))
+
+    def act() -> None:
+        compact(made.view)
+        clean(made.view)
+
+    before(monkeypatch, "_note", act)
+    with pytest.raises(CommitOutcomeUnknownError, match="nothing tells whether a restore took the rows back"):
+        made.view.refresh()
+    assert made.view.list_jobs()[0].status == "PARTIAL"
+    made.refresh()
+    made.refresh([])
+
+
+def test_a_cleanup_before_a_refresh_is_noted_whose_first_commit_was_taken_back(
+    db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The view has the files of its last commit, and so its rows; those of the first are nowhere."""
+    made = watched(db, log, refreshed=False)
+    made.source.add(rows_of([20, 22]))
+    real = replace_commit.attempt_commit
+
+    def clean_up() -> None:
+        for _ in range(2):
+            made.view.to_lance().update_config({"a": "b"})
+        clean(made.view)
+
+    def attempt(*arguments: Any, **more: Any) -> Any:
+        monkeypatch.setattr(replace_commit, "attempt_commit", real)
+        made.view.refresh(src_version=1)
+        before(monkeypatch, "_note", clean_up)
+        return real(*arguments, **more)
+
+    monkeypatch.setattr(replace_commit, "attempt_commit", attempt)
+    assert made.view.refresh().rows_added == 2
+    made.check()
     log.take()
     made.refresh([])
 
