@@ -1,4 +1,4 @@
-"""The environment of a job's UDF, on its way to executors: :class:`TaskEnvironment`."""
+"""The environments of a job's UDFs, on their way to executors: :class:`TaskEnvironment`."""
 
 from __future__ import annotations
 
@@ -48,26 +48,6 @@ class TaskEnvironment:
     cache: EnvironmentCache
     variables: Variables = field(default_factory=Variables)
 
-    @staticmethod
-    def of(udf: UDF, ref: DatasetRef, spark: SparkSession) -> TaskEnvironment | None:
-        """Returns the environment of a UDF of a table; None where it has none.
-
-        Runs on the driver, where values of environment variables are taken.
-
-        Raises:
-            UdfDefinitionError: A variable has no value, or an archive is not there.
-            OptionError: A setting of the session is not valid.
-        """
-        if udf.manifest is None:
-            return None
-        upload_archives(udf, ref)
-        return TaskEnvironment(
-            manifest=udf.manifest,
-            archives=archives_beside(ref),
-            cache=_cache(spark),
-            variables=resolve(udf.manifest),
-        )
-
     def open(self) -> Interpreter:
         """Returns the Python of the environment, made unless this machine has it. Runs in tasks.
 
@@ -93,6 +73,43 @@ class TaskEnvironment:
         for row in found:
             raise EnvironmentBuildError(manifest=self.manifest.name, reason=row["reason"], hint=row["hint"])
         _MADE.setdefault(spark, set()).add(self)
+
+
+class JobEnvironments:
+    """The environments of the UDFs of one job. Runs on the driver, in one thread at a time.
+
+    A job takes the values of environment variables once: a function may return another one each
+    time, or ask a service for it.
+    """
+
+    def __init__(self, ref: DatasetRef, spark: SparkSession) -> None:
+        """Takes the table of the UDFs, and the session that runs the job."""
+        self._ref = ref
+        self._spark = spark
+        self._found: dict[Manifest, TaskEnvironment] = {}
+
+    def of(self, udf: UDF) -> TaskEnvironment | None:
+        """Returns the environment of a UDF; None where it has none.
+
+        Raises:
+            UdfDefinitionError: A variable has no value, or an archive is not there.
+            OptionError: A setting of the session is not valid.
+        """
+        if udf.manifest is None:
+            return None
+        if udf.manifest not in self._found:
+            upload_archives(udf, self._ref)
+            self._found[udf.manifest] = TaskEnvironment(
+                manifest=udf.manifest,
+                archives=archives_beside(self._ref),
+                cache=_cache(self._spark),
+                variables=resolve(udf.manifest),
+            )
+        return self._found[udf.manifest]
+
+    def all(self) -> tuple[TaskEnvironment, ...]:
+        """Returns those that have been asked for."""
+        return tuple(self._found.values())
 
 
 _MADE: weakref.WeakKeyDictionary[SparkSession, set[TaskEnvironment]] = weakref.WeakKeyDictionary()

@@ -33,6 +33,7 @@ from lance_spark.catalog.adding import add_columns
 from lance_spark.catalog.altering import alter_columns, drop_columns
 from lance_spark.catalog.binding import binding_of
 from lance_spark.dataset import DatasetRef
+from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import ColumnNotFoundError, OptionError
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.history import JobHistory
@@ -562,7 +563,8 @@ class Table(TableChanges, TableLoads, TableViews):
 
     def _run(self, spark: SparkSession, prepared: Prepared) -> Job[BackfillJobResult]:
         progress = Progress(title=f"{self.name}.{', '.join(prepared.columns)}", enabled=self._progress)
-        job = BackfillJob(spark, prepared, self.name, progress)
+        environments = JobEnvironments(prepared.spec.snapshot, spark)
+        job = BackfillJob(spark, prepared, self.name, progress, environments)
         job_type = prepared.definition.job_type
         return Job(job, prepared.spec.job_id, self.name, prepared.columns, job_type).start()
 

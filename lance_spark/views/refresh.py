@@ -34,7 +34,7 @@ from lance_spark.commit.replace_commit import CommitTakenBackError, commit_repla
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
-from lance_spark.environments.task import TaskEnvironment
+from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import (
     BackfillIncompleteError,
     CommitConflictError,
@@ -94,11 +94,11 @@ class RefreshJob:
         self._source = definition.pin_source(ref, request.src_version)
         start = Start.of(ref, self._source)
         function = None
-        environments: list[TaskEnvironment | None] = []
+        self._environments = JobEnvironments(ref, spark)
         for binding, columns in (*groups_of(start.dataset), (definition.function, ("",))):
             if binding is not None:
                 function = load_udf(binding, objects_beside(ref), columns[0])
-                environments.append(TaskEnvironment.of(function, ref, spark))
+                self._environments.of(function)
                 if request.admission_check:
                     check_resources(spark, function, strict=request.admission_strict)
         self.job_id = uuid.uuid4().hex
@@ -125,7 +125,6 @@ class RefreshJob:
         self._versions: tuple[int, ...] = ()
         self._backfills: dict[str, BackfillJobResult] = {}
         self._function = definition.function
-        self._environments = tuple(one for one in environments if one is not None)
         self._chunks: ChunkCalls | None = None
         self._table = function if definition.makes_table else None
         if function is not None and function.kind is Kind.CHUNKS:
@@ -243,7 +242,7 @@ class RefreshJob:
         Raises:
             EnvironmentBuildError: One cannot be made.
         """
-        for environment in self._environments:
+        for environment in self._environments.all():
             if environment.is_known(self._spark):
                 continue
             try:
@@ -257,7 +256,8 @@ class RefreshJob:
         """Calls the view's chunker for the rows that need it."""
         began = time.monotonic()
         known = None if start.base is None or start.shows is None else start.shows.skipped
-        chunked = chunks.run(start, spec, look, skipped_rows(start.view, start.source.open(), known))
+        again = skipped_rows(start.view, start.source.open(), known)
+        chunked = chunks.run(start, spec, look, again, self._environments)
         self._seconds["chunk"] = self._seconds.get("chunk", 0.0) + time.monotonic() - began
         return chunked
 
@@ -286,7 +286,7 @@ class RefreshJob:
             udf=function.dumps(),
             source=source,
             columns=made_columns(start.dataset),
-            environment=TaskEnvironment.of(function, self._ref, self._spark),
+            environment=self._environments.of(function),
         )
 
     def _commit(self, start: Start, done: Answer, moved: Answer, rebuilt: Sequence[int], skipped: str | None) -> None:
@@ -370,7 +370,7 @@ class RefreshJob:
             )
             prepared = prepare(self._ref, asked, checkpoints=self._checkpoints, define=define)
             progress = self._make_progress(f"{self._table_name}.{', '.join(columns)}")
-            self._backfill = BackfillJob(self._spark, prepared, self._table_name, progress)
+            self._backfill = BackfillJob(self._spark, prepared, self._table_name, progress, self._environments)
             self._refuse_cancelled()
             try:
                 result = self._backfill.run()

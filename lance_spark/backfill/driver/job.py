@@ -30,7 +30,7 @@ from lance_spark.backfill.planning.staleness import count_stale
 from lance_spark.backfill.task.error_log import record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.environments.task import TaskEnvironment
+from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import (
     BackfillIncompleteError,
     CommitImpossibleError,
@@ -57,11 +57,17 @@ _GONE_ERRORS = ("VersionNotFoundError", "SnapshotError", "TableUnreadableError",
 class BackfillJob:
     """One backfill, run by one thread."""
 
-    def __init__(self, spark: SparkSession, prepared: Prepared, table_name: str, progress: Progress) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        prepared: Prepared,
+        table_name: str,
+        progress: Progress,
+        environments: JobEnvironments,
+    ) -> None:
         udf = prepared.definition.loaded
         if udf is not None:
-            environment = TaskEnvironment.of(udf, prepared.spec.snapshot, spark)
-            prepared = replace(prepared, spec=replace(prepared.spec, environment=environment))
+            prepared = replace(prepared, spec=replace(prepared.spec, environment=environments.of(udf)))
         request, spec = prepared.request, prepared.spec
         timeout = request.commit_timeout
         self._spark = spark

@@ -24,7 +24,7 @@ from lance_spark.backfill.request import DEFAULT_REFRESH_S
 from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, RangeOutcome, RowCounts
 from lance_spark.catalog.binding import Binding, inputs_now
-from lance_spark.environments.task import TaskEnvironment
+from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import BackfillIncompleteError, counted
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.progress import Progress
@@ -101,7 +101,14 @@ class ChunkCalls:
         if self._scheduler is not None:
             self._scheduler.stop()
 
-    def run(self, start: Start, placement: PlacementSpec, look: Affected, again: Mapping[int, RowSet]) -> Chunked:
+    def run(
+        self,
+        start: Start,
+        placement: PlacementSpec,
+        look: Affected,
+        again: Mapping[int, RowSet],
+        environments: JobEnvironments,
+    ) -> Chunked:
         """Calls the chunker for the rows that need it, but for those that checkpoints have.
 
         Raises:
@@ -111,7 +118,7 @@ class ChunkCalls:
         function = start.definition.function
         assert function is not None
         selects = RowsToChunk(placement=placement, again=again)
-        spec = self._spec(start, placement, function, selects)
+        spec = replace(self._spec(start, placement, function, selects), environment=environments.of(self._udf))
         numbers = {number for number, _ in look.now} | again.keys()
         # What an earlier attempt of this refresh has chunked is in checkpoints now.
         reused, self.counts = self.counts.reused, RowCounts()
@@ -218,7 +225,6 @@ class ChunkCalls:
             blob_buffer_bytes=self._request.blob_read_buffer_size,
             report_s=DEFAULT_REFRESH_S / 2,
             joins=False,
-            environment=TaskEnvironment.of(self._udf, placement.view, self._spark),
             selects=selects,
             round=self._rounds,
         )

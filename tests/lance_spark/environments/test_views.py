@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -93,6 +94,39 @@ def test_columns_of_a_materialized_view_run_in_their_environments(db: Connection
     view = db.create_materialized_view("v", query)
     view.refresh()
     assert view.count_rows(f"a = '{OLD}' AND b = '{NEW}'") == 60
+
+
+def test_a_job_asks_once_for_the_value_of_a_variable(db: Connection, table: Table):
+    asked: list[str] = []
+
+    def token() -> str:
+        asked.append(f"token {len(asked)}")
+        return asked[-1]
+
+    manifest = Manifest.create_pip("keys").pip([f"packaging=={OLD}"]).env_vars({"TOKEN": token}).build()
+
+    @udf(data_type=pa.string(), input_columns=["id"], manifest=manifest)
+    def key(id: int) -> str:
+        return os.environ["TOKEN"]
+
+    @chunker(output_schema=pa.schema({"key": pa.string()}), manifest=manifest)
+    def chunks(text: str) -> list[tuple[str]]:
+        return [(os.environ["TOKEN"],)]
+
+    @udtf(output_schema=pa.schema({"key": pa.string()}), manifest=manifest)
+    def rows(source: TableSource) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"key": [os.environ["TOKEN"]]})
+
+    table.add_columns({"key": key})
+    columns = db.create_materialized_view("columns", table.search(None).select({"id": "id", "key": key, "again": key}))
+    made = [db.create_udtf_view(one.name, source=table.search(None), udtf=one) for one in (chunks, rows)]
+    asked.clear()
+    table.backfill("key")
+    for view in (columns, *made):
+        view.refresh()
+    assert len(asked) == 4
+    shown = [set(one.to_arrow(["key"])["key"].to_pylist()) for one in (table, columns, *made)]
+    assert shown == [{one} for one in asked] and columns.count_rows("again = key") == 60
 
 
 def test_a_view_whose_environment_cannot_be_made_stays_as_it_is(db: Connection, table: Table):
