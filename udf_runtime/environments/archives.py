@@ -66,7 +66,8 @@ def workspace_archive(root: str, folder: str | None = None) -> Archive:
     it are left out.
 
     Raises:
-        UdfDefinitionError: It is the home directory or the root, or has more than a gibibyte.
+        UdfDefinitionError: It is the home directory or the root, has more than a gibibyte, or a
+            file of it cannot be read, as one that was deleted meanwhile.
     """
     root = os.path.realpath(root)
     if root in (os.path.realpath(os.path.expanduser("~")), os.path.realpath("/")):
@@ -75,12 +76,16 @@ def workspace_archive(root: str, folder: str | None = None) -> Archive:
             "to the folder of the project first"
         )
     files = list(_files_below(root))
-    size = sum(os.path.getsize(path) for _, path in files)
+    try:
+        sizes = {name: os.path.getsize(path) for name, path in files}
+    except OSError as error:  # it is gone already
+        raise _unmade("workspace", error, root) from error
+    size = sum(sizes.values())
     if size > MOST_WORKSPACE_BYTES:
-        largest = sorted(files, key=lambda file: os.path.getsize(file[1]), reverse=True)[:3]
+        largest = sorted(sizes, key=sizes.__getitem__, reverse=True)[:3]
         raise UdfDefinitionError(
             f"the working directory has {size >> 20} MiB, and at most {MOST_WORKSPACE_BYTES >> 20} are captured - "
-            f"{root}, largest: {', '.join(name for name, _ in largest)} - change to the folder of the code, or move "
+            f"{root}, largest: {', '.join(largest)} - change to the folder of the code, or move "
             "data out of it"
         )
     return _zipped(files, "workspace", None, folder)
@@ -215,9 +220,7 @@ def _zipped(files: Iterable[tuple[str, str]], role: ArchiveRole, platform: str |
         path = os.path.join(folder, f"{role}-{digest[:16]}.zip")
         os.replace(temporary, path)
     except OSError as error:
-        raise UdfDefinitionError(
-            f"the {role} archive cannot be made: {error} - in {folder} - check the files and the space there"
-        ) from error
+        raise _unmade(role, error, folder) from error
     finally:
         if os.path.exists(temporary):
             os.unlink(temporary)
@@ -234,3 +237,9 @@ def _own_folder() -> str:
 
 
 _folder: str | None = None
+
+
+def _unmade(role: ArchiveRole, error: OSError, folder: str) -> UdfDefinitionError:
+    return UdfDefinitionError(
+        f"the {role} archive cannot be made: {error} - in {folder} - check the files and the space there"
+    )
