@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from abc import ABC
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,8 +13,14 @@ from pyspark.sql import functions as sf
 
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import OptionError, StableRowIdsError, UnsupportedOperationError, VersionNotFoundError
-from lance_spark.lance_compat import plain
+from lance_spark.errors import (
+    OptionError,
+    StableRowIdsError,
+    UnsupportedOperationError,
+    VersionNotFoundError,
+    refusals_as_errors,
+)
+from lance_spark.lance_compat import is_missing, plain
 
 if TYPE_CHECKING:
     import lance
@@ -77,32 +84,51 @@ class Tags:
         Raises:
             VersionNotFoundError: There is no such version.
             OptionError: The name is not valid, or taken.
+            TableUnwritableError: The store refused.
         """
         if isinstance(tag, str) and tag.strip().isdecimal():
             raise OptionError("tag", tag, "a name, which a number cannot be told from a version")
         number = self._ref.pin(version).version
-        try:
-            self._ref.open_latest().tags.create(tag, number)
-        except (ValueError, OSError, TypeError) as error:
-            raise OptionError("tag", repr(tag), f"a name that is valid, and not taken ({plain(error)})") from error
+        tags = self._ref.open_latest().tags
+        with refusals_as_errors(self._ref.uri):
+            try:
+                tags.create(tag, number)
+            except (ValueError, OSError, TypeError) as error:
+                if isinstance(error, OSError) and not is_missing(error):
+                    raise
+                raise OptionError("tag", repr(tag), f"a name that is valid, and not taken ({plain(error)})") from error
 
     def update(self, tag: str, version: int | str) -> None:
         """Moves a tag to a version.
 
         Raises:
             VersionNotFoundError: There is no such tag, or no such version.
+            TableUnwritableError: The store refused.
         """
         self.get_version(tag)
-        self._ref.open_latest().tags.update(tag, self._ref.pin(version).version)
+        number = self._ref.pin(version).version
+        with self._changing(tag):
+            self._ref.open_latest().tags.update(tag, number)
 
     def delete(self, tag: str) -> None:
         """Deletes a tag; the version stays until it is cleaned up.
 
         Raises:
             VersionNotFoundError: There is no such tag.
+            TableUnwritableError: The store refused.
         """
         self.get_version(tag)
-        self._ref.open_latest().tags.delete(tag)
+        with self._changing(tag):
+            self._ref.open_latest().tags.delete(tag)
+
+    @contextlib.contextmanager
+    def _changing(self, tag: str) -> Iterator[None]:
+        """Turns what Lance says of a change of a tag that was there into errors of ours."""
+        with refusals_as_errors(self._ref.uri):
+            try:
+                yield
+            except ValueError as error:  # the tag, or the version, was deleted in this moment
+                raise VersionNotFoundError(self._ref.uri, repr(tag), available=plain(error)) from error
 
     def _unknown(self, tag: str, found: dict[str, int]) -> VersionNotFoundError:
         names = f"its tags are {', '.join(found)}" if found else "it has no tags"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,9 +18,11 @@ from lance_spark import (
     OptionError,
     StableRowIdsError,
     Table,
+    TableUnwritableError,
     UnsupportedOperationError,
     VersionNotFoundError,
 )
+from lance_spark.table.versions import Tags
 from tests.lance_spark.table.conftest import make_table
 from tests.lance_spark.table.seen import Seen
 
@@ -129,6 +133,42 @@ def test_tags_name_versions(db: Connection, table: Table, spark: SparkSession):
         with pytest.raises(OptionError, match="tag"):
             tags.create(name, 1)
     assert tags.list() == {"also-first": 2, "last": 3}
+
+
+def take_tag_away(table: Table) -> None:
+    table.to_lance().tags.delete("t")
+
+
+def take_store_away(table: Table) -> None:
+    shutil.rmtree(Path(table.uri, "_refs"))
+    Path(table.uri, "_refs").touch()
+
+
+@pytest.mark.parametrize("change", [lambda tags: tags.update("t", 2), lambda tags: tags.delete("t")])
+@pytest.mark.parametrize(
+    ("happens", "error"), [(take_tag_away, VersionNotFoundError), (take_store_away, TableUnwritableError)]
+)
+def test_what_happens_to_a_tag_while_it_is_changed_is_an_error_of_ours(
+    table: Table,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[Tags], None],
+    happens: Callable[[Table], None],
+    error: type[Exception],
+):
+    table.tags.create("t", 1)
+    real = Tags.get_version
+
+    def get_version(tags: Tags, tag: str) -> int:
+        found = real(tags, tag)
+        happens(table)
+        return found
+
+    monkeypatch.setattr(Tags, "get_version", get_version)
+    with pytest.raises(error, match=table.uri):
+        change(table.tags)
+    if happens is take_store_away:
+        with pytest.raises(error, match=table.uri):
+            table.tags.create("s", 1)
 
 
 STEPS = st.lists(
