@@ -56,14 +56,15 @@ if TYPE_CHECKING:
     from lance_spark.catalog.spark_functions import table_function
     from lance_spark.commit.changes import CommitResult
     from lance_spark.commit.conflicts.history import last_commit
-    from lance_spark.connection import Connection, connect
     from lance_spark.dml.clauses import MergeInsertBuilder
     from lance_spark.dml.result import ChangeResult
-    from lance_spark.jobs.handle import Job
+    from lance_spark.jobs.handle import Job, JobFuture
     from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, RefreshJobResult, UdfResult
     from lance_spark.load.plan import LoadPlan
     from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
     from lance_spark.session.configuration import configure
+    from lance_spark.table.connection import Connection, connect
+    from lance_spark.table.reference import TableReference
     from lance_spark.table.table import Table
     from lance_spark.table.versions import TableDiff, Tags
     from lance_spark.views.plan import RefreshPlan
@@ -105,9 +106,10 @@ _LATER = {
     "BackfillPlan": "backfill.planning.explain",
     "ChangeResult": "dml.result",
     "CommitResult": "commit.changes",
-    "Connection": "connection",
+    "Connection": "table.connection",
     "ErrorRecord": "jobs.model",
     "Job": "jobs.handle",
+    "JobFuture": "jobs.handle",
     "JobRecord": "jobs.model",
     "LoadPlan": "load.plan",
     "MergeInsertBuilder": "dml.clauses",
@@ -116,12 +118,13 @@ _LATER = {
     "RefreshPlan": "views.plan",
     "Table": "table.table",
     "TableDiff": "table.versions",
+    "TableReference": "table.reference",
     "Tags": "table.versions",
     "UdfResult": "jobs.model",
     "Watch": "backfill.watch",
     "cleanup": "backfill.cleanup",
     "configure": "session.configuration",
-    "connect": "connection",
+    "connect": "table.connection",
     "disable_pushdown": "pushdown.rule",
     "enable_pushdown": "pushdown.rule",
     "last_commit": "commit.conflicts.history",
@@ -170,6 +173,7 @@ __all__ = [
     "FilterError",
     "GenevaManifest",
     "Job",
+    "JobFuture",
     "JobNotFoundError",
     "JobRecord",
     "JobTimeoutError",
@@ -202,6 +206,7 @@ __all__ = [
     "TableDiff",
     "TableExistsError",
     "TableNotFoundError",
+    "TableReference",
     "TableUnreadableError",
     "TableUnwritableError",
     "Tags",

@@ -23,10 +23,10 @@ from rich.text import Text
 
 from lance_spark.backfill.request import DEFAULT_COMMIT_GRANULARITY, DEFAULT_CONCURRENCY
 from lance_spark.commit.conflicts.history import MESSAGE_KEY, Event, events_between
-from lance_spark.connection import open_table
 from lance_spark.errors import BackfillIncompleteError, FilterError, LanceSparkError, OptionError
 from lance_spark.jobs.model import BackfillJobResult, JobRecord
 from lance_spark.session.sessions import make_session
+from lance_spark.table.connection import open_table
 from udf_runtime.errors import UdfRuntimeError
 
 _FAILED = 1

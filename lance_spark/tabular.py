@@ -143,7 +143,9 @@ def _table_of(data: object, wanted: pa.Schema | None) -> pa.Table:
         return pa.Table.from_pandas(data, schema=wanted, preserve_index=False)
     if _is_rows(data):
         return pa.Table.from_pylist(list(data), schema=wanted)  # type: ignore[call-overload]
-    if isinstance(data, Mapping):
+    if isinstance(data, Mapping) and not any(
+        isinstance(one, str) or not hasattr(one, "__len__") for one in data.values()
+    ):
         return pa.Table.from_pydict(dict(data), schema=wanted)
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])

@@ -33,7 +33,6 @@ LAYERS = [
     {"load", "views"},
     {"dml"},
     {"table"},
-    {"connection"},
     {"datasource", "cli"},
 ]
 """A module may import from the layers before its own, and from its own part of its own layer."""

@@ -144,5 +144,10 @@ def _location(uri: str, storage: Mapping[str, str]) -> tuple[object, ...]:
     One more question costs less than a wrong answer.
     """
     parts = urlsplit(uri)
-    options = {k.lower(): v for k, v in storage.items() if not any(word in k.lower() for word in _SECRETS)}
+    options = {key.lower(): value for key, value in without_secrets(storage).items()}
     return (parts.scheme, parts.netloc, *sorted(options.items()))
+
+
+def without_secrets(storage: Mapping[str, str]) -> dict[str, str]:
+    """Returns the storage options whose names do not speak of keys, tokens and the like."""
+    return {key: value for key, value in storage.items() if not any(word in key.lower() for word in _SECRETS)}

@@ -175,3 +175,7 @@ def wait(job: Job[_R], timeout: timedelta | None) -> _R:
         job.cancel()
         job.done(None)
         raise
+
+
+JobFuture = Job
+"""The name that the handle of a job has in Geneva."""

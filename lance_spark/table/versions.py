@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import lance
     from lance import Transaction
 
+    from lance_spark.table.reference import TableReference
+
 _ROW_ID = "_rowid"
 _UPDATED = "_row_last_updated_at_version"
 
@@ -141,9 +143,11 @@ class Tags:
 class TableVersions(ABC):
     """The methods of :class:`lance_spark.Table` for its versions."""
 
+    name: str
     uri: str
     _latest: DatasetRef
     _shown: DatasetRef
+    _checkpoint: str | None
     _query_spark: Callable[[], SparkSession]
 
     @property
@@ -159,6 +163,18 @@ class TableVersions(ABC):
                 f"{self.uri} - call checkout_latest(), or restore() to make this one the latest"
             )
         return self._latest
+
+    def get_reference(self) -> TableReference:
+        """Returns the table, and what is checked out, as a value for other processes."""
+        from lance_spark.table.reference import TableReference
+
+        return TableReference(
+            uri=self.uri,
+            name=self.name,
+            version=self._shown.version,
+            storage_options=self._latest.storage,
+            checkpoint=self._checkpoint,
+        )
 
     @property
     def tags(self) -> Tags:

@@ -1,0 +1,124 @@
+"""References to tables, for other processes: :class:`TableReference`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+from lance_spark.commit.store_check import without_secrets
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.jobs.tables import ERRORS, JOBS
+from lance_spark.objects import checkpoint_store
+from lance_spark.table.connection import Connection, connect
+from lance_spark.table.table import Table
+from udf_runtime.checkpoint import CheckpointStore
+
+_SYSTEM_TABLES = {"jobs": JOBS.name, "errors": ERRORS.name}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableReference:
+    """A table by its place, as a value that can be pickled, logged and sent; it carries no secret.
+
+    Made by :meth:`lance_spark.Table.get_reference`. Options of the object store whose names
+    speak of keys, tokens and the like are left out: where it is opened they are given again, or
+    found in the environment there, as Lance does.
+
+    Attributes:
+        uri: Location of the table.
+        name: Its name.
+        version: The version that is meant; None is the latest.
+        storage_options: Options of the object store without secrets.
+        checkpoint: Where its checkpoints are, if not beside it.
+    """
+
+    uri: str
+    name: str
+    version: int | None = None
+    storage_options: Mapping[str, str] = field(default_factory=dict)
+    checkpoint: str | None = None
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "storage_options", without_secrets(self.storage_options))
+
+    def open(self, storage_options: Mapping[str, str] | None = None) -> Table:
+        """Opens the table; without a session, one is made when it is first needed.
+
+        Args:
+            storage_options: Further options of the object store, as secrets.
+
+        Raises:
+            TableNotFoundError: It is not there any more.
+            VersionNotFoundError: The version is not.
+        """
+        table = self.open_db(storage_options).open_table(self.name)
+        if self.version is not None:
+            table.checkout(self.version)
+        return table
+
+    def open_db(self, storage_options: Mapping[str, str] | None = None) -> Connection:
+        """Returns a connection to the folder that the table is in."""
+        # The folder that tables share has one of each place, and there one of each table.
+        shared = None if self.checkpoint is None else self.checkpoint.rsplit("/", 2)[0]
+        return connect(self.uri.rpartition("/")[0], storage_options=self._options(storage_options), checkpoint=shared)
+
+    def as_system_table(self, table_name: str) -> TableReference:
+        """Returns the reference of a table beside the data.
+
+        Args:
+            table_name: `jobs`, the history of jobs, or `errors`, the rows that failed.
+
+        Raises:
+            OptionError: It is another name.
+        """
+        if table_name not in _SYSTEM_TABLES:
+            raise OptionError("table_name", repr(table_name), " or ".join(_SYSTEM_TABLES))
+        path = _SYSTEM_TABLES[table_name]
+        name = path.rpartition("/")[2].removesuffix(".lance")
+        return replace(self, uri=f"{self.uri}/{path}", name=name, version=None, checkpoint=None)
+
+    def open_checkpoint_store(self, storage_options: Mapping[str, str] | None = None) -> CheckpointStore:
+        """Returns where checkpoints of the table's columns are kept. Touches no storage."""
+        options = DatasetRef.at(self.uri, self._options(storage_options)).storage_options
+        return checkpoint_store(self.uri, options, self.checkpoint)
+
+    @property
+    def namespace_client_properties(self) -> NoReturn:
+        """Refused: tables are in folders, and there is no namespace service.
+
+        Raises:
+            UnsupportedOperationError: Always.
+        """
+        raise _no_namespace()
+
+    @property
+    def namespace_client_pushdown_operations(self) -> NoReturn:
+        """Refused, as :attr:`namespace_client_properties` is.
+
+        Raises:
+            UnsupportedOperationError: Always.
+        """
+        raise _no_namespace()
+
+    def open_db_async(self) -> NoReturn:
+        """Refused: connections have no asynchronous form.
+
+        Raises:
+            UnsupportedOperationError: Always.
+        """
+        raise UnsupportedOperationError(
+            "connections have no asynchronous form - nothing was done - call open_db() in a thread; jobs run in the "
+            "background by themselves: backfill_async, refresh_async"
+        )
+
+    def _options(self, more: Mapping[str, str] | None) -> dict[str, str]:
+        return {**self.storage_options, **(more or {})}
+
+
+def _no_namespace() -> UnsupportedOperationError:
+    return UnsupportedOperationError(
+        "tables are folders of a connection, and no namespace service is asked for them - nothing was done - the "
+        "location is in `uri`, options of the store in `storage_options`"
+    )
