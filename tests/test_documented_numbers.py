@@ -15,7 +15,7 @@ from lance_spark.backfill.task import checkpoint_buffer as keeping
 from lance_spark.backfill.task import error_log as failures
 from lance_spark.jobs import history
 from lance_spark.rows import input_reader as inputs
-from udf_runtime.execute import stream, time_limit
+from udf_runtime.execute.calls import stream, time_limit
 from udf_runtime.policies import AdaptiveSize, Backoff, Retry, batch_size
 
 DOCS = Path(__file__).parents[1] / "docs"

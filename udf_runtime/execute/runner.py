@@ -15,16 +15,16 @@ import pyarrow as pa
 from udf_runtime.checkpoint.chunks import ChunkFolder
 from udf_runtime.definition import UDF, Kind
 from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.execute.calls.chunks import ChunkCalls
+from udf_runtime.execute.calls.scalar import ScalarCalls
+from udf_runtime.execute.calls.stream import StreamCalls
+from udf_runtime.execute.calls.units import VectorCalls
 from udf_runtime.execute.casts import nulls
-from udf_runtime.execute.chunks import ChunkCalls
 from udf_runtime.execute.inputs import check_inputs
 from udf_runtime.execute.isolation.interpreter import Interpreter
 from udf_runtime.execute.isolation.isolated_calls import IsolatedCalls
 from udf_runtime.execute.result import BatchResult
-from udf_runtime.execute.scalar import ScalarCalls
 from udf_runtime.execute.setting import Setting
-from udf_runtime.execute.stream import StreamCalls
-from udf_runtime.execute.units import VectorCalls
 
 _BatchCalls = ScalarCalls | ChunkCalls | VectorCalls | IsolatedCalls
 

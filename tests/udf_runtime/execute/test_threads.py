@@ -12,7 +12,7 @@ from tests.udf_runtime.execute.cases import INT, Pulled, batches_of, failed_rows
 from udf_runtime.definition import Kind, udf
 from udf_runtime.errors import UdfDefinitionError, UdfFailedError
 from udf_runtime.execute import UdfRunner
-from udf_runtime.execute.time_limit import MOST_HUNG_CALLS
+from udf_runtime.execute.calls.time_limit import MOST_HUNG_CALLS
 from udf_runtime.policies import retry_all, skip_on_error
 
 

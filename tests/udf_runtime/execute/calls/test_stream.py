@@ -13,7 +13,7 @@ from tests.udf_runtime.execute.cases import Pulled, batches_of, failed_rows, mak
 from udf_runtime.definition import Kind
 from udf_runtime.errors import UdfFailedError, UdfOutputError
 from udf_runtime.execute import UdfRunner
-from udf_runtime.execute.stream import MOST_READ_AHEAD
+from udf_runtime.execute.calls.stream import MOST_READ_AHEAD
 from udf_runtime.policies import retry_all, skip_on_error
 
 Arrays = Iterator[pa.Array]

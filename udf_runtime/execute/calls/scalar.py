@@ -7,11 +7,11 @@ from collections.abc import Callable
 import pyarrow as pa
 
 from udf_runtime.errors import UdfOutputError
+from udf_runtime.execute.calls.time_limit import TimeLimit
 from udf_runtime.execute.inputs import scalar_columns
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import BatchResult, RowFailure, row_failure
 from udf_runtime.execute.setting import Setting, load_function, passes_through
-from udf_runtime.execute.time_limit import TimeLimit
 
 
 class ScalarCalls:

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 
 from udf_runtime.errors import UdfOutputError
+from udf_runtime.execute.calls.units import Units
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.inputs import check_inputs, vector_arguments
 from udf_runtime.execute.result import BatchResult
 from udf_runtime.execute.setting import Setting, load_function, passes_through
-from udf_runtime.execute.units import Units
 
 MOST_READ_AHEAD = 4
 """Batches that a function may take before it must have given a result; one that takes more sees the

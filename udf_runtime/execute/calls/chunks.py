@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from udf_runtime.definition import CHUNKS_OF_ROW, UDF
 from udf_runtime.errors import UdfDefinitionError, UdfOutputError
+from udf_runtime.execute.calls.scalar import ScalarCalls
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import BatchResult, shortened
-from udf_runtime.execute.scalar import ScalarCalls
 from udf_runtime.execute.setting import Setting, load_function
 from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
 from udf_runtime.policies.matchers import message_of
