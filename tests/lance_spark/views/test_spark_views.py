@@ -469,7 +469,7 @@ def test_sources_that_are_refused(db: Connection, spark: SparkSession) -> None:
 
 def test_a_text_that_only_this_session_understands(db: Connection, spark: SparkSession) -> None:
     if not is_classic(spark):
-        pytest.skip("needs another session to see it")
+        pytest.skip("over Spark Connect a query is checked in its own session, which has the variable")
     source = make_source(db)
     spark.sql("DECLARE OR REPLACE VARIABLE a_bound INT DEFAULT 5")
     try:
@@ -546,7 +546,7 @@ def test_types_that_are_refused(db: Connection) -> None:
 def test_every_function_whose_value_may_change_is_known(spark: SparkSession) -> None:
     """Spark marks such functions by a trait; those that it answers before a query runs are named like their like."""
     if not is_classic(spark):
-        pytest.skip("asks Spark's classes")
+        pytest.skip("over Spark Connect the JVM's classes cannot be asked")
     from lance_spark.views.spark.text import _GENERATORS, _UNSTEADY_CALLS
 
     jvm: Any = spark._jvm
