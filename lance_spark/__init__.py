@@ -42,6 +42,7 @@ from lance_spark.errors import (
     UnsafeStoreError,
     UnsupportedOperationError,
     UnsupportedTypeError,
+    UpkeepIncompleteError,
     ValueConversionError,
     VersionNotFoundError,
     ViewError,
@@ -67,6 +68,7 @@ if TYPE_CHECKING:
     from lance_spark.table.reference import TableReference
     from lance_spark.table.table import Table
     from lance_spark.table.versions import TableDiff, Tags
+    from lance_spark.upkeep.results import CompactionResult
     from lance_spark.views.plan import RefreshPlan
     from lance_spark.views.query import Query
     from udf_runtime import (
@@ -106,6 +108,7 @@ _LATER = {
     "BackfillPlan": "backfill.planning.explain",
     "ChangeResult": "dml.result",
     "CommitResult": "commit.changes",
+    "CompactionResult": "upkeep.results",
     "Connection": "table.connection",
     "ErrorRecord": "jobs.model",
     "Job": "jobs.handle",
@@ -165,6 +168,7 @@ __all__ = [
     "CommitImpossibleError",
     "CommitOutcomeUnknownError",
     "CommitResult",
+    "CompactionResult",
     "Connection",
     "EnvironmentBuildError",
     "ErrorPolicy",
@@ -220,6 +224,7 @@ __all__ = [
     "UnsafeStoreError",
     "UnsupportedOperationError",
     "UnsupportedTypeError",
+    "UpkeepIncompleteError",
     "ValueConversionError",
     "VersionNotFoundError",
     "ViewError",

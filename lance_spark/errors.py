@@ -391,6 +391,18 @@ class BackfillIncompleteError(LanceSparkError, RuntimeError):
         self.result = result
 
 
+class UpkeepIncompleteError(LanceSparkError, RuntimeError):
+    """Upkeep of a table ended with a part that failed. What it has committed stays.
+
+    Attributes:
+        result: What was done.
+    """
+
+    def __init__(self, message: str, *, result: object) -> None:
+        super().__init__(message)
+        self.result = result
+
+
 class SourceError(LanceSparkError, ValueError):
     """Values cannot be loaded from a source: it is not there, cannot be read, or is none.
 

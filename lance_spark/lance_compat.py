@@ -6,6 +6,7 @@ name of pylance used, or a decision made by the text of one of its messages.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -17,10 +18,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from lance.dataset import Transaction
     from lance.fragment import DataFile
+    from lance.optimize import RewriteResult
 
 _LOG_LEVELS = "LANCE_LOG"
-_QUIET = "warn,lance_table::transaction::manifest_build=error"
-"""pylance's default, without the warning at every `DataReplacement` that it is not stable yet."""
+_QUIET = "warn,lance_table::transaction::manifest_build=error,lance::dataset::optimize=error"
+"""pylance's default, without the warning at every `DataReplacement` that it is not stable yet, and
+at every commit of a compaction that another one came before."""
 
 
 def load_lance() -> None:
@@ -93,6 +96,34 @@ def read_transaction(dataset: lance.LanceDataset, version: int) -> Transaction |
         return dataset.read_transaction(version)
 
 
+def files_of_rewrite(rewrite: str) -> tuple[tuple[str, ...], ...]:
+    """Returns the names of the data files of each fragment that a task of a compaction wrote.
+
+    It takes them from the JSON: the attribute `new_fragments` says the old ones (pylance 14).
+    """
+    return tuple(tuple(file["path"] for file in one["files"]) for one in json.loads(rewrite)["new_fragments"])
+
+
+def tells_rows(rewrite: str) -> bool:
+    """Tells whether what a task of a compaction wrote says where each row went.
+
+    It does where an index needed that when the task was planned.
+    """
+    return json.loads(rewrite)["row_addrs"] is not None
+
+
+def rewrite_as_of(rewrite: str, version: int) -> RewriteResult:
+    """Returns what a task of a compaction wrote as if it had read another version.
+
+    A commit looks for conflicts from that version on. Right only where the fragments that the task
+    has read are the same there.
+    """
+    from lance.optimize import RewriteResult
+
+    made: Any = RewriteResult
+    return cast("RewriteResult", made.from_json(json.dumps({**json.loads(rewrite), "read_version": version})))
+
+
 # --- what messages mean --------------------------------------------------------------------------
 
 
@@ -129,6 +160,19 @@ def is_conflict(error: BaseException) -> bool:
     Of two changes of one key of the configuration pylance refuses the second with an OSError.
     """
     return _says("Incompatible transaction", error=error)
+
+
+def is_preempted(error: BaseException) -> bool:
+    """Tells whether the commit of a compaction was refused because another commit came first.
+
+    pylance raises the same for all of them, and of an index that was built meanwhile for some of
+    the fragments it says that the plan was wrong.
+    """
+    return (
+        is_conflict(error)
+        or is_taken_slot(error)
+        or _says("Retryable commit conflict", "split of indexed and non-indexed", error=error)
+    )
 
 
 def is_created_meanwhile(error: BaseException) -> bool:

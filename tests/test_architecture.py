@@ -30,7 +30,7 @@ LAYERS = [
     {"environments"},
     {"jobs", "catalog"},
     {"backfill"},
-    {"load", "views"},
+    {"load", "upkeep", "views"},
     {"dml"},
     {"table"},
     {"datasource", "cli"},

@@ -313,6 +313,11 @@ def missing_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], n
     return [name for name, found in zip(names, there, strict=True) if not found]
 
 
+def delete_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> None:
+    """Deletes data files of the table that no version names, with their sidecars."""
+    _in_parallel(functools.partial(_delete_data_file, LanceObjects(uri, storage_options)), names)
+
+
 def _find_data_files(objects: LanceObjects, attempts: Collection[str]) -> dict[str, list[str]]:
     """Returns the names of the data files of each attempt, in the order of their opening."""
     if len(attempts) < _PROBED_ATTEMPTS:

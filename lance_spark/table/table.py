@@ -44,6 +44,7 @@ from lance_spark.read.filtering import check_filter
 from lance_spark.table.changes import TableChanges
 from lance_spark.table.display import describe, render_html
 from lance_spark.table.loads import TableLoads
+from lance_spark.table.upkeep import TableUpkeep
 from lance_spark.table.views import TableViews
 from lance_spark.tabular import Data, write_rows
 from lance_spark.types.storable import RESERVED
@@ -59,7 +60,7 @@ _HEAD_ROWS = 5
 Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedUDF
 
 
-class Table(TableChanges, TableLoads, TableViews):
+class Table(TableChanges, TableLoads, TableUpkeep, TableViews):
     """A Lance table, at its latest version, or at one that was checked out.
 
     Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver and may be

@@ -1,0 +1,1 @@
+"""Upkeep of tables: compaction, cleanup, indexes kept up to date, statistics."""

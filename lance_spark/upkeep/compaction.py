@@ -1,0 +1,322 @@
+"""The driver of a compaction: it plans, has executors write new fragments, and commits them.
+
+Tasks of the plan are handed out in groups. A group is one Spark job, and two of them run at a time,
+so that no slot waits for the last task of a group. What a group has written is committed when its
+job ends: a driver that dies loses what its two running jobs have written, and the next compaction
+plans what is left.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Collection, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from pyspark.sql import SparkSession
+
+from lance_spark.backfill.driver.scheduler import MAX_ATTEMPTS
+from lance_spark.backfill.driver.spark_failure import SparkFailure
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.compaction_commit import Basis, Compacted, commit_compacted
+from lance_spark.commit.store_check import refuse_unsafe_store
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import (
+    CommitError,
+    CommitOutcomeUnknownError,
+    OptionError,
+    TableUnreadableError,
+    UpkeepIncompleteError,
+    VersionNotFoundError,
+    counted,
+)
+from lance_spark.jobs.progress import Progress
+from lance_spark.lance_compat import files_of_rewrite, path_of, plain
+from lance_spark.session.sessions import known_slots
+from lance_spark.staging.area import delete_data_files, missing_data_files
+from lance_spark.upkeep.compaction_task import CompactionTask, Written
+from lance_spark.upkeep.request import CompactionRequest
+from lance_spark.upkeep.results import CompactionResult
+from lance_spark.upkeep.spark_jobs import SparkJobs
+
+if TYPE_CHECKING:
+    from lance.fragment import FragmentMetadata
+
+_LOG = logging.getLogger(__name__)
+
+_JOBS_AT_ONCE = 2
+_STOP_S = 0.5
+"""Seconds between attempts to stop Spark jobs when a compaction ends early."""
+
+_TASKS_PER_SLOT = 8
+_FEWEST_TASKS = 64
+_TASKS_OF_UNKNOWN_SLOTS = 512
+"""Tasks of a group: by the size of the cluster, and where that is not known."""
+
+_SHOWN_FAILURES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What is to be written anew of one version.
+
+    Attributes:
+        olds: The fragments of each task, by its number.
+        defer_index_remap: Whether indexes are to be kept up later.
+    """
+
+    basis: Basis
+    tasks: tuple[CompactionTask, ...]
+    olds: tuple[tuple[FragmentMetadata, ...], ...]
+    defer_index_remap: bool
+
+    @property
+    def fragments(self) -> list[FragmentMetadata]:
+        """All fragments of it."""
+        return [fragment for olds in self.olds for fragment in olds]
+
+
+class CompactionJob:
+    """One compaction, run by one thread. Checks what can be checked when it is made.
+
+    Attributes:
+        read_version: The version that is planned on first.
+
+    Raises:
+        OptionError: The table has stable row ids, and indexes are to be kept up later.
+        UnsafeStoreError: The store ignores conditional puts.
+    """
+
+    def __init__(
+        self, spark: SparkSession, ref: DatasetRef, request: CompactionRequest, *, job_id: str, progress: Progress
+    ) -> None:
+        self._policy = CommitPolicy.of(request.commit_max_retries)
+        refuse_unsafe_store(ref.uri, ref.storage, allow=self._policy.allow_unsafe)
+        self._snapshot = ref.pin(None)
+        if request.defer_index_remap and self._snapshot.open().has_stable_row_ids:
+            accepted = "False where rows have stable ids, because most indexes of such a table need no change"
+            raise OptionError("defer_index_remap", "True", accepted)
+        self.read_version = self._snapshot.version or 0
+        self._spark = spark
+        self._ref = ref
+        self._request = request
+        self._job_id = job_id
+        description = f"lance-spark: compaction of {ref.uri}"
+        self._jobs = SparkJobs[CompactionTask](spark, tag=f"lance-spark-{job_id}", description=description)
+        self._progress = progress
+        self._made: set[str] = set()
+        self._versions: list[int] = []
+        self._counts: Counter[str] = Counter()
+        self._seconds: dict[str, float] = dict.fromkeys(("plan", "write", "commit"), 0.0)
+        self._failed: dict[int, str] = {}
+        self._began = time.monotonic()
+
+    def snapshot(self) -> CompactionResult:
+        """Returns what it has done so far."""
+        return CompactionResult(
+            job_id=self._job_id,
+            read_version=self.read_version,
+            versions=tuple(self._versions),
+            seconds={**self._seconds, "total": time.monotonic() - self._began},
+            **self._counts,
+        )
+
+    def run(self) -> CompactionResult:
+        """Runs it to its end.
+
+        What concurrent commits change before it is committed is planned and written again, as often
+        as `commit_max_retries` says.
+
+        Raises:
+            UpkeepIncompleteError: Fragments cannot be written anew; the others are.
+            CommitError: A commit failed, for another reason than concurrent ones.
+        """
+        status = "FAILED"
+        try:
+            self._run_rounds()
+            status = "DONE"
+        finally:
+            self._progress.close(status)
+        result = self.snapshot()
+        if self._failed:
+            raise self._incomplete(result)
+        _LOG.info("compaction of %s: %s (job %s)", self._ref.uri, result.text, self._job_id)
+        return result
+
+    def _run_rounds(self) -> None:
+        """Runs rounds until one loses nothing to concurrent commits, or too many bring nothing."""
+        fruitless, policy = 0, self._policy
+        for attempt in itertools.count():
+            plan = self._plan()
+            if attempt == 0:
+                self._progress.start(sum(one.num_rows for one in plan.fragments), len(plan.fragments))
+            is_late = attempt > policy.max_retries and time.monotonic() - self._began > policy.timeout_s
+            if fruitless > policy.max_retries or is_late:
+                self._counts["fragments_left"] = len(plan.fragments)
+                return
+            before = len(self._versions)
+            lost = self._round(plan) if plan.tasks else 0
+            if not lost:
+                return
+            fruitless = fruitless + 1 if len(self._versions) == before else 0
+            self._counts["retries"] += lost
+            self._snapshot = self._ref.pin(None)
+
+    def _plan(self) -> _Plan:
+        """Plans what is left, without what has failed, and what this job has written."""
+        began = time.monotonic()
+        dataset = self._snapshot.open()
+        from lance.optimize import Compaction
+
+        options = {**self._request.plan_options, "excluded_fragment_ids": sorted(self._failed)}
+        try:
+            planned = Compaction.plan(dataset, options).tasks  # type: ignore[arg-type]
+        except (OSError, ValueError) as error:
+            hint = "check the options, and those of the table's configuration that begin with lance.compaction."
+            raise TableUnreadableError(
+                self._ref.uri, f"no compaction can be planned: {plain(error)}", hint=hint
+            ) from error
+        texts, olds = list[str](), list[tuple["FragmentMetadata", ...]]()
+        for task in planned:
+            fragments = tuple(task.fragments)
+            if not all(any(path_of(file) in self._made for file in fragment.files) for fragment in fragments):
+                texts.append(task.json())  # type: ignore[attr-defined]
+                olds.append(fragments)
+        self._seconds["plan"] += time.monotonic() - began
+        return _Plan(
+            basis=Basis.of(dataset),
+            tasks=tuple(CompactionTask(snapshot=self._snapshot, number=n, task=text) for n, text in enumerate(texts)),
+            olds=tuple(olds),
+            defer_index_remap=bool(texts) and bool(json.loads(texts[0])["options"]["defer_index_remap"]),
+        )
+
+    def _round(self, plan: _Plan) -> int:
+        """Writes and commits a plan, and returns how many tasks lost their work to others."""
+        size = self._group_size()
+        groups = [plan.tasks[at : at + size] for at in range(0, len(plan.tasks), size)]
+        most = self._request.concurrency or len(plan.tasks)
+        at_once = min(_JOBS_AT_ONCE, len(groups), most)
+        lost, began = 0, time.monotonic()
+        with ThreadPoolExecutor(at_once, thread_name_prefix="lance-spark-compaction") as pool:
+            running = [pool.submit(self._jobs.run, group, max(1, most // at_once), _died) for group in groups]
+            untaken = set(running)
+            try:
+                for future in as_completed(running):
+                    untaken.discard(future)
+                    parts, gone = self._take(plan, future.result())
+                    lost += gone + self._commit(plan, parts)
+            except BaseException:
+                self._stop(plan, running, untaken)
+                raise
+            finally:
+                self._seconds["write"] += time.monotonic() - began
+        return lost
+
+    def _group_size(self) -> int:
+        if self._request.commit_granularity is not None:
+            return self._request.commit_granularity
+        slots = known_slots(self._spark)
+        return _TASKS_OF_UNKNOWN_SLOTS if slots is None else max(_FEWEST_TASKS, slots * _TASKS_PER_SLOT)
+
+    def _take(self, plan: _Plan, answers: Sequence[bytes]) -> tuple[list[Compacted], int]:
+        """Returns what tasks have written, and how many could not, since their version is gone."""
+        parts, failed = list[Compacted](), list[Written]()
+        for written in map(Written.load, answers):
+            if written.rewrite is None:
+                failed.append(written)
+            else:
+                parts.append(Compacted(olds=plan.olds[written.number], rewrite=written.rewrite))
+        if failed and self._is_gone():
+            return parts, len(failed)
+        for written in failed:
+            self._failed |= dict.fromkeys((old.id for old in plan.olds[written.number]), written.error or "")
+        return parts, 0
+
+    def _is_gone(self) -> bool:
+        try:
+            self._ref.pin(self._snapshot.version)
+        except (VersionNotFoundError, TableUnreadableError):
+            return True
+        return False
+
+    def _commit(self, plan: _Plan, parts: Sequence[Compacted]) -> int:
+        """Commits parts, and returns how many were lost to concurrent commits."""
+        began = time.monotonic()
+        try:
+            outcome = commit_compacted(
+                self._ref,
+                plan.basis,
+                parts,
+                missing=functools.partial(missing_data_files, self._ref.uri, self._ref.storage_options),
+                defer_index_remap=plan.defer_index_remap,
+                policy=self._policy,
+            )
+        except CommitError as error:
+            if not isinstance(error, CommitOutcomeUnknownError):
+                self._delete([name for part in parts for name in part.files])
+            raise
+        finally:
+            self._seconds["commit"] += time.monotonic() - began
+        for part, reason in outcome.lost:
+            _LOG.info("fragments of %s are compacted once more: %s", self._ref.uri, reason)
+            self._delete(part.files)
+        if outcome.version is not None:
+            self._versions.append(outcome.version)
+        self._note(outcome.committed)
+        return len(outcome.lost)
+
+    def _note(self, parts: Sequence[Compacted]) -> None:
+        for part in parts:
+            self._made.update(part.files)
+            self._counts.update(
+                fragments_removed=len(part.olds),
+                fragments_added=len(files_of_rewrite(part.rewrite)),
+                files_removed=sum(len(old.files) for old in part.olds),
+                files_added=len(part.files),
+                rows=sum(old.num_rows for old in part.olds),
+                deletions_removed=sum(old.num_deletions for old in part.olds),
+            )
+        done = self._counts["fragments_removed"]
+        self._progress.update(rows=self._counts["rows"], written=done, committed=done)
+
+    def _stop(
+        self, plan: _Plan, running: Sequence[Future[list[bytes]]], untaken: Collection[Future[list[bytes]]]
+    ) -> None:
+        """Ends all Spark jobs, and deletes what those have written that are not committed."""
+        for future in running:
+            future.cancel()
+        while wait(running, timeout=0).not_done:
+            self._jobs.stop()
+            wait(running, timeout=_STOP_S)
+        for future in untaken:
+            if not future.cancelled() and future.exception() is None:
+                self._delete([name for part in self._take(plan, future.result())[0] for name in part.files])
+
+    def _delete(self, names: Sequence[str]) -> None:
+        """Deletes files that no version names; what stays is left to a cleanup of old versions."""
+        with suppress(OSError):
+            delete_data_files(self._ref.uri, self._ref.storage_options, names)
+
+    def _incomplete(self, result: CompactionResult) -> UpkeepIncompleteError:
+        shown = [f"fragment {number}: {why}" for number, why in sorted(self._failed.items())[:_SHOWN_FAILURES]]
+        if len(self._failed) > _SHOWN_FAILURES:
+            shown.append(f"and {counted(len(self._failed) - _SHOWN_FAILURES, 'more fragment')}")
+        return UpkeepIncompleteError(
+            f"the compaction is incomplete: {'; '.join(shown)} - {self._ref.uri}, job {self._job_id} - the others are "
+            f"compacted: {result.text}; compact again when the cause is gone",
+            result=result,
+        )
+
+
+def _died(task: CompactionTask, failure: SparkFailure) -> bytes:
+    """Answers for a task that cannot be run."""
+    why = f"its task died in {MAX_ATTEMPTS} attempts" if failure.retryable else "executors cannot run its task"
+    error = f"{why}: {failure.error_type}: {failure.message}"
+    return Written(number=task.number, error=error).dump()
