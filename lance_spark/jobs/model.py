@@ -188,7 +188,8 @@ class JobRecord:
 
     Attributes:
         job_id: Its id.
-        job_type: `backfill`, `load_columns` or `refresh`.
+        job_type: `backfill`, `load_columns`, `refresh`, `compact_files` or `optimize_indices`; the
+            last two fill no column.
         status: How it stands; DEAD where the driver that ran it is gone.
         columns: Columns that it filled.
         udf_name: Name of the UDF.

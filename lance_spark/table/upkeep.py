@@ -37,10 +37,11 @@ class TableUpkeep(TableVersions):
         """Writes small fragments, and those with many deleted rows, anew as larger ones.
 
         Lance plans it on the driver, Spark's executors write, and finished tasks are committed in
-        groups: after any death the same call does what is left. Rows keep their order. Other
-        writers go on meanwhile, and what they commit first stands: fragments that they delete from,
-        update or fill are compacted once more from what they have left. A backfill beside it calls
-        no UDF again for rows that moved. Columns that were dropped are not written again.
+        groups: after any death the same call does what is left. Rows of neighbours stay in order,
+        and come after those of fragments that are left as they are. Other writers go on meanwhile,
+        and what they commit first stands: fragments that they delete from, update or fill are
+        compacted once more from what they have left. A backfill beside it calls no UDF again for
+        rows that moved. Columns that were dropped are not written again.
 
         Defaults are those of the table's configuration (keys `lance.compaction.*`), else Lance's.
 

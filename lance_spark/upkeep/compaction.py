@@ -15,7 +15,7 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Collection, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -42,6 +42,7 @@ from lance_spark.lance_compat import files_of_rewrite, path_of, plain
 from lance_spark.session.sessions import known_slots
 from lance_spark.staging.area import delete_data_files, missing_data_files
 from lance_spark.upkeep.compaction_task import CompactionTask, Written
+from lance_spark.upkeep.record import Done, noted
 from lance_spark.upkeep.request import CompactionRequest
 from lance_spark.upkeep.results import CompactionResult
 from lance_spark.upkeep.spark_jobs import SparkJobs
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
     from lance.fragment import FragmentMetadata
 
 _LOG = logging.getLogger(__name__)
+
+JOB_TYPE = "compact_files"
+"""What a compaction is called in the history."""
 
 _JOBS_AT_ONCE = 2
 _STOP_S = 0.5
@@ -116,6 +120,7 @@ class CompactionJob:
         self._counts: Counter[str] = Counter()
         self._seconds: dict[str, float] = dict.fromkeys(("plan", "write", "commit"), 0.0)
         self._failed: dict[int, str] = {}
+        self._planned = 0
         self._began = time.monotonic()
 
     def snapshot(self) -> CompactionResult:
@@ -138,36 +143,50 @@ class CompactionJob:
             UpkeepIncompleteError: Fragments cannot be written anew; the others are.
             CommitError: A commit failed, for another reason than concurrent ones.
         """
-        status = "FAILED"
-        try:
-            self._run_rounds()
-            status = "DONE"
-        finally:
-            self._progress.close(status)
+        plan = self._plan()
+        self._planned = len(plan.fragments)
+        if plan.tasks:
+            with noted(self._ref, self._job_id, JOB_TYPE, read_version=self.read_version, done=self._done):
+                self._run_shown(plan)
+                if self._failed:
+                    raise self._incomplete()
         result = self.snapshot()
-        if self._failed:
-            raise self._incomplete(result)
         _LOG.info("compaction of %s: %s (job %s)", self._ref.uri, result.text, self._job_id)
         return result
 
-    def _run_rounds(self) -> None:
+    def _done(self) -> Done:
+        return Done(
+            versions=tuple(self._versions),
+            fragments_total=self._planned,
+            fragments_done=min(self._planned, self._counts["fragments_removed"]),
+            seconds=self.snapshot().seconds,
+        )
+
+    def _run_shown(self, plan: _Plan) -> None:
+        status = "FAILED"
+        self._progress.start(sum(one.num_rows for one in plan.fragments), self._planned)
+        try:
+            self._run_rounds(plan)
+            status = "DONE"
+        finally:
+            self._progress.close(status)
+
+    def _run_rounds(self, plan: _Plan) -> None:
         """Runs rounds until one loses nothing to concurrent commits, or too many bring nothing."""
         fruitless, policy = 0, self._policy
-        for attempt in itertools.count():
-            plan = self._plan()
-            if attempt == 0:
-                self._progress.start(sum(one.num_rows for one in plan.fragments), len(plan.fragments))
-            is_late = attempt > policy.max_retries and time.monotonic() - self._began > policy.timeout_s
-            if fruitless > policy.max_retries or is_late:
-                self._counts["fragments_left"] = len(plan.fragments)
-                return
+        for attempt in itertools.count(1):
             before = len(self._versions)
             lost = self._round(plan) if plan.tasks else 0
             if not lost:
                 return
-            fruitless = fruitless + 1 if len(self._versions) == before else 0
             self._counts["retries"] += lost
+            fruitless = fruitless + 1 if len(self._versions) == before else 0
             self._snapshot = self._ref.pin(None)
+            plan = self._plan()
+            is_late = attempt > policy.max_retries and time.monotonic() - self._began > policy.timeout_s
+            if fruitless > policy.max_retries or is_late:
+                self._counts["fragments_left"] = len(plan.fragments)
+                return
 
     def _plan(self) -> _Plan:
         """Plans what is left, without what has failed, and what this job has written."""
@@ -208,9 +227,10 @@ class CompactionJob:
             running = [pool.submit(self._jobs.run, group, max(1, most // at_once), _died) for group in groups]
             untaken = set(running)
             try:
-                for future in as_completed(running):
-                    untaken.discard(future)
+                # In the order of the plan: Lance orders fragments, and so rows, by when they came.
+                for future in running:
                     parts, gone = self._take(plan, future.result())
+                    untaken.discard(future)
                     lost += gone + self._commit(plan, parts)
             except BaseException:
                 self._stop(plan, running, untaken)
@@ -228,7 +248,7 @@ class CompactionJob:
     def _take(self, plan: _Plan, answers: Sequence[bytes]) -> tuple[list[Compacted], int]:
         """Returns what tasks have written, and how many could not, since their version is gone."""
         parts, failed = list[Compacted](), list[Written]()
-        for written in map(Written.load, answers):
+        for written in sorted(map(Written.load, answers), key=lambda one: one.number):
             if written.rewrite is None:
                 failed.append(written)
             else:
@@ -304,7 +324,8 @@ class CompactionJob:
         with suppress(OSError):
             delete_data_files(self._ref.uri, self._ref.storage_options, names)
 
-    def _incomplete(self, result: CompactionResult) -> UpkeepIncompleteError:
+    def _incomplete(self) -> UpkeepIncompleteError:
+        result = self.snapshot()
         shown = [f"fragment {number}: {why}" for number, why in sorted(self._failed.items())[:_SHOWN_FAILURES]]
         if len(self._failed) > _SHOWN_FAILURES:
             shown.append(f"and {counted(len(self._failed) - _SHOWN_FAILURES, 'more fragment')}")

@@ -59,7 +59,16 @@ def test_small_fragments_become_large_ones(db: Connection):
     assert repr(result).startswith(
         "<CompactionResult: 6 fragments became 3, with 54 rows, 6 deleted rows removed (1 commit, "
     )
+    (job,) = table.list_jobs()
+    assert (job.job_id, job.job_type, job.status, job.versions) == (
+        result.job_id,
+        "compact_files",
+        "DONE",
+        result.versions,
+    )
+    assert (job.fragments_total, job.fragments_done) == (6, 6)
     again = table.compact_files(target_rows_per_fragment=18)
+    assert len(table.list_jobs()) == 1
     assert repr(again) == "<CompactionResult: nothing to compact>" and again.versions == ()
     assert unnamed_files(table.uri) == set()
 
@@ -302,6 +311,7 @@ def test_a_commit_whose_answer_is_lost(db: Connection, monkeypatch: pytest.Monke
     with pytest.raises(lance_spark.CommitError, match=r"connection was reset.*nothing of it was committed"):
         table.compact_files(**TWO_IN_ONE)
     assert unnamed_files(table.uri) == set() and fragment_rows(table.uri) == [10] * FRAGMENTS
+    assert [job.status for job in table.list_jobs()] == ["FAILED"]
 
 
 @pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])

@@ -1,0 +1,78 @@
+"""Pieces of upkeep in the history of a table: who did what, and which versions came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import LanceSparkError
+from lance_spark.jobs.history import JobHistory, this_process, this_user
+from lance_spark.jobs.model import JobRecord, Status
+from lance_spark.staging.area import new_id
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Done:
+    """How far a piece of upkeep is; the names are those of a job's record."""
+
+    versions: tuple[int, ...] = ()
+    fragments_total: int = 0
+    fragments_done: int = 0
+    seconds: Mapping[str, float] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def noted(
+    ref: DatasetRef, job_id: str, job_type: str, *, read_version: int, done: Callable[[], Done]
+) -> Iterator[None]:
+    """Notes a piece of upkeep as a job of the table, when it begins and when it has ended.
+
+    Runs on the driver. Only the first note has to succeed.
+
+    Raises:
+        LanceSparkError: The history cannot be written.
+    """
+    history, now = JobHistory(ref), datetime.now(UTC)
+    record = JobRecord(
+        job_id=job_id,
+        job_type=job_type,
+        status="RUNNING",
+        columns=(),
+        udf_name="",
+        udf_version="",
+        key="",
+        where=None,
+        read_version=read_version,
+        staging_id=new_id(),
+        launched_at=now,
+        updated_at=now,
+        launched_by=this_user(),
+        process=this_process(),
+        fragments_total=done().fragments_total,
+    )
+    history.save(record)
+    status: Status = "FAILED"
+    message: str | None = None
+    try:
+        with history.beating(record.staging_id):
+            yield
+        status = "DONE"
+    except BaseException as error:
+        status = "PARTIAL" if done().versions else "FAILED"
+        message = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        now = datetime.now(UTC)
+        facts = {one.name: getattr(done(), one.name) for one in dataclasses.fields(Done)}
+        ended = dataclasses.replace(record, status=status, message=message, updated_at=now, completed_at=now, **facts)
+        try:
+            history.save(ended)
+        except (OSError, LanceSparkError) as error:
+            _LOG.warning("the history of %s could not be written: %s", ref.uri, error)
