@@ -16,6 +16,7 @@ import lance
 import pyarrow as pa
 
 from tests.support import inline_rows
+from tests.support.inline_jobs import open_table
 
 Row = dict[str, int | None]
 Rows = dict[int, Row]
@@ -375,11 +376,12 @@ def _write_in_place(head: lance.LanceDataset, column: str, values: Mapping[int, 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Compact(Operation):
-    """Compacts. `rows` are the rows of a new fragment, `all` takes fragments with few deleted rows too."""
+    """Compacts. `rows` are the rows of a new fragment, `all` takes fragments with few deleted rows too, `ours` is `Table.compact_files`."""
 
     rows: int = 1_000_000
     all: bool = False
     deferred: bool = False
+    ours: bool = False
 
     @property
     def name(self) -> str:
@@ -399,6 +401,5 @@ class Compact(Operation):
         if self.deferred and not head.describe_indices():
             head.create_scalar_index("key", "BTREE", name="of key")
         threshold = {"materialize_deletions_threshold": 0.0} if self.all else {}
-        lance.dataset(uri).optimize.compact_files(
-            target_rows_per_fragment=self.rows, defer_index_remap=self.deferred, **threshold
-        )
+        compact: Any = open_table(uri).compact_files if self.ours else lance.dataset(uri).optimize.compact_files
+        compact(target_rows_per_fragment=self.rows, defer_index_remap=self.deferred, **threshold)
