@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shutil
 from collections.abc import Callable
 from datetime import timedelta
@@ -97,10 +98,20 @@ def outcome(uri: str, *acts: Act) -> list[dict[str, Any]] | None:
     return content(uri)
 
 
+QUICK = {
+    ("update many", True, "before"),
+    ("update few", True, "after"),
+    ("update where", False, "before"),
+    ("delete", True, "after"),
+}
+
+
 @pytest.mark.parametrize(
     ("statement", "stable", "moment"),
-    [(statement, True, moment) for statement in STATEMENTS for moment in ("before", "after")]
-    + [(statement, False, "before") for statement in ("update many", "update few")],
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.long)
+        for case in itertools.product(STATEMENTS, (True, False), ("before", "after"))
+    ],
 )
 def test_a_statement_and_another_commit_are_as_one_after_the_other(
     tmp_path: Path, statement: str, stable: bool, moment: str

@@ -59,7 +59,7 @@ STATEMENTS = st.lists(
 
 
 @given(statements=STATEMENTS, stable=st.booleans(), indexed=st.booleans(), version=st.sampled_from(["2.0", "stable"]))
-@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_statements_do_what_pylance_does(
     tmp_path_factory: pytest.TempPathFactory,
     statements: list[tuple[str, str, Mapping[str, str]]],

@@ -160,7 +160,9 @@ def test_a_commit_that_comes_first_stands(db: Connection, act: Act, stable: bool
     assert unnamed_files(table.uri) == set()
 
 
-@pytest.mark.parametrize("act", [None, *ON_INDEXES, delete_rows, append], ids=str)
+@pytest.mark.parametrize(
+    "act", [None, *ON_INDEXES, delete_rows, append], ids=lambda act: "nothing" if act is None else name_of(act)
+)
 @pytest.mark.parametrize(
     ("indexed", "stable"),
     [("BTREE", True), ("BITMAP", False), *(pytest.param(kind, kind != "BTREE", marks=LONG) for kind in KINDS)],
