@@ -16,7 +16,7 @@ PACKAGES = ("lance_spark", "udf_runtime")
 MOST_LINES = 600
 
 LAYERS = [
-    {"errors", "interpreter", "lance_compat", "options", "types"},
+    {"errors", "interpreter", "lance_compat", "options", "types", "words"},
     {"dataset"},
     {"objects"},
     {"read", "pushdown"},

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from lance_spark.commit.conflicts.identity import FieldIdentity
+from lance_spark.errors import counted
 from lance_spark.rows.row_set import RowSet
+from lance_spark.words import InWords, listed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -185,8 +187,8 @@ class RowEdits:
     commit_message: str | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CommitResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CommitResult(InWords):
     """What a commit did.
 
     Attributes:
@@ -238,6 +240,15 @@ class CommitResult:
     rows_inserted: int = 0
     rows_updated: int = 0
     rows_deleted: int = 0
+
+    @property
+    def text(self) -> str:
+        """What it did, in words: `backfill of 1,000 rows in 4 fragments, version 3`."""
+        changed = listed(
+            (self.rows_inserted, "inserted"), (self.rows_updated, "updated"), (self.rows_deleted, "deleted")
+        )
+        done = changed or f"{counted(self.rows, 'row')} in {counted(self.fragments, 'fragment')}"
+        return f"{self.operation} of {done}, version {self.version}"
 
     def at(self, version: int) -> CommitResult:
         """Returns the result of a commit that made a version."""

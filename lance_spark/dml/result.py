@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 from lance_spark.commit.changes import CommitResult
 from lance_spark.errors import counted
+from lance_spark.words import InWords
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChangeResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ChangeResult(InWords):
     """What an update, a deletion or a merge did.
 
     Attributes:
@@ -24,7 +25,9 @@ class ChangeResult:
     rows_updated: int = 0
     rows_deleted: int = 0
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """What it did, in words: `10 rows updated, version 3`."""
         done = {"inserted": self.rows_inserted, "updated": self.rows_updated, "deleted": self.rows_deleted}
         said = [f"{counted(rows, 'row')} {what}" for what, rows in done.items() if rows]
         return f"{', '.join(said) or 'no row concerned'}, version {self.version}"

@@ -138,6 +138,10 @@ class Job(Generic[_R]):
             f"{counted(now.rows_processed, 'row')}, {now.fragments_done} of {counted(now.fragments_total, 'fragment')})"
         )
 
+    def _repr_html_(self) -> str:
+        """Returns how the job stands, as an HTML table."""
+        return self.progress()._repr_html_()
+
     def _run(self) -> None:
         if not self._future.set_running_or_notify_cancel():
             return  # the future was cancelled before the thread began

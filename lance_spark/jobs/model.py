@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from lance_spark.words import InWords, listed
+
 Status = Literal["PENDING", "RUNNING", "DONE", "PARTIAL", "FAILED", "CANCELLED", "DEAD"]
 """DONE: every selected row has a value or was skipped by policy. PARTIAL: some fragments are
 committed, others failed. FAILED: nothing of what was missing could be committed. CANCELLED: ended
@@ -35,8 +37,8 @@ class UdfResult:
     input_columns: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillJobResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class BackfillJobResult(InWords):
     """What a backfill did.
 
     Attributes:
@@ -104,6 +106,11 @@ class BackfillJobResult:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def text(self) -> str:
+        """What it did, in words: `DONE: 297 computed, 3 skipped, version 12`."""
+        return f"{self.status}: {_counts(self)}"
+
+    @property
     def fragments_left(self) -> int:
         """Fragments that are not done."""
         return self.fragments_total - self.fragments_done
@@ -114,8 +121,8 @@ class BackfillJobResult:
         return self.rows_computed + self.rows_from_checkpoint
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefreshJobResult:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RefreshJobResult(InWords):
     """What a refresh of a materialized view did.
 
     Attributes:
@@ -166,6 +173,18 @@ class RefreshJobResult:
     seconds: Mapping[str, float] = field(default_factory=dict)
 
     @property
+    def text(self) -> str:
+        """What it did, in words: `DONE: 12 added, 3 removed, source version 7, version 4`."""
+        rows = listed(
+            (self.rows_added, "added"),
+            (self.rows_recomputed, "made anew"),
+            (self.rows_removed, "removed"),
+            (self.rows_skipped, "skipped"),
+        )
+        versions = listed(f"source version {self.source_version}", _last(self.versions))
+        return f"{self.status}: {rows or 'no row changed'}, {versions}"
+
+    @property
     def rows_refreshed(self) -> int:
         """Rows that were added or written anew."""
         return self.rows_added + self.rows_recomputed
@@ -182,8 +201,8 @@ class RefreshJobResult:
         return self.rows_chunked + sum(result.rows_computed for result in results.values())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobRecord:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class JobRecord(InWords):
     """A job in the history of a table.
 
     Attributes:
@@ -245,6 +264,13 @@ class JobRecord:
     seconds: Mapping[str, float] = field(default_factory=dict)
     message: str | None = None
 
+    @property
+    def text(self) -> str:
+        """What it was and how it stands, in words."""
+        of = f" of {', '.join(self.columns)}" if self.columns else ""
+        why = "" if self.message is None else f" - {self.message}"
+        return f"{self.job_type}{of} {self.status}: {_counts(self)} (job {self.job_id}){why}"
+
     @staticmethod
     def of(result: BackfillJobResult, **more: Any) -> JobRecord:  # noqa: ANN401 - fields that a result lacks
         """Returns the record of a job that stands as a result says."""
@@ -274,8 +300,8 @@ class JobRecord:
         return JobRecord(**values)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ErrorRecord:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class ErrorRecord(InWords):
     """A row that failed, or a range of rows that did.
 
     Attributes:
@@ -320,6 +346,13 @@ class ErrorRecord:
     timestamp: datetime
 
     @property
+    def text(self) -> str:
+        """What happened to which row, in words."""
+        row = "some rows" if self.row_address is None else f"row {self.row_address} (its address)"
+        where = f"{row} of {', '.join(self.columns)}, version {self.table_version}"
+        return f"{self.error_type}: {self.error_message} - {where}, {self.outcome}"
+
+    @property
     def column_name(self) -> str:
         """The column, or the first of several siblings."""
         return self.columns[0]
@@ -328,3 +361,17 @@ class ErrorRecord:
     def from_row(row: Mapping[str, Any]) -> ErrorRecord:
         """Reads a row of the table of errors."""
         return ErrorRecord(**{**row, "columns": tuple(row["columns"]), "input_columns": tuple(row["input_columns"])})
+
+
+def _counts(one: BackfillJobResult | JobRecord) -> str:
+    rows = listed(
+        (one.rows_computed, "computed"),
+        (one.rows_from_checkpoint, "from checkpoints"),
+        (one.rows_skipped, "skipped"),
+        (one.rows_failed, "failed"),
+    )
+    return listed(rows or "no row computed", _last(one.versions))
+
+
+def _last(versions: tuple[int, ...]) -> str:
+    return f"version {versions[-1]}" if versions else ""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lance_spark.errors import counted
+from lance_spark.words import InWords
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadPlan:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class LoadPlan(InWords):
     """What :meth:`lance_spark.Table.load_columns` would do.
 
     Attributes:
@@ -48,6 +49,12 @@ class LoadPlan:
     def job_type(self) -> str:
         """`load_columns`."""
         return "load_columns"
+
+    @property
+    def text(self) -> str:
+        """What would be done, in words."""
+        rows = f"{counted(self.total_rows, 'row')} in {counted(self.total_fragments, 'fragment')}"
+        return f"load of {', '.join(self.columns)} into {self.table_name}, version {self.version}: {rows} to look up"
 
     def explain(self) -> str:
         """Returns the plan as text for people."""

@@ -24,6 +24,7 @@ from lance_spark.errors import (
 from lance_spark.objects import checkpoint_place, open_session
 from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.session.sessions import session_or_local
+from lance_spark.table.display import render_tables
 from lance_spark.table.table import Table
 from lance_spark.tabular import Data, is_spark, write_rows
 from lance_spark.views.create import create_spark_view, create_view
@@ -411,6 +412,10 @@ class Connection:
 
     def __repr__(self) -> str:
         return f"Connection({self.uri!r})"
+
+    def _repr_html_(self) -> str:
+        """Returns the location and the names of the first tables, as HTML."""
+        return render_tables(self.uri, self.table_names())
 
     def _table(self, name: str) -> Table:
         return self._table_at(self._uri_of(name), name)

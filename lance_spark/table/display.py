@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 _ROWS = 5
 _CHARS = 80
+_TABLES = 100
 
 
 def describe(name: str, dataset: lance.LanceDataset) -> str:
@@ -35,6 +36,13 @@ def render_html(name: str, dataset: lance.LanceDataset) -> str:
     )
     title = f"{html.escape(name)}: version {dataset.version}, {counted(dataset.count_rows(), 'row')}"
     return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def render_tables(uri: str, names: list[str]) -> str:
+    """Returns an HTML list of the tables of a folder, the first hundred."""
+    shown = "".join(f"<li>{html.escape(name)}</li>" for name in names[:_TABLES])
+    more = f"<li>… and {len(names) - _TABLES:,} more</li>" if len(names) > _TABLES else ""
+    return f"<p>{html.escape(uri)}: {counted(len(names), 'table')}</p><ul>{shown}{more}</ul>"
 
 
 def _computed(field: pa.Field[Any]) -> str:

@@ -6,10 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from lance_spark.errors import counted
+from lance_spark.words import InWords
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class CompactionResult:
+class CompactionResult(InWords):
     """What a compaction did.
 
     Attributes:
@@ -43,9 +44,6 @@ class CompactionResult:
     retries: int = 0
     fragments_left: int = 0
     seconds: Mapping[str, float] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}: {self.text}>"
 
     @property
     def text(self) -> str:

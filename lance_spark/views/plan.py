@@ -17,10 +17,11 @@ from lance_spark.views.difference import affected
 from lance_spark.views.placement import SourceRows
 from lance_spark.views.row_tasks import SEARCHED_ROWS, find_rows
 from lance_spark.views.start import Start
+from lance_spark.words import InWords
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RefreshPlan:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class RefreshPlan(InWords):
     """What a refresh would do.
 
     Attributes:
@@ -62,7 +63,9 @@ class RefreshPlan:
         """Whether a refresh would change a row."""
         return bool(self.rebuilds or self.rows_added or self.rows_recomputed or self.rows_removed or self.rows_pending)
 
-    def __str__(self) -> str:
+    @property
+    def text(self) -> str:
+        """What would be done, in words."""
         before = "nothing" if self.previous_version is None else f"version {self.previous_version}"
         return (
             f"refresh of {self.table_name} from {before} to version {self.source_version} of {self.source_uri}: "

@@ -15,10 +15,11 @@ from lance_spark.backfill.reuse.round_context import source_of, store_of
 from lance_spark.errors import counted
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
+from lance_spark.words import InWords
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BackfillPlan:
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class BackfillPlan(InWords):
     """What a backfill would do.
 
     Attributes:
@@ -88,6 +89,13 @@ class BackfillPlan:
     def column_name(self) -> str:
         """The column, or the first of several siblings."""
         return self.columns[0]
+
+    @property
+    def text(self) -> str:
+        """What would be done, in words."""
+        of = f"backfill of {', '.join(self.columns)} in {self.table_name}, version {self.version}"
+        about = "" if self.exact else "at most "
+        return f"{of}: {about}{self.total_rows_pending:,} of {counted(self.total_rows, 'row')} to do"
 
     def explain(self) -> str:
         """Returns the plan as text for people."""

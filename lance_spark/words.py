@@ -1,0 +1,58 @@
+"""Values that say in words what they are: :class:`InWords`."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from collections.abc import Mapping, Sequence
+
+_CHARS = 200
+
+
+class InWords:
+    """Base of dataclasses that are shown by one line of words, in a notebook with their facts.
+
+    Subclasses are made with `repr=False`, and have :attr:`text`.
+    """
+
+    __slots__ = ()
+
+    @property
+    def text(self) -> str:
+        """One line that says what it is."""
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__}: {self.text}>"
+
+    def _repr_html_(self) -> str:
+        """Returns the words, and the facts that there are, as an HTML table."""
+        rows = "".join(
+            f"<tr><th>{html.escape(name)}</th><td>{html.escape(_shown(value))}</td></tr>"
+            for name, value in _facts(self)
+            if value not in (None, 0, "", (), {})
+        )
+        return f"<table><caption>{html.escape(self.text)}</caption><tbody>{rows}</tbody></table>"
+
+
+def listed(*parts: str | tuple[int, str]) -> str:
+    """Returns parts of a line with commas between; a number with its noun only if it is not 0."""
+    said = [part if isinstance(part, str) else f"{part[0]:,} {part[1]}" for part in parts if part and part[0]]
+    return ", ".join(said)
+
+
+def _facts(value: object) -> list[tuple[str, object]]:
+    return [(one.name, getattr(value, one.name)) for one in dataclasses.fields(value)]  # type: ignore[arg-type]
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, Mapping):
+        text = ", ".join(f"{key}: {one}" for key, one in value.items())
+    elif isinstance(value, Sequence) and not isinstance(value, str):
+        text = ", ".join(map(str, value))
+    else:
+        text = str(value)
+    return text if len(text) <= _CHARS else f"{text[: _CHARS - 1]}…"
