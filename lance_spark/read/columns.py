@@ -37,7 +37,13 @@ TABLE_METADATA = "lance.table"
 
 
 def lance_blob_handling(handling: BlobHandling) -> Literal["all_binary", "blobs_descriptions"]:
-    """Returns Lance's name for what a blob column reads as."""
+    """Returns Lance's name for what a blob column reads as.
+
+    Raises:
+        OptionError: It is neither `descriptor` nor `bytes`.
+    """
+    if handling not in ("descriptor", "bytes"):
+        raise OptionError("blob_handling", repr(handling), "descriptor or bytes")
     return "all_binary" if handling == "bytes" else "blobs_descriptions"
 
 

@@ -40,6 +40,7 @@ from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
 from lance_spark.jobs.progress import Progress
 from lance_spark.pushdown.rule import is_classic
+from lance_spark.read.columns import lance_blob_handling
 from lance_spark.read.filtering import check_filter
 from lance_spark.table.changes import TableChanges
 from lance_spark.table.display import describe, render_html
@@ -47,6 +48,7 @@ from lance_spark.table.loads import TableLoads
 from lance_spark.table.upkeep import TableUpkeep
 from lance_spark.table.views import TableViews
 from lance_spark.tabular import Data, write_rows
+from lance_spark.types.fields import BlobHandling
 from lance_spark.types.storable import RESERVED
 from lance_spark.views.definition import define, existing_view
 from udf_runtime import UDF, Manifest, UnpackedUDF
@@ -126,11 +128,14 @@ class Table(TableChanges, TableLoads, TableUpkeep, TableViews):
             check_filter(dataset, filter, self.uri, "descriptor")
         return dataset.count_rows(filter)
 
-    def head(self, n: int = _HEAD_ROWS) -> pa.Table:
-        """Returns the first rows in the order of the table; fewer where it has fewer."""
+    def head(self, n: int = _HEAD_ROWS, *, blob_handling: BlobHandling = "descriptor") -> pa.Table:
+        """Returns the first rows in the order of the table; fewer where it has fewer.
+
+        Blobs are as in :meth:`to_arrow`.
+        """
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
             raise OptionError("n", repr(n), "a number of rows, 0 or more")
-        return self.to_lance().scanner(limit=n).to_table()
+        return self.to_lance().scanner(limit=n, blob_handling=lance_blob_handling(blob_handling)).to_table()
 
     def to_spark(
         self, columns: Sequence[str] | None = None, filter: str | None = None, version: int | str | None = None
@@ -154,23 +159,30 @@ class Table(TableChanges, TableLoads, TableUpkeep, TableViews):
             options["version"] = str(version)
         return reader.options(**options).load(self.uri)
 
-    def to_arrow(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pa.Table:
+    def to_arrow(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        *,
+        blob_handling: BlobHandling = "descriptor",
+    ) -> pa.Table:
         """Returns the table in this process's memory, as Arrow; meant for what fits there.
 
         Args:
             columns: Columns to read; None reads all.
             filter: Filter in Lance SQL, or None for all rows.
+            blob_handling: What becomes of blobs: `descriptor`, where they are, or their `bytes`.
 
         Raises:
             FilterError: The filter is not valid.
             ColumnNotFoundError: A column is not there.
         """
-        dataset = self.to_lance()
+        dataset, blobs = self.to_lance(), lance_blob_handling(blob_handling)
         names = None if columns is None else list(columns)
         if filter is not None:
             check_filter(dataset, filter, self.uri, "descriptor")
         try:
-            return dataset.to_table(columns=names, filter=filter)
+            return dataset.scanner(columns=names, filter=filter, blob_handling=blobs).to_table()
         except (ValueError, OSError):
             for name in names or ():
                 if name.partition(".")[0] not in dataset.schema.names and name not in RESERVED:
@@ -179,9 +191,15 @@ class Table(TableChanges, TableLoads, TableUpkeep, TableViews):
                     ) from None
             raise
 
-    def to_pandas(self, columns: Sequence[str] | None = None, filter: str | None = None) -> pd.DataFrame:
-        """Returns the table in this process's memory, as pandas; meant for what fits there."""
-        frame: pd.DataFrame = self.to_arrow(columns, filter).to_pandas()
+    def to_pandas(
+        self,
+        columns: Sequence[str] | None = None,
+        filter: str | None = None,
+        *,
+        blob_handling: BlobHandling = "descriptor",
+    ) -> pd.DataFrame:
+        """Returns the table in this process's memory, as pandas; otherwise as :meth:`to_arrow`."""
+        frame: pd.DataFrame = self.to_arrow(columns, filter, blob_handling=blob_handling).to_pandas()
         return frame
 
     def add(self, data: Data, mode: Literal["append", "overwrite"] = "append") -> None:

@@ -170,6 +170,14 @@ def test_bytes_are_added_to_a_column_of_blobs(db: Connection):
     table.add({"b": [b"four"]})
     found = table.to_lance().take_blobs("b", indices=[0, 2, 3])
     assert [one.read() for one in found] == [b"one", b"three", b"four"] and table.count_rows("id IS NULL") == 1
+    # Where they are, or on request what they hold.
+    assert pa.types.is_struct(table.to_arrow().schema.field("b").type)
+    for some in (table.to_arrow, table.head):
+        assert some(blob_handling="bytes")["b"].to_pylist() == [b"one", None, b"three", b"four"]  # type: ignore[operator]
+    assert table.to_arrow(["b"], "id = 3", blob_handling="bytes").to_pylist() == [{"b": b"three"}]
+    assert table.to_pandas(["b"], blob_handling="bytes")["b"].tolist() == [b"one", None, b"three", b"four"]
+    with pytest.raises(OptionError, match="blob_handling"):
+        table.to_arrow(blob_handling="text")  # type: ignore[arg-type]
 
 
 def test_what_is_no_rows_is_refused_with_what_serves(table: Table):
