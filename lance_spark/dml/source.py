@@ -34,6 +34,7 @@ class Source:
         self._rows = None if self._frame is not None else to_reader(data, None, table=_plain(table)).read_all()
         self.spark = spark if self._frame is None else self._frame.sparkSession
         self.names: list[str] = self._rows.schema.names if self._rows is not None else list(self._frame.columns)  # type: ignore[union-attr]
+        self._columns = table
 
     def check(self, rows: pa.Schema, on: Sequence[str]) -> None:
         """Checks that the columns are the table's, `rows`, and that the keys are among them.
@@ -51,8 +52,9 @@ class Source:
                 f"the source has columns that are not there: {', '.join(map(repr, unknown))} - nothing was changed - "
                 f"its columns may be {', '.join(rows.names)}"
             )
+        self._columns = pa.schema([field for field in rows if field.name in self.names])
         if self._frame is not None:
-            check_writable(self._frame.schema, pa.schema([field for field in rows if field.name in self.names]))
+            check_writable(self._frame.schema, self._columns)
 
     def frame(self, ref: DatasetRef, staging: Staging) -> DataFrame:
         """Returns the rows; those of this process are staged, and go with the job's files."""
@@ -62,6 +64,7 @@ class Source:
             place = f"{ref.uri}/{staging.folder}/source"
             lance.write_dataset(self._rows, place, storage_options=ref.storage or None)
             self._frame = read_table(self.spark, ref, place, {})
+            check_writable(self._frame.schema, self._columns)
         assert self._frame is not None
         return self._frame
 

@@ -26,6 +26,7 @@ from lance_spark.dml.assignments import Assignments, check_assignments, check_wh
 from lance_spark.dml.edits import Edit, EditSpec, Way
 from lance_spark.dml.result import ChangeResult
 from lance_spark.dml.rounds import run_rounds
+from lance_spark.errors import UnsupportedOperationError
 from lance_spark.read.filtering import ask_index
 from lance_spark.read.sizes import measure_row
 from lance_spark.staging.area import Staging, new_id
@@ -219,9 +220,18 @@ class Statement:
 
 
 def _with_file(fragment: FragmentMetadata, file: DataFile, modified: frozenset[int]) -> FragmentMetadata:
-    """Returns a fragment in which a file has the modified fields, in place of the files before."""
+    """Returns a fragment in which a file has the modified fields, in place of the files before.
+
+    Raises:
+        UnsupportedOperationError: It has overlays, which would hide the new values.
+    """
     from lance.fragment import DataFile
 
+    if fragment.overlays:
+        raise UnsupportedOperationError(
+            f"fragment {fragment.id} has overlays of another tool, which would hide new column files - nothing was "
+            "changed - compact the table first: compact_files()"
+        )
     files = []
     for old in fragment.files:
         fields = [_REPLACED if number in modified else number for number in old.fields]

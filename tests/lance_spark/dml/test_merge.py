@@ -182,6 +182,11 @@ def test_what_a_merge_cannot_do_is_refused_first(table: Table, db: Connection, s
         ),
         (SchemaMismatchError, "a: ", lambda: table.merge_insert("id").when_matched_update_all().execute(frame)),
         (
+            SchemaMismatchError,
+            "a: ",
+            lambda: table.merge_insert("id").when_matched_update_all().execute(pa.table({"id": [1], "a": ["x"]})),
+        ),
+        (
             OptionError,
             "source.zz",
             lambda: table.merge_insert("id").when_matched_update_all("source.zz > 1").execute(one),
