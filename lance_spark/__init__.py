@@ -18,6 +18,10 @@ from lance_spark.errors import (
     CommitImpossibleError,
     CommitOutcomeUnknownError,
     FilterError,
+    IndexBuildError,
+    IndexExistsError,
+    IndexNotFoundError,
+    IndexTimeoutError,
     JobNotFoundError,
     JobTimeoutError,
     LancePanicError,
@@ -59,6 +63,7 @@ if TYPE_CHECKING:
     from lance_spark.commit.conflicts.history import last_commit
     from lance_spark.dml.clauses import MergeInsertBuilder
     from lance_spark.dml.result import ChangeResult
+    from lance_spark.indexes.listing import IndexConfig, IndexStatistics
     from lance_spark.jobs.handle import Job, JobFuture
     from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, RefreshJobResult, UdfResult
     from lance_spark.load.plan import LoadPlan
@@ -111,6 +116,8 @@ _LATER = {
     "CompactionResult": "upkeep.results",
     "Connection": "table.connection",
     "ErrorRecord": "jobs.model",
+    "IndexConfig": "indexes.listing",
+    "IndexStatistics": "indexes.listing",
     "Job": "jobs.handle",
     "JobFuture": "jobs.handle",
     "JobRecord": "jobs.model",
@@ -176,6 +183,12 @@ __all__ = [
     "Fail",
     "FilterError",
     "GenevaManifest",
+    "IndexBuildError",
+    "IndexConfig",
+    "IndexExistsError",
+    "IndexNotFoundError",
+    "IndexStatistics",
+    "IndexTimeoutError",
     "Job",
     "JobFuture",
     "JobNotFoundError",

@@ -447,6 +447,58 @@ class MergeError(LanceSparkError, ValueError):
     """Rows of a source cannot be merged into a table as they are. Nothing was changed."""
 
 
+class IndexNotFoundError(LanceSparkError, LookupError):
+    """The table has no index of this name.
+
+    Attributes:
+        index: The name that was asked for.
+        uri: Location of the table.
+    """
+
+    def __init__(self, index: str, uri: str, *, available: str) -> None:
+        super().__init__(f"index {index!r} does not exist - in {uri} - {available}")
+        self.index = index
+        self.uri = uri
+
+
+class IndexExistsError(LanceSparkError, ValueError):
+    """An index of this name is there already. Nothing was changed.
+
+    Attributes:
+        index: The name.
+        uri: Location of the table.
+    """
+
+    def __init__(self, index: str, uri: str, *, reason: str, hint: str) -> None:
+        super().__init__(f"index {index!r} exists already{reason} - in {uri} - {hint}")
+        self.index = index
+        self.uri = uri
+
+
+class IndexBuildError(LanceSparkError, RuntimeError):
+    """An index could not be built. The table is as it was.
+
+    Attributes:
+        uri: Location of the table.
+    """
+
+    def __init__(self, message: str, *, uri: str) -> None:
+        super().__init__(message)
+        self.uri = uri
+
+
+class IndexTimeoutError(LanceSparkError, TimeoutError):
+    """Indexes do not cover all rows of the table in time.
+
+    Attributes:
+        uri: Location of the table.
+    """
+
+    def __init__(self, message: str, *, uri: str) -> None:
+        super().__init__(message)
+        self.uri = uri
+
+
 class UnsupportedOperationError(LanceSparkError, NotImplementedError):
     """What was asked for has no meaning here; the message says what serves instead.
 

@@ -30,6 +30,7 @@ LAYERS = [
     {"environments"},
     {"jobs", "catalog"},
     {"backfill"},
+    {"indexes"},
     {"load", "upkeep", "views"},
     {"dml"},
     {"table"},

@@ -9,7 +9,7 @@ import pytest
 
 from lance_spark import Table
 from lance_spark.backfill import request
-from lance_spark.backfill.driver import scheduler as cluster
+from lance_spark.backfill.driver import spark_failure as cluster
 from lance_spark.backfill.planning import fragment_plan as plan
 from lance_spark.backfill.task import checkpoint_buffer as keeping
 from lance_spark.backfill.task import error_log as failures

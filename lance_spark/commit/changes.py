@@ -193,8 +193,8 @@ class CommitResult(InWords):
 
     Attributes:
         uri: Location of the table.
-        operation: `create`, `append`, `overwrite`, `backfill`, `refresh`, `update`, `delete` or
-            `merge`.
+        operation: `create`, `append`, `overwrite`, `backfill`, `refresh`, `update`, `delete`,
+            `merge` or `index`.
         job_id: Id of the job, as stamped into the transaction.
         version: The version that was made; where a backfill found no fragment any more that it
             could write to, the one that it looked at.
@@ -221,7 +221,7 @@ class CommitResult(InWords):
     """
 
     uri: str
-    operation: Literal["create", "append", "overwrite", "backfill", "refresh", "update", "delete", "merge"]
+    operation: Literal["create", "append", "overwrite", "backfill", "refresh", "update", "delete", "merge", "index"]
     job_id: str
     version: int
     read_version: int | None

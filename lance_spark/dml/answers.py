@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_spark import errors
-from lance_spark.backfill.driver.spark_jobs import collected
+from lance_spark.backfill.driver.answers import NamedJob, collect_answers
 from lance_spark.errors import LanceSparkError, rebuild
 from lance_spark.session.sessions import known_slots
 
@@ -139,8 +139,8 @@ class RowJobs:
         Raises:
             LanceSparkError: A task ended with it.
         """
-        rows = collected(self.spark, frame, tag=self.tag, description=self.description)
-        return [Answer.of(row[0]) for row in rows]
+        job = NamedJob(tag=self.tag, description=self.description)
+        return [Answer.of(text) for text in collect_answers(self.spark, frame, job)]
 
 
 def packed(fragments: list[tuple[int, int]], work: int) -> tuple[tuple[int, ...], ...]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pyarrow as pa
 
+from lance_spark.backfill.driver.answers import numbers_of
 from lance_spark.backfill.planning.selection import matching_addresses
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.answers import Answer, answering
@@ -75,9 +76,8 @@ class Edit:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yields one answer for each task whose number comes."""
-        for batch in batches:
-            for number in batch.column(0).to_numpy().tolist():
-                yield answering(lambda unit=self.units[number]: self._work(unit))  # type: ignore[misc]
+        for number in numbers_of(batches):
+            yield answering(lambda unit=self.units[number]: self._work(unit))  # type: ignore[misc]
 
     def _work(self, fragments: Sequence[int]) -> Answer:
         answer = Answer(fragments=list(fragments))

@@ -130,11 +130,21 @@ class IndexAnswer:
         matches: Matching rows of each fragment that they cover and that has any; None where there
             are too many to list.
         covered: Ids of the fragments that they cover; the others have to be searched.
+        names: Their names.
     """
 
     exact: bool
     matches: dict[int, int] | None
     covered: frozenset[int]
+    names: tuple[str, ...]
+
+    @property
+    def serves(self) -> bool:
+        """Whether a scan uses it: not where the matches are too many to list.
+
+        Every task would search the index again then, and reading the column is cheaper.
+        """
+        return not self.exact or self.matches is not None
 
 
 @functools.lru_cache(maxsize=64)
@@ -168,7 +178,7 @@ def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
         return None
     used, exact = answered
     if not exact:
-        return IndexAnswer(exact=False, matches=None, covered=frozenset())
+        return IndexAnswer(exact=False, matches=None, covered=frozenset(), names=tuple(used))
     covered: frozenset[int] = frozenset.intersection(
         *(frozenset(f for s in indexes[name].segments for f in s.fragment_ids) for name in used)
     )
@@ -176,9 +186,10 @@ def _ask(dataset: lance.LanceDataset, filter: str) -> IndexAnswer | None:
     scanner = dataset.scanner(columns=["_rowaddr"], filter=filter, fragments=handles, limit=MAX_INDEX_MATCHES + 1)
     addresses = scanner.to_table().column(0).to_numpy()
     if len(addresses) > MAX_INDEX_MATCHES:
-        return IndexAnswer(exact=True, matches=None, covered=covered)
+        return IndexAnswer(exact=True, matches=None, covered=covered, names=tuple(used))
     ids, counts = np.unique(addresses >> np.uint64(32), return_counts=True)
-    return IndexAnswer(exact=True, matches=dict(zip(ids.tolist(), counts.tolist(), strict=True)), covered=covered)
+    matches = dict(zip(ids.tolist(), counts.tolist(), strict=True))
+    return IndexAnswer(exact=True, matches=matches, covered=covered, names=tuple(used))
 
 
 def explained(

@@ -119,6 +119,8 @@ def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanP
         parts.append(f"filter: {options.filter}")
     if plan.pushed is not None:
         parts.append(f"pushed: {plan.pushed}")
+    if plan.indexes:
+        parts.append(f"index: {', '.join(plan.indexes)}")
     if spec.aggregate:
         keys = [call.column or "" for call in spec.aggregate if call.fn == "group"]
         calls = (f"{c.fn}({c.column})" if c.column else "count(*)" for c in spec.aggregate if c.fn != "group")

@@ -49,6 +49,7 @@ class ScanPlan:
         pushed: The part of it that comes from Spark, or None.
         limit: Rows after which a partition ends, by the option or by Spark, or None.
         limited: Whether that is the limit that Spark asked for: then Spark drops none of the rows.
+        indexes: Names of the scalar indexes that serve the filter.
     """
 
     tasks: tuple[ScanTask, ...]
@@ -59,6 +60,7 @@ class ScanPlan:
     pushed: str | None
     limit: int | None
     limited: bool
+    indexes: tuple[str, ...]
 
 
 def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: StructType) -> ScanPlan:
@@ -96,9 +98,12 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
         blob_bytes=options.blob_handling == "bytes",
         storage=ref.storage_options,
     )
+    indexes: tuple[str, ...] = ()
     if selection is None:
         tasks = plan_scan_tasks(size.fragments, _rule(options, spec, prefix=limit))
     else:
+        answer = ask_index(ref, selection)
+        indexes = answer.names if answer is not None and answer.serves else ()
         tasks = _filtered(ref, options, spec, size, selection)
         if options.limit is not None:
             tasks = _in_one(tasks, size.fragments)
@@ -128,6 +133,7 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
         pushed=pushed,
         limit=limit,
         limited=keeps_all and spec.limit is not None,
+        indexes=indexes,
     )
 
 
@@ -214,9 +220,7 @@ def _filtered(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanS
     """Plans a scan with a filter: of the matches that an index lists, else of all fragments."""
     answer = ask_index(ref, filter)
     can_mask = ref.open().data_storage_version not in ("legacy", "0.1")
-    if answer is None or (answer.exact and answer.matches is None):
-        # Many matches: an index would be searched again by every task. Reading the column is
-        # cheaper.
+    if answer is None or not answer.serves:
         tasks = plan_scan_tasks(size.fragments, _rule(options, spec, splittable=can_mask, physical=True))
         return [replace(t, use_index=False) for t in tasks]
     if answer.matches is None:

@@ -22,8 +22,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import SparkSession
 
-from lance_spark.backfill.driver.scheduler import MAX_ATTEMPTS
-from lance_spark.backfill.driver.spark_failure import SparkFailure
+from lance_spark.backfill.driver.spark_failure import MAX_ATTEMPTS, SparkFailure
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.compaction_commit import Basis, Compacted, commit_compacted
 from lance_spark.commit.store_check import refuse_unsafe_store

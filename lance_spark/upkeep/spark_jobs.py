@@ -11,8 +11,7 @@ from typing import Generic, Protocol, TypeVar
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from lance_spark.backfill.driver.scheduler import MAX_ATTEMPTS
-from lance_spark.backfill.driver.spark_failure import SparkFailure, failure_of
+from lance_spark.backfill.driver.spark_failure import MAX_ATTEMPTS, SparkFailure, failure_of
 from lance_spark.session.sessions import active_in_thread, cancel, tagged
 
 _LOG = logging.getLogger(__name__)

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 
+from lance_spark.backfill.driver.answers import numbers_of
 from lance_spark.backfill.planning.selection import matching_addresses
 from lance_spark.backfill.task.source_reader import take_ids
 from lance_spark.commit.conflicts.identity import FieldIdentity
@@ -217,12 +218,6 @@ def as_view_rows(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
         else:
             arrays.append(pa.nulls(batch.num_rows, one.type))
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def numbers_of(batches: Iterable[pa.RecordBatch]) -> Iterator[int]:
-    """Yields the numbers of the tasks that are to be worked on."""
-    for batch in batches:
-        yield from batch.column(0).to_numpy().tolist()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

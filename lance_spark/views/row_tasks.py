@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import json
-import logging
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -12,12 +10,12 @@ import numpy as np
 import pyarrow as pa
 from pyspark.sql import functions as sf
 
-from lance_spark.backfill.driver.scheduler import MAX_ATTEMPTS
-from lance_spark.backfill.driver.spark_failure import failure_of
+from lance_spark.backfill.driver.answers import NamedJob, collect_answers
+from lance_spark.backfill.driver.spark_failure import SparkFailure
 from lance_spark.errors import CommitConflictError, TableUnreadableError
 from lance_spark.lance_compat import plain
 from lance_spark.rows.row_addresses import ROW_ADDRESS
-from lance_spark.session.sessions import active_in_thread, known_slots, tagged
+from lance_spark.session.sessions import known_slots
 from lance_spark.views.chunked.calls import Chunked
 from lance_spark.views.chunked.rows import ChunkPlacement
 from lance_spark.views.definition import SOURCE_ROW_ID
@@ -39,8 +37,6 @@ from udf_runtime.checkpoint.chunks import ChunksLostError
 if TYPE_CHECKING:
     import lance
     from pyspark.sql import DataFrame, SparkSession
-
-_LOG = logging.getLogger(__name__)
 
 FILTERED_ROWS = 10_000
 """Listed rows that a filter looks up in the view, with a scalar index where there is one."""
@@ -142,22 +138,13 @@ class RowTasks:
         return self._spark.range(0, count, 1, min(count, self._concurrency or count)).mapInArrow(task, schema)
 
     def _answers(self, frame: Callable[[], DataFrame]) -> Answer:
-        for attempt in itertools.count(1):
-            self._check()
-            with active_in_thread(self._spark), tagged(self._spark, self._tag, self._description):
-                try:
-                    return Answer.of(row[0] for row in frame().collect())
-                except Exception as error:
-                    failure = failure_of(error)
-                    if failure.error_type.rpartition(".")[2] == ChunksLostError.__name__:
-                        # Another refresh of the view has ended meanwhile, or a cleanup.
-                        raise CommitConflictError(failure.message, uri=self._uri) from error
-                    # In plain local[N] Spark gives a job up when a task dies.
-                    if not failure.retryable or attempt == MAX_ATTEMPTS:
-                        raise
-                    _LOG.warning("a Spark job of the refresh of %s failed, and is submitted again: %s", self._uri,
-                        failure.message)  # fmt: skip
-        raise AssertionError
+        def explain(failure: SparkFailure) -> None:
+            if failure.error_type.rpartition(".")[2] == ChunksLostError.__name__:
+                # Another refresh of the view has ended meanwhile, or a cleanup.
+                raise CommitConflictError(failure.message, uri=self._uri)
+
+        named = NamedJob(tag=self._tag, description=self._description)
+        return Answer.of(collect_answers(self._spark, frame, named, check=self._check, explain=explain))
 
 
 def _looked_up(spec: PlacementSpec, done: Answer) -> tuple[pa.RecordBatch, ...]:

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import pyarrow as pa
 
-from lance_spark.backfill.driver.spark_failure import SparkFailure, failure_of
+from lance_spark.backfill.driver.spark_failure import MAX_ATTEMPTS, SparkFailure, failure_of
 from lance_spark.backfill.task.error_log import fail_ranges, record_ranges
 from lance_spark.backfill.task.messages import (
     BackfillSpec,
@@ -63,9 +63,6 @@ _PARALLEL_JOBS = 16
 
 _STOP_S = 0.5
 """Seconds between attempts to stop Spark jobs when a job ends early."""
-
-MAX_ATTEMPTS = 4
-"""How often a task that died with its process is submitted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

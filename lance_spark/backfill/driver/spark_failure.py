@@ -7,6 +7,9 @@ from dataclasses import dataclass
 
 from pyspark.errors import PythonException
 
+MAX_ATTEMPTS = 4
+"""How often a task that died with its process is submitted."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SparkFailure:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 import pyarrow as pa
 
+from lance_spark.backfill.driver.answers import numbers_of
 from lance_spark.backfill.reuse.round_context import chunks_of, context_of
 from lance_spark.backfill.reuse.value_finder import ValueFinder
 from lance_spark.errors import counted
@@ -25,7 +26,7 @@ from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.fragment_writer import FragmentSink
 from lance_spark.types.layout import aligned
 from lance_spark.views.definition import CHILD_INDEX, SOURCE_ROW_ID
-from lance_spark.views.placement import Answer, Lists, PlacementSpec, SourceRows, changes_of, numbers_of
+from lance_spark.views.placement import Answer, Lists, PlacementSpec, SourceRows, changes_of
 from udf_runtime import UDF
 from udf_runtime.checkpoint.chunks import ChunkReader, ChunksLostError
 

@@ -1,0 +1,240 @@
+"""Commits the segments of an index on top of what came first: :func:`commit_index`.
+
+A segment says what rows were at the version that it was built from. It serves those of its
+fragments whose files of the column are the same at the latest version; Lance scans the others.
+Measured: pylance refuses an index beside a compaction, a replaced column file, an overwrite or a
+restore, and accepts one whose column was dropped or cast, which no query can use then.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.changes import CommitResult
+from lance_spark.commit.commit_loop import properties_of, run_rounds
+from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, files_of
+from lance_spark.commit.verify import take_back
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import (
+    CommitConflictError,
+    CommitImpossibleError,
+    IndexExistsError,
+    TableNotFoundError,
+)
+from lance_spark.indexes.definition import IndexDefinition
+from lance_spark.indexes.listing import kind_of
+from lance_spark.indexes.segments import named_segment, narrowed
+
+if TYPE_CHECKING:
+    import lance
+    from lance import LanceOperation
+    from lance.dataset import Index
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexToCommit:
+    """An index whose segments are built.
+
+    Attributes:
+        column: The top-level column that it is of, as it was.
+        files: For each fragment of the version that was read, rows and files of the column.
+        segments: What was built of them.
+    """
+
+    definition: IndexDefinition
+    read_version: int
+    column: FieldIdentity
+    files: Mapping[int, tuple[int, tuple[str, ...]]]
+    segments: Sequence[Index]
+
+    @property
+    def rows(self) -> int:
+        """Rows of the fragments that the segments are of."""
+        return sum(self.files[number][0] for segment in self.segments for number in segment.fragment_ids)
+
+    def still_valid(self, head: lance.LanceDataset) -> frozenset[int]:
+        """Returns the fragments that the segments say the truth about at another version.
+
+        Raises:
+            CommitImpossibleError: The column is gone, or another one.
+        """
+        column = self.column
+        if column not in field_identities(head.lance_schema):
+            raise CommitImpossibleError(
+                f"column {column.name!r} was dropped, cast or renamed while index {self.definition.name!r} was built "
+                f"- at {head.uri}, version {head.version} - nothing was committed; make the index again",
+                uri=head.uri,
+            )
+        present = {fragment.fragment_id: fragment.metadata for fragment in head.get_fragments()}
+        return frozenset(
+            number
+            for number, (_, files) in self.files.items()
+            if number in present and files_of(present[number], column.ids) == files
+        )
+
+
+def files_by_fragment(dataset: lance.LanceDataset, column: FieldIdentity) -> dict[int, tuple[int, tuple[str, ...]]]:
+    """Returns rows, and files of a column, of each fragment of a version."""
+    fragments = (fragment.metadata for fragment in dataset.get_fragments())
+    return {fragment.id: (fragment.num_rows, files_of(fragment, column.ids)) for fragment in fragments}
+
+
+class TooMuchMovedError(CommitConflictError):
+    """Most of what an index was built of is elsewhere by now; nothing was committed."""
+
+
+def commit_index(
+    ref: DatasetRef, index: IndexToCommit, *, job_id: str, least_share: float, policy: CommitPolicy | None = None
+) -> CommitResult:
+    """Commits an index, in place of one of its name; the result counts the rows that it serves.
+
+    Runs on the driver. A second commit with the same `job_id` returns the result of the first.
+
+    Args:
+        ref: The table.
+        index: What was built.
+        job_id: Id of the job.
+        least_share: Share of the rows that the index has to serve still.
+        policy: How long the commit is tried.
+
+    Raises:
+        TooMuchMovedError: It would serve fewer.
+        IndexExistsError: There is one of its name which it is not to replace.
+        CommitImpossibleError: Its column is gone.
+        CommitError: The commit did not happen, for another reason.
+    """
+    policy = policy or CommitPolicy.of(None)
+    one_round = functools.partial(_commit_once, ref, index, job_id, least_share, policy)
+    result = run_rounds(ref, job_id, index.read_version, one_round, policy)
+    _LOG.info("index %s of %s committed as version %d (job %s)",
+        index.definition.name, result.uri, result.version, job_id)  # fmt: skip
+    return result
+
+
+def _commit_once(
+    ref: DatasetRef,
+    index: IndexToCommit,
+    job_id: str,
+    least_share: float,
+    policy: CommitPolicy,
+    head: lance.LanceDataset | None,
+    retries: int,
+) -> CommitResult | Lost | Unknown:
+    from lance import LanceOperation
+
+    if head is None:
+        raise TableNotFoundError(ref.uri)
+    valid = index.still_valid(head)
+    segments = [narrowed(one, [n for n in one.fragment_ids if n in valid]) for one in index.segments]
+    rows = sum(index.files[number][0] for segment in segments for number in segment.fragment_ids)
+    if rows < least_share * index.rows:
+        raise TooMuchMovedError(
+            f"rows were moved or rewritten while index {index.definition.name!r} was built - at {ref.uri}, version "
+            f"{head.version} - nothing was committed; make it again",
+            uri=ref.uri,
+        )
+    result = CommitResult(
+        uri=ref.uri,
+        operation="index",
+        job_id=job_id,
+        version=0,
+        read_version=index.read_version,
+        rows=rows,
+        fragments=len({number for segment in segments for number in segment.fragment_ids}),
+        retries=retries,
+        columns=(index.definition.column,),
+    )
+    removed = replaced_segments(head, index.definition)
+    outcome = attempt_commit(
+        head,
+        LanceOperation.CreateIndex(new_indices=segments, removed_indices=removed),
+        read_version=head.version,
+        properties=properties_of(result, None),
+        storage_options=ref.storage,
+    )
+    if not isinstance(outcome, Landed):
+        return outcome
+    landed = outcome.dataset
+    if landed.version != head.version + 1:
+        _refuse_slipped(landed, index, ref, job_id, policy)
+    return dataclasses.replace(result, version=landed.version)
+
+
+def replaced_segments(head: lance.LanceDataset, wanted: IndexDefinition) -> list[Index]:
+    """Returns the segments of the index that another one takes the place of; none where it is new.
+
+    Raises:
+        IndexExistsError: It is not to be replaced, or is one of another kind or column.
+    """
+    for found in head.describe_indices():
+        if found.name != wanted.name:
+            continue
+        field = head.lance_schema.field(wanted.column)
+        kind = kind_of(found.index_type)
+        if field is None or list(found.fields) != [field.id()] or _family(kind) != _family(wanted.kind):
+            reason = f", an index {kind} of column {', '.join(map(repr, found.field_names))}"
+            raise IndexExistsError(wanted.name, head.uri, reason=reason, hint="give the new index another name=")
+        if not wanted.replace:
+            raise IndexExistsError(wanted.name, head.uri, reason="", hint="replace=True makes it anew")
+        return [named_segment(segment.uuid, found.name) for segment in found.segments]
+    return []
+
+
+def _family(kind: str) -> str:
+    return "vector" if kind.startswith("IVF") else "FTS" if kind == "FTS" else "scalar"
+
+
+def _refuse_slipped(
+    landed: lance.LanceDataset, index: IndexToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
+) -> None:
+    """Takes an index out again that landed where it serves rows that it is wrong about.
+
+    Raises:
+        CommitImpossibleError: Its column is gone.
+        CommitConflictError: Fragments were rewritten in that moment.
+        CommitOutcomeUnknownError: It is there, or may be.
+    """
+    from lance import LanceOperation
+
+    ours = {segment.uuid for segment in index.segments}
+
+    def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
+        there = [
+            named_segment(segment.uuid, found.name)
+            for found in head.describe_indices()
+            for segment in found.segments
+            if segment.uuid in ours
+        ]
+        return LanceOperation.CreateIndex(new_indices=[], removed_indices=there) if there else None
+
+    wrong: CommitConflictError | CommitImpossibleError | None = None
+    try:
+        valid = index.still_valid(landed)
+        present = {fragment.fragment_id for fragment in landed.get_fragments()}
+        served = {
+            number
+            for found in landed.describe_indices()
+            for segment in found.segments
+            if segment.uuid in ours
+            for number in segment.fragment_ids
+        }
+        if not (served & present) <= valid:
+            wrong = CommitConflictError(
+                f"rows were rewritten in the moment in which index {index.definition.name!r} was committed - at "
+                f"{ref.uri}, version {landed.version} - it was taken out again; make it again",
+                uri=ref.uri,
+            )
+    except CommitImpossibleError as error:
+        wrong = error
+    if wrong is not None:
+        take_back(ref, undo, job_id=job_id, since=landed.version, policy=policy)
+        raise wrong

@@ -1,0 +1,250 @@
+"""What an index is to be: its kind, column and parameters, checked against the table."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, cast, get_args
+
+import pyarrow as pa
+import pyarrow.types as pt
+
+from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
+from lance_spark.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
+from lance_spark.types.fields import Kind
+
+if TYPE_CHECKING:
+    import lance
+
+VectorKind = Literal["IVF_FLAT", "IVF_PQ", "IVF_HNSW_SQ", "IVF_HNSW_PQ"]
+ScalarKind = Literal["BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER"]
+TextKind = Literal["FTS"]
+IndexKind = VectorKind | ScalarKind | TextKind
+Metric = Literal["l2", "cosine", "dot", "hamming"]
+
+TASK_ROWS: Mapping[str, int] = {
+    "BTREE": 1_000_000,
+    "BITMAP": 1_000_000,
+    "LABEL_LIST": 1_000_000,
+    "ZONEMAP": 10_000_000,
+    "BLOOMFILTER": 10_000_000,
+    "NGRAM": 50_000,
+    "FTS": 50_000,
+    "IVF_FLAT": 100_000,
+    "IVF_PQ": 100_000,
+    "IVF_HNSW_SQ": 50_000,
+    "IVF_HNSW_PQ": 50_000,
+}
+"""Rows from which a task of its own is worth it, by kind: about a second of one core's work."""
+
+_PARTITION_ROWS = {"IVF_FLAT": 4096, "IVF_PQ": 4096, "IVF_HNSW_SQ": 1 << 20, "IVF_HNSW_PQ": 1 << 20}
+_METRICS: dict[str, Metric] = {"l2": "l2", "euclidean": "l2", "cosine": "cosine", "dot": "dot", "hamming": "hamming"}
+_ORDERED = "numbers, booleans, strings, binary, dates, times and decimals"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexDefinition:
+    """An index that is to be made. A picklable value.
+
+    Attributes:
+        name: Its name, which no other index of the table has.
+        column: The column; a nested field with dots.
+        kind: What it is.
+        parameters: What pylance is given beside these, by its names.
+        replace: Whether it takes the place of an index of this name.
+    """
+
+    name: str
+    column: str
+    kind: IndexKind
+    parameters: Mapping[str, object] = field(default_factory=dict)
+    replace: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.column, str) or not self.column:
+            raise OptionError("column", repr(self.column), "the name of a column")
+        if not isinstance(self.name, str) or not self.name.strip():
+            raise OptionError("name", repr(self.name), "a name for the index")
+
+    @property
+    def is_vector(self) -> bool:
+        """Whether it is an index of vectors."""
+        return self.kind in _PARTITION_ROWS
+
+    @property
+    def merges(self) -> bool:
+        """Whether segments of tasks are merged into one.
+
+        Where several segments of a scalar or text index have a row, as after an update, Lance takes
+        what any of them says. Graphs would be built again, and segments of vectors are kept apart
+        by Lance when they are searched.
+        """
+        return "HNSW" not in self.kind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexedColumn:
+    """The column of an index at a version.
+
+    Attributes:
+        top: The top-level column that holds it.
+        field_id: Its own field id.
+        type: Its Arrow type.
+    """
+
+    top: FieldIdentity
+    field_id: int
+    type: Kind
+
+
+def indexed_column(dataset: lance.LanceDataset, column: str) -> IndexedColumn:
+    """Returns the column of an index.
+
+    Raises:
+        ColumnNotFoundError: It is not there.
+    """
+    found = dataset.lance_schema.field(column)
+    if found is None:
+        raise ColumnNotFoundError(column, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+    top = next(one for one in field_identities(dataset.lance_schema) if found.id() in one.ids)
+    kind: Kind = found.to_arrow().type  # type: ignore[attr-defined]  # pylance's stub lacks it
+    return IndexedColumn(top=top, field_id=found.id(), type=getattr(kind, "storage_type", kind))
+
+
+def scalar_index(column: str, kind: str, *, name: str | None, replace: bool) -> IndexDefinition:
+    """Returns the definition of an index that answers filters.
+
+    Raises:
+        OptionError: There is no such kind.
+    """
+    wanted = {"BLOOM": "BLOOMFILTER"}.get(str(kind).upper(), str(kind).upper())
+    accepted = get_args(ScalarKind)
+    if wanted not in accepted:
+        raise OptionError("index_type", str(kind), f"{', '.join(accepted)}; create_fts_index makes indexes of text")
+    return IndexDefinition(name=_named(name, column), column=column, kind=cast(ScalarKind, wanted), replace=replace)
+
+
+def vector_index(
+    column: str,
+    kind: str,
+    metric: str,
+    *,
+    name: str | None,
+    replace: bool,
+    numbers: Mapping[str, int | None],
+) -> IndexDefinition:
+    """Returns the definition of an index of vectors.
+
+    Args:
+        column: The column.
+        kind: What it is.
+        metric: How distances are measured.
+        name: Its name, or None for the column's name and `_idx`.
+        replace: Whether it takes the place of another one of its name.
+        numbers: Parameters by pylance's names, None where they are not given.
+
+    Raises:
+        OptionError: Something is not as it has to be.
+    """
+    distance = _METRICS.get(str(metric).lower())
+    if distance is None:
+        raise OptionError("metric", str(metric), ", ".join(_METRICS))
+    for option, value in numbers.items():
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise OptionError(option, repr(value), "a whole number, 1 or more")
+    if numbers["num_bits"] not in (4, 8):
+        raise OptionError("num_bits", str(numbers["num_bits"]), "4 or 8")
+    wanted = str(kind).upper()
+    if wanted not in get_args(VectorKind):
+        raise OptionError("index_type", str(kind), ", ".join(get_args(VectorKind)))
+    used = {key: value for key, value in numbers.items() if key in _used_by(wanted)}
+    return IndexDefinition(
+        name=_named(name, column),
+        column=column,
+        kind=cast(VectorKind, wanted),
+        parameters={"metric": distance, **used},
+        replace=replace,
+    )
+
+
+def _used_by(kind: str) -> set[str]:
+    used = {"num_partitions", "max_iters", "sample_rate"}
+    if "PQ" in kind:
+        used |= {"num_sub_vectors", "num_bits"}
+    return used | {"m", "ef_construction"} if "HNSW" in kind else used
+
+
+def _named(name: str | None, column: str) -> str:
+    return f"{column}_idx" if name is None else name
+
+
+def checked(definition: IndexDefinition, column: IndexedColumn, rows: int) -> IndexDefinition:
+    """Returns a definition with what its parameters are for a column and a number of rows.
+
+    Raises:
+        UnsupportedTypeError: An index of this kind cannot be made of the column.
+        OptionError: A parameter does not fit it.
+    """
+    kind = column.type
+    accepted = _accepts(definition.kind, kind)
+    if accepted is not None:
+        raise UnsupportedTypeError(
+            definition.column,
+            str(kind),
+            reason=f"an index {definition.kind} is of {accepted}",
+            hint="make another kind of index, or one of another column",
+        )
+    return _of_vectors(definition, kind, rows) if definition.is_vector else definition
+
+
+def _of_vectors(definition: IndexDefinition, kind: Kind, rows: int) -> IndexDefinition:
+    parameters = dict(definition.parameters)
+    vector = kind.value_type if not pt.is_fixed_size_list(kind) else kind
+    binary, size = pt.is_uint8(vector.value_type), vector.list_size
+    if binary != (parameters["metric"] == "hamming") or (binary and definition.kind != "IVF_FLAT"):
+        raise OptionError(
+            "metric",
+            str(parameters["metric"]),
+            "hamming with IVF_FLAT for vectors of uint8, and l2, cosine or dot for vectors of floating-point numbers",
+            problem=f"does not fit column {definition.column!r} of {kind}",
+        )
+    if vector is not kind and parameters["metric"] != "cosine":
+        raise OptionError("metric", str(parameters["metric"]), "cosine for lists of vectors")
+    if parameters["num_partitions"] is None:
+        parameters["num_partitions"] = max(1, rows // _PARTITION_ROWS[definition.kind])
+    if "num_sub_vectors" in parameters:
+        given = parameters["num_sub_vectors"]
+        parameters["num_sub_vectors"] = size // (16 if size % 16 == 0 else 8 if size % 8 == 0 else size) or 1
+        if given is not None:
+            if not isinstance(given, int) or size % given:
+                raise OptionError("num_sub_vectors", str(given), f"a number that divides {size}, the vectors' length")
+            parameters["num_sub_vectors"] = given
+    return dataclasses.replace(definition, parameters=parameters)
+
+
+def _accepts(kind: IndexKind, of: Kind) -> str | None:
+    """Returns what an index of this kind can be made of, where the type is none of it."""
+    text = pt.is_string(of) or pt.is_large_string(of)
+    lists = pt.is_list(of) or pt.is_large_list(of)
+    binary = pt.is_binary(of) or pt.is_large_binary(of)
+    number = pt.is_integer(of) or pt.is_floating(of)
+    if kind in ("BTREE", "BITMAP"):
+        fits = text or binary or number or pt.is_boolean(of) or pt.is_temporal(of) or pt.is_decimal(of)
+        return None if fits or pt.is_fixed_size_binary(of) else _ORDERED
+    if kind == "ZONEMAP":
+        return _ORDERED if pt.is_nested(of) else None
+    if kind == "BLOOMFILTER":
+        fits = text or binary or (number and of != pa.float16()) or pt.is_temporal(of)
+        return None if fits else "numbers but half floats, strings, binary, dates and times"
+    if kind == "LABEL_LIST":
+        return None if lists and not pt.is_nested(of.value_type) else "lists"
+    if kind == "NGRAM":
+        return None if text else "strings"
+    if kind == "FTS":
+        strings = lists and (pt.is_string(of.value_type) or pt.is_large_string(of.value_type))
+        return None if text or strings else "strings, and lists of strings"
+    vector = of.value_type if lists else of
+    element = vector.value_type if pt.is_fixed_size_list(vector) else None
+    fits = element is not None and (pt.is_floating(element) or pt.is_uint8(element))
+    return None if fits else "vectors: fixed-size lists of floating-point numbers, or of uint8 for hamming"

@@ -1,0 +1,191 @@
+"""What tasks do for an index: train a model of vectors, build a segment, merge, optimize.
+
+All run on executors, with the threads of Lance's own pool, and answer with JSON. A task that runs
+twice writes its segment twice, under names of its own; the one that nobody asks for is deleted by
+Lance's `cleanup_old_versions`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_spark.backfill.driver.answers import numbers_of
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import IndexBuildError, LanceSparkError, panics_as_errors
+from lance_spark.indexes.definition import IndexDefinition
+from lance_spark.indexes.segments import FOLDER, segment_of_json, segment_to_json
+from lance_spark.lance_compat import plain
+from lance_spark.objects import LanceObjects
+
+if TYPE_CHECKING:
+    import lance
+    from lance.dataset import Index
+
+_LOG = logging.getLogger(__name__)
+
+ANSWER = "answer string"
+
+_CENTROIDS, _CODEBOOK = "centroids", "codebook"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IndexWork:
+    """What the tasks of one build share.
+
+    Attributes:
+        ref: The table at its pinned version.
+        definition: The index, with all of its parameters.
+        folder: Folder of the table's directory where the trained model is; None where each segment
+            is trained by itself.
+    """
+
+    ref: DatasetRef
+    definition: IndexDefinition
+    folder: str | None = None
+
+    @property
+    def objects(self) -> LanceObjects:
+        """What is in the table's directory."""
+        return LanceObjects(self.ref.uri, self.ref.storage_options)
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[lance.LanceDataset]:
+        """Opens the table, and says in our words what Lance raises meanwhile."""
+        dataset = self.ref.open()
+        try:
+            with panics_as_errors():
+                yield dataset
+        except LanceSparkError:
+            raise
+        except (ValueError, OSError, RuntimeError, TypeError, KeyError, NotImplementedError) as error:
+            wanted = self.definition
+            raise IndexBuildError(
+                f"index {wanted.name!r} ({wanted.kind}) of column {wanted.column!r} could not be built: {plain(error)} "
+                f"- in {self.ref.uri}, version {self.ref.version} - nothing was changed",
+                uri=self.ref.uri,
+            ) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainModel:
+    """Trains what all segments of an index of vectors share; a callable for `mapInArrow`.
+
+    Memory: a sample of `num_partitions` times `sample_rate` vectors, and one of 2 to the power of
+    `num_bits` times `sample_rate`.
+    """
+
+    work: IndexWork
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Writes the model into the table's directory."""
+        for _ in numbers_of(batches):
+            with self.work.explained() as dataset:
+                self._train(dataset)
+            yield _answer("trained")
+
+    def _train(self, dataset: lance.LanceDataset) -> None:
+        from lance.indices import IndicesBuilder
+
+        values: dict[str, Any] = dict(self.work.definition.parameters)
+        training = {"sample_rate": values["sample_rate"], "max_iters": values["max_iters"]}
+        builder = IndicesBuilder(dataset, self.work.definition.column)
+        rows = dataset.count_rows()
+        # A model of more partitions than the sample has rows for is trained on fewer of them.
+        rate = max(2, min(values["sample_rate"], rows // values["num_partitions"]))
+        ivf = builder.train_ivf(
+            values["num_partitions"], distance_type=values["metric"], **{**training, "sample_rate": rate}
+        )
+        self._put(_CENTROIDS, ivf.centroids)
+        if "num_sub_vectors" in values:
+            rate = max(2, min(values["sample_rate"], rows >> values["num_bits"]))
+            pq = builder.train_pq(
+                ivf, values["num_sub_vectors"], num_bits=values["num_bits"], **{**training, "sample_rate": rate}
+            )
+            self._put(_CODEBOOK, pq.codebook)
+
+    def _put(self, name: str, array: pa.Array[Any]) -> None:
+        sink = io.BytesIO()
+        batch = pa.RecordBatch.from_arrays([array], names=[name])
+        with pa.ipc.new_stream(sink, batch.schema) as writer:
+            writer.write_batch(batch)
+        self.work.objects.put(f"{self.work.folder}/{name}", sink.getvalue())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BuildSegments:
+    """Builds a segment over each of some runs of fragments; a callable for `mapInArrow`."""
+
+    work: IndexWork
+    runs: tuple[tuple[int, ...], ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Builds the segments whose numbers come, and answers with each."""
+        for number in numbers_of(batches):
+            with self.work.explained() as dataset:
+                segment = self._build(dataset, self.runs[number])
+            yield _answer(segment_to_json(segment))
+
+    def _build(self, dataset: lance.LanceDataset, fragment_ids: tuple[int, ...]) -> Index:
+        wanted = self.work.definition
+        segment = dataset.create_index_uncommitted(
+            wanted.column,
+            wanted.kind,
+            name=wanted.name,
+            replace=True,
+            fragment_ids=list(fragment_ids),
+            **self._parameters(),
+        )
+        # Alone, a segment of a text index is what a merge makes of it.
+        alone = wanted.kind == "FTS" and len(self.runs) == 1
+        return dataset.merge_existing_index_segments([segment]) if alone else segment
+
+    def _parameters(self) -> dict[str, Any]:
+        parameters = dict(self.work.definition.parameters)
+        if self.work.folder is not None:
+            parameters["ivf_centroids"] = self._get(_CENTROIDS)
+            if "num_sub_vectors" in parameters:
+                parameters["pq_codebook"] = self._get(_CODEBOOK)
+        return parameters
+
+    def _get(self, name: str) -> pa.Array[Any]:
+        stored = self.work.objects.get(f"{self.work.folder}/{name}")
+        if stored is None:
+            raise OSError(f"{name} of the model are gone")
+        array: pa.Array[Any] = pa.ipc.open_stream(stored).read_next_batch().column(0)
+        return array
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSegments:
+    """Merges segments into one; a callable for `mapInArrow`."""
+
+    work: IndexWork
+    segments: tuple[str, ...]
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Answers with the merged segment."""
+        for _ in numbers_of(batches):
+            with self.work.explained() as dataset:
+                merged = dataset.merge_existing_index_segments([segment_of_json(text) for text in self.segments])
+            yield _answer(segment_to_json(merged))
+
+
+def discard(ref: DatasetRef, segments: Sequence[Index]) -> None:
+    """Deletes segments that no version has. What cannot be deleted is left to Lance's cleanup."""
+    objects = LanceObjects(ref.uri, ref.storage_options)
+    for segment in segments:
+        try:
+            objects.delete_folder(f"{FOLDER}/{segment.uuid}")
+        except OSError as error:
+            _LOG.info("a segment of an index that is not needed stays in %s: %s", ref.uri, plain(error))
+
+
+def _answer(text: str) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict({"answer": [text]})
