@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     from lance_spark.table.reference import TableReference
     from lance_spark.table.table import Table
     from lance_spark.table.versions import TableDiff, Tags
-    from lance_spark.upkeep.results import CompactionResult
+    from lance_spark.upkeep.results import CleanupResult, CompactionResult, MaintenanceResult, TableStatistics
     from lance_spark.views.plan import RefreshPlan
     from lance_spark.views.query import Query
     from udf_runtime import (
@@ -112,6 +112,7 @@ _LATER = {
     "BackfillJobResult": "jobs.model",
     "BackfillPlan": "backfill.planning.explain",
     "ChangeResult": "dml.result",
+    "CleanupResult": "upkeep.results",
     "CommitResult": "commit.changes",
     "CompactionResult": "upkeep.results",
     "Connection": "table.connection",
@@ -122,6 +123,7 @@ _LATER = {
     "JobFuture": "jobs.handle",
     "JobRecord": "jobs.model",
     "LoadPlan": "load.plan",
+    "MaintenanceResult": "upkeep.results",
     "MergeInsertBuilder": "dml.clauses",
     "Query": "views.query",
     "RefreshJobResult": "jobs.model",
@@ -129,6 +131,7 @@ _LATER = {
     "Table": "table.table",
     "TableDiff": "table.versions",
     "TableReference": "table.reference",
+    "TableStatistics": "upkeep.results",
     "Tags": "table.versions",
     "UdfResult": "jobs.model",
     "Watch": "backfill.watch",
@@ -167,6 +170,7 @@ __all__ = [
     "Backoff",
     "ChangeResult",
     "CheckpointError",
+    "CleanupResult",
     "ColumnExistsError",
     "ColumnNotFoundError",
     "Columns",
@@ -198,6 +202,7 @@ __all__ = [
     "LancePanicError",
     "LanceSparkError",
     "LoadPlan",
+    "MaintenanceResult",
     "Manifest",
     "MergeError",
     "MergeInsertBuilder",
@@ -224,6 +229,7 @@ __all__ = [
     "TableExistsError",
     "TableNotFoundError",
     "TableReference",
+    "TableStatistics",
     "TableUnreadableError",
     "TableUnwritableError",
     "Tags",

@@ -44,7 +44,6 @@ from lance_spark.read.columns import lance_blob_handling
 from lance_spark.read.filtering import check_filter
 from lance_spark.table.changes import TableChanges
 from lance_spark.table.display import describe, render_html
-from lance_spark.table.indexes import TableIndexes
 from lance_spark.table.loads import TableLoads
 from lance_spark.table.upkeep import TableUpkeep
 from lance_spark.table.views import TableViews
@@ -63,7 +62,7 @@ _HEAD_ROWS = 5
 Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedUDF
 
 
-class Table(TableChanges, TableIndexes, TableLoads, TableUpkeep, TableViews):
+class Table(TableChanges, TableLoads, TableUpkeep, TableViews):
     """A Lance table, at its latest version, or at one that was checked out.
 
     Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver and may be

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from collections.abc import Callable
+from datetime import timedelta
 
 from pyspark.sql import SparkSession
 
 from lance_spark.jobs.progress import Progress
-from lance_spark.table.versions import TableVersions
+from lance_spark.table.indexes import TableIndexes
+from lance_spark.upkeep.cleanup import CleanupTask, checked_age
+from lance_spark.upkeep.cleanup import result_of as cleanup_result
 from lance_spark.upkeep.compaction import CompactionJob
 from lance_spark.upkeep.request import CompactionRequest
-from lance_spark.upkeep.results import CompactionResult
+from lance_spark.upkeep.results import CleanupResult, CompactionResult, MaintenanceResult, TableStatistics
+from lance_spark.upkeep.spark_jobs import SparkJobs
+from lance_spark.upkeep.statistics import statistics_of
 
 
-class TableUpkeep(TableVersions):
+class TableUpkeep(TableIndexes):
     """The methods of :class:`lance_spark.Table` for its upkeep."""
 
     name: str
@@ -81,3 +87,86 @@ class TableUpkeep(TableVersions):
         progress = Progress(title=f"{self.name}: compaction", enabled=self._progress)
         ref = self._ref
         return CompactionJob(self._spark(), ref, request, job_id=uuid.uuid4().hex, progress=progress).run()
+
+    def cleanup_old_versions(
+        self,
+        older_than: timedelta | None = None,
+        *,
+        delete_unverified: bool = False,
+        error_if_tagged_old_versions: bool = True,
+    ) -> CleanupResult:
+        """Removes old versions and the files that only they use, in one Spark task.
+
+        The latest version stays, and so do versions with a tag. Jobs that read a version that is
+        removed go on at the latest one.
+
+        Args:
+            older_than: Age of the versions; by default seven days.
+            delete_unverified: Whether files that no version names are deleted at any age, and not
+                after seven days. What running jobs have written and not committed is such a file.
+            error_if_tagged_old_versions: Whether a tagged version of that age is an error.
+
+        Raises:
+            OptionError: `older_than` is not valid.
+            CommitError: A tagged version is of that age. No version was removed.
+            TableUnwritableError: The store refused.
+        """
+        ref = self._ref
+        task = CleanupTask(
+            table=ref,
+            older_than_s=checked_age(older_than).total_seconds(),
+            delete_unverified=delete_unverified,
+            error_if_tagged=error_if_tagged_old_versions,
+        )
+        description = f"lance-spark: cleanup of {ref.uri}"
+        jobs = SparkJobs[CleanupTask](self._spark(), tag=f"lance-spark-{uuid.uuid4().hex}", description=description)
+        (answer,) = jobs.run([task], 1, lambda _, failure: json.dumps({"error": failure.message}).encode())
+        return cleanup_result(answer, ref.uri)
+
+    def stats(self) -> TableStatistics:
+        """Returns rows, fragments, files and indexes of the version that is shown.
+
+        Starts no Spark job, and reads no more than metadata.
+        """
+        return statistics_of(self._shown.open())
+
+    def optimize(
+        self, *, cleanup_older_than: timedelta | None = None, delete_unverified: bool = False
+    ) -> MaintenanceResult:
+        """Takes new rows into indexes, compacts, and removes old versions.
+
+        In this order, because fragments that an index serves are not joined with others.
+
+        Args:
+            cleanup_older_than: Age of versions that are removed; by default seven days. Versions
+                with a tag stay.
+            delete_unverified: As in :meth:`cleanup_old_versions`.
+
+        Raises:
+            OptionError: `cleanup_older_than` is not valid. Nothing was changed.
+            LanceSparkError: What :meth:`compact_files`, :meth:`optimize_indices` and
+                :meth:`cleanup_old_versions` raise; what came before stays.
+        """
+        age = checked_age(cleanup_older_than)
+        ref = self._ref  # refused while a version is checked out
+        due = tuple(name for name, rows in statistics_of(ref.open_latest()).unindexed_rows.items() if rows)
+        if due:
+            self.optimize_indices(due)
+        compaction = self.compact_files()
+        cleanup = self.cleanup_old_versions(
+            age, delete_unverified=delete_unverified, error_if_tagged_old_versions=False
+        )
+        return MaintenanceResult(compaction=compaction, indexes=due, cleanup=cleanup)
+
+    def maintain(self) -> MaintenanceResult:
+        """Does what is due, and says what it did.
+
+        Fragments are compacted that Lance's plan names: with fewer rows than 1,048,576 beside
+        others, or with a tenth of their rows deleted; or as the table's configuration says (keys
+        `lance.compaction.*`). Indexes take in rows that they do not serve. Versions older than
+        seven days go, but for those with a tag.
+
+        Raises:
+            LanceSparkError: As :meth:`optimize` says.
+        """
+        return self.optimize()

@@ -61,3 +61,85 @@ class CompactionResult(InWords):
         if self.fragments_left:
             parts.append(f"{counted(self.fragments_left, 'fragment')} left, which others kept changing")
         return ", ".join(parts) + f" ({counted(len(self.versions), 'commit')}, {self.seconds.get('total', 0):,.1f} s)"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CleanupResult(InWords):
+    """What a cleanup removed.
+
+    Attributes:
+        bytes_removed: Bytes of the files that were deleted.
+        old_versions: Versions that were removed.
+    """
+
+    bytes_removed: int
+    old_versions: int
+
+    @property
+    def text(self) -> str:
+        """What it did, in words."""
+        return f"{counted(self.old_versions, 'version')} removed, {_size(self.bytes_removed)}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TableStatistics(InWords):
+    """The size of a table's latest version, from its metadata.
+
+    Attributes:
+        version: The version.
+        rows: Live rows.
+        deleted_rows: Rows that are deleted, and still in data files.
+        fragments: Fragments.
+        small_fragments: Fragments with fewer rows than a compaction aims at: 1,048,576.
+        data_files: Data files of the version.
+        size_bytes: Their bytes, as far as metadata has them.
+        versions: Versions that are kept.
+        unindexed_rows: Rows that are scanned beside each index, by its name.
+    """
+
+    version: int
+    rows: int
+    deleted_rows: int
+    fragments: int
+    small_fragments: int
+    data_files: int
+    size_bytes: int
+    versions: int
+    unindexed_rows: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def text(self) -> str:
+        """The size, in words."""
+        gone = f" ({self.deleted_rows:,} deleted)" if self.deleted_rows else ""
+        files = f"{counted(self.data_files, 'data file')} of {_size(self.size_bytes)}"
+        fragments = counted(self.fragments, "fragment")
+        return f"version {self.version}: {counted(self.rows, 'row')}{gone} in {fragments}, {files}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class MaintenanceResult(InWords):
+    """What a maintenance did.
+
+    Attributes:
+        compaction: What was compacted.
+        indexes: Names of the indexes that took rows in.
+        cleanup: What was removed.
+    """
+
+    compaction: CompactionResult
+    indexes: tuple[str, ...]
+    cleanup: CleanupResult
+
+    @property
+    def text(self) -> str:
+        """What it did, in words."""
+        indexes = f"indexes {', '.join(self.indexes)} optimised" if self.indexes else "no index to optimise"
+        return f"{self.compaction.text}; {indexes}; {self.cleanup.text}"
+
+
+def _size(size: int) -> str:
+    for unit in ("bytes", "KiB", "MiB", "GiB"):
+        if size < 1024:
+            return f"{size:,.0f} {unit}" if unit == "bytes" else f"{size:,.1f} {unit}"
+        size = size / 1024  # type: ignore[assignment]
+    return f"{size:,.1f} TiB"
