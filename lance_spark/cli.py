@@ -1,4 +1,4 @@
-"""The command line: `lance-spark jobs|job|errors|plan|backfill|versions URI ...`.
+"""The command line: `lance-spark jobs|plan|backfill|versions|tags|restore|compact|... URI ...`.
 
 Each command prints a table for people, or with `--json` one document for programs. It exits with 0
 when all is done, with 1 when a job is incomplete or something failed (one line on standard error
@@ -12,7 +12,8 @@ import json
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
+from importlib.metadata import version
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -26,7 +27,9 @@ from lance_spark.commit.conflicts.history import MESSAGE_KEY, Event, events_betw
 from lance_spark.errors import BackfillIncompleteError, FilterError, LanceSparkError, OptionError
 from lance_spark.jobs.model import BackfillJobResult, JobRecord
 from lance_spark.session.sessions import make_session
-from lance_spark.table.connection import open_table
+from lance_spark.table.connection import connect, open_table
+from lance_spark.table.table import Table
+from lance_spark.words import InWords
 from udf_runtime.errors import UdfRuntimeError
 
 _FAILED = 1
@@ -36,7 +39,7 @@ _PIPE_COLUMNS = 200
 """Width where output goes to no terminal."""
 
 app = typer.Typer(
-    help="Lance tables with computed columns: their jobs, errors, plans and versions, and backfills on Spark.",
+    help="Lance tables with computed columns: their jobs, plans, versions and tags, and backfills and upkeep on Spark.",
     no_args_is_help=True,
     add_completion=False,
     # Local variables hold storage options, which may be secrets.
@@ -103,6 +106,46 @@ Checkpoints = Annotated[
         "--checkpoint", metavar="LOCATION", help="What connect(checkpoint=...) had (by default beside the table)"
     ),
 ]
+
+
+Master = Annotated[
+    str | None, typer.Option(metavar="MASTER", help="Spark master, or sc://... for Connect (by default this machine)")
+]
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        _console().print(f"lance-spark {version('lance-spark')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit")
+    ] = False,
+) -> None:
+    """Takes what is said before a command."""
+
+
+@app.command()
+def tables(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of tables, such as data")],
+    storage: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lists the tables of a folder."""
+    place = connect(folder, storage_options=_storage(storage))
+    names = place.table_names()
+    if as_json:
+        _print_json(names)
+        return
+    sizes = [place.open_table(name).stats() for name in names]
+    rows = [
+        [name, str(one.version), f"{one.rows:,}", f"{one.fragments:,}", f"{one.size_bytes / 1e6:,.1f}"]
+        for name, one in zip(names, sizes, strict=True)
+    ]
+    _print_rows(["table", "version", "rows", "fragments", "MB"], rows, nothing="no tables")
 
 
 @app.command()
@@ -241,10 +284,7 @@ def backfill(  # noqa: PLR0913, PLR0917 - one parameter per option
         int | None, typer.Option(parser=_count_or_all, metavar="N|all", help="Finished fragments per commit")
     ] = DEFAULT_COMMIT_GRANULARITY,
     job_id: Annotated[str | None, typer.Option(metavar="ID", help="Id of the job (by default a new one)")] = None,
-    master: Annotated[
-        str | None,
-        typer.Option(metavar="MASTER", help="Spark master, or sc://... for Connect (by default this machine)"),
-    ] = None,
+    master: Master = None,
     checkpoints: Checkpoints = None,
     storage: StorageOptions = None,
     as_json: AsJson = False,
@@ -312,6 +352,72 @@ def versions(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_jso
         for version in versions_shown
     ]
     _print_rows(heads, rows, nothing="no versions")
+
+
+@app.command()
+def tags(uri: Uri, storage: StorageOptions = None, as_json: AsJson = False) -> None:
+    """Lists the tags of a table, and their versions."""
+    found = open_table(uri, storage_options=_storage(storage)).tags.list()
+    if as_json:
+        _print_json(found)
+        return
+    _print_rows(["tag", "version"], [[name, str(number)] for name, number in found.items()], nothing="no tags")
+
+
+@app.command()
+def restore(
+    uri: Uri,
+    to: Annotated[str, typer.Argument(metavar="VERSION", help="Number of a version, or a tag")],
+    storage: StorageOptions = None,
+) -> None:
+    """Makes an older version the latest, as a new version."""
+    table = open_table(uri, storage_options=_storage(storage))
+    table.restore(int(to) if to.isdecimal() else to)
+    _console().print(f"version {to} is the latest again, as version {table.version}", highlight=False)
+
+
+@app.command()
+def compact(
+    uri: Uri,
+    target_rows: Annotated[int | None, typer.Option(metavar="ROWS", help="Rows that a fragment aims at")] = None,
+    concurrency: Concurrency = None,
+    master: Master = None,
+    storage: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Writes small fragments, and those with many deleted rows, anew."""
+    table = _on_master(uri, master, _storage(storage))
+    _print_done(table.compact_files(target_rows_per_fragment=target_rows, concurrency=concurrency), as_json=as_json)
+
+
+@app.command()
+def cleanup(
+    uri: Uri,
+    older_than_days: Annotated[float, typer.Option(metavar="DAYS", help="Age of versions that are removed")] = 7,
+    delete_unverified: Annotated[
+        bool, typer.Option("--delete-unverified", help="Delete files that no version names, at any age")
+    ] = False,
+    master: Master = None,
+    storage: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Removes old versions; those with tags stay."""
+    result = _on_master(uri, master, _storage(storage)).cleanup_old_versions(
+        timedelta(days=older_than_days), delete_unverified=delete_unverified, error_if_tagged_old_versions=False
+    )
+    _print_done(result, as_json=as_json)
+
+
+def _on_master(uri: str, master: str | None, storage: dict[str, str]) -> Table:
+    table = open_table(uri, None, storage)
+    return table if master is None else open_table(uri, make_session(master), storage)
+
+
+def _print_done(result: InWords, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(result)
+    else:
+        _console().print(result.text, highlight=False)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,6 +34,7 @@ from udf_runtime import UDF, Manifest, as_udf
 from udf_runtime.definition import UdfFactory
 
 _SUFFIX = ".lance"
+_SHOWN = 20
 _REMOTE = "open the bucket or folder that holds the tables: connect('s3://bucket/path', storage_options={...})"
 
 
@@ -121,6 +122,11 @@ def open_table(
     """
     place = connect(uri, spark, storage_options, checkpoint=checkpoint, progress=progress)
     if not table_exists(place.uri, place.storage_options):
+        inside = place.table_names()
+        if inside:
+            shown = ", ".join(f"{place.uri}/{name}{_SUFFIX}" for name in inside[:_SHOWN])
+            more = ", ..." if len(inside) > _SHOWN else ""
+            raise TableNotFoundError(place.uri, hint=f"it is a folder with the tables {shown}{more}: name one of them")
         raise TableNotFoundError(place.uri)
     return place._table_at(place.uri, place.uri.rpartition("/")[2].removesuffix(_SUFFIX))  # noqa: SLF001 - same module
 

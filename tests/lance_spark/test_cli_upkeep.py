@@ -1,0 +1,85 @@
+"""The commands for folders, tags and upkeep."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib.metadata import version
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql import SparkSession
+
+from lance_spark import cli
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    monkeypatch.setenv("COLUMNS", "300")
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as ended:
+            cli.main([str(argument) for argument in arguments])
+        printed = capsys.readouterr()
+        return int(ended.value.code or 0), printed.out, printed.err
+
+    return call
+
+
+@pytest.fixture
+def uri(tmp_path: Path) -> str:
+    """A table of three fragments in a folder of two."""
+    for name in ("words", "other"):
+        for first in (0, 10, 20):
+            rows = pa.table({"id": pa.array(range(first, first + 10), pa.int64())})
+            lance.write_dataset(rows, f"{tmp_path}/db/{name}.lance", mode="append", enable_stable_row_ids=True)
+    return f"{tmp_path}/db/words.lance"
+
+
+def test_a_folder_is_answered_with_its_tables(run: Run, uri: str):
+    folder = uri.rpartition("/")[0]
+    code, out, _ = run("tables", folder)
+    assert code == 0 and [line.split() for line in out.splitlines() if "30" in line] == [
+        ["other", "3", "30", "3", "0.0"],
+        ["words", "3", "30", "3", "0.0"],
+    ]
+    assert json.loads(run("tables", folder, "--json")[1]) == ["other", "words"]
+    code, _, err = run("versions", folder)
+    assert code == 1 and f"it is a folder with the tables {folder}/other.lance, {uri}: name one of them" in err
+    assert "no tables" in run("tables", f"{folder}/empty")[1]
+
+
+def test_the_version_of_the_program(run: Run):
+    assert run("--version")[:2] == (0, f"lance-spark {version('lance-spark')}\n")
+
+
+def test_tags_are_listed_and_restored(run: Run, uri: str):
+    assert "no tags" in run("tags", uri)[1]
+    lance.dataset(uri).tags.create("first", 1)
+    assert json.loads(run("tags", uri, "--json")[1]) == {"first": 1}
+    assert run("tags", uri)[1].split()[-2:] == ["first", "1"]
+    code, out, _ = run("restore", uri, "first")
+    assert (code, out) == (0, "version first is the latest again, as version 4\n")
+    assert lance.dataset(uri).count_rows() == 10 and run("restore", uri, "3")[0] == 0
+    assert lance.dataset(uri).count_rows() == 30
+    code, _, err = run("restore", uri, "second")
+    assert code == 1 and "second" in err
+
+
+def test_compaction_and_cleanup(run: Run, uri: str, spark: SparkSession):
+    code, out, _ = run("compact", uri)
+    assert code == 0 and out.startswith("3 fragments became 1, with 30 rows")
+    assert run("compact", uri)[1] == "nothing to compact\n"
+    lance.dataset(uri).tags.create("first", 1)
+    assert run("cleanup", uri)[1] == "0 versions removed, 0 bytes\n"
+    code, out, _ = run("cleanup", uri, "--older-than-days", 0, "--json")
+    removed = json.loads(out)
+    assert code == 0 and removed["old_versions"] >= 2 and removed["bytes_removed"] > 0
+    assert lance.dataset(uri, version=1).count_rows() == 10
+    assert run("cleanup", uri, "--older-than-days", -1)[0] == 2
+    assert run("compact", uri, "--target-rows", 0)[0] == 2
