@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
     from lance_spark.session.configuration import configure
     from lance_spark.table.connection import Connection, connect
+    from lance_spark.table.preview import Preview
     from lance_spark.table.reference import TableReference
     from lance_spark.table.table import Table
     from lance_spark.table.versions import TableDiff, Tags
@@ -125,6 +126,7 @@ _LATER = {
     "LoadPlan": "load.plan",
     "MaintenanceResult": "upkeep.results",
     "MergeInsertBuilder": "dml.clauses",
+    "Preview": "table.preview",
     "Query": "views.query",
     "RefreshJobResult": "jobs.model",
     "RefreshPlan": "views.plan",
@@ -208,6 +210,7 @@ __all__ = [
     "MergeInsertBuilder",
     "NoLocationError",
     "OptionError",
+    "Preview",
     "Query",
     "RefreshJobResult",
     "RefreshPlan",

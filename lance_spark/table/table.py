@@ -5,15 +5,13 @@ Methods check their arguments and pass on.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Literal
 
-import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 
 from lance_spark.backfill.driver.job import BackfillJob
 from lance_spark.backfill.planning.admission import check_resources
@@ -34,35 +32,27 @@ from lance_spark.catalog.altering import alter_columns, drop_columns
 from lance_spark.catalog.binding import binding_of
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.task import JobEnvironments
-from lance_spark.errors import ColumnNotFoundError, OptionError
+from lance_spark.errors import OptionError
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
 from lance_spark.jobs.progress import Progress
-from lance_spark.pushdown.rule import is_classic
-from lance_spark.read.columns import lance_blob_handling
-from lance_spark.read.filtering import check_filter
 from lance_spark.table.changes import TableChanges
 from lance_spark.table.display import describe, render_html
 from lance_spark.table.loads import TableLoads
+from lance_spark.table.rows import TableRows
 from lance_spark.table.upkeep import TableUpkeep
 from lance_spark.table.views import TableViews
-from lance_spark.tabular import Data, write_rows
-from lance_spark.types.fields import BlobHandling
-from lance_spark.types.storable import RESERVED
 from lance_spark.views.definition import define, existing_view
 from udf_runtime import UDF, Manifest, UnpackedUDF
 
 if TYPE_CHECKING:
-    import lance
-    import pandas as pd
-
-_HEAD_ROWS = 5
+    pass
 
 Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedUDF
 
 
-class Table(TableChanges, TableLoads, TableUpkeep, TableViews):
+class Table(TableRows, TableChanges, TableLoads, TableUpkeep, TableViews):
     """A Lance table, at its latest version, or at one that was checked out.
 
     Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver and may be
@@ -92,130 +82,6 @@ class Table(TableChanges, TableLoads, TableUpkeep, TableViews):
         self._checkpoint = checkpoint
         self._progress = progress
         self._default_manifest = default_manifest
-
-    # Rows
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The Arrow schema of the latest version."""
-        return self.to_lance().schema
-
-    @property
-    def version(self) -> int:
-        """The number of the latest version."""
-        return self.to_lance().version
-
-    @property
-    def versions(self) -> list[dict[str, object]]:
-        """All versions that are kept, oldest first: number, time of the commit, and metadata."""
-        return [dict(version) for version in self.to_lance().versions()]
-
-    def to_lance(self) -> lance.LanceDataset:
-        """Returns the version that is shown, by default the latest, as a pylance dataset."""
-        return self._shown.open()
-
-    def count_rows(self, filter: str | None = None) -> int:
-        """Counts rows, by Lance in this process.
-
-        Args:
-            filter: Filter in Lance SQL, or None for all rows.
-
-        Raises:
-            FilterError: The filter is not valid.
-        """
-        dataset = self.to_lance()
-        if filter is not None:
-            check_filter(dataset, filter, self.uri, "descriptor")
-        return dataset.count_rows(filter)
-
-    def head(self, n: int = _HEAD_ROWS, *, blob_handling: BlobHandling = "descriptor") -> pa.Table:
-        """Returns the first rows in the order of the table; fewer where it has fewer.
-
-        Blobs are as in :meth:`to_arrow`.
-        """
-        if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise OptionError("n", repr(n), "a number of rows, 0 or more")
-        return self.to_lance().scanner(limit=n, blob_handling=lance_blob_handling(blob_handling)).to_table()
-
-    def to_spark(
-        self, columns: Sequence[str] | None = None, filter: str | None = None, version: int | str | None = None
-    ) -> DataFrame:
-        """Returns the table as a Spark DataFrame, pinned to one version.
-
-        Args:
-            columns: Columns to read; None reads all.
-            filter: Filter in Lance SQL, or None for all rows.
-            version: Version number, tag, or `branch:number`; None is the one that is shown.
-        """
-        reader = self._query_spark().read.format("lance")
-        options = {f"storage.{key}": value for key, value in self._latest.storage.items()}
-        if columns is not None:
-            options["columns"] = json.dumps(list(columns))
-        if filter is not None:
-            options["filter"] = filter
-        if version is None and (self._shown.version is not None or not is_classic(self._query_spark())):
-            version = self.version  # over Connect a DataFrame is made where it is first used
-        if version is not None:
-            options["version"] = str(version)
-        return reader.options(**options).load(self.uri)
-
-    def to_arrow(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,
-        *,
-        blob_handling: BlobHandling = "descriptor",
-    ) -> pa.Table:
-        """Returns the table in this process's memory, as Arrow; meant for what fits there.
-
-        Args:
-            columns: Columns to read; None reads all.
-            filter: Filter in Lance SQL, or None for all rows.
-            blob_handling: What becomes of blobs: `descriptor`, where they are, or their `bytes`.
-
-        Raises:
-            FilterError: The filter is not valid.
-            ColumnNotFoundError: A column is not there.
-        """
-        dataset, blobs = self.to_lance(), lance_blob_handling(blob_handling)
-        names = None if columns is None else list(columns)
-        if filter is not None:
-            check_filter(dataset, filter, self.uri, "descriptor")
-        try:
-            return dataset.scanner(columns=names, filter=filter, blob_handling=blobs).to_table()
-        except (ValueError, OSError):
-            for name in names or ():
-                if name.partition(".")[0] not in dataset.schema.names and name not in RESERVED:
-                    raise ColumnNotFoundError(
-                        name, self.uri, hint=f"its columns are {', '.join(dataset.schema.names)}"
-                    ) from None
-            raise
-
-    def to_pandas(
-        self,
-        columns: Sequence[str] | None = None,
-        filter: str | None = None,
-        *,
-        blob_handling: BlobHandling = "descriptor",
-    ) -> pd.DataFrame:
-        """Returns the table in this process's memory, as pandas; otherwise as :meth:`to_arrow`."""
-        frame: pd.DataFrame = self.to_arrow(columns, filter, blob_handling=blob_handling).to_pandas()
-        return frame
-
-    def add(self, data: Data, mode: Literal["append", "overwrite"] = "append") -> None:
-        """Adds rows. Computed columns that the data lacks are NULL; a backfill fills them.
-
-        Args:
-            data: A Spark DataFrame (written by Spark's tasks), or Arrow, pandas, a list of dicts,
-                a dict of lists, an iterator over record batches (written by this process).
-            mode: `append`, or `overwrite` for a version of only these rows.
-
-        Raises:
-            SchemaMismatchError: The data does not fit the table. Nothing was written.
-        """
-        if mode not in ("append", "overwrite"):
-            raise OptionError("mode", str(mode), "append or overwrite")
-        write_rows(self._ref, data, overwrite=mode == "overwrite")
 
     # Columns
 

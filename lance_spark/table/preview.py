@@ -1,0 +1,162 @@
+"""First rows of a table as a notebook shows them, with pictures: :class:`Preview`."""
+
+from __future__ import annotations
+
+import base64
+import html
+import io
+import math
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from lance_spark.types.fields import is_blob
+
+if TYPE_CHECKING:
+    import lance
+
+_KINDS = (
+    (b"\x89PNG\r\n\x1a\n", "png"),
+    (b"\xff\xd8\xff", "jpeg"),
+    (b"GIF8", "gif"),
+    (b"BM", "bmp"),
+)
+_CHARS = 80
+_PIXELS = 96
+_CURVE = (128, 24)
+_SHORTEST_VECTOR = 8
+_BLOB_BYTES = 4 << 20
+_IMAGE_BYTES = 64 << 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """The first rows of a version. Shown as a table, in a notebook with pictures.
+
+    Attributes:
+        name: Name of the table.
+        version: The version.
+        columns: Names of the columns.
+        rows: Values, row by row; of a blob its bytes, or its size where it is too large.
+    """
+
+    MOST_ROWS: ClassVar[int] = 100
+
+    name: str
+    version: int
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+    @staticmethod
+    def of(name: str, dataset: lance.LanceDataset, n: int, columns: list[str]) -> Preview:
+        """Reads the first rows of a version."""
+        fields = [dataset.schema.field(column) for column in columns]
+        plain = [field.name for field in fields if not is_blob(field)]
+        table = dataset.scanner(columns=plain, limit=n, with_row_address=True).to_table()
+        addresses: list[int] = table["_rowaddr"].to_numpy().tolist()
+        values = {
+            field.name: _blobs(dataset, field.name, addresses) if is_blob(field) else table[field.name].to_pylist()
+            for field in fields
+        }
+        rows = zip(*(values[column] for column in columns), strict=True)
+        return Preview(name=name, version=dataset.version, columns=tuple(columns), rows=tuple(rows))
+
+    def __repr__(self) -> str:
+        cells = [list(self.columns), *([_text(value) for value in row] for row in self.rows)]
+        widths = [max(len(row[at]) for row in cells) for at in range(len(self.columns))]
+        lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in cells]
+        return "\n".join([f"{self.name}, version {self.version}", *(line.rstrip() for line in lines)])
+
+    def _repr_html_(self) -> str:
+        head = "".join(f"<th>{html.escape(name)}</th>" for name in self.columns)
+        rows = "".join("<tr>" + "".join(f"<td>{_cell(value)}</td>" for value in row) + "</tr>" for row in self.rows)
+        title = f"{html.escape(self.name)}, version {self.version}"
+        return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+@dataclass(frozen=True, slots=True)
+class _Large:
+    """A blob that is not read."""
+
+    size: int
+
+    def __str__(self) -> str:
+        return f"<{self.size:,} bytes>"
+
+
+def _blobs(dataset: lance.LanceDataset, column: str, addresses: list[int]) -> list[bytes | _Large | None]:
+    """Returns blobs, but for large ones."""
+    found: list[bytes | _Large | None] = []
+    for file in dataset.take_blobs(column, addresses=addresses) if addresses else ():
+        if file is None:
+            found.append(None)
+            continue
+        with file:
+            size = file.size()
+            found.append(_Large(size) if size > _BLOB_BYTES else file.read())
+    return found
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, bytes):
+        return _image(value) or html.escape(_text(value))
+    if isinstance(value, list) and len(value) >= _SHORTEST_VECTOR and all(isinstance(x, (int, float)) for x in value):
+        return _curve(value)
+    return html.escape(_text(value))
+
+
+def _image(data: bytes) -> str | None:
+    """Returns an image of bytes, or None where they are none, or one that is too large."""
+    kind = next((kind for begin, kind in _KINDS if data.startswith(begin)), None)
+    if kind is None and data[:4] == b"RIFF" and data[8:12] == b"WEBP":
+        kind = "webp"
+    if kind is None:
+        return None
+    small = _thumbnail(data)
+    if small is not None:
+        kind, data = "png", small
+    elif len(data) > _IMAGE_BYTES:
+        return None
+    source = f"data:image/{kind};base64,{base64.b64encode(data).decode()}"
+    return f'<img src="{source}" style="max-width:{_PIXELS}px;max-height:{_PIXELS}px">'
+
+
+def _thumbnail(data: bytes) -> bytes | None:
+    """Returns a small PNG of an image; None without Pillow, or where it cannot read the image."""
+    try:
+        images = import_module("PIL.Image")
+    except ImportError:
+        return None
+    try:
+        with images.open(io.BytesIO(data)) as image:
+            image.thumbnail((_PIXELS, _PIXELS))
+            small = io.BytesIO()
+            image.convert("RGBA").save(small, "PNG")
+    except Exception:  # noqa: BLE001 - damaged, or a bomb: Pillow raises many kinds
+        return None
+    return small.getvalue()
+
+
+def _curve(values: list[float]) -> str:
+    """Returns a vector as a curve; without those of its elements that are no numbers."""
+    width, height = _CURVE
+    step = max(1, math.ceil(len(values) / width))
+    points = [(at, value) for at, value in enumerate(values[::step]) if math.isfinite(value)]
+    if not points:
+        return html.escape(_text(values))
+    low, high = min(value for _, value in points), max(value for _, value in points)
+    scale = (height - 2) / (high - low) if high > low else 0.0
+    across = (width - 2) / max(1, len(values[::step]) - 1)
+    path = " ".join(f"{1 + at * across:.1f},{height - 1 - (value - low) * scale:.1f}" for at, value in points)
+    title = html.escape(f"{len(values)} elements, {low:.3g} to {high:.3g}")
+    return (
+        f'<svg width="{width}" height="{height}"><title>{title}</title>'
+        f'<polyline points="{path}" fill="none" stroke="currentColor"/></svg>'
+    )
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bytes):
+        return f"<{len(value):,} bytes>"
+    text = str(value)
+    return text if len(text) <= _CHARS else f"{text[: _CHARS - 1]}…"
