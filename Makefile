@@ -8,7 +8,7 @@ SHORT_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dy
 XDIST ?= -n 3 --dist worksteal
 XDIST_CLUSTERS ?= -n 3 --dist loadfile
 PYTEST_ARGS ?=
-TABLE_API_TESTS := $(addprefix tests/lance_spark/,table backfill conflicts load views dml upkeep)
+TABLE_API_TESTS := $(addprefix tests/lance_spark/,table backfill conflicts load views dml upkeep indexes search)
 
 # Another Spark, or another environment's packages, would be mixed into this one.
 unexport SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE SPARK_CONNECT_MODE_ENABLED PYTHONPATH PYTHONHOME VIRTUAL_ENV

@@ -33,6 +33,7 @@ from lance_spark.errors import (
     ResourcesUnavailableError,
     RowAddressError,
     SchemaMismatchError,
+    SearchError,
     SnapshotError,
     SourceChangedError,
     SourceError,
@@ -68,6 +69,9 @@ if TYPE_CHECKING:
     from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, RefreshJobResult, UdfResult
     from lance_spark.load.plan import LoadPlan
     from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
+    from lance_spark.search.query import Query
+    from lance_spark.search.ranked import Search
+    from lance_spark.search.rerank import Reranker
     from lance_spark.session.configuration import configure
     from lance_spark.table.connection import Connection, connect
     from lance_spark.table.preview import Preview
@@ -76,7 +80,6 @@ if TYPE_CHECKING:
     from lance_spark.table.versions import TableDiff, Tags
     from lance_spark.upkeep.results import CleanupResult, CompactionResult, MaintenanceResult, TableStatistics
     from lance_spark.views.plan import RefreshPlan
-    from lance_spark.views.query import Query
     from udf_runtime import (
         UDF,
         Backoff,
@@ -127,9 +130,11 @@ _LATER = {
     "MaintenanceResult": "upkeep.results",
     "MergeInsertBuilder": "dml.clauses",
     "Preview": "table.preview",
-    "Query": "views.query",
+    "Query": "search.query",
     "RefreshJobResult": "jobs.model",
     "RefreshPlan": "views.plan",
+    "Reranker": "search.rerank",
+    "Search": "search.ranked",
     "Table": "table.table",
     "TableDiff": "table.versions",
     "TableReference": "table.reference",
@@ -215,10 +220,13 @@ __all__ = [
     "RefreshJobResult",
     "RefreshPlan",
     "RegistrationError",
+    "Reranker",
     "ResourcesUnavailableError",
     "Retry",
     "RowAddressError",
     "SchemaMismatchError",
+    "Search",
+    "SearchError",
     "Skip",
     "SkipThresholdExceededError",
     "SnapshotError",

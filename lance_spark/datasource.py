@@ -94,11 +94,12 @@ class LanceDataSource(DataSource):
         if SCAN_OPTION in self.options:
             return self._planned_schema()
         from lance_spark.read.reader import read_schema
+        from lance_spark.read.search.reader import search_schema
 
         created = options_of_create_table(self.options) if "provider" in self.options else None
         options = ReadOptions.parse(self.options if created is None else {**created, TABLE_OPTION: ",".join(created)})
         self.pinned = DatasetRef.resolve(options)
-        schema = read_schema(self.pinned, options)
+        schema = (search_schema if options.searches else read_schema)(self.pinned, options)
         return schema if created is None else _for_catalog(schema, self.pinned, created)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -107,10 +108,13 @@ class LanceDataSource(DataSource):
         It reads the pinned version, and of a catalog table the latest.
         """
         from lance_spark.read.reader import LanceReader
+        from lance_spark.read.search.reader import SearchReader
 
         given = self.options if self.options.get("path") else {**_catalog_options(schema), **self.options}
         options = ReadOptions.parse(given if given is self.options else {**given, TABLE_OPTION: ",".join(given)})
         ref = self.pinned or DatasetRef.resolve(options)
+        if options.searches:
+            return SearchReader(ref=ref, schema=schema, options=options)
         return LanceReader(ref=ref, schema=schema, options=options, spec=self._spec)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:

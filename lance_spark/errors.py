@@ -487,6 +487,18 @@ class IndexBuildError(LanceSparkError, RuntimeError):
         self.uri = uri
 
 
+class SearchError(LanceSparkError, ValueError):
+    """Lance cannot search as it was asked to, for example for a phrase in an index of no positions.
+
+    Attributes:
+        uri: Location of the table.
+    """
+
+    def __init__(self, message: str, *, uri: str) -> None:
+        super().__init__(message)
+        self.uri = uri
+
+
 class IndexTimeoutError(LanceSparkError, TimeoutError):
     """Indexes do not cover all rows of the table in time.
 

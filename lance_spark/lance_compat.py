@@ -196,6 +196,11 @@ def is_bad_request(error: BaseException) -> bool:
     return str(error).startswith("Invalid user input")
 
 
+def is_bad_search(error: BaseException) -> bool:
+    """Tells whether Lance refuses what a search asks for."""
+    return _says("Invalid user input", "ef must be", error=error)
+
+
 def is_bad_value(error: BaseException) -> bool:
     """Tells whether an expression or a cast failed on the table's values."""
     return _says("LanceError(Arrow)", error=error)

@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from typing import Any, Literal, TypeVar
 
 from lance_spark.errors import OptionError
+from lance_spark.queries import TextQuery, VectorQuery
 
 SCAN_OPTION = "lancespark.scan"
 WRITE_OPTION = "lancespark.write"
@@ -189,6 +190,18 @@ class ReadOptions:
         "What a blob column reads as: a struct that says where the bytes are, or the bytes.",
         default="descriptor",
     )
+    nearest: VectorQuery | None = _option(
+        VectorQuery.of_json,
+        "JSON with `q` and, where wanted, `column`, `k`, `offset`, `metric`, `nprobes`, `refine_factor`, `ef`, "
+        "`use_index`, `prefilter`",
+        "Read the `k` (10) rows whose vectors are nearest to `q`, with `_distance`. See [Search](search.md).",
+    )
+    full_text_query: TextQuery | None = _option(
+        TextQuery.of_text,
+        "words, or JSON with `query` and, where wanted, `columns`, `phrase`, `k`, `offset`, `prefilter`",
+        "Read the `k` (10) rows whose text is most about the words, with `_score`. With `nearest`, both are searched "
+        "and fused.",
+    )
     target_partition_bytes: int = _option(
         byte_size,
         "a size in bytes, such as 134217728 or 128m",
@@ -196,6 +209,11 @@ class ReadOptions:
         default=128 << 20,
     )
     storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})
+
+    @property
+    def searches(self) -> bool:
+        """Whether rows are read by rank."""
+        return self.nearest is not None or self.full_text_query is not None
 
     @staticmethod
     def parse(options: Mapping[str, str]) -> ReadOptions:
@@ -368,6 +386,8 @@ def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
             raise OptionError(key, text, f"{hint}{', '.join(fields)}, {STORAGE_PREFIX}*", problem="is not known")
         try:
             values[name] = fields[name].metadata["parse"](text)
+        except OptionError:
+            raise
         except (ValueError, OverflowError):
             raise OptionError(key, text, fields[name].metadata["accepted"]) from None
     return cls(**{**values, "storage": tuple(sorted(storage.items()))})

@@ -16,7 +16,7 @@ PACKAGES = ("lance_spark", "udf_runtime")
 MOST_LINES = 600
 
 LAYERS = [
-    {"errors", "interpreter", "lance_compat", "options", "types", "words"},
+    {"errors", "interpreter", "lance_compat", "options", "queries", "types", "words"},
     {"dataset"},
     {"objects"},
     {"read", "pushdown"},
@@ -30,7 +30,7 @@ LAYERS = [
     {"environments"},
     {"jobs", "catalog"},
     {"backfill"},
-    {"indexes"},
+    {"indexes", "search"},
     {"load", "upkeep", "views"},
     {"dml"},
     {"table"},

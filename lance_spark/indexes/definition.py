@@ -12,6 +12,7 @@ import pyarrow.types as pt
 
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError
+from lance_spark.queries import metric_of
 from lance_spark.types.fields import Kind
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ VectorKind = Literal["IVF_FLAT", "IVF_PQ", "IVF_HNSW_SQ", "IVF_HNSW_PQ"]
 ScalarKind = Literal["BTREE", "BITMAP", "LABEL_LIST", "NGRAM", "ZONEMAP", "BLOOMFILTER"]
 TextKind = Literal["FTS"]
 IndexKind = VectorKind | ScalarKind | TextKind
-Metric = Literal["l2", "cosine", "dot", "hamming"]
 
 TASK_ROWS: Mapping[str, int] = {
     "BTREE": 1_000_000,
@@ -39,7 +39,6 @@ TASK_ROWS: Mapping[str, int] = {
 """Rows from which a task of its own is worth it, by kind: about a second of one core's work."""
 
 _PARTITION_ROWS = {"IVF_FLAT": 4096, "IVF_PQ": 4096, "IVF_HNSW_SQ": 1 << 20, "IVF_HNSW_PQ": 1 << 20}
-_METRICS: dict[str, Metric] = {"l2": "l2", "euclidean": "l2", "cosine": "cosine", "dot": "dot", "hamming": "hamming"}
 _ORDERED = "numbers, booleans, strings, binary, dates, times and decimals"
 
 
@@ -147,9 +146,7 @@ def vector_index(
     Raises:
         OptionError: Something is not as it has to be.
     """
-    distance = _METRICS.get(str(metric).lower())
-    if distance is None:
-        raise OptionError("metric", str(metric), ", ".join(_METRICS))
+    distance = metric_of(metric)
     for option, value in numbers.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
             raise OptionError(option, repr(value), "a whole number, 1 or more")

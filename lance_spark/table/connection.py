@@ -23,12 +23,12 @@ from lance_spark.errors import (
 )
 from lance_spark.objects import checkpoint_place, open_session
 from lance_spark.pushdown.rule import enable_pushdown
+from lance_spark.search.query import Query
 from lance_spark.session.sessions import session_or_local
 from lance_spark.table.display import render_tables
 from lance_spark.table.table import Table
 from lance_spark.tabular import Data, is_spark, write_rows
 from lance_spark.views.create import create_spark_view, create_view
-from lance_spark.views.query import Query
 from lance_spark.views.spark.query import frame_query, text_query
 from udf_runtime import UDF, Manifest, as_udf
 from udf_runtime.definition import UdfFactory

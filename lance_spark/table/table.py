@@ -41,6 +41,7 @@ from lance_spark.table.changes import TableChanges
 from lance_spark.table.display import describe, render_html
 from lance_spark.table.loads import TableLoads
 from lance_spark.table.rows import TableRows
+from lance_spark.table.searching import TableSearching
 from lance_spark.table.upkeep import TableUpkeep
 from lance_spark.table.views import TableViews
 from lance_spark.views.definition import define, existing_view
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedUDF
 
 
-class Table(TableRows, TableChanges, TableLoads, TableUpkeep, TableViews):
+class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
     """A Lance table, at its latest version, or at one that was checked out.
 
     Made by :meth:`lance_spark.Connection.open_table`. All methods run on the driver and may be

@@ -19,7 +19,6 @@ from lance_spark.jobs.model import RefreshJobResult
 from lance_spark.jobs.progress import Progress
 from lance_spark.table.versions import TableVersions
 from lance_spark.views.plan import RefreshPlan, plan_refresh
-from lance_spark.views.query import Query
 from lance_spark.views.refresh import RefreshJob
 from lance_spark.views.request import DEFAULT_FRAGMENT_ROWS, RefreshRequest
 
@@ -31,22 +30,6 @@ class TableViews(TableVersions):
     _spark: Callable[[], SparkSession]
     _checkpoint: str | None
     _progress: bool | None
-
-    def search(self, query: None = None) -> Query:
-        """Begins a query over this table: `select` and `where`, for a materialized view.
-
-        Args:
-            query: None; searches by vectors and text come with a later release.
-
-        Raises:
-            UnsupportedOperationError: It is not None.
-        """
-        if query is not None:
-            raise UnsupportedOperationError(
-                "search by vectors or text is not available in this release - in search - search(None) begins a query "
-                "for a materialized view; pylance's to_lance().scanner(nearest=...) searches"
-            )
-        return Query(source=self._ref)
 
     def refresh(
         self,

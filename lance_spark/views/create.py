@@ -29,6 +29,7 @@ from lance_spark.environments.stored import with_default
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, TableExistsError, panics_as_errors
 from lance_spark.lance_compat import is_created_meanwhile, plain
 from lance_spark.read.filtering import check_filter
+from lance_spark.search.query import Query, quoted
 from lance_spark.types import check_storable
 from lance_spark.types.fields import is_blob
 from lance_spark.views.definition import (
@@ -41,7 +42,6 @@ from lance_spark.views.definition import (
     stored_source,
     used_fields,
 )
-from lance_spark.views.query import Query, quoted
 from lance_spark.views.spark.query import SparkQuery
 from udf_runtime import UDF, Kind, Manifest, UnpackedUDF
 
@@ -86,7 +86,7 @@ def create_view(
     Warns:
         UserWarning: The source has no stable row ids, so that the view cannot follow it.
     """
-    query.refuse_bounds()
+    query.check_view()
     query = dataclasses.replace(query, computed=tuple(one.in_environment(manifest) for one in query.computed))
     function = None if function is None else with_default(function, manifest)
     refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())

@@ -73,9 +73,10 @@ final class LanceSource {
   /** Returns the source of a relation, or null where it is not known (a schema given by the user). */
   static LanceSource of(DataSourceV2Relation relation) throws Exception {
     Map options = new HashMap(relation.options().asCaseSensitiveMap());
+    if (searches(options)) return null;
     if (relation.identifier().isDefined()) {
       Map stored = catalogOptions((Identifier) relation.identifier().get());
-      if (stored == null) return null;
+      if (stored == null || searches(stored)) return null;
       stored.put(TABLE_OPTION, String.join(",", stored.keySet()));
       stored.putAll(options);
       return followed(stored, relation);
@@ -85,6 +86,12 @@ final class LanceSource {
     Object created = Reflection.field(Reflection.field(relation.table(), "ds"), "dataSourceInPython");
     if (created == null || !given.containsKey("path")) return null;
     return new LanceSource(options, pinOf(created), null, null);
+  }
+
+  /** Whether rows are read by rank: no filter, limit or aggregate may come before that. */
+  private static boolean searches(Map options) {
+    CaseInsensitiveStringMap given = new CaseInsensitiveStringMap(options);
+    return given.containsKey("nearest") || given.containsKey("full_text_query");
   }
 
   /** What a data source that Python made says about itself: text in the pickled object, which is read as text and never unpickled. */

@@ -16,7 +16,7 @@ from py4j.java_gateway import is_instance_of
 from pyspark.sql import DataFrame
 
 from lance_spark.errors import RegistrationError
-from lance_spark.views.query import quoted
+from lance_spark.search.query import quoted
 from lance_spark.views.spark.form import Block, refuse_options
 from lance_spark.views.spark.text import FULL_REFRESH, lambda_text
 

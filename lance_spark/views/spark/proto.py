@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from lance_spark.errors import RegistrationError
-from lance_spark.views.query import quoted
+from lance_spark.search.query import quoted
 from lance_spark.views.spark.form import Block, refuse_options
 from lance_spark.views.spark.text import FULL_REFRESH, lambda_text
 

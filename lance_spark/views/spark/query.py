@@ -21,10 +21,10 @@ from pyspark.sql.types import BinaryType, LongType, NullType, StructField, Struc
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import RegistrationError, UnsupportedTypeError
 from lance_spark.pushdown.rule import is_classic
+from lance_spark.search.query import quoted
 from lance_spark.types import to_lance_schema, to_spark_schema
 from lance_spark.types.fields import is_blob
 from lance_spark.views.definition import SOURCE_ROW_ID, UsedField, used_fields
-from lance_spark.views.query import quoted
 from lance_spark.views.spark.form import ROW_ID, Block, SparkForm, settings_of
 from lance_spark.views.spark.plan import PlanReader
 from lance_spark.views.spark.proto import ProtoReader

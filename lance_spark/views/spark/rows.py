@@ -16,10 +16,10 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import LongType, StructField, StructType
 
 from lance_spark.backfill.driver.answers import numbers_of
+from lance_spark.search.query import quoted
 from lance_spark.types import ReadConverter, WriteConverter, to_spark_schema
 from lance_spark.views.definition import SOURCE_ROW_ID, ViewDefinition
 from lance_spark.views.placement import ANSWER, Answer, PlacementSpec, SourceRows
-from lance_spark.views.query import quoted
 from lance_spark.views.spark.form import ROW_ID, SparkForm
 
 if TYPE_CHECKING:

@@ -53,7 +53,7 @@ def test_an_older_version_is_shown_and_cannot_be_changed(db: Connection, table: 
         lambda: table.plan_backfill("text", udf=seen.times(2)),
         lambda: table.load_columns(pa.table({"id": [1], "a": [2]}), "id", ["a"]),
         table.refresh,
-        lambda: table.search(None),
+        lambda: table.search(None).create_materialized_view(db, "v"),
     ):
         with pytest.raises(UnsupportedOperationError, match=rf"version {version} is checked out.*checkout_latest\(\)"):
             change()

@@ -24,7 +24,7 @@ from lance_spark.errors import (
     TableNotFoundError,
     UnsupportedOperationError,
 )
-from lance_spark.views.query import Query
+from lance_spark.search.query import Query
 from tests.lance_spark.views.views import ID, make_source, nothing_changes, rows_of, shown
 from tests.support.logs import Log
 from udf_runtime import Columns, UdfDefinitionError, UnpackedUDF, udf
@@ -60,8 +60,7 @@ def test_bounds_are_refused_by_name(bound: str, db: Connection) -> None:
 
 
 def test_a_search_is_refused(db: Connection) -> None:
-    with pytest.raises(UnsupportedOperationError, match=r"search\(None\)"):
-        make_source(db).search([1.0, 2.0])  # type: ignore[arg-type]
+    refused(db, make_source(db).search([1.0, 2.0]), RegistrationError, r"search\(None\)")
 
 
 @pytest.mark.parametrize("columns", [[], {}, "k", None, 3])

@@ -1,0 +1,198 @@
+"""What a search asks for: :class:`VectorQuery` and :class:`TextQuery`, as values and as JSON.
+
+The JSON is that of the read options `nearest` and `full_text_query`. Its keys are the attributes,
+which pylance's `scanner(nearest=...)` has by the same names where it has them.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+from lance_spark.errors import OptionError
+
+DEFAULT_K = 10
+"""Rows of a search that does not say how many."""
+
+Metric = Literal["l2", "cosine", "dot", "hamming"]
+
+METRICS: Mapping[str, Metric] = {
+    "l2": "l2",
+    "euclidean": "l2",
+    "cosine": "cosine",
+    "dot": "dot",
+    "hamming": "hamming",
+}
+"""How distances are measured, by the names that are accepted."""
+
+
+def metric_of(name: object) -> Metric:
+    """Returns the metric of a name in any case.
+
+    Raises:
+        OptionError: There is none.
+    """
+    metric = METRICS.get(str(name).lower())
+    if metric is None:
+        raise OptionError("metric", str(name), ", ".join(METRICS))
+    return metric
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class VectorQuery:
+    """A search for the rows whose vectors are nearest to one.
+
+    Attributes:
+        q: The vector.
+        column: The column of vectors; None is the only one of the table.
+        k: Most rows.
+        offset: Nearest rows that are left out.
+        metric: How distances are measured; None is as the index does, else `l2`.
+        nprobes: Partitions of an index that are searched; None leaves it to Lance.
+        refine_factor: Of so many times as many rows the distances are computed from the vectors
+            themselves, where an index has compressed them; None takes the index's.
+        ef: Candidates in a graph (HNSW); None leaves it to Lance.
+        use_index: Whether an index may serve.
+        prefilter: Whether the filter comes before the search; after it, fewer rows may be left.
+    """
+
+    q: tuple[float, ...]
+    column: str | None = None
+    k: int = DEFAULT_K
+    offset: int = 0
+    metric: Metric | None = None
+    nprobes: int | None = None
+    refine_factor: int | None = None
+    ef: int | None = None
+    use_index: bool = True
+    prefilter: bool = True
+
+    def __post_init__(self) -> None:
+        if not self.q or not all(_is_number(value) for value in self.q):
+            raise OptionError("q", repr(self.q)[:100], "a vector: a list of finite numbers")
+        _check_text("column", self.column)
+        _check_bounds(self)
+        for name in ("nprobes", "refine_factor", "ef"):
+            value = getattr(self, name)
+            if value is not None:
+                _check_count(name, value, 1)
+        for name in ("use_index", "prefilter"):
+            _check_flag(name, getattr(self, name))
+
+    @staticmethod
+    def of_json(text: str) -> VectorQuery:
+        """Reads :meth:`to_json`'s form.
+
+        Raises:
+            OptionError: It is something else.
+        """
+        values = _read("nearest", text, VectorQuery)
+        if not isinstance(values.get("q"), list):
+            raise OptionError("nearest", text[:100], "JSON with the key q, a list of numbers")
+        if values.get("metric") is not None:
+            values["metric"] = metric_of(values["metric"])
+        return VectorQuery(**{**values, "q": tuple(values["q"])})
+
+    def to_json(self) -> str:
+        """Returns it as JSON."""
+        return _written(self)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class TextQuery:
+    """A search for the rows whose text is about some words.
+
+    Attributes:
+        query: The words.
+        columns: The columns of text; None means all that have an index for it.
+        phrase: Whether the words have to follow each other.
+        k: Most rows.
+        offset: Best rows that are left out.
+        prefilter: Whether the filter comes before the search; after it, fewer rows may be left.
+    """
+
+    query: str
+    columns: tuple[str, ...] | None = None
+    phrase: bool = False
+    k: int = DEFAULT_K
+    offset: int = 0
+    prefilter: bool = True
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.query, str) or not self.query.strip():
+            raise OptionError("query", repr(self.query), "words to search for")
+        for column in self.columns or ():
+            _check_text("columns", column)
+        if self.columns is not None and (not self.columns or len(set(self.columns)) != len(self.columns)):
+            raise OptionError("columns", repr(list(self.columns)), "names of columns, each once")
+        _check_bounds(self)
+        for name in ("phrase", "prefilter"):
+            _check_flag(name, getattr(self, name))
+
+    @staticmethod
+    def of_text(text: str) -> TextQuery:
+        """Reads the words alone, or :meth:`to_json`'s form.
+
+        Raises:
+            OptionError: It is something else.
+        """
+        if not text.lstrip().startswith("{"):
+            return TextQuery(query=text)
+        values = _read("full_text_query", text, TextQuery)
+        columns = values.get("columns")
+        if isinstance(columns, str):
+            columns = [columns]
+        if "query" not in values or not isinstance(columns, list | None):
+            raise OptionError("full_text_query", text[:100], "words, or JSON with the keys query and columns")
+        return TextQuery(**{**values, "columns": None if columns is None else tuple(columns)})
+
+    def to_json(self) -> str:
+        """Returns it as JSON."""
+        return _written(self)
+
+
+def _read(option: str, text: str, cls: type[VectorQuery] | type[TextQuery]) -> dict[str, Any]:
+    names = [field.name for field in dataclasses.fields(cls)]
+    try:
+        values = json.loads(text)
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise OptionError(option, text[:100], f"a JSON object with the keys {', '.join(names)}")
+    unknown = sorted(values.keys() - set(names))
+    if unknown:
+        raise OptionError(option, text[:100], ", ".join(names), problem=f"has unknown keys ({', '.join(unknown)})")
+    return cast("dict[str, Any]", values)
+
+
+def _written(query: VectorQuery | TextQuery) -> str:
+    defaults = {field.name: field.default for field in dataclasses.fields(query)}
+    values = {name: getattr(query, name) for name in defaults}
+    return json.dumps({name: value for name, value in values.items() if value != defaults[name]})
+
+
+def _check_bounds(query: VectorQuery | TextQuery) -> None:
+    _check_count("k", query.k, 1)
+    _check_count("offset", query.offset, 0)
+
+
+def _check_count(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 31:
+        raise OptionError(name, repr(value), f"a whole number, {least} or more")
+
+
+def _check_flag(name: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise OptionError(name, repr(value), "true or false")
+
+
+def _check_text(name: str, value: object) -> None:
+    if value is not None and (not isinstance(value, str) or not value):
+        raise OptionError(name, repr(value), "the name of a column")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)

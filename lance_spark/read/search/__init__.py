@@ -1,0 +1,1 @@
+"""Rows by rank: nearest vectors, best texts, and both together."""

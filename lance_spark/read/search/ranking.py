@@ -1,0 +1,329 @@
+"""Finds rows by rank in one version of a table, with pylance: :class:`Ranking`. Runs anywhere.
+
+Lance finds rows that no index serves by a scan, leaves deleted rows and NULL vectors out, and looks
+further where a filter leaves fewer rows than were asked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+import pyarrow as pa
+
+from lance_spark.errors import (
+    ColumnNotFoundError,
+    FilterError,
+    LanceSparkError,
+    OptionError,
+    SearchError,
+    TableUnreadableError,
+    panics_as_errors,
+)
+from lance_spark.lance_compat import is_bad_search, is_filter_failure, plain, take_known_rows
+from lance_spark.queries import TextQuery, VectorQuery
+from lance_spark.read.columns import ROW_ID, lance_blob_handling
+from lance_spark.types.fields import BlobHandling, Kind
+
+if TYPE_CHECKING:
+    import lance
+
+DISTANCE, SCORE, RELEVANCE = "_distance", "_score", "_relevance_score"
+"""Columns that a search adds: how far a vector is, how good a text, and how good a row for both."""
+
+RRF_K = 60
+"""The constant of reciprocal rank fusion, from the paper that introduced it."""
+
+Columns = Sequence[str] | Mapping[str, str]
+"""Columns of the result: names, or names with expressions in Lance SQL."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ranking:
+    """A search of one table. A picklable value; both of its queries are searched and fused.
+
+    Attributes:
+        vector: What vectors are searched for.
+        text: What texts are.
+        filter: The rows among which, in Lance SQL, or None.
+        blobs: What a blob column reads as.
+    """
+
+    vector: VectorQuery | None = None
+    text: TextQuery | None = None
+    filter: str | None = None
+    blobs: BlobHandling = "descriptor"
+
+    @property
+    def scores(self) -> tuple[str, ...]:
+        """Names of the columns that it adds, each a float."""
+        if self.vector is not None and self.text is not None:
+            return (DISTANCE, SCORE, RELEVANCE)
+        return (DISTANCE,) if self.vector is not None else (SCORE,)
+
+    @property
+    def most_rows(self) -> int:
+        """How many rows it gives at most."""
+        query = self.vector or self.text
+        assert query is not None
+        return query.k
+
+    def checked(self, dataset: lance.LanceDataset) -> Ranking:
+        """Returns it with the columns of this version that it means.
+
+        Raises:
+            ColumnNotFoundError: A column is not there.
+            OptionError: A column cannot be searched so, or is not named where there are several.
+        """
+        for name in self.scores:
+            if name in dataset.schema.names:
+                raise OptionError(
+                    "columns", name, f"a table without a column of this name, which a search adds: {dataset.uri}"
+                )
+        vector, text = self.vector, self.text
+        if vector is not None:
+            vector = checked_vector(dataset, vector)
+        if text is not None:
+            text = dataclasses.replace(text, columns=text_columns(dataset, text.columns))
+        return dataclasses.replace(self, vector=vector, text=text)
+
+    def batches(self, dataset: lance.LanceDataset, columns: Columns) -> Iterator[pa.RecordBatch]:
+        """Yields the rows in the order of their rank, with the columns and the scores after them.
+
+        Raises:
+            SearchError: Lance cannot search so.
+            FilterError: The filter failed on a value.
+            TableUnreadableError: A file is missing or damaged.
+        """
+        if self.vector is not None and self.text is not None:
+            yield from self._fused(dataset, columns).to_batches()
+            return
+        with search_errors(dataset, self.filter):
+            reader = self.scanner(dataset, columns).to_reader()
+        while True:
+            with search_errors(dataset, self.filter):
+                batch = next(reader, None)
+            if batch is None:
+                return
+            yield batch
+
+    def schema(self, dataset: lance.LanceDataset, columns: Columns) -> pa.Schema:
+        """Returns the columns of :meth:`batches`."""
+        with search_errors(dataset, self.filter):
+            found = dataset.scanner(columns=_with(columns, ()), blob_handling=lance_blob_handling(self.blobs))
+            fields: list[pa.Field[Any]] = list(found.projected_schema)
+        return pa.schema([*fields, *(pa.field(name, pa.float32()) for name in self.scores)])
+
+    def scanner(self, dataset: lance.LanceDataset, columns: Columns) -> lance.LanceScanner:
+        """Returns the scanner of a search of one kind."""
+        search: dict[str, Any]
+        query: VectorQuery | TextQuery
+        if self.vector is not None:
+            query, search = self.vector, {"nearest": nearest_of(self.vector, self.vector.q)}
+        else:
+            assert self.text is not None
+            query, search = self.text, {"full_text_query": _full_text(self.text)}
+        return dataset.scanner(
+            columns=_with(columns, self.scores),
+            filter=self.filter,
+            prefilter=query.prefilter if self.filter is not None else None,
+            limit=query.k,
+            offset=query.offset or None,
+            blob_handling=lance_blob_handling(self.blobs),
+            disable_scoring_autoprojection=True,
+            **search,
+        )
+
+    def only(self, kind: Literal["vector", "text"]) -> Ranking:
+        """Returns its part for vectors or for text, with the rows that an offset leaves out."""
+        vector, text = (self.vector, None) if kind == "vector" else (None, self.text)
+        if vector is not None:
+            vector = dataclasses.replace(vector, k=vector.k + vector.offset, offset=0)
+        if text is not None:
+            text = dataclasses.replace(text, k=text.k + text.offset, offset=0)
+        return dataclasses.replace(self, vector=vector, text=text)
+
+    def _fused(self, dataset: lance.LanceDataset, columns: Columns) -> pa.Table:
+        """Returns the best rows of both searches, by reciprocal rank fusion."""
+        assert self.vector is not None
+        near, good = (
+            pa.Table.from_batches(found.batches(dataset, [ROW_ID]), schema=found.schema(dataset, [ROW_ID]))
+            for found in (self.only("vector"), self.only("text"))
+        )
+        ranked = fused(near, good).slice(self.vector.offset, self.vector.k)
+        ids: list[Any] = ranked[ROW_ID].to_pylist()
+        with search_errors(dataset, self.filter):
+            rows = take_known_rows(dataset, ids, _with(columns, (ROW_ID,)))
+        at = {number: position for position, number in enumerate(rows[ROW_ID].to_pylist())}
+        rows = rows.take([at[number] for number in ids])
+        if ROW_ID not in columns:
+            rows = rows.drop([ROW_ID])
+        for name in self.scores:
+            rows = rows.append_column(name, ranked[name])
+        return rows
+
+
+@contextlib.contextmanager
+def search_errors(dataset: lance.LanceDataset, filter: str | None) -> Iterator[None]:
+    """Says in our words what Lance raises within it, while it reads a dataset with a filter."""
+    try:
+        with panics_as_errors():
+            yield
+    except LanceSparkError:
+        raise
+    except (ValueError, OSError, RuntimeError, NotImplementedError) as error:
+        raise _explain(error, dataset, filter) from error
+
+
+def _explain(error: BaseException, dataset: lance.LanceDataset, filter: str | None) -> LanceSparkError:
+    text = plain(error)
+    if filter is not None and is_filter_failure(error):
+        hint = "it fails on a value of the table: exclude that value in the filter"
+        return FilterError(filter, text, uri=dataset.uri, hint=hint)
+    if is_bad_search(error):
+        return SearchError(
+            f"the search is not possible: {text.removeprefix('External error: ')} - in {dataset.uri}, version "
+            f"{dataset.version} - ask for something else, or make an index that serves it",
+            uri=dataset.uri,
+        )
+    hint = "a data file or an index is missing or damaged, or the store refused: check the storage"
+    return TableUnreadableError(dataset.uri, f"{text} (version {dataset.version})", hint=hint)
+
+
+def fused(near: pa.Table, good: pa.Table) -> pa.Table:
+    """Fuses two rankings by the sum of 1 / (60 + rank), best first.
+
+    Args:
+        near: `_rowid` and `_distance`, nearest first.
+        good: `_rowid` and `_score`, best first.
+
+    Returns:
+        `_rowid`, `_distance` and `_score`, each NULL where only the other search found the row, and
+        `_relevance_score`. Rows of one relevance are in the order of their ids.
+    """
+    ids, places = np.unique(np.concatenate([t[ROW_ID].to_numpy() for t in (near, good)]), return_inverse=True)
+    relevance = np.zeros(len(ids))
+    scores = []
+    for found, name, at in ((near, DISTANCE, places[: len(near)]), (good, SCORE, places[len(near) :])):
+        np.add.at(relevance, at, 1 / (RRF_K + 1 + np.arange(len(found))))
+        values, there = np.zeros(len(ids), np.float32), np.zeros(len(ids), bool)
+        values[at], there[at] = found[name].to_numpy(), True
+        scores.append(pa.array(values, mask=~there))
+    table = pa.table({ROW_ID: pa.array(ids, pa.uint64()), DISTANCE: scores[0], SCORE: scores[1]})
+    table = table.append_column(RELEVANCE, pa.array(relevance.astype(np.float32)))
+    return table.take(np.lexsort((ids, -relevance)))
+
+
+def nearest_of(query: VectorQuery, q: object) -> dict[str, Any]:
+    """Returns what pylance's scanner takes for a search, of one vector or several."""
+    nearest: dict[str, Any] = {
+        "column": query.column,
+        "q": q,
+        "k": query.k + query.offset,
+        "metric": query.metric,
+        "nprobes": query.nprobes,
+        "refine_factor": query.refine_factor,
+        "ef": query.ef,
+        "use_index": query.use_index,
+    }
+    return {key: value for key, value in nearest.items() if value is not None}
+
+
+def _full_text(query: TextQuery) -> Any:  # noqa: ANN401 - a class of pylance, which is imported late
+    from lance.query import BooleanQuery, MatchQuery, MultiMatchQuery, Occur, PhraseQuery
+
+    assert query.columns is not None
+    if query.phrase:
+        phrases = [PhraseQuery(query.query, column) for column in query.columns]
+        return phrases[0] if len(phrases) == 1 else BooleanQuery([(Occur.SHOULD, phrase) for phrase in phrases])
+    if len(query.columns) == 1:
+        return MatchQuery(query.query, query.columns[0])
+    return MultiMatchQuery(query.query, list(query.columns))
+
+
+def _with(columns: Columns, names: Sequence[str]) -> Any:  # noqa: ANN401 - a list or a dict, as pylance takes them
+    if isinstance(columns, Mapping):
+        return {**columns, **{name: name for name in names}}
+    return [*columns, *(name for name in names if name not in columns)]
+
+
+def vector_column(dataset: lance.LanceDataset, name: str | None) -> str:
+    """Returns the column of vectors that is meant.
+
+    Raises:
+        ColumnNotFoundError: It is not there.
+        OptionError: None is named, and the table has none, or several.
+    """
+    if name is not None:
+        if dataset.lance_schema.field(name) is None:
+            raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+        return name
+    names = [field.name for field in dataset.schema if vector_size(field.type) is not None]
+    if len(names) != 1:
+        has = f"one of {', '.join(names)}" if names else f"a column of vectors, but {dataset.uri} has none"
+        raise OptionError("vector_column_name", None, has)
+    return str(names[0])
+
+
+def vector_size(kind: Kind) -> int | None:
+    """Returns how many elements the vectors of a type have; None where it is no type of vectors."""
+    kind = getattr(kind, "storage_type", kind)
+    if not pa.types.is_fixed_size_list(kind):
+        return None
+    element = kind.value_type
+    return int(kind.list_size) if pa.types.is_floating(element) or pa.types.is_uint8(element) else None
+
+
+def checked_vector(dataset: lance.LanceDataset, query: VectorQuery) -> VectorQuery:
+    """Returns a query with the column that it means, where its vector can be compared with those.
+
+    Raises:
+        ColumnNotFoundError: The column is not there.
+        OptionError: It cannot, or no column is named where there are several.
+    """
+    column = vector_column(dataset, query.column)
+    field: Any = dataset.lance_schema.field(column)
+    kind = field.to_arrow().type
+    size = vector_size(kind)
+    if size is None:
+        raise OptionError("vector_column_name", column, f"a column of vectors, not of {kind}")
+    if len(query.q) != size:
+        raise OptionError("q", f"a vector of {len(query.q)}", f"a vector of {size} numbers, as column {column!r} has")
+    metric = query.metric
+    if pa.types.is_uint8(getattr(kind, "storage_type", kind).value_type):
+        metric = metric or "hamming"
+        if metric != "hamming" or not all(isinstance(value, int) and 0 <= value < 256 for value in query.q):
+            raise OptionError("metric", metric, f"hamming, and a vector of bytes, as column {column!r} has")
+    elif metric == "hamming":
+        raise OptionError("metric", metric, f"l2, cosine or dot: column {column!r} has {kind}")
+    return dataclasses.replace(query, column=column, metric=metric)
+
+
+def text_columns(dataset: lance.LanceDataset, names: Sequence[str] | None) -> tuple[str, ...]:
+    """Returns the columns of text that are meant: by default those with an index for it.
+
+    Raises:
+        ColumnNotFoundError: One is not there.
+        OptionError: One has no text; or none is named, and none has an index.
+    """
+    if names is None:
+        indexed = {
+            name for found in dataset.describe_indices() if found.index_type == "Inverted" for name in found.field_names
+        }
+        if not indexed:
+            named = "columns of text, in fts_columns or full_text_query, since none has an index (create_fts_index)"
+            raise OptionError("fts_columns", None, named)
+        return tuple(sorted(indexed))
+    for name in names:
+        field = dataset.lance_schema.field(name)
+        if field is None:
+            raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+        kind = field.to_arrow().type  # type: ignore[attr-defined]  # as above
+        kind = kind.value_type if pa.types.is_list(kind) or pa.types.is_large_list(kind) else kind
+        if not pa.types.is_string(kind) and not pa.types.is_large_string(kind):
+            raise OptionError("fts_columns", name, f"columns of strings, or of lists of strings, not of {kind}")
+    return tuple(names)

@@ -1,0 +1,1 @@
+"""Queries over one table: rows by a condition, nearest vectors, best texts, and many at once."""

@@ -1,0 +1,66 @@
+"""Queries and searches of a table: a part of its facade."""
+
+from __future__ import annotations
+
+from typing import Literal, overload
+
+from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.search.query import Query
+from lance_spark.search.ranked import Search, VectorLike, search_of
+from lance_spark.table.versions import TableVersions
+
+
+class TableSearching(TableVersions):
+    """The methods of :class:`lance_spark.Table` that begin queries."""
+
+    @overload
+    def search(self, query: None = None) -> Query: ...
+
+    @overload
+    def search(
+        self,
+        query: VectorLike | str | None = None,
+        vector_column_name: str | None = None,
+        query_type: Literal["vector", "fts", "hybrid", "auto"] = "auto",
+        ordering_field_name: str | None = None,
+        fts_columns: str | list[str] | None = None,
+    ) -> Search: ...
+
+    def search(
+        self,
+        query: VectorLike | str | None = None,
+        vector_column_name: str | None = None,
+        query_type: Literal["vector", "fts", "hybrid", "auto"] = "auto",
+        ordering_field_name: str | None = None,
+        fts_columns: str | list[str] | None = None,
+    ) -> Query:
+        """Begins a query over this table: its rows by a condition, nearest vectors, best texts.
+
+        Nothing is read before `to_spark`, `to_arrow`, `to_pandas`, `to_list` or `to_batches`. An
+        index serves where there is one, and rows that it does not have yet are found by a scan.
+
+        Args:
+            query: A vector, or words. None begins a query of rows by `where` alone, as materialized
+                views are made of, or a hybrid search.
+            vector_column_name: The column of vectors; by default the only one of the table.
+            query_type: `vector`; `fts` for words; `hybrid` for both, set with `vector` and `text`;
+                `auto` is `fts` for a string, else `vector`.
+            ordering_field_name: Refused: results are in the order of their scores.
+            fts_columns: Columns of text; by default those that have an index for it.
+
+        Raises:
+            OptionError: The query, its type or a column is not valid.
+        """
+        if ordering_field_name is not None:
+            raise UnsupportedOperationError(
+                "ordering_field_name is not available - in search - leave it out: results are in the order of their "
+                "scores"
+            )
+        rows = Query(source=self._shown, spark=self._query_spark)
+        if query is None and query_type == "auto":
+            if vector_column_name is not None or fts_columns is not None:
+                raise OptionError("query", None, "a vector or words, where a column to search is named")
+            return rows
+        return search_of(
+            query, rows, vector_column_name=vector_column_name, query_type=query_type, fts_columns=fts_columns
+        )

@@ -1,0 +1,64 @@
+"""What searches ask for as options: JSON that is read back, and refused where it makes no sense."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from lance_spark import FilterError, OptionError, Table
+from lance_spark.dataset import DatasetRef
+from lance_spark.options import ReadOptions
+from lance_spark.queries import TextQuery, VectorQuery
+from lance_spark.read.search.reader import search_schema
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"nearest": {"q": [1.0]}}, "8 numbers"),
+        ({"nearest": {"q": [1.0] * 8}, "limit": "3"}, "does not fit a search"),
+        ({"nearest": {"q": [1.0] * 8}, "fragments": "0"}, "does not fit a search"),
+        ({"nearest": {"q": [1.0] * 8}, "filter": "no = 1"}, "not valid"),
+        ({"full_text_query": "fig"}, "create_fts_index"),
+    ],
+)
+def test_options_that_do_not_fit_are_errors_of_the_load(
+    options: dict[str, Any], text: str, table: Table, table_path: str
+):
+    texts = {key: value if isinstance(value, str) else json.dumps(value) for key, value in options.items()}
+    parsed = ReadOptions.parse({"path": table_path, **texts})
+    with pytest.raises((OptionError, FilterError), match=text):
+        search_schema(DatasetRef.resolve(parsed), parsed)
+
+
+@pytest.mark.parametrize(
+    ("nearest", "text"),
+    [
+        ("[1, 2]", "JSON object"),
+        ("{", "JSON object"),
+        ("{}", "key q"),
+        ('{"q": [1], "kk": 3}', r"unknown keys \(kk\)"),
+        ('{"q": ["a"]}', "finite"),
+        ('{"q": [1], "k": 0}', "'k'"),
+        ('{"q": [1], "k": 1e400}', "'k'"),
+        ('{"q": [1], "metric": "far"}', "cosine"),
+        ('{"q": [1], "use_index": 1}', "true or false"),
+    ],
+)
+def test_the_json_of_a_vector_search_is_checked(nearest: str, text: str):
+    with pytest.raises(OptionError, match=text):
+        ReadOptions.parse({"path": "p", "nearest": nearest})
+
+
+def test_the_json_of_searches_reads_back():
+    vector = VectorQuery(q=(1.0, 2.5), column="v", k=3, offset=1, metric="cosine", nprobes=4, use_index=False)
+    assert VectorQuery.of_json(vector.to_json()) == vector
+    text = TextQuery(query="a b", columns=("s",), phrase=True, k=7, prefilter=False)
+    assert TextQuery.of_text(text.to_json()) == text
+    assert TextQuery.of_text("plain words") == TextQuery(query="plain words")
+    assert TextQuery.of_text('{"query": "a", "columns": "s"}').columns == ("s",)
+    for wrong in ("{}", '{"query": 1}', '{"query": "a", "columns": []}', '{"query": "a", "columns": ["s", "s"]}'):
+        with pytest.raises(OptionError):
+            TextQuery.of_text(wrong)
