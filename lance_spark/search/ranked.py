@@ -45,7 +45,7 @@ class Search(Query):
         phrase: Whether words have to follow each other.
         prefilter: Whether the condition comes before the search.
         reranker: What orders the rows anew.
-        rerank_words: What it is told that was searched for.
+        rerank_words: The words that a reranker gets for a query that is a vector.
     """
 
     kind: QueryKind
@@ -122,7 +122,7 @@ class Search(Query):
 
         Args:
             reranker: What orders them; it sees the selected columns.
-            query_string: What it is told that was searched for, where that is a vector alone.
+            query_string: The words that it gets for a query that is a vector alone.
         """
         if self.kind == "vector" and query_string is None:
             raise OptionError("query_string", None, "words that say what the vector stands for")
@@ -290,5 +290,7 @@ def vector_of(vector: object) -> tuple[float, ...]:
     except (ValueError, TypeError):
         array = np.empty(0)
     if array.ndim != 1 or array.dtype.kind not in "fiu" or not len(array):
-        raise OptionError("query", repr(vector)[:100], "one vector of numbers; search_batch searches for many")
+        raise OptionError(
+            "query", repr(vector)[:100], "one vector of numbers; several are searched for one after the other"
+        )
     return tuple(array.tolist())

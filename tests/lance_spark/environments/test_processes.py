@@ -50,9 +50,11 @@ def noted(log: Path) -> list[list[int]]:
     return [[int(number) for number in line.split()] for line in log.read_text().splitlines()] if log.exists() else []
 
 
-def lives(pid: int) -> bool:
+def lives(process: int | psutil.Process) -> bool:
+    """Whether a process runs; of a number another one may have got, so tests that wait hold on to the process itself."""
     try:
-        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+        found = psutil.Process(process) if isinstance(process, int) else process
+        return found.is_running() and found.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
 
@@ -74,8 +76,8 @@ def test_nothing_is_left_of_what_is_killed_and_the_job_goes_on(table: Table, tmp
     table.add_columns({"v": noting(log, packaging(OLD), wait_at=33)})
     job = table.backfill_async("v")
     eventually(lambda: len(noted(log)) > 0, 60)
-    process, sleeper, worker = noted(log)[0]
-    os.kill(worker if victim == "worker" else process, signal.SIGKILL)
+    process, sleeper, worker = map(psutil.Process, noted(log)[0])
+    (worker if victim == "worker" else process).kill()
     eventually(lambda: not lives(process) and not lives(sleeper))
     Path(f"{log}.go").touch()
     result = job.result()  # type: ignore[union-attr]
