@@ -14,10 +14,12 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from lance_spark.errors import OptionError
-from lance_spark.queries import TextQuery, VectorQuery
+
+if TYPE_CHECKING:
+    from lance_spark.queries import TextQuery, VectorQuery
 
 SCAN_OPTION = "lancespark.scan"
 WRITE_OPTION = "lancespark.write"
@@ -138,6 +140,19 @@ def _one_of(*choices: str) -> Callable[[str], str]:
     return parse
 
 
+def _vector_query(text: str) -> VectorQuery:
+    # Imported here: workers of plain scans import this module, and start sooner without more.
+    from lance_spark.queries import VectorQuery
+
+    return VectorQuery.of_json(text)
+
+
+def _text_query(text: str) -> TextQuery:
+    from lance_spark.queries import TextQuery
+
+    return TextQuery.of_text(text)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """Options of `spark.read.format("lance")`; the metadata of each field documents it."""
@@ -191,13 +206,13 @@ class ReadOptions:
         default="descriptor",
     )
     nearest: VectorQuery | None = _option(
-        VectorQuery.of_json,
+        _vector_query,
         "JSON with `q` and, where wanted, `column`, `k`, `offset`, `metric`, `nprobes`, `refine_factor`, `ef`, "
         "`use_index`, `prefilter`",
         "Read the `k` (10) rows whose vectors are nearest to `q`, with `_distance`. See [Search](search.md).",
     )
     full_text_query: TextQuery | None = _option(
-        TextQuery.of_text,
+        _text_query,
         "words, or JSON with `query` and, where wanted, `columns`, `phrase`, `k`, `offset`, `prefilter`",
         "Read the `k` (10) rows whose text is most about the words, with `_score`. With `nearest`, both are searched "
         "and fused.",
