@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from lance_spark.backfill.cleanup import cleanup
     from lance_spark.backfill.planning.explain import BackfillPlan
     from lance_spark.backfill.watch import Watch
-    from lance_spark.catalog.spark_functions import table_function
+    from lance_spark.columns.spark_functions import table_function
     from lance_spark.commit.changes import CommitResult
     from lance_spark.commit.conflicts.history import last_commit
     from lance_spark.dml.clauses import MergeInsertBuilder
@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from lance_spark.search.ranked import Search
     from lance_spark.search.rerank import Reranker
     from lance_spark.session.configuration import configure
+    from lance_spark.sql.catalog import catalog
     from lance_spark.table.connection import Connection, connect
     from lance_spark.table.preview import Preview
     from lance_spark.table.reference import TableReference
@@ -142,13 +143,14 @@ _LATER = {
     "Tags": "table.versions",
     "UdfResult": "jobs.model",
     "Watch": "backfill.watch",
+    "catalog": "sql.catalog",
     "cleanup": "backfill.cleanup",
     "configure": "session.configuration",
     "connect": "table.connection",
     "disable_pushdown": "pushdown.rule",
     "enable_pushdown": "pushdown.rule",
     "last_commit": "commit.conflicts.history",
-    "table_function": "catalog.spark_functions",
+    "table_function": "columns.spark_functions",
 }
 """All but the errors is imported when it is first asked for: Spark's worker processes import this
 package to read and write, and need none of it."""
@@ -263,6 +265,7 @@ __all__ = [
     "WorkerPythonError",
     "__version__",
     "as_udf",
+    "catalog",
     "chunker",
     "cleanup",
     "configure",

@@ -28,12 +28,13 @@ LAYERS = [
     {"session"},
     {"tabular"},
     {"environments"},
-    {"jobs", "catalog"},
+    {"jobs", "columns"},
     {"backfill"},
     {"indexes", "search"},
     {"load", "upkeep", "views"},
     {"dml"},
     {"table"},
+    {"sql"},
     {"datasource", "cli"},
 ]
 """A module may import from the layers before its own, and from its own part of its own layer."""

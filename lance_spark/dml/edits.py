@@ -7,7 +7,6 @@ and 16 bytes for each row of a fragment that matches.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -19,11 +18,12 @@ from lance_spark.backfill.driver.answers import numbers_of
 from lance_spark.backfill.planning.selection import matching_addresses
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.answers import Answer, answering
+from lance_spark.dml.column_files import ColumnFiles
 from lance_spark.errors import LanceSparkError, ValueConversionError, panics_as_errors
 from lance_spark.read.filtering import both, explained
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, fragments_of, offsets_of, runs_of
-from lance_spark.staging.area import Attempt, Staging
-from lance_spark.staging.column_file import ColumnFile, Targets
+from lance_spark.staging.area import Staging
+from lance_spark.staging.column_file import Targets
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.fragment_writer import FragmentSink
 
@@ -89,9 +89,10 @@ class Edit:
                     answer.counts[number] = len(offsets)
                 else:
                     delete_rows(rows.existing_fragment(number), offsets, answer)
+        elif self.way == "rows":
+            _Moves(self.spec, rows, answer).run(handles)
         else:
-            edits = _Moves if self.way == "rows" else _ColumnFiles
-            edits(self.spec, rows, answer).run(handles)
+            _write_columns(self.spec, rows, answer, handles)
         return answer
 
 
@@ -128,46 +129,17 @@ def delete_rows(fragment: LanceFragment, offsets: np.ndarray, answer: Answer) ->
     answer.deleted += len(offsets)
 
 
-class _ColumnFiles:
-    """Writes column files of some fragments. Belongs to one task."""
-
-    def __init__(self, spec: EditSpec, rows: SnapshotRows, answer: Answer) -> None:
-        assert spec.targets is not None
-        self._spec = spec
-        self._rows = rows
-        self._answer = answer
-        self._targets = spec.targets
-        self._attempt: Attempt | None = None
-        self._file: ColumnFile | None = None
-        self._current = -1
-
-    def run(self, fragments: Sequence[LanceFragment]) -> None:
-        """Writes a file for each fragment with a row that matches."""
-        try:
-            for number, offsets, batch in _scan(self._spec, self._rows, fragments, dict(self._spec.expressions)):
-                if number != self._current:
-                    self._close()
-                    self._current = number
-                    self._attempt = self._attempt or self._spec.staging.begin_attempt()
-                    fragment = self._rows.existing_fragment(number)
-                    self._file = ColumnFile(self._attempt, self._rows, fragment, self._targets)
-                if self._file is not None:
-                    self._file.append(offsets, _values(self._spec, batch, self._targets.schema, number))
-            self._close()
-        except BaseException:
-            if self._file is not None:
-                self._file.discard()
-            raise
-
-    def _close(self) -> None:
-        if self._file is None:
-            return
-        written = self._file.close()
-        self._file = None
-        given = base64.b64encode(written.given.bitmap.serialize()).decode()
-        entry = (self._current, written.staged.name, written.staged.size_bytes, given)
-        self._answer.columns.append(entry)
-        self._answer.changed += written.rows
+def _write_columns(spec: EditSpec, rows: SnapshotRows, answer: Answer, fragments: Sequence[LanceFragment]) -> None:
+    """Writes a column file for each fragment with a row that matches."""
+    assert spec.targets is not None
+    files = ColumnFiles(spec.staging, rows, spec.targets, answer)
+    try:
+        for number, offsets, batch in _scan(spec, rows, fragments, dict(spec.expressions)):
+            files.append(number, offsets, _values(spec, batch, spec.targets.schema, number))
+        files.close()
+    except BaseException:
+        files.discard()
+        raise
 
 
 class _Moves:

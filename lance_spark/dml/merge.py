@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 from pyspark.errors import AnalysisException
@@ -135,11 +135,7 @@ class Merge:
             text = " and ".join(repr(one) for one in (clauses.update_where, clauses.delete_where) if one)
             accepted = f"a condition in Spark SQL over source and target ({str(error).splitlines()[0]})"
             raise OptionError("where", text, accepted) from error
-        # All rows of a fragment come to one task; rows to insert are spread.
-        keys = [sf.col(_quoted(name)) for name in clauses.on]
-        part = sf.coalesce(sf.shiftright(ROW_ADDRESS, 32), -1 - sf.pmod(sf.hash(*keys), sf.lit(_INSERT_PARTS)))
-        values_of_rows = StructType([schema[name] for name in names])
-        return rows.repartition(part).sortWithinPartitions(ROW_ADDRESS), values_of_rows
+        return spread(rows, clauses.on), StructType([schema[name] for name in names])
 
     def _target_rows(self, ref: DatasetRef, dataset: lance.LanceDataset) -> DataFrame:
         texts = " ".join(text for text in (self._clauses.update_where, self._clauses.delete_where) if text)
@@ -166,8 +162,20 @@ def _quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def edits_of(ref: DatasetRef, dataset: lance.LanceDataset, answers: Sequence[Answer]) -> RowEdits | None:
-    """Returns what is to be committed of a merge; None where nothing is."""
+def spread(rows: DataFrame, keys: Sequence[str]) -> DataFrame:
+    """Returns rows so that all of a fragment come to one task, by address; new ones by keys."""
+    key = sf.hash(*(sf.col(_quoted(name)) for name in keys)) if keys else sf.spark_partition_id()
+    part = sf.coalesce(sf.shiftright(ROW_ADDRESS, 32), -1 - sf.pmod(key, sf.lit(_INSERT_PARTS)))
+    return rows.repartition(part).sortWithinPartitions(ROW_ADDRESS)
+
+
+def edits_of(
+    ref: DatasetRef,
+    dataset: lance.LanceDataset,
+    answers: Sequence[Answer],
+    operation: Literal["delete", "update", "merge"] = "merge",
+) -> RowEdits | None:
+    """Returns what is to be committed of a statement over rows; None where nothing is."""
     new = tuple(fragment for answer in answers for fragment in answer.new_fragments())
     updated = tuple(fragment for answer in answers for fragment in answer.updated_fragments())
     removed = tuple(number for answer in answers for number in answer.removed)
@@ -175,7 +183,7 @@ def edits_of(ref: DatasetRef, dataset: lance.LanceDataset, answers: Sequence[Ans
     if not new and not before:
         return None
     return RowEdits(
-        operation="merge",
+        operation=operation,
         read_version=ref.version or 0,
         fields=field_identities(dataset.lance_schema),
         before={number: fragment.metadata for number, fragment in before.items() if fragment is not None},

@@ -1,4 +1,4 @@
-"""Tasks that apply what a merge decided, row by row: :class:`Apply`. They run on executors."""
+"""Tasks that apply what Spark has found for each row. They run on executors."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from pyspark.sql.types import StructType
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.answers import Answer, answering
+from lance_spark.dml.column_files import ColumnFiles
 from lance_spark.dml.edits import MOST_BYTES, MOST_ROWS, add_moved, delete_rows
 from lance_spark.errors import MergeError
 from lance_spark.rows.row_addresses import SnapshotRows, row_ids
 from lance_spark.staging.area import Staging
+from lance_spark.staging.column_file import Targets
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.fragment_writer import FragmentSink
 from lance_spark.types import WriteConverter
@@ -40,6 +42,7 @@ class Apply:
         table: The version that the merge reads.
         values: Spark's schema of the new values.
         layout: Layout of files of all columns.
+        kept: Columns whose values are for rows to insert; rows that are updated keep theirs.
     """
 
     table: DatasetRef
@@ -47,6 +50,7 @@ class Apply:
     values: StructType
     layout: FileLayout
     stable: bool
+    kept: tuple[str, ...] = ()
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Works on all rows, and yields one answer."""
@@ -60,8 +64,12 @@ class _Task:
         self._apply = apply
         self._rows = SnapshotRows(apply.table.open())
         self._schema = schema
-        self._kept = [name for name in schema.names if name not in given]
-        self._converter = WriteConverter(apply.values, pa.schema([schema.field(name) for name in given]))
+        self._absent = [name for name in schema.names if name not in given]
+        self._kept = [name for name in schema.names if name in self._absent or name in apply.kept]
+        # A statement that only deletes has no values.
+        self._converter = (
+            WriteConverter(apply.values, pa.schema([schema.field(name) for name in given])) if given else None
+        )
         self._inserted, self._moved = (
             FragmentSink(apply.staging, apply.layout, max_rows=MOST_ROWS, max_bytes=MOST_BYTES) for _ in range(2)
         )
@@ -71,7 +79,7 @@ class _Task:
     def run(self, batches: Iterator[pa.RecordBatch]) -> Answer:
         """Applies all rows."""
         try:
-            for number, parts in itertools.groupby(_by_fragment(batches), key=lambda part: part[0]):
+            for number, parts in itertools.groupby(by_fragment(batches), key=lambda part: part[0]):
                 if number is None:
                     for _, _, _, values in parts:
                         self._insert(values)
@@ -86,16 +94,25 @@ class _Task:
         return self._answer
 
     def _insert(self, values: pa.RecordBatch) -> None:
-        rows = self._converter.convert(values)
-        columns = {name: pa.nulls(rows.num_rows, self._schema.field(name).type) for name in self._kept}
+        rows = self._converted(values)
+        columns = {name: pa.nulls(rows.num_rows, self._schema.field(name).type) for name in self._absent}
         self._inserted.write(self._complete(rows, columns))
         self._answer.inserted += rows.num_rows
 
     def _change(self, fragment: LanceFragment, parts: Iterator[tuple[Any, np.ndarray, np.ndarray, Any]]) -> None:
-        touched, moved, last = [np.empty(0, np.int64)], [np.empty(0, np.int64)], -1
-        for _, offsets, actions, values in parts:
-            self._refuse_doubled(fragment, offsets, last)
-            last = int(offsets[-1])
+        touched, moved, last, before = [np.empty(0, np.int64)], [np.empty(0, np.int64)], -1, -1
+        for _, every, action, given in parts:
+            # A row may be deleted for several reasons.
+            first = (
+                (np.diff(every, prepend=last) != 0)
+                | (action != DELETE)
+                | (np.concatenate([[before], action[:-1]]) != DELETE)
+            )
+            offsets, actions, values = every[first], action[first], given.filter(pa.array(first))
+            if not len(offsets):
+                continue
+            refuse_doubled(self._apply.table, fragment.fragment_id, offsets, last)
+            last, before = int(offsets[-1]), int(actions[-1])
             updates = actions == UPDATE
             touched.append(offsets)
             if updates.any():
@@ -110,7 +127,7 @@ class _Task:
         self._answer.changed += len(changed)
 
     def _move(self, fragment: LanceFragment, offsets: np.ndarray, values: pa.RecordBatch) -> None:
-        rows = self._converter.convert(values)
+        rows = self._converted(values)
         columns: dict[str, Any] = {}
         if self._kept:
             at = self._rows.live_positions(fragment.fragment_id, offsets)
@@ -118,24 +135,74 @@ class _Task:
             columns = {name: _one(taken.column(name)) for name in self._kept}
         self._moved.write(self._complete(rows, columns))
 
+    def _converted(self, values: pa.RecordBatch) -> pa.RecordBatch:
+        assert self._converter is not None
+        return self._converter.convert(values)
+
     def _complete(self, rows: pa.RecordBatch, others: dict[str, Any]) -> pa.RecordBatch:
         arrays = [others[field.name] if field.name in others else rows.column(field.name) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
-    def _refuse_doubled(self, fragment: LanceFragment, offsets: np.ndarray, last: int) -> None:
-        """Refuses a row of the table that two rows of the source match."""
-        steps = np.diff(offsets, prepend=last)
-        if (steps > 0).all():
-            return
-        address = fragment.fragment_id << 32 | int(offsets[np.flatnonzero(steps <= 0)[0]])
-        raise MergeError(
-            f"several rows of the source match one row of the table - row {address} (its address) of "
-            f"{self._apply.table.uri}, version {self._apply.table.version} - nothing was changed - keep one row of "
-            "each key in the source, for example with dropDuplicates"
-        )
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetColumns:
+    """Writes values of rows into column files; a callable for Spark's `mapInArrow`.
+
+    Rows come as those of :class:`Apply`, all of them to be updated.
+    Memory: a window of a column file.
+
+    Attributes:
+        table: The version that the statement reads.
+        values: Spark's schema of the new values.
+    """
+
+    table: DatasetRef
+    staging: Staging
+    values: StructType
+    targets: Targets
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Works on all rows, and yields one answer."""
+        yield answering(lambda: self._write(batches))
+
+    def _write(self, batches: Iterator[pa.RecordBatch]) -> Answer:
+        answer = Answer()
+        schema = self.targets.schema
+        converter = WriteConverter(self.values, schema)
+        files = ColumnFiles(self.staging, SnapshotRows(self.table.open()), self.targets, answer)
+        current, last = -1, -1
+        try:
+            for fragment, offsets, _, values in by_fragment(batches):
+                assert fragment is not None
+                last = last if fragment == current else -1
+                refuse_doubled(self.table, fragment, offsets, last)
+                current, last = fragment, int(offsets[-1])
+                files.append(fragment, offsets, converter.convert(values).select(schema.names))
+            files.close()
+        except BaseException:
+            files.discard()
+            raise
+        return answer
 
 
-def _by_fragment(
+def refuse_doubled(table: DatasetRef, fragment: int, offsets: np.ndarray, last: int) -> None:
+    """Refuses a row of the table that comes twice; `last` is the one before these, or -1.
+
+    Raises:
+        MergeError: There is one.
+    """
+    steps = np.diff(offsets, prepend=last)
+    if (steps > 0).all():
+        return
+    address = fragment << 32 | int(offsets[np.flatnonzero(steps <= 0)[0]])
+    raise MergeError(
+        f"several rows of the source match one row of the table - row {address} (its address) of "
+        f"{table.uri}, version {table.version} - nothing was changed - keep one row of "
+        "each key in the source, for example with dropDuplicates"
+    )
+
+
+def by_fragment(
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[tuple[int | None, np.ndarray, np.ndarray, pa.RecordBatch]]:
     """Yields fragment (None for rows to insert), offsets, actions and values, in parts."""

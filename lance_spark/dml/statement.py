@@ -9,7 +9,7 @@ at one version.
 from __future__ import annotations
 
 import base64
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -23,15 +23,15 @@ from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.answers import Answer, RowJobs
 from lance_spark.dml.assignments import Assignments, check_assignments, check_where
+from lance_spark.dml.column_files import targets_of
 from lance_spark.dml.edits import Edit, EditSpec, Way
 from lance_spark.dml.result import ChangeResult
 from lance_spark.dml.rounds import run_rounds
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.read.filtering import ask_index
 from lance_spark.read.sizes import measure_row
+from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.staging.area import Staging, new_id
-from lance_spark.staging.blobs import row_field
-from lance_spark.staging.column_file import Targets
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.types.fields import is_blob
 
@@ -157,14 +157,11 @@ class Statement:
         self, spec: EditSpec, dataset: lance.LanceDataset, matched: dict[int, int], now: _Evaluated
     ) -> list[Answer]:
         if self._sets is not None:
-            self._way = self._way or _cheaper_way(spec.table, dataset, self._sets.columns, matched, now.seen)
-            schema = dataset.schema
-            targets = [row_field(schema.field(name)) for name in schema.names if name in self._sets.columns]
-            names = tuple(one.name for one in targets)
+            self._way = self._way or cheaper_way(spec.table, dataset, self._sets.columns, matched, now.seen)
             spec = replace(
                 spec,
-                targets=Targets(schema=pa.schema(targets), existing=names, format=dataset.data_storage_version),
-                layout=FileLayout.of_table(dataset, schema.names) if self._way == "rows" else None,
+                targets=targets_of(dataset, self._sets.columns),
+                layout=FileLayout.of_table(dataset, dataset.schema.names) if self._way == "rows" else None,
             )
         way = self._way
         assert way is not None
@@ -194,29 +191,64 @@ class Statement:
             predicate=self._where,
         )
         if staged:
-            edits = self._with_columns(edits, now, list(staged.values()))
+            assert self._sets is not None
+            edits = with_columns(edits, now.ref.open(), self._sets.columns, list(staged.values()), now.seen)
         if not edits.rows_updated and not edits.rows_deleted:
             return None
         touched = [*(fragment.id for fragment in edits.updated), *edits.removed]
         return replace(edits, before={number: now.seen[number] for number in touched})
 
-    def _with_columns(
-        self, edits: RowEdits, now: _Evaluated, staged: Sequence[tuple[int, str, int | None, str]]
-    ) -> RowEdits:
-        dataset = now.ref.open()
-        assert self._sets is not None
-        modified = ids_of(one for one in now.fields if one.name in self._sets.columns)
-        files = data_files(dataset, [StagedColumns(name=name, size_bytes=size) for _, name, size, _ in staged])
-        updated = tuple(
-            _with_file(now.seen[one[0]], file, frozenset(modified)) for one, file in zip(staged, files, strict=True)
-        )
-        offsets = {number: base64.b64decode(given) for number, _, _, given in staged}
-        return replace(
-            edits,
-            updated=updated,
-            modified=tuple(sorted(modified)),
-            offsets=offsets if dataset.has_stable_row_ids else {},
-        )
+
+def edits_of_columns(
+    ref: DatasetRef, dataset: lance.LanceDataset, answers: Sequence[Answer], columns: Sequence[str]
+) -> RowEdits | None:
+    """Returns what is to be committed of an update that wrote column files; None for nothing."""
+    staged = [one for answer in answers for one in answer.columns]
+    if not staged:
+        return None
+    rows = SnapshotRows(dataset)
+    seen = {one[0]: rows.existing_fragment(one[0]).metadata for one in staged}
+    edits = RowEdits(
+        operation="update",
+        read_version=ref.version or 0,
+        fields=field_identities(dataset.lance_schema),
+        before=seen,
+        updated=(),
+        removed=(),
+        new=(),
+        rows_updated=sum(answer.changed for answer in answers),
+    )
+    return with_columns(edits, dataset, columns, staged, seen)
+
+
+def with_columns(
+    edits: RowEdits,
+    dataset: lance.LanceDataset,
+    columns: Sequence[str],
+    staged: Sequence[tuple[int, str, int | None, str]],
+    seen: Mapping[int, FragmentMetadata],
+) -> RowEdits:
+    """Returns edits that also put column files into fragments.
+
+    Args:
+        edits: What else the statement does.
+        dataset: The version that it read.
+        columns: The columns that the files have.
+        staged: Fragment, name and size of each file, and the rows that got values, in Base64.
+        seen: The fragments as they were, by id.
+    """
+    modified = ids_of(one for one in edits.fields if one.name in columns)
+    files = data_files(dataset, [StagedColumns(name=name, size_bytes=size) for _, name, size, _ in staged])
+    updated = tuple(
+        _with_file(seen[one[0]], file, frozenset(modified)) for one, file in zip(staged, files, strict=True)
+    )
+    offsets = {number: base64.b64decode(given) for number, _, _, given in staged}
+    return replace(
+        edits,
+        updated=updated,
+        modified=tuple(sorted(modified)),
+        offsets=offsets if dataset.has_stable_row_ids else {},
+    )
 
 
 def _with_file(fragment: FragmentMetadata, file: DataFile, modified: frozenset[int]) -> FragmentMetadata:
@@ -249,7 +281,7 @@ _REPLACED = -2
 """In place of the id of a field that a newer file holds."""
 
 
-def _cheaper_way(
+def cheaper_way(
     ref: DatasetRef,
     dataset: lance.LanceDataset,
     columns: Sequence[str],

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.types import IntegralType, StructField, StructType
 
-from lance_spark.catalog.checking import check_new_names
+from lance_spark.columns.checking import check_new_names
 from lance_spark.commit.conflicts.identity import TOKEN_KEY
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef

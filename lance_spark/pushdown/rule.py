@@ -6,10 +6,8 @@ are package data. Compiling takes under a second, once per JVM.
 
 from __future__ import annotations
 
-import functools
 import threading
-from collections.abc import Mapping
-from importlib import resources
+from importlib import import_module
 from logging import getLogger
 from typing import Any
 
@@ -18,12 +16,14 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lance_spark.interpreter import refuse_other_python
-from lance_spark.pushdown.class_cache import cache_file, load_classes, save_classes
+from lance_spark.pushdown.java_classes import load
 
 _LOG = getLogger(__name__)
 
 _RULE = "lancespark.LancePushdown"
-_SOURCE = "lance.DefaultSource"
+_PYTHON = "lancespark.LancePython"
+CATALOG = "lancespark.LanceCatalog"
+"""Class of `spark.sql.catalog.<name>`."""
 
 ARROW_SETTINGS = {"arrow.enable_unsafe_memory_access": "true", "arrow.enable_null_check_for_get": "false"}
 """Properties of Java with which Arrow does not check the bounds of each value that is read."""
@@ -58,7 +58,10 @@ def enable_pushdown(spark: SparkSession) -> bool:
         rules = _rules(spark)
         if not any(_is_ours(rule) for rule in rules):
             threading.Thread(target=_find_sources, args=(spark,), daemon=True).start()
-            _set_rules(spark, jvm, [*rules, _rule_class(_gateway(spark)).newInstance()])
+            _set_rules(spark, jvm, [*rules, load(_gateway(spark), _RULE).newInstance()])
+        if _has_catalog(spark):
+            # Imported here, by its name: SQL stands on everything else, this rule too.
+            import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), _PYTHON))
         _read_arrow_unchecked(jvm)
     except (Py4JError, TypeError, AttributeError) as error:
         _LOG.info("pushdown is not available in Spark %s: %s", spark.version, error)
@@ -102,6 +105,11 @@ def _find_sources(spark: SparkSession) -> None:
         _LOG.info("data sources were not found ahead of time: %s", error)
 
 
+def _has_catalog(spark: SparkSession) -> bool:
+    settings = spark.conf.getAll
+    return any(key.startswith("spark.sql.catalog.") and value == CATALOG for key, value in settings.items())
+
+
 def _gateway(spark: SparkSession) -> JavaGateway:
     return spark.sparkContext._gateway  # noqa: SLF001 - PySpark has no public way into the driver's JVM
 
@@ -126,78 +134,3 @@ def _set_rules(spark: SparkSession, jvm: JVMView, rules: list[JavaObject]) -> No
 
 def _is_ours(rule: JavaObject) -> bool:
     return bool(rule.getClass().getName() == _RULE)
-
-
-@functools.lru_cache(maxsize=1)
-def _rule_class(gateway: JavaGateway) -> JavaObject:
-    """Loads the rule, once for the JVM behind a gateway, and compiles it if it has to.
-
-    Raises:
-        Py4JError: It does not compile against this release of Spark.
-    """
-    java: Any = gateway.jvm
-    folder = resources.files("lance_spark.pushdown") / "java"
-    sources = {
-        entry.name: entry.read_text(encoding="utf-8") for entry in folder.iterdir() if entry.name.endswith(".java")
-    }
-    loader = java.Thread.currentThread().getContextClassLoader()
-    in_memory = java.org.codehaus.commons.compiler.util.resource
-    files = java.java.util.HashMap()
-    cached = cache_file(*(text for source in sorted(sources.items()) for text in source), *_against(java))
-    classes = None if cached is None else load_classes(cached)
-    if classes is None:
-        _compile(gateway, sources, loader, files)
-        if cached is not None:
-            save_classes(cached, {name: bytes(files.get(name)) for name in files.keySet()})
-    for name, code in (classes or {}).items():
-        files.put(name, code)
-    try:
-        _serve_all_threads(gateway, loader, files.get("lance/DefaultSource.class"))
-    except Py4JError as error:
-        _LOG.info("DataFrame writes need their session active in the thread: %s", error)
-    finder = in_memory.MapResourceFinder(files)
-    return java.org.codehaus.commons.compiler.util.ResourceFinderClassLoader(finder, loader).loadClass(_RULE)
-
-
-def _against(java: Any) -> tuple[str, ...]:  # noqa: ANN401 - the JVM
-    """Names what the rule is compiled against: Java by its release, Spark by its file."""
-    spark = java.java.io.File(
-        java.Class.forName("org.apache.spark.sql.catalyst.rules.Rule")
-        .getProtectionDomain()
-        .getCodeSource()
-        .getLocation()
-        .toURI()
-    )
-    return java.System.getProperty("java.version"), f"{spark.getPath()} {spark.length()} {spark.lastModified()}"
-
-
-def _compile(gateway: JavaGateway, sources: Mapping[str, str], loader: JavaObject, files: JavaObject) -> None:
-    java: Any = gateway.jvm
-    in_memory = java.org.codehaus.commons.compiler.util.resource
-    units = gateway.new_array(in_memory.Resource, len(sources))
-    for index, (name, text) in enumerate(sorted(sources.items())):
-        units[index] = in_memory.StringResource(name, text)
-    compiler = java.org.codehaus.commons.compiler.CompilerFactoryFactory.getDefaultCompilerFactory(loader).newCompiler()
-    compiler.setIClassLoader(java.org.codehaus.janino.ClassLoaderIClassLoader(loader))
-    compiler.setClassFileCreator(in_memory.MapResourceCreator(files))
-    compiler.compile(units)
-
-
-def _serve_all_threads(gateway: JavaGateway, loader: JavaObject, code: bytes) -> None:
-    """Gives Spark the class that it asks for before it asks the thread's active session.
-
-    A thread has no active session but the one that made the session, and DataFrame writes from
-    others end with DATA_SOURCE_NOT_FOUND without it.
-    """
-    java: Any = gateway.jvm
-    try:
-        loader.loadClass(_SOURCE)
-    except Py4JError:
-        arguments = (("java.lang.String", _SOURCE), ("[B", code), ("int", 0), ("int", len(code)))
-        types, values = gateway.new_array(java.Class, 4), gateway.new_array(java.Object, 4)
-        for index, (name, value) in enumerate(arguments):
-            types[index] = java.Integer.TYPE if name == "int" else java.Class.forName(name)
-            values[index] = value
-        define = java.Class.forName("java.lang.ClassLoader").getDeclaredMethod("defineClass", types)
-        define.setAccessible(True)  # Spark starts its JVMs with java.lang opened
-        define.invoke(loader, values)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_spark.catalog.adding import Computed, parse_transforms
+from lance_spark.columns.adding import Computed, parse_transforms
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     ColumnNotFoundError,

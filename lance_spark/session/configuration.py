@@ -12,8 +12,9 @@ import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from lance_spark.errors import OptionError
 from lance_spark.interpreter import use_this_interpreter
-from lance_spark.pushdown.rule import ARROW_SETTINGS, enable_pushdown
+from lance_spark.pushdown.rule import ARROW_SETTINGS, CATALOG, enable_pushdown
 
 DAEMON = "lance_spark.session.daemon"
 
@@ -28,7 +29,7 @@ _JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaO
 """They stand before `extraJavaOptions`, which stay the user's."""
 
 
-def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
+def configure(builder: SparkSession.Builder, *, catalogs: Mapping[str, str] | None = None) -> SparkSession.Builder:
     """Returns the builder of a session with the settings that make Lance tables quick.
 
     Call it last, before `getOrCreate()`, which then also enables the planner rule. A setting that
@@ -41,12 +42,21 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     - with a local master, workers run the interpreter that runs this, unless PYSPARK_PYTHON says
       otherwise, and are forked by :mod:`lance_spark.session.daemon` (`spark.python.daemon.module`).
 
-    Where a session runs already it only gets the rule, since the rest is read at its start. Over
-    Spark Connect the server has its settings, and nothing is changed.
+    Where a session runs already it only gets the rule and the catalogs, since the rest is read at
+    its start. Over Spark Connect the server has its settings, and nothing is changed.
+
+    Args:
+        builder: What makes the session.
+        catalogs: Folders of Lance tables, or URIs of object stores, by the names of the catalogs
+            that Spark SQL is to have of them: `{"lance": "/data/tables"}`. Options of a store are
+            settings: `spark.sql.catalog.<name>.storage.<option>`.
     """
     given = _given(builder)
     if "spark.remote" in given or os.environ.get("SPARK_REMOTE"):
         return builder
+    for name, root in (catalogs or {}).items():
+        for key, value in catalog_settings(name, root).items():
+            builder.config(key, value)
     _enable_the_rule(builder)
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark asks itself so too
         return builder
@@ -61,6 +71,17 @@ def configure(builder: SparkSession.Builder) -> SparkSession.Builder:
     if is_local and "spark.pyspark.python" not in given:
         use_this_interpreter()
     return builder
+
+
+def catalog_settings(name: str, root: str) -> dict[str, str]:
+    """Returns what makes a folder a catalog of a session.
+
+    Raises:
+        OptionError: It is no name of a catalog.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*", name) or name == "spark_catalog":
+        raise OptionError("name", name, "a name of letters, digits and '_', which is not Spark's own spark_catalog")
+    return {f"spark.sql.catalog.{name}": CATALOG, f"spark.sql.catalog.{name}.root": str(root)}
 
 
 def _enable_the_rule(builder: Any) -> None:  # noqa: ANN401 - a builder of which one method is replaced

@@ -12,10 +12,10 @@ from lance_spark.dml.clauses import MergeClauses, MergeInsertBuilder
 from lance_spark.dml.merge import Merge
 from lance_spark.dml.result import ChangeResult
 from lance_spark.dml.statement import Statement
-from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.errors import OptionError
 from lance_spark.table.versions import TableVersions
 from lance_spark.tabular import Data
-from lance_spark.views.definition import view_of
+from lance_spark.views.definition import refuse_view
 
 
 class TableChanges(TableVersions):
@@ -110,9 +110,5 @@ class TableChanges(TableVersions):
     def _rows_ref(self) -> DatasetRef:
         """Returns the table, for what may change its rows."""
         ref = self._ref
-        if view_of(ref.open_latest()) is not None:
-            raise UnsupportedOperationError(
-                f"the rows of a view are those of its source - {self.uri} - nothing was changed - change the source, "
-                "and refresh"
-            )
+        refuse_view(ref.open_latest())
         return ref

@@ -131,6 +131,27 @@ def open_table(
     return place._table_at(place.uri, place.uri.rpartition("/")[2].removesuffix(_SUFFIX))  # noqa: SLF001 - same module
 
 
+def table_uri(folder: str, name: str) -> str:
+    """Returns the location of a table of a folder.
+
+    Raises:
+        OptionError: No table can have this name.
+    """
+    if (
+        not isinstance(name, str)
+        or not name
+        or name.startswith((".", "_"))
+        or any(sign in name for sign in "/\\\0")
+        or name != name.strip()
+    ):
+        raise OptionError(
+            "name",
+            repr(name),
+            "the name of a table: not empty, without slashes, and not beginning with a dot or an underscore",
+        )
+    return f"{folder}/{name}{_SUFFIX}"
+
+
 class Connection:
     """A folder of Lance tables. Each table is a folder `<name>.lance` in it.
 
@@ -459,19 +480,7 @@ class Connection:
         return None if self._checkpoint is None else checkpoint_place(self._checkpoint, uri)
 
     def _uri_of(self, name: str) -> str:
-        if (
-            not isinstance(name, str)
-            or not name
-            or name.startswith((".", "_"))
-            or any(sign in name for sign in "/\\\0")
-            or name != name.strip()
-        ):
-            raise OptionError(
-                "name",
-                repr(name),
-                "the name of a table: not empty, without slashes, and not beginning with a dot or an underscore",
-            )
-        return f"{self.uri}/{name}{_SUFFIX}"
+        return table_uri(self.uri, name)
 
     def _is_there(self, name: str) -> bool:
         try:

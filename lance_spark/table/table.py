@@ -27,9 +27,9 @@ from lance_spark.backfill.request import (
 )
 from lance_spark.backfill.reuse.translate_addresses import latest_addresses
 from lance_spark.backfill.watch import Watch
-from lance_spark.catalog.adding import add_columns
-from lance_spark.catalog.altering import alter_columns, drop_columns
-from lance_spark.catalog.binding import binding_of
+from lance_spark.columns.adding import add_columns
+from lance_spark.columns.altering import alter_columns, drop_columns
+from lance_spark.columns.binding import binding_of
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import OptionError

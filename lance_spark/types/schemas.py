@@ -29,6 +29,7 @@ from lance_spark.types.storable import check_storable
 
 LIST_SIZE = "arrow.fixed-size-list.size"
 ENCODING = "lance.encoding"
+COMMENT = "comment"
 """What may be said of a column by option (`<column>.<name>`) or as its Spark metadata: length of
 its vectors; `blob`."""
 
@@ -58,7 +59,11 @@ def _spark_field(field: pa.Field[Any], blob_handling: BlobHandling) -> spark.Str
         usual = field.equals(pa.field(field.name, arrow_type(kind, field.name)), check_metadata=True)
     except UnsupportedTypeError:
         usual = False
-    return spark.StructField(field.name, kind, nullable(scanned), None if usual else {LANCE_FIELD: encode_field(field)})
+    metadata = {} if usual else {LANCE_FIELD: encode_field(field)}
+    comment = (field.metadata or {}).get(COMMENT.encode())
+    if comment is not None:
+        metadata[COMMENT] = comment.decode(errors="replace")
+    return spark.StructField(field.name, kind, nullable(scanned), metadata or None)
 
 
 def to_lance_schema(schema: spark.StructType, column_options: Mapping[str, Mapping[str, str]]) -> pa.Schema:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
 
-from lance_spark.catalog.adding import Computed
-from lance_spark.catalog.binding import (
+from lance_spark.columns.adding import Computed
+from lance_spark.columns.binding import (
     BINDING_KEY,
     OUTPUT_KEY,
     Binding,
@@ -21,7 +21,7 @@ from lance_spark.catalog.binding import (
     store_udf,
     takes_record_batch,
 )
-from lance_spark.catalog.checking import check_udf
+from lance_spark.columns.checking import check_udf
 from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, field_identities
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef

@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING
 from lance_spark.backfill.planning.definition import Definition, definition_of
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.task.messages import SourceInputs
-from lance_spark.catalog.binding import BINDING_KEY, Binding, binding_of, inputs_now, load_udf
+from lance_spark.columns.binding import BINDING_KEY, Binding, binding_of, inputs_now, load_udf
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     RegistrationError,
     StoredUdfError,
     TableNotFoundError,
+    UnsupportedOperationError,
     VersionNotFoundError,
     ViewError,
     ViewSourceError,
@@ -175,6 +176,19 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
         raise ViewError(
             f"what is stored of the view is damaged: {error} - in {dataset.uri} - make the view anew", uri=dataset.uri
         ) from error
+
+
+def refuse_view(dataset: lance.LanceDataset) -> None:
+    """Refuses to change rows of a view.
+
+    Raises:
+        UnsupportedOperationError: The table is one.
+    """
+    if view_of(dataset) is not None:
+        raise UnsupportedOperationError(
+            f"the rows of a view are those of its source - {dataset.uri} - nothing was changed - change the source, "
+            "and refresh"
+        )
 
 
 def existing_view(dataset: lance.LanceDataset) -> ViewDefinition:

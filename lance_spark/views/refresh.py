@@ -26,7 +26,7 @@ from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.task.messages import RowCounts
-from lance_spark.catalog.binding import load_udf
+from lance_spark.columns.binding import load_udf
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import RowsToReplace
 from lance_spark.commit.conflicts.history import Change, events_between

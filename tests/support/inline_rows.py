@@ -56,7 +56,7 @@ def update(uri: str, where: str | None, values: dict[str, object] | None = None,
 @contextlib.contextmanager
 def only(way: Way) -> Iterator[None]:
     """Lets updates write column files, or move rows, whatever is cheaper."""
-    with patch.object(statement, "_cheaper_way", lambda *_: way):
+    with patch.object(statement, "cheaper_way", lambda *_: way):
         yield
 
 

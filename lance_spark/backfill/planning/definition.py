@@ -13,9 +13,9 @@ from pyspark.sql import DataFrame, SparkSession
 
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.task.messages import BackfillSpec, SourceInputs
-from lance_spark.catalog.binding import Binding, binding_of, in_stored_environment, inputs_now, load_udf, value_type
-from lance_spark.catalog.checking import check_udf
-from lance_spark.catalog.foreign import to_udf
+from lance_spark.columns.binding import Binding, binding_of, in_stored_environment, inputs_now, load_udf, value_type
+from lance_spark.columns.checking import check_udf
+from lance_spark.columns.foreign import to_udf
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.stored import with_default

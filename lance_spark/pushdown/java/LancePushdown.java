@@ -18,7 +18,6 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.execution.datasources.CreateTempViewUsing;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.types.ArrayType;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.DecimalType;
@@ -44,9 +43,29 @@ public class LancePushdown extends Rule {
   private static final int MAX_DRAINED_ROWS = 10000;
   private static final Logger LOG = LoggerFactory.getLogger("lance_spark.pushdown");
 
+  /** Gives the active session the rule, if it has none. */
+  static void enable() {
+    org.apache.spark.sql.classic.SparkSession session = org.apache.spark.sql.classic.SparkSession.active();
+    List rules = Reflection.list(session.experimental().extraOptimizations());
+    for (int i = 0; i < rules.size(); i++) {
+      if (rules.get(i) instanceof LancePushdown) return;
+    }
+    rules.add(new LancePushdown());
+    session.experimental().extraOptimizations_$eq(Reflection.seq(rules));
+  }
+
   public TreeNode apply(TreeNode plan) {
     AnalysisException refused = null;
     try {
+      if (plan instanceof WriteDelta) {
+        LanceStatement statement = LanceStatement.of((WriteDelta) plan);
+        if (statement != null) return statement;
+      }
+      if (plan instanceof OverwriteByExpression) {
+        LanceStatement statement = LanceStatement.of((OverwriteByExpression) plan);
+        if (statement != null) return statement;
+      }
+      if (plan instanceof AnalyzeTable && LanceCommands.isOfCatalog((AnalyzeTable) plan)) return new RefreshTable(((AnalyzeTable) plan).child());
       refused = LanceCommands.refusal((LogicalPlan) plan);
       // Spark optimizes each subquery by itself first; they come again with the query, and may be merged then.
       if (plan instanceof Subquery) return plan;
@@ -194,8 +213,7 @@ public class LancePushdown extends Rule {
     if (!(plan instanceof DataSourceV2ScanRelation)) return false;
     DataSourceV2ScanRelation scan = (DataSourceV2ScanRelation) plan;
     return scan.scan() instanceof PythonScan
-        && scan.relation().table() instanceof PythonTable
-        && scan.relation().table().name().equals(LanceSource.NAME);
+        && LanceSource.isOurs(scan.relation().table());
   }
 
   /** Plans a scan below an aggregate, which may use only some elements of vectors; null where there is none. */
@@ -330,6 +348,18 @@ public class LancePushdown extends Rule {
       }
     }
     return all == null ? null : LancePredicates.describe(all);
+  }
+
+  /** JSON of the condition that rows of a scan meet where nothing else decides; null where something does. */
+  static String wholePredicate(LogicalPlan plan) throws Exception {
+    List filters = new ArrayList();
+    LogicalPlan at = plan;
+    while (at instanceof Project || at instanceof Filter) {
+      if (at instanceof Filter) filters.add(((Filter) at).condition());
+      at = (LogicalPlan) Reflection.list(at.children()).get(0);
+    }
+    Map condition = isLance(at) && deterministic(filters) ? condition(filters) : null;
+    return condition == null ? null : LanceSource.JSON.writeValueAsString(condition);
   }
 
   private static boolean deterministic(List filters) {

@@ -73,7 +73,10 @@ final class LanceSource {
   /** Returns the source of a relation, or null where it is not known (a schema given by the user). */
   static LanceSource of(DataSourceV2Relation relation) throws Exception {
     Map options = new HashMap(relation.options().asCaseSensitiveMap());
+    Object catalog = LanceStatement.tableOf(relation.table());
+    if (catalog != null) options.putAll(((LanceTable) catalog).readOptions());
     if (searches(options)) return null;
+    if (catalog != null) return new LanceSource(options, ((LanceTable) catalog).pin(), null, null);
     if (relation.identifier().isDefined()) {
       Map stored = catalogOptions((Identifier) relation.identifier().get());
       if (stored == null || searches(stored)) return null;
@@ -86,6 +89,10 @@ final class LanceSource {
     Object created = Reflection.field(Reflection.field(relation.table(), "ds"), "dataSourceInPython");
     if (created == null || !given.containsKey("path")) return null;
     return new LanceSource(options, pinOf(created), null, null);
+  }
+
+  static boolean isOurs(Table table) {
+    return (table instanceof PythonTable && table.name().equals(NAME)) || LanceStatement.tableOf(table) != null;
   }
 
   /** Whether rows are read by rank: no filter, limit or aggregate may come before that. */

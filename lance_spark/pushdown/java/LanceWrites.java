@@ -67,6 +67,7 @@ final class LanceWrites {
 
   private static Map storedOptions(Object table) throws Exception {
     if (!(table instanceof DataSourceV2Relation) || ((DataSourceV2Relation) table).identifier().isEmpty()) return null;
+    if (((DataSourceV2Relation) table).table() instanceof LanceTable) return null;
     return LanceSource.catalogOptions((Identifier) ((DataSourceV2Relation) table).identifier().get());
   }
 
@@ -102,7 +103,7 @@ final class LanceWrites {
   }
 
   /** Returns the query with each fragment's rows in one task, by ascending address; null where it has no addresses. */
-  private static LogicalPlan byFragment(LogicalPlan query) throws Exception {
+  static LogicalPlan byFragment(LogicalPlan query) throws Exception {
     Attribute address = null;
     Iterator output = Reflection.list(query.output()).iterator();
     while (output.hasNext()) {

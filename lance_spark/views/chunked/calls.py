@@ -23,7 +23,7 @@ from lance_spark.backfill.planning.planner import MOST_BASES, tasks_at_once
 from lance_spark.backfill.request import DEFAULT_REFRESH_S
 from lance_spark.backfill.reuse.round_context import store_of
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, RangeOutcome, RowCounts
-from lance_spark.catalog.binding import Binding, inputs_now
+from lance_spark.columns.binding import Binding, inputs_now
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import BackfillIncompleteError, counted
 from lance_spark.jobs.history import JobHistory

@@ -117,18 +117,24 @@ def test_a_session_without_a_jvm_goes_on_without_the_rule(caplog: pytest.LogCapt
 def test_a_rule_that_does_not_compile_is_reported_and_not_raised(
     spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from lance_spark.pushdown import rule
+    from lance_spark.pushdown import java_classes
 
-    (tmp_path / "java").mkdir()
-    (tmp_path / "java" / "LancePushdown.java").write_text(
+    for folder in ("pushdown", "sql"):
+        (tmp_path / folder / "java").mkdir(parents=True)
+    (tmp_path / "pushdown" / "java" / "LancePushdown.java").write_text(
         "package lancespark; public class LancePushdown extends NoSuchClass {}"
     )
-    monkeypatch.setattr(rule.resources, "files", lambda _: tmp_path)
-    rule._rule_class.cache_clear()
+    monkeypatch.setattr(java_classes.resources, "files", lambda _: tmp_path)
+    java_classes._loader.cache_clear()
     session = spark.newSession()
+    properties = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
     with caplog.at_level(logging.INFO, "lance_spark"):
         assert enable_pushdown(session) is False
-    rule._rule_class.cache_clear()
+        assert "the JVM runs another release of lance-spark" in caplog.text
+        there = properties.clearProperty("lancespark.classes")
+        assert enable_pushdown(session) is False
+    properties.setProperty("lancespark.classes", there)
+    java_classes._loader.cache_clear()
     assert "NoSuchClass" in caplog.text
     assert _rules(session) == 0
 

@@ -348,7 +348,7 @@ def test_an_expression_that_fails_on_a_value_adds_nothing_of_the_whole_call(tabl
 
 
 def test_a_column_that_a_concurrent_writer_added_is_found(table: Table, monkeypatch: pytest.MonkeyPatch):
-    from lance_spark.catalog import adding
+    from lance_spark.columns import adding
 
     store = adding.store_udf
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
-from lance_spark.catalog.adding import add_columns
-from lance_spark.catalog.binding import (
+from lance_spark.columns.adding import add_columns
+from lance_spark.columns.binding import (
     BINDING_KEY,
     OUTPUT_KEY,
     Binding,
@@ -19,8 +19,8 @@ from lance_spark.catalog.binding import (
     store_udf,
     value_type,
 )
-from lance_spark.catalog.checking import check_udf
-from lance_spark.catalog.foreign import to_udf
+from lance_spark.columns.checking import check_udf
+from lance_spark.columns.foreign import to_udf
 from lance_spark.commit.conflicts.identity import TOKEN_KEY
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lance_spark.catalog.binding import output_fields, record_batch_inputs, takes_record_batch
+from lance_spark.columns.binding import output_fields, record_batch_inputs, takes_record_batch
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.errors import ColumnExistsError, RegistrationError
 from lance_spark.types import check_storable

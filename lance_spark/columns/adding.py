@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, cast
 
 import pyarrow as pa
 
-from lance_spark.catalog.binding import Binding, metadata_of, store_udf
-from lance_spark.catalog.checking import check_new_names, check_udf, new_fields
-from lance_spark.catalog.foreign import to_udf
+from lance_spark.columns.binding import Binding, metadata_of, store_udf
+from lance_spark.columns.checking import check_new_names, check_udf, new_fields
+from lance_spark.columns.foreign import to_udf
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.stored import with_default

@@ -1,0 +1,1 @@
+"""SQL on Lance tables: a catalog, statements that change rows, procedures."""

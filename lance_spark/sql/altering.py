@@ -1,0 +1,140 @@
+"""`ALTER TABLE` of a SQL catalog, on the Lance table itself. On the driver."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructType
+
+from lance_spark.commit.schema_change import change_schema
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, UnsupportedOperationError
+from lance_spark.sql.place import Place
+from lance_spark.sql.tables import refuse_reserved, set_config, with_comment
+from lance_spark.table.connection import open_table
+from lance_spark.types import check_storable, to_lance_schema
+from lance_spark.types.schemas import COMMENT
+
+if TYPE_CHECKING:
+    import lance
+
+_Change = Mapping[str, Any]
+
+
+def alter_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Carries out the clauses of one `ALTER TABLE`. All are checked before anything changes.
+
+    Columns that are added are NULL in all rows, and write no data. Of clauses of several kinds each
+    is a version; Spark's statements have one kind each.
+
+    Raises:
+        UnsupportedOperationError: Lance has no such change.
+        ColumnNotFoundError, ColumnExistsError, RegistrationError: It does not fit the table.
+    """
+    ref = Place.of(arguments).existing(arguments["name"])
+    changes: Sequence[_Change] = arguments["changes"]
+    dataset = ref.open_latest()
+    for change in changes:
+        _check(change, dataset)
+    added = [change for change in changes if change["kind"] == "AddColumn"]
+    if added:
+        _add(ref, added)
+    dropped = [change["column"][0] for change in changes if change["kind"] == "DeleteColumn"]
+    present = [name for name in dropped if name in dataset.schema.names]
+    table = open_table(ref.uri, storage_options=ref.storage)
+    if present:
+        table.drop_columns(present)
+    altered = [made for change in changes if (made := _alteration(change)) is not None]
+    if altered:
+        table.alter_columns(*altered)
+    _set_metadata(ref, changes)
+    return {}
+
+
+def _check(change: _Change, dataset: lance.LanceDataset) -> None:
+    kind = change["kind"]
+    known = kind in _ALTERATIONS or kind in (
+        "AddColumn", "DeleteColumn", "UpdateColumnComment", "SetProperty", "RemoveProperty",
+    )  # fmt: skip
+    if not known:
+        raise _unsupported(f"the change {kind}", dataset, "keep the columns in their order, and without defaults")
+    if kind == "SetProperty":
+        refuse_reserved([change["property"]])
+    if "column" not in change:
+        return
+    column: list[str] = change["column"]
+    name = ".".join(column)
+    if kind == "AddColumn":
+        if len(column) > 1:
+            raise _unsupported(f"adding the field {name} to a struct", dataset, "make another column")
+        if column[0].lower() in (one.lower() for one in dataset.schema.names):
+            raise ColumnExistsError([column[0]], dataset.uri, hint="nothing was changed")
+        if change.get("position"):
+            raise _unsupported(f"FIRST or AFTER of {name}", dataset, "leave it out: the column comes last")
+        if change.get("default"):
+            raise _unsupported(f"DEFAULT of {name}", dataset, f"add {name} without, and set it by UPDATE")
+        if not change["nullable"]:
+            raise _unsupported(f"NOT NULL of {name}", dataset, "add it without: rows that are there are NULL")
+        return
+    missing = column[0] not in dataset.schema.names
+    if missing and not (kind == "DeleteColumn" and change.get("if_exists")):
+        raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+    if len(column) > 1 and kind == "DeleteColumn":
+        raise _unsupported(f"dropping the field {name} of a struct", dataset, "make another column, and drop this one")
+
+
+def _unsupported(what: str, dataset: lance.LanceDataset, instead: str) -> UnsupportedOperationError:
+    return UnsupportedOperationError(f"Lance cannot do {what} - {dataset.uri} - nothing was changed - {instead}")
+
+
+def _add(ref: DatasetRef, changes: Sequence[_Change]) -> None:
+    made = pa.schema([_field(change["column"][0], change["type"]) for change in changes])
+    comments = {change["column"][0]: change["comment"] for change in changes if change.get("comment")}
+    made = pa.schema([with_comment(field, comments.get(field.name)) for field in made])
+
+    def add(head: lance.LanceDataset) -> None:
+        there = [name for name in made.names if name in head.schema.names]
+        if there:
+            raise ColumnExistsError(there, ref.uri, hint="a concurrent writer added it; nothing was changed")
+        check_storable(made, head.data_storage_version)
+        head.add_columns(made)
+
+    change_schema(ref, add)
+
+
+_ALTERATIONS = {"RenameColumn": "name", "UpdateColumnType": "type", "UpdateColumnNullability": "nullable"}
+
+
+def _alteration(change: _Change) -> dict[str, object] | None:
+    """Returns a change as `Table.alter_columns` takes it; None for another."""
+    key = _ALTERATIONS.get(change["kind"])
+    if key is None:
+        return None
+    path = ".".join(change["column"])
+    if key != "type":
+        return {"path": path, key: change[key]}
+    return {"path": path, "data_type": _field(path, change["type"]).type}
+
+
+def _field(name: str, kind: str) -> pa.Field[Any]:
+    """Returns a nullable column of a type that Spark gives as JSON."""
+    described = {"name": name, "type": json.loads(kind), "nullable": True, "metadata": {}}
+    return to_lance_schema(StructType.fromJson({"type": "struct", "fields": [described]}), {}).field(0)
+
+
+def _set_metadata(ref: DatasetRef, changes: Sequence[_Change]) -> None:
+    comments: dict[str, dict[str, str | None]] = {
+        ".".join(change["column"]): {COMMENT: change["comment"]}
+        for change in changes
+        if change["kind"] == "UpdateColumnComment"
+    }
+    if comments:
+        change_schema(ref, lambda head: head.update_field_metadata(comments))
+    given: dict[str, str | None] = {
+        change["property"]: change.get("value") for change in changes if change["kind"].endswith("Property")
+    }
+    if given:
+        change_schema(ref, lambda head: set_config(head, given))

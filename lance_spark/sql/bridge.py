@@ -1,0 +1,84 @@
+"""What the JVM's side of SQL calls in this process: :func:`serve`.
+
+The catalog and the statements are Java, which Spark's planner calls; what they do is Python. The
+JVM calls back over the connection by which this process drives it, so it works where a Python
+process drives Spark: not in a Connect client, and in a Connect server that was started by one.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from py4j.java_gateway import JavaGateway, JavaObject
+from pyspark.errors.exceptions.captured import CapturedException
+from pyspark.java_gateway import ensure_callback_server_started
+
+from lance_spark.errors import LanceSparkError
+from lance_spark.sql import altering, namespaces, procedures, statements, tables
+
+_LOG = logging.getLogger(__name__)
+
+_COMMANDS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "alter_namespace": namespaces.alter_namespace,
+    "alter_table": altering.alter_table,
+    "call": procedures.call,
+    "create_namespace": namespaces.create_namespace,
+    "create_table": tables.create_table,
+    "drop_namespace": namespaces.drop_namespace,
+    "drop_table": tables.drop_table,
+    "keep_properties": tables.keep_properties,
+    "list_namespaces": namespaces.list_namespaces,
+    "list_procedures": procedures.list_procedures,
+    "list_tables": tables.list_tables,
+    "load_namespace": namespaces.load_namespace,
+    "load_procedure": procedures.load_procedure,
+    "load_table": tables.load_table,
+    "properties": tables.properties,
+    "rename_table": tables.rename_table,
+    "replace_empty": tables.replace_empty,
+    "stage_create": tables.stage_create,
+    "stage_replace": tables.stage_replace,
+    "table_exists": tables.table_exists_in,
+    "truncate": tables.truncate,
+}
+
+
+class _Python:
+    """A `java.util.function.BiFunction` that carries out a command; it never raises."""
+
+    def apply(self, request: str, given: Any) -> object:  # noqa: ANN401 - a Java object
+        """Returns the answer as JSON: of the command, or its error; or what the JVM threw."""
+        asked = json.loads(request)
+        try:
+            if asked["command"] == "change":
+                answer = statements.change(asked["arguments"], given)
+            else:
+                answer = _COMMANDS[asked["command"]](asked["arguments"])
+        except CapturedException as error:
+            if error._origin is not None:  # noqa: SLF001 - Spark's own error, which its user is to see
+                return error._origin  # noqa: SLF001
+            answer = _failed(error)
+        except LanceSparkError as error:
+            answer = _failed(error)
+        except Exception as error:  # noqa: BLE001 - py4j would show its user a stack, and no error
+            _LOG.exception("%s failed", asked["command"])
+            answer = _failed(error)
+        return json.dumps(answer)
+
+    class Java:
+        """What py4j reads."""
+
+        implements = ("java.util.function.BiFunction",)
+
+
+def serve(gateway: JavaGateway, classes: JavaObject) -> None:
+    """Has the JVM's side of SQL call this process. `classes` is LancePython.java."""
+    ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
+    classes.newInstance().use(_Python())
+
+
+def _failed(error: Exception) -> dict[str, str]:
+    return {"kind": type(error).__name__, "error": f"{type(error).__module__}.{type(error).__name__}: {error}"}

@@ -1,0 +1,278 @@
+package lancespark;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.HashSet;
+import org.apache.spark.sql.AnalysisException;
+import org.apache.spark.sql.catalyst.analysis.*;
+import org.apache.spark.sql.connector.catalog.*;
+import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
+import org.apache.spark.sql.connector.expressions.Transform;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.Platform;
+
+/**
+ * A folder of Lance tables as a catalog of Spark SQL: `spark.sql.catalog.lance = lancespark.LanceCatalog`, and `.root` and `.storage.*` of it.
+ * Python does the work: lance_spark/sql.
+ */
+public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
+  private String name;
+  private Map options;
+
+  public void initialize(String name, CaseInsensitiveStringMap options) {
+    this.name = name;
+    this.options = new HashMap(options.asCaseSensitiveMap());
+    LancePushdown.enable();
+  }
+
+  public String name() {
+    return name;
+  }
+
+  public String[] defaultNamespace() {
+    return new String[0];
+  }
+
+  static String quoted(Identifier identifier) {
+    StringBuilder text = new StringBuilder();
+    String[] namespace = identifier.namespace();
+    for (int i = 0; i < namespace.length; i++) text.append(namespace[i]).append('.');
+    return text.append(identifier.name()).toString();
+  }
+
+  /** Has Python carry out a command; what goes wrong is an error of Spark's. */
+  Map run(String command, Identifier identifier, Map arguments) {
+    try {
+      return ask(command, identifier, arguments, null);
+    } catch (LancePython.Failure failure) {
+      Platform.throwException(LancePython.error(command, failure));
+      return null;
+    }
+  }
+
+  Map ask(String command, Identifier identifier, Map arguments, Object given) {
+    Map all = new LinkedHashMap(arguments);
+    all.put("catalog", name);
+    all.put("options", options);
+    if (identifier != null) {
+      all.put("namespace", identifier.namespace());
+      all.put("name", identifier.name());
+    }
+    return LancePython.call(command, all, given);
+  }
+
+  // Tables
+
+  public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
+    List names = (List) inNamespace("list_tables", namespace, new HashMap()).get("names");
+    Identifier[] found = new Identifier[names.size()];
+    for (int i = 0; i < found.length; i++) found[i] = Identifier.of(namespace, (String) names.get(i));
+    return found;
+  }
+
+  public Table loadTable(Identifier identifier) throws NoSuchTableException {
+    return load(identifier, new HashMap());
+  }
+
+  public Table loadTable(Identifier identifier, String version) throws NoSuchTableException {
+    Map moment = new HashMap();
+    moment.put("version", version);
+    return load(identifier, moment);
+  }
+
+  public Table loadTable(Identifier identifier, long timestamp) throws NoSuchTableException {
+    Map moment = new HashMap();
+    moment.put("microseconds", Long.valueOf(timestamp));
+    return load(identifier, moment);
+  }
+
+  public boolean tableExists(Identifier identifier) {
+    return Boolean.TRUE.equals(run("table_exists", identifier, new HashMap()).get("exists"));
+  }
+
+  private LanceTable load(Identifier identifier, Map moment) throws NoSuchTableException {
+    try {
+      return new LanceTable(this, identifier, ask("load_table", identifier, moment, null));
+    } catch (LancePython.Failure failure) {
+      if (failure.kind.equals("TableNotFoundError")) throw new NoSuchTableException(identifier);
+      Platform.throwException(LancePython.error("load", failure));
+      return null;
+    }
+  }
+
+  /** The same table at another moment, for a statement that is run again. */
+  LanceTable latest(Identifier identifier) throws NoSuchTableException {
+    return load(identifier, new HashMap());
+  }
+
+  public Table createTable(Identifier identifier, TableInfo info) throws TableAlreadyExistsException, NoSuchNamespaceException {
+    Map opened = creating("create_table", identifier, info.schema(), info.partitions(), info.properties());
+    return new LanceTable(this, identifier, opened);
+  }
+
+  public Table createTable(Identifier identifier, Column[] columns, Transform[] partitions, Map properties)
+      throws TableAlreadyExistsException, NoSuchNamespaceException {
+    return new LanceTable(this, identifier, creating("create_table", identifier, CatalogV2Util.v2ColumnsToStructType(columns), partitions, properties));
+  }
+
+  private Map creating(String command, Identifier identifier, StructType schema, Transform[] partitions, Map properties)
+      throws TableAlreadyExistsException, NoSuchNamespaceException {
+    Map arguments = new HashMap();
+    arguments.put("schema", schema.json());
+    arguments.put("properties", properties);
+    List described = new ArrayList();
+    for (int i = 0; i < partitions.length; i++) described.add(partitions[i].describe());
+    arguments.put("partitions", described);
+    try {
+      return ask(command, identifier, arguments, null);
+    } catch (LancePython.Failure failure) {
+      if (failure.kind.equals("TableExistsError")) throw new TableAlreadyExistsException(identifier);
+      if (failure.kind.equals("NamespaceNotFoundError")) throw new NoSuchNamespaceException(identifier.namespace());
+      Platform.throwException(LancePython.error("create", failure));
+      return null;
+    }
+  }
+
+  public Table alterTable(Identifier identifier, TableChange[] changes) throws NoSuchTableException {
+    List described = new ArrayList();
+    for (int i = 0; i < changes.length; i++) described.add(LanceTableChange.described(changes[i]));
+    Map arguments = new HashMap();
+    arguments.put("changes", described);
+    run("alter_table", identifier, arguments);
+    return loadTable(identifier);
+  }
+
+  public boolean dropTable(Identifier identifier) {
+    return Boolean.TRUE.equals(run("drop_table", identifier, new HashMap()).get("dropped"));
+  }
+
+  public boolean purgeTable(Identifier identifier) {
+    return dropTable(identifier);
+  }
+
+  public void renameTable(Identifier old, Identifier renamed) throws NoSuchTableException, TableAlreadyExistsException {
+    Map arguments = new HashMap();
+    arguments.put("to_namespace", renamed.namespace());
+    arguments.put("to_name", renamed.name());
+    try {
+      ask("rename_table", old, arguments, null);
+    } catch (LancePython.Failure failure) {
+      if (failure.kind.equals("TableNotFoundError")) throw new NoSuchTableException(old);
+      if (failure.kind.equals("TableExistsError")) throw new TableAlreadyExistsException(renamed);
+      Platform.throwException(LancePython.error("rename", failure));
+    }
+  }
+
+  // Tables made or replaced by a query
+
+  public StagedTable stageCreate(Identifier identifier, TableInfo info) throws TableAlreadyExistsException, NoSuchNamespaceException {
+    return staged("stage_create", identifier, info);
+  }
+
+  public StagedTable stageReplace(Identifier identifier, TableInfo info) throws NoSuchNamespaceException, NoSuchTableException {
+    if (!tableExists(identifier)) throw new NoSuchTableException(identifier);
+    return stageCreateOrReplace(identifier, info);
+  }
+
+  public StagedTable stageCreateOrReplace(Identifier identifier, TableInfo info) throws NoSuchNamespaceException {
+    try {
+      return staged("stage_replace", identifier, info);
+    } catch (TableAlreadyExistsException error) {
+      throw new IllegalStateException(error);
+    }
+  }
+
+  private StagedTable staged(String command, Identifier identifier, TableInfo info) throws TableAlreadyExistsException, NoSuchNamespaceException {
+    Map opened = creating(command, identifier, info.schema(), info.partitions(), info.properties());
+    return new LanceStagedTable(this, identifier, opened);
+  }
+
+  // Namespaces
+
+  public String[][] listNamespaces() {
+    try {
+      return listNamespaces(new String[0]);
+    } catch (NoSuchNamespaceException error) {
+      return new String[0][];
+    }
+  }
+
+  public String[][] listNamespaces(String[] namespace) throws NoSuchNamespaceException {
+    List names = (List) inNamespace("list_namespaces", namespace, new HashMap()).get("names");
+    String[][] found = new String[names.size()][];
+    for (int i = 0; i < found.length; i++) {
+      found[i] = new String[namespace.length + 1];
+      System.arraycopy(namespace, 0, found[i], 0, namespace.length);
+      found[i][namespace.length] = (String) names.get(i);
+    }
+    return found;
+  }
+
+  public boolean namespaceExists(String[] namespace) {
+    try {
+      loadNamespaceMetadata(namespace);
+      return true;
+    } catch (NoSuchNamespaceException error) {
+      return false;
+    }
+  }
+
+  public Map loadNamespaceMetadata(String[] namespace) throws NoSuchNamespaceException {
+    return (Map) inNamespace("load_namespace", namespace, new HashMap()).get("properties");
+  }
+
+  public void createNamespace(String[] namespace, Map properties) throws NamespaceAlreadyExistsException {
+    if (namespaceExists(namespace)) throw new NamespaceAlreadyExistsException(namespace);
+    Map arguments = new HashMap();
+    arguments.put("properties", properties);
+    try {
+      inNamespace("create_namespace", namespace, arguments);
+    } catch (NoSuchNamespaceException error) {
+      throw new IllegalStateException(error);
+    }
+  }
+
+  public void alterNamespace(String[] namespace, NamespaceChange[] changes) throws NoSuchNamespaceException {
+    inNamespace("alter_namespace", namespace, new HashMap());
+  }
+
+  public boolean dropNamespace(String[] namespace, boolean cascade) throws NoSuchNamespaceException, NonEmptyNamespaceException {
+    Map arguments = new HashMap();
+    arguments.put("cascade", Boolean.valueOf(cascade));
+    Map answer = inNamespace("drop_namespace", namespace, arguments);
+    if (Boolean.TRUE.equals(answer.get("not_empty"))) throw new NonEmptyNamespaceException(namespace);
+    return true;
+  }
+
+  private Map inNamespace(String command, String[] namespace, Map arguments) throws NoSuchNamespaceException {
+    Map all = new HashMap(arguments);
+    all.put("namespace", namespace);
+    try {
+      return ask(command, null, all, null);
+    } catch (LancePython.Failure failure) {
+      if (failure.kind.equals("NamespaceNotFoundError")) throw new NoSuchNamespaceException(namespace);
+      Platform.throwException(LancePython.error(command, failure));
+      return null;
+    }
+  }
+
+  // Procedures
+
+  public UnboundProcedure loadProcedure(Identifier identifier) {
+    return new LanceProcedure(this, run("load_procedure", identifier, new HashMap()));
+  }
+
+  public Identifier[] listProcedures(String[] namespace) {
+    if (namespace.length != 1 || !namespace[0].equals("system")) return new Identifier[0];
+    List names = (List) run("list_procedures", null, new HashMap()).get("names");
+    Identifier[] found = new Identifier[names.size()];
+    for (int i = 0; i < found.length; i++) found[i] = Identifier.of(namespace, (String) names.get(i));
+    return found;
+  }
+}

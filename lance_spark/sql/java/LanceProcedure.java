@@ -1,0 +1,103 @@
+package lancespark;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.catalyst.CatalystTypeConverters;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.catalog.procedures.BoundProcedure;
+import org.apache.spark.sql.connector.catalog.procedures.ProcedureParameter;
+import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
+import org.apache.spark.sql.connector.read.LocalScan;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.StructType;
+
+/** A procedure of `CALL lance.system.*`: lance_spark/sql/procedures.py. */
+final class LanceProcedure implements UnboundProcedure, BoundProcedure {
+  private final LanceCatalog catalog;
+  private final Map described;
+
+  LanceProcedure(LanceCatalog catalog, Map described) {
+    this.catalog = catalog;
+    this.described = described;
+  }
+
+  public String name() {
+    return (String) described.get("name");
+  }
+
+  public String description() {
+    return (String) described.get("description");
+  }
+
+  public BoundProcedure bind(StructType arguments) {
+    return this;
+  }
+
+  public boolean isDeterministic() {
+    return false;
+  }
+
+  public ProcedureParameter[] parameters() {
+    List given = (List) described.get("parameters");
+    ProcedureParameter[] parameters = new ProcedureParameter[given.size()];
+    for (int i = 0; i < parameters.length; i++) {
+      Map one = (Map) given.get(i);
+      ProcedureParameter.Builder made = ProcedureParameter.in((String) one.get("name"), DataType.fromDDL((String) one.get("type")));
+      if (one.get("comment") != null) made = made.comment((String) one.get("comment"));
+      if (!Boolean.TRUE.equals(one.get("required"))) made = made.defaultValue("NULL");
+      parameters[i] = made.build();
+    }
+    return parameters;
+  }
+
+  public Iterator call(InternalRow given) {
+    List values = new ArrayList();
+    ProcedureParameter[] parameters = parameters();
+    for (int i = 0; i < parameters.length; i++) {
+      Object value = given.isNullAt(i) ? null : given.get(i, parameters[i].dataType());
+      values.add(CatalystTypeConverters.convertToScala(value, parameters[i].dataType()));
+    }
+    Map arguments = new HashMap();
+    arguments.put("procedure", name());
+    arguments.put("values", values);
+    List scans = new ArrayList();
+    scans.add(new LanceAnswer(catalog.run("call", null, arguments)));
+    return scans.iterator();
+  }
+}
+
+/** The rows that a procedure answers: texts, numbers and truth values. */
+final class LanceAnswer implements LocalScan {
+  private final StructType schema;
+  private final List rows;
+
+  LanceAnswer(Map answer) {
+    this.schema = (StructType) DataType.fromDDL((String) answer.get("schema"));
+    this.rows = (List) answer.get("rows");
+  }
+
+  public StructType readSchema() {
+    return schema;
+  }
+
+  public InternalRow[] rows() {
+    InternalRow[] made = new InternalRow[rows.size()];
+    for (int i = 0; i < made.length; i++) {
+      List row = (List) rows.get(i);
+      Object[] values = new Object[row.size()];
+      for (int c = 0; c < values.length; c++) {
+        Object value = row.get(c);
+        boolean wide = value instanceof Integer && schema.fields()[c].dataType().typeName().equals("long");
+        if (wide) value = Long.valueOf(((Integer) value).longValue());
+        values[c] = CatalystTypeConverters.convertToCatalyst(value);
+      }
+      made[i] = new GenericInternalRow(values);
+    }
+    return made;
+  }
+}

@@ -1,0 +1,34 @@
+package lancespark;
+
+import java.util.Map;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.classic.Dataset;
+import org.apache.spark.sql.classic.Dataset$;
+
+/** The rows of a statement, for Python. */
+public final class LanceRows {
+  private final LanceStatement statement;
+  private final SparkSession session;
+  private final LanceTable table;
+
+  LanceRows(LanceStatement statement, SparkSession session, LanceTable table) {
+    this.statement = statement;
+    this.session = session;
+    this.table = table;
+  }
+
+  public SparkSession session() {
+    return session;
+  }
+
+  /** Returns the rows at a version, which Python has opened; all rows of a fragment in one task where that is asked. */
+  public Dataset at(String opened, boolean byFragment) throws Exception {
+    LanceTable now = new LanceTable(table.catalog, table.identifier, (Map) LancePython.parsed(opened));
+    org.apache.spark.sql.classic.SparkSession classic = (org.apache.spark.sql.classic.SparkSession) session;
+    Dataset rows = Dataset$.MODULE$.ofRows(classic, statement.at(now));
+    if (!byFragment) return rows;
+    LogicalPlan ordered = LanceWrites.byFragment(rows.queryExecution().optimizedPlan());
+    return Dataset$.MODULE$.ofRows(classic, ordered);
+  }
+}

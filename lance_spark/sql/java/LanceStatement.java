@@ -1,0 +1,298 @@
+package lancespark;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.analysis.NamedRelation;
+import org.apache.spark.sql.catalyst.expressions.*;
+import org.apache.spark.sql.catalyst.plans.logical.*;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.catalyst.util.WriteDeltaProjections;
+import org.apache.spark.sql.connector.write.RowLevelOperation;
+import org.apache.spark.sql.execution.command.LeafRunnableCommand;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
+import org.apache.spark.sql.types.LongType$;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.unsafe.Platform;
+import scala.Function1;
+import scala.Product;
+import scala.collection.immutable.IndexedSeq;
+import scala.collection.immutable.Seq;
+import scala.runtime.AbstractPartialFunction;
+
+/**
+ * UPDATE, DELETE or MERGE: a query of the rows that change, what becomes of each, and new values. Python runs it, at one version, and commits:
+ * lance_spark/sql/statements.py. Where a concurrent commit came between, it asks for the query at the latest version, and runs that.
+ */
+public final class LanceStatement extends LogicalPlan implements LeafRunnableCommand {
+  private static final String ACTION = "__row_operation";
+  private static final String ADDRESS = "_rowaddr";
+  /** What Spark says of a row: its RowDeltaUtils. */
+  static final int DELETES = 1;
+  static final int UPDATES = 2;
+  static final int INSERTS = 3;
+
+  private final LanceTable table;
+  private final String operation;
+  /** The address of a row, NULL for a new one; what becomes of it; the new values. */
+  private final LogicalPlan rows;
+  private final List columns;
+  /** Of these, the ones that an update leaves: a new value is for new rows alone. */
+  private final List kept;
+  private final String predicate;
+  private Seq patterns = Reflection.seq(new ArrayList());
+
+  /** Also what Spark makes copies with. */
+  public LanceStatement(LanceTable table, String operation, LogicalPlan rows, List columns, List kept, String predicate) {
+    this.table = table;
+    this.operation = operation;
+    this.rows = rows;
+    this.columns = columns;
+    this.kept = kept;
+    this.predicate = predicate;
+  }
+
+  /** Returns the statement that Spark's analyzer has written as a delta; null where it is of another table. */
+  static LanceStatement of(WriteDelta delta) throws Exception {
+    Object relation = Reflection.call(delta, "originalTable");
+    LanceTable table = relation instanceof DataSourceV2Relation ? tableOf(((DataSourceV2Relation) relation).table()) : null;
+    if (table == null) return null;
+    String operation = ((RowLevelOperation) Reflection.call(delta, "operation")).command().toString().toLowerCase();
+    LogicalPlan query = delta.query();
+    List output = Reflection.list(query.output());
+    WriteDeltaProjections projections = delta.projections();
+    List wanted = new ArrayList();
+    wanted.add(output.get(((Integer) projections.rowIdProjection().colOrdinals().apply(0)).intValue()));
+    Attribute address = (Attribute) wanted.get(0);
+    wanted.add(named(output, ACTION));
+    List columns = new ArrayList();
+    List kept = new ArrayList();
+    LanceMerge merge = query instanceof MergeRows ? new LanceMerge((MergeRows) query) : null;
+    if (projections.rowProjection().isDefined()) {
+      Object row = projections.rowProjection().get();
+      StructType schema = (StructType) Reflection.call(row, "schema");
+      List ordinals = Reflection.list((scala.collection.Iterable) Reflection.call(row, "colOrdinals"));
+      for (int i = 0; i < ordinals.size(); i++) {
+        int at = ((Integer) ordinals.get(i)).intValue();
+        Attribute value = (Attribute) output.get(at);
+        if (operation.equals("update") && isKept(query, value, schema.fields()[i].name(), address)) continue;
+        if (merge != null && merge.keeps(at, schema.fields()[i].name())) {
+          if (!merge.inserts()) continue;
+          kept.add(schema.fields()[i].name());
+        }
+        columns.add(schema.fields()[i].name());
+        wanted.add(as(value, "value_" + columns.size()));
+      }
+    }
+    wanted.set(0, as(address, ADDRESS));
+    LogicalPlan rows = new Project(Reflection.seq(wanted), merge == null ? query : merge.pruned());
+    return new LanceStatement(table, operation, rows, columns, kept, operation.equals("delete") ? LancePushdown.wholePredicate(query) : null);
+  }
+
+  /** Returns INSERT INTO .. REPLACE WHERE as a statement; null where the plan is something else. */
+  static LanceStatement of(OverwriteByExpression overwrite) throws Exception {
+    scala.Option write = (scala.Option) Reflection.call(overwrite, "write");
+    Object target = Reflection.call(overwrite, "table");
+    if (write.isEmpty() || !(write.get() instanceof LanceReplaceWhere) || !(target instanceof DataSourceV2Relation)) return null;
+    DataSourceV2Relation relation = ((DataSourceV2Relation) target).withMetadataColumns();
+    List gone = new ArrayList();
+    List made = new ArrayList();
+    gone.add(as(named(Reflection.list(relation.output()), ADDRESS), ADDRESS));
+    gone.add(as(Literal$.MODULE$.apply(Integer.valueOf(DELETES)), ACTION));
+    made.add(as(Literal$.MODULE$.create(null, LongType$.MODULE$), ADDRESS));
+    made.add(as(Literal$.MODULE$.apply(Integer.valueOf(INSERTS)), ACTION));
+    List columns = new ArrayList();
+    List given = Reflection.list(overwrite.query().output());
+    for (int i = 0; i < given.size(); i++) {
+      Attribute value = (Attribute) given.get(i);
+      columns.add(table(relation).schema().fields()[i].name());
+      gone.add(as(Literal$.MODULE$.create(null, value.dataType()), "value_" + columns.size()));
+      made.add(as(value, "value_" + columns.size()));
+    }
+    List both = new ArrayList();
+    both.add(new Project(Reflection.seq(gone), new Filter(overwrite.deleteExpr(), relation)));
+    both.add(new Project(Reflection.seq(made), overwrite.query()));
+    LogicalPlan rows = (LogicalPlan) Reflection.create(Union.class, new Object[] {Reflection.seq(both)});
+    return new LanceStatement(table(relation), "merge", rows, columns, new ArrayList(), null);
+  }
+
+  private static LanceTable table(DataSourceV2Relation relation) {
+    return tableOf(relation.table());
+  }
+
+  static Alias as(Expression value, String name) {
+    Seq none = Reflection.seq(new ArrayList());
+    return new Alias(value, name, NamedExpression$.MODULE$.newExprId(), none, scala.None$.MODULE$, none);
+  }
+
+  /** Spark wraps the table of a statement in one that knows the operation. */
+  static LanceTable tableOf(Object table) {
+    if (table instanceof LanceTable) return (LanceTable) table;
+    if (table == null || !table.getClass().getSimpleName().equals("RowLevelOperationTable")) return null;
+    try {
+      Object inner = Reflection.call(table, "table");
+      return inner instanceof LanceTable ? (LanceTable) inner : null;
+    } catch (Exception error) {
+      return null;
+    }
+  }
+
+  private static Attribute named(List output, String name) {
+    Iterator each = output.iterator();
+    while (each.hasNext()) {
+      Attribute a = (Attribute) each.next();
+      if (a.name().equals(name)) return a;
+    }
+    throw new IllegalStateException("the query of a statement has no column " + name);
+  }
+
+  /** Whether a new value is that which the row has. */
+  private static boolean isKept(LogicalPlan query, Attribute value, String name, Attribute address) {
+    Object[] from = origin(query, value);
+    Object[] row = origin(query, address);
+    return from != null && row != null && from[0] == row[0] && from[1].equals(name);
+  }
+
+  /** The scan and the column of it that an attribute comes from unchanged; null where it does not. */
+  static Object[] origin(LogicalPlan plan, Attribute wanted) {
+    if (plan instanceof DataSourceV2ScanRelation) return new Object[] {plan, wanted.name()};
+    Attribute below = wanted;
+    if (plan instanceof Project) {
+      below = null;
+      Iterator each = Reflection.list(((Project) plan).projectList()).iterator();
+      while (each.hasNext()) {
+        NamedExpression e = (NamedExpression) each.next();
+        if (!e.exprId().equals(wanted.exprId())) continue;
+        Expression value = e instanceof Alias ? ((Alias) e).child() : (Expression) e;
+        below = value instanceof Attribute ? (Attribute) value : null;
+      }
+      if (below == null) return null;
+    }
+    Iterator children = Reflection.list(plan.children()).iterator();
+    while (children.hasNext()) {
+      LogicalPlan child = (LogicalPlan) children.next();
+      if (child.outputSet().contains(below)) return origin(child, below);
+    }
+    return null;
+  }
+
+  /** Runs the statement; called by Spark. */
+  public Seq run(SparkSession session) {
+    Map arguments = new HashMap();
+    arguments.put("operation", operation);
+    arguments.put("columns", columns);
+    arguments.put("kept", kept);
+    arguments.put("predicate", predicate == null ? null : LancePython.parsed(predicate));
+    arguments.put("opened", table.opened);
+    try {
+      table.catalog.ask("change", table.identifier, arguments, new LanceRows(this, session, table));
+    } catch (LancePython.Failure failure) {
+      Platform.throwException(LancePython.error(operation, failure));
+    }
+    return Reflection.seq(new ArrayList());
+  }
+
+  /** Returns the query over another version of the table. */
+  LogicalPlan at(LanceTable now) {
+    return (LogicalPlan) rows.transformDownWithSubqueries(new Fresh(table, now));
+  }
+
+  private static final class Fresh extends AbstractPartialFunction {
+    private final LanceTable before;
+    private final LanceTable now;
+
+    Fresh(LanceTable before, LanceTable now) {
+      this.before = before;
+      this.now = now;
+    }
+
+    public boolean isDefinedAt(Object node) {
+      if (node instanceof DataSourceV2Relation) return table((DataSourceV2Relation) node) == before;
+      return node instanceof DataSourceV2ScanRelation && LancePushdown.isLance((LogicalPlan) node);
+    }
+
+    public Object apply(Object node) {
+      Map changes = new HashMap();
+      try {
+        if (node instanceof DataSourceV2Relation) return Reflection.copy((Product) node, "table", now);
+        DataSourceV2ScanRelation scan = (DataSourceV2ScanRelation) node;
+        changes.put("output", scan.output());
+        LanceTable read = tableOf(scan.relation().table());
+        if (read != null) changes.put("table", !read.travelled() && read.id().equals(before.id()) ? now : read);
+        return Reflection.copy((Product) scan.relation(), changes);
+      } catch (Exception error) {
+        throw new IllegalStateException(error);
+      }
+    }
+  }
+
+  // What Spark asks of a command
+
+  public Seq output() {
+    return Reflection.seq(new ArrayList());
+  }
+
+  public scala.collection.immutable.Map metrics() {
+    return scala.collection.immutable.Map$.MODULE$.from(scala.jdk.javaapi.CollectionConverters.asScala(new HashMap()));
+  }
+
+  public Seq children() {
+    return Reflection.seq(new ArrayList());
+  }
+
+  public Seq innerChildren() {
+    List inner = new ArrayList();
+    inner.add(rows);
+    return Reflection.seq(inner);
+  }
+
+  public TreeNode mapChildren(Function1 f) {
+    return this;
+  }
+
+  public TreeNode withNewChildrenInternal(IndexedSeq children) {
+    return this;
+  }
+
+  public Seq nodePatterns() {
+    return patterns;
+  }
+
+  public void org$apache$spark$sql$catalyst$plans$logical$Command$_setter_$nodePatterns_$eq(Seq given) {
+    patterns = given;
+  }
+
+  public String nodeName() {
+    return "Lance " + operation;
+  }
+
+  public String simpleString(int maxFields) {
+    String set = operation.equals("delete") ? "" : " of " + String.join(", ", columns);
+    return nodeName() + set + " in " + table.name();
+  }
+
+  public int productArity() {
+    return 6;
+  }
+
+  public Object productElement(int n) {
+    return new Object[] {table, operation, rows, columns, kept, predicate}[n];
+  }
+
+  public boolean canEqual(Object other) {
+    return other instanceof LanceStatement;
+  }
+
+  public boolean equals(Object other) {
+    return this == other;
+  }
+
+  public int hashCode() {
+    return System.identityHashCode(this);
+  }
+}

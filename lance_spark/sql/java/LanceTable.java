@@ -1,0 +1,218 @@
+package lancespark;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.MetadataColumn;
+import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
+import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
+import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.Scan;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
+import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.*;
+import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.LongType$;
+import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.sql.types.StructField;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import scala.Product;
+
+/** One version of a table of the catalog: Spark's own table of a Python data source, with what SQL does beyond reading and appending. */
+public class LanceTable extends PythonTable implements SupportsMetadataColumns, SupportsRowLevelOperations, SupportsDeleteV2 {
+  final LanceCatalog catalog;
+  final Identifier identifier;
+  /** Answer of Python to the command that opened the table: lance_spark/sql/tables.py. */
+  final Map opened;
+
+  LanceTable(LanceCatalog catalog, Identifier identifier, Map opened) {
+    super(source(), LanceSource.NAME, (StructType) DataType.fromJson((String) opened.get("schema")));
+    this.catalog = catalog;
+    this.identifier = identifier;
+    this.opened = opened;
+  }
+
+  static PythonDataSourceV2 source() {
+    PythonDataSourceV2 provider = new PythonDataSourceV2();
+    provider.setShortName(LanceSource.NAME);
+    return provider;
+  }
+
+  public String name() {
+    return catalog.name() + "." + LanceCatalog.quoted(identifier);
+  }
+
+  public String id() {
+    return (String) opened.get("id");
+  }
+
+  public String version() {
+    return String.valueOf(opened.get("version"));
+  }
+
+  /** Whether a statement asked for an older version. */
+  boolean travelled() {
+    return Boolean.TRUE.equals(opened.get("travelled"));
+  }
+
+  /** Options with which the Python data source reads this version. */
+  Map readOptions() {
+    return (Map) opened.get("read");
+  }
+
+  String pin() {
+    return (String) opened.get("pin");
+  }
+
+  /** Also what DESCRIBE says; looked up when it is asked for. */
+  public Map properties() {
+    if (opened.get("pin") == null) return new HashMap();
+    Map arguments = new HashMap();
+    arguments.put("pin", opened.get("pin"));
+    return (Map) catalog.run("properties", identifier, arguments).get("properties");
+  }
+
+  public Set capabilities() {
+    Set all = new HashSet(super.capabilities());
+    all.add(TableCapability.OVERWRITE_BY_FILTER);
+    all.add(TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
+    return all;
+  }
+
+  public MetadataColumn[] metadataColumns() {
+    List fields = (List) opened.get("metadata_columns");
+    MetadataColumn[] columns = new MetadataColumn[fields.size()];
+    for (int i = 0; i < columns.length; i++) columns[i] = new RowColumn((Map) fields.get(i));
+    return columns;
+  }
+
+  /** Without the planner rule, or where that fails, Spark reads the columns that it needs, and no more. */
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
+    Map options = new HashMap(given.asCaseSensitiveMap());
+    options.putAll(readOptions());
+    return new PrunedScan(options, schema());
+  }
+
+  public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    return writeBuilder(info, false);
+  }
+
+  final WriteBuilder writeBuilder(LogicalWriteInfo info, boolean replaces) {
+    return new LanceWriteBuilder((PythonWriteBuilder) super.newWriteBuilder(located(info)), replaces);
+  }
+
+  /** The same write with the location of the table. */
+  private LogicalWriteInfo located(LogicalWriteInfo info) {
+    Map options = new HashMap(info.options().asCaseSensitiveMap());
+    options.putAll((Map) opened.get("write"));
+    try {
+      return (LogicalWriteInfo) Reflection.copy((Product) info, "options", new CaseInsensitiveStringMap(options));
+    } catch (Exception error) {
+      throw new IllegalStateException(error);
+    }
+  }
+
+  public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
+    return new LanceRowLevel(this, info.command());
+  }
+
+  public boolean canDeleteWhere(Predicate[] predicates) {
+    return predicates.length == 0 || (predicates.length == 1 && predicates[0] instanceof AlwaysTrue);
+  }
+
+  /** Deletes all rows; other deletions are statements of {@link LanceStatement}. */
+  public void deleteWhere(Predicate[] predicates) {
+    catalog.run("truncate", identifier, new HashMap());
+  }
+
+  public boolean truncateTable() {
+    deleteWhere(new Predicate[0]);
+    return true;
+  }
+
+  public boolean equals(Object other) {
+    return this == other;
+  }
+
+  public int hashCode() {
+    return System.identityHashCode(this);
+  }
+}
+
+/** A column that each row has, and that a query gets only where it is named. */
+final class RowColumn implements MetadataColumn {
+  private final Map field;
+
+  RowColumn(Map field) {
+    this.field = field;
+  }
+
+  public String name() {
+    return (String) field.get("name");
+  }
+
+  public DataType dataType() {
+    return LongType$.MODULE$;
+  }
+
+  public boolean isNullable() {
+    return false;
+  }
+
+  public String comment() {
+    return (String) field.get("comment");
+  }
+
+  public String metadataInJSON() {
+    return (String) field.get("metadata");
+  }
+}
+
+/** A scan without the planner rule: whole columns, those of each row among them. */
+final class PrunedScan implements SupportsPushDownRequiredColumns {
+  private final Map options;
+  private final StructType schema;
+  private StructType required;
+
+  PrunedScan(Map options, StructType schema) {
+    this.options = options;
+    this.schema = schema;
+    this.required = schema;
+  }
+
+  public void pruneColumns(StructType wanted) {
+    StructType whole = new StructType();
+    StructField[] fields = wanted.fields();
+    for (int i = 0; i < fields.length; i++) {
+      boolean known = schema.getFieldIndex(fields[i].name()).isDefined();
+      whole = whole.add(known ? schema.fields()[schema.fieldIndex(fields[i].name())] : fields[i]);
+    }
+    required = whole;
+  }
+
+  public Scan build() {
+    try {
+      Map given = new HashMap(options);
+      String[] names = required.fieldNames();
+      if (names.length > 0) given.put("columns", LanceSource.JSON.writeValueAsString(names));
+      CaseInsensitiveStringMap map = new CaseInsensitiveStringMap(given);
+      PythonDataSourceV2 provider = LanceTable.source();
+      StructType answered = names.length > 0 ? provider.inferSchema(map) : required;
+      return new PythonTable(provider, LanceSource.NAME, answered).newScanBuilder(map).build();
+    } catch (java.io.IOException error) {
+      throw new IllegalStateException(error);
+    }
+  }
+}

@@ -1,0 +1,84 @@
+"""Namespaces of a SQL catalog, which are folders: commands of the catalog, by their names."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+from lance_spark.dataset import is_local
+from lance_spark.errors import UnsupportedOperationError
+from lance_spark.sql.errors import NamespaceNotFoundError
+from lance_spark.sql.place import Place
+
+
+def list_namespaces(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Answers `SHOW NAMESPACES`."""
+    place = Place.of(arguments)
+    _check(place)
+    return {"names": place.folders()}
+
+
+def load_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Answers `DESCRIBE NAMESPACE`, and whether there is one."""
+    place = Place.of(arguments)
+    _check(place)
+    return {"properties": {"location": place.folder}}
+
+
+def create_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes a folder; an object store needs none before there is a table in it.
+
+    Raises:
+        UnsupportedOperationError: Properties are given; a folder has none.
+    """
+    place = Place.of(arguments)
+    _refuse_properties(arguments.get("properties") or {})
+    if is_local(place.root):
+        os.makedirs(place.folder, exist_ok=True)
+    return {}
+
+
+def alter_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Refuses properties of a namespace.
+
+    Raises:
+        UnsupportedOperationError: Always.
+    """
+    del arguments
+    raise _no_properties("ALTER NAMESPACE")
+
+
+def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Deletes an empty namespace, or with `CASCADE` one with all tables in it."""
+    place = Place.of(arguments)
+    _check(place)
+    tables = place.connection().table_names()
+    if not arguments["cascade"] and (tables or place.folders()):
+        return {"not_empty": True}
+    for folder in place.folders():
+        drop_namespace({**arguments, "namespace": [*place.namespace, folder]})
+    for name in tables:
+        place.connection().drop_table(name)
+    if is_local(place.root):
+        shutil.rmtree(place.folder) if arguments["cascade"] else os.rmdir(place.folder)
+    return {}
+
+
+def _check(place: Place) -> None:
+    if is_local(place.root) and place.namespace and not os.path.isdir(place.folder):
+        raise NamespaceNotFoundError(place.folder)
+
+
+def _refuse_properties(properties: Mapping[str, str]) -> None:
+    given = sorted(key for key in properties if key != "owner")
+    if given:
+        raise _no_properties(f"the property {given[0]!r}")
+
+
+def _no_properties(what: str) -> UnsupportedOperationError:
+    return UnsupportedOperationError(
+        f"a namespace is a folder and has no properties, comment or location of its own - {what} - nothing was "
+        "changed - leave it out"
+    )

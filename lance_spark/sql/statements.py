@@ -1,0 +1,165 @@
+"""`UPDATE`, `DELETE` and `MERGE` of Spark SQL: :func:`change`. On the driver.
+
+Spark evaluates conditions and expressions, and gives the rows that change with their addresses;
+tasks apply them, and one commit makes them one version. Where a concurrent commit changed what was
+read, the statement is run again, whole, at the latest version.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from pyspark.sql.types import ArrayType, MapType, StructType
+
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.changes import RowEdits
+from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.store_check import refuse_unsafe_store
+from lance_spark.dataset import DatasetRef
+from lance_spark.dml.answers import ANSWER, RowJobs
+from lance_spark.dml.column_files import targets_of
+from lance_spark.dml.merge import edits_of, spread
+from lance_spark.dml.merge_tasks import DELETE, INSERT, UPDATE, Apply, SetColumns
+from lance_spark.dml.result import ChangeResult
+from lance_spark.dml.rounds import run_rounds
+from lance_spark.dml.statement import Statement, cheaper_way, edits_of_columns
+from lance_spark.errors import SnapshotError, UnsupportedOperationError
+from lance_spark.pushdown.filters import is_exact, translate
+from lance_spark.rows.row_addresses import ROW_ADDRESS
+from lance_spark.sql.place import Place
+from lance_spark.sql.tables import opened
+from lance_spark.staging.area import Staging, new_id
+from lance_spark.staging.file_layout import FileLayout
+from lance_spark.types.fields import is_blob
+from lance_spark.views.definition import refuse_view
+
+if TYPE_CHECKING:
+    import lance
+
+_LOG = logging.getLogger(__name__)
+
+_ACTIONS = {1: DELETE, 2: UPDATE, 3: INSERT, 4: INSERT}
+"""What Spark says of a row: RowDeltaUtils's numbers, of which 4 is a row to insert again."""
+
+
+def change(arguments: Mapping[str, Any], rows: Any) -> dict[str, Any]:  # noqa: ANN401 - a Java object
+    """Runs a statement; `rows` gives its rows at a version (LanceRows.java).
+
+    Raises:
+        CommitConflictError: Other writers kept coming first. Nothing was changed.
+        UnsupportedOperationError: The table is a view.
+        LanceSparkError: What a task met. Nothing was changed.
+    """
+    place = Place.of(arguments)
+    ref = DatasetRef.of_snapshot_json(arguments["opened"]["pin"], place.storage)
+    result = RowStatement(ref, arguments, rows).run()
+    _LOG.info("%s of %s: %r", arguments["operation"], ref.uri, result)
+    return {"version": result.version}
+
+
+class RowStatement:
+    """One statement. Belongs to one thread of the driver."""
+
+    def __init__(self, ref: DatasetRef, arguments: Mapping[str, Any], rows: Any) -> None:  # noqa: ANN401 - as above
+        from pyspark import SparkContext
+
+        self._ref = ref
+        self._operation: Literal["delete", "update", "merge"] = arguments["operation"]
+        self._columns: Sequence[str] = arguments["columns"]
+        self._kept: Sequence[str] = arguments["kept"]
+        self._predicate = arguments["predicate"]
+        self._rows = rows
+        self._name = arguments["name"]
+        self._policy = CommitPolicy.of(None)
+        refuse_unsafe_store(ref.uri, ref.storage, allow=self._policy.allow_unsafe)
+        dataset = ref.open()
+        refuse_view(dataset)
+        if self._operation == "merge" and any(is_blob(field) for field in dataset.schema):
+            raise UnsupportedOperationError(
+                f"SQL has no values for blob columns, which rows of a MERGE would need - {ref.uri} - nothing was "
+                "changed - use merge_insert of the table API with their bytes, or UPDATE, which leaves blobs alone"
+            )
+        self._fields = set(field_identities(dataset.lance_schema))
+        self._spark = SparkSession(SparkContext.getOrCreate(), rows.session())
+        self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id())
+        self._jobs = RowJobs(
+            spark=self._spark,
+            tag=f"lance-spark-{self._staging.job_id}",
+            description=f"lance-spark: {self._operation} of {self._name}",
+        )
+
+    def run(self) -> ChangeResult:
+        """Evaluates and commits."""
+        if self._operation == "update" and not self._columns:
+            return ChangeResult(version=self._ref.version or 0)  # each column is set to itself
+        where = self._in_lance_sql()
+        if where is not None:
+            return Statement(self._spark, self._ref, where=where, sets=None, table_name=self._name).run()
+        return run_rounds(self._ref, self._staging, self._policy, self._evaluate)
+
+    def _in_lance_sql(self) -> str | None:
+        """Returns the condition of a deletion where Lance evaluates all of it as Spark does."""
+        if self._predicate is None:
+            return None
+        schema = self._ref.open().schema
+        return translate(self._predicate, schema) if is_exact(self._predicate, schema) else None
+
+    def _evaluate(self, ref: DatasetRef) -> RowEdits | None:
+        dataset = ref.open()
+        if not self._fields <= set(field_identities(dataset.lance_schema)):
+            raise SnapshotError(
+                f"a concurrent writer dropped, renamed or changed columns of {ref.uri} while the statement ran - "
+                "nothing was changed - run it again"
+            )
+        if self._operation == "update" and self._sets_columns(ref, dataset):
+            return self._set_columns(ref, dataset)
+        return self._move_rows(ref, dataset)
+
+    def _at(self, ref: DatasetRef, *, by_fragment: bool) -> DataFrame:
+        """Returns the rows: address, what becomes of them, values by the names of their columns."""
+        made = self._rows.at(json.dumps(opened(ref)), by_fragment)
+        rows = DataFrame(made, self._spark)
+        return rows.toDF(ROW_ADDRESS, "__action", *self._columns)
+
+    def _sets_columns(self, ref: DatasetRef, dataset: lance.LanceDataset) -> bool:
+        """Tells whether new column files are cheaper to write than the rows that change."""
+        matched = {
+            int(row[0]): int(row[1])
+            for row in self._at(ref, by_fragment=False)
+            .groupBy(sf.shiftright(ROW_ADDRESS, 32).alias("fragment"))
+            .count()
+            .toLocalIterator()
+        }
+        seen = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+        return cheaper_way(ref, dataset, self._columns, matched, seen) == "columns"
+
+    def _set_columns(self, ref: DatasetRef, dataset: lance.LanceDataset) -> RowEdits | None:
+        rows = self._at(ref, by_fragment=True)
+        values = StructType(rows.schema.fields[2:])
+        task = SetColumns(table=ref, staging=self._staging, values=values, targets=targets_of(dataset, self._columns))
+        answers = self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER))
+        return edits_of_columns(ref, dataset, answers, self._columns)
+
+    def _move_rows(self, ref: DatasetRef, dataset: lance.LanceDataset) -> RowEdits | None:
+        rows = self._at(ref, by_fragment=False)
+        said = sf.col("__action")
+        action = sf.coalesce(*(sf.when(said == theirs, sf.lit(ours)) for theirs, ours in _ACTIONS.items()))
+        simple = [
+            f.name for f in rows.schema.fields[2:] if not isinstance(f.dataType, (ArrayType, MapType, StructType))
+        ]
+        rows = spread(rows.withColumn("__action", action), simple)
+        task = Apply(
+            table=ref,
+            staging=self._staging,
+            values=StructType(rows.schema.fields[2:]),
+            layout=FileLayout.of_table(dataset, dataset.schema.names),
+            stable=dataset.has_stable_row_ids,
+            kept=tuple(self._kept),
+        )
+        answers = self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER))
+        return edits_of(ref, dataset, answers, operation=self._operation)

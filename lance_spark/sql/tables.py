@@ -1,0 +1,316 @@
+"""Tables of a SQL catalog: commands of the catalog, by their names. On the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.types import StructField, StructType
+
+from lance_spark.columns.binding import BINDING_KEY
+from lance_spark.commit.schema_change import change_schema
+from lance_spark.dataset import DatasetRef, is_local, table_exists
+from lance_spark.errors import OptionError, TableExistsError, UnsupportedOperationError
+from lance_spark.options import STORAGE_PREFIX, ReadOptions, WriteOptions
+from lance_spark.read.columns import ROW_ADDRESS, ROW_ID, ROW_VERSIONS, TABLE_METADATA
+from lance_spark.read.reader import read_schema
+from lance_spark.sql.errors import NamespaceNotFoundError
+from lance_spark.sql.place import Place
+from lance_spark.table.connection import connect, open_table
+from lance_spark.types import LANCE_FIELD, to_lance_schema
+from lance_spark.types.fields import encode_field
+from lance_spark.types.schemas import COMMENT
+from lance_spark.write.append_writer import LanceAppendWriter
+
+if TYPE_CHECKING:
+    import lance
+
+_COMMENTS = {
+    ROW_ID: "id of the row",
+    ROW_ADDRESS: "address of the row: its fragment, and its place there",
+    "_row_created_at_version": "version that brought the row",
+    "_row_last_updated_at_version": "version that last changed the row",
+}
+_RESERVED = ("current-version", "rows", "fragments", "format", "stable-row-ids", "indexes", "udf-columns")
+_PRIVATE = "lance-spark."
+_OF_SPARK = ("provider", "owner", "external", "location", "is_managed_location", "comment", "collation", "table_type")
+
+
+def list_tables(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Answers `SHOW TABLES`."""
+    return {"names": Place.of(arguments).connection().table_names()}
+
+
+def table_exists_in(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Answers whether there is a table."""
+    try:
+        ref = Place.of(arguments).ref(arguments["name"])
+    except OptionError:
+        return {"exists": False}
+    return {"exists": table_exists(ref.uri, ref.storage)}
+
+
+def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Opens a table: at its latest version, or at one that the statement names.
+
+    Raises:
+        TableNotFoundError, VersionNotFoundError, TableUnreadableError: There is nothing to read.
+        UnsupportedTypeError: Spark cannot hold a column.
+    """
+    place = Place.of(arguments)
+    ref = place.existing(arguments["name"])
+    moment: dict[str, str] = {}
+    if arguments.get("version") is not None:
+        moment["version"] = str(arguments["version"])
+    if arguments.get("microseconds") is not None:
+        moment["timestamp"] = datetime.fromtimestamp(arguments["microseconds"] / 1e6, tz=UTC).isoformat()
+    options = ReadOptions.parse({"path": ref.uri, **moment, **_storage(ref)})
+    return opened(DatasetRef.resolve(options), travelled=bool(moment))
+
+
+def opened(ref: DatasetRef, *, travelled: bool = False) -> dict[str, Any]:
+    """Returns what the catalog knows of a pinned version: columns, and how to read and write it."""
+    storage = _storage(ref)
+    branch = "" if ref.branch is None else f"{ref.branch}:"
+    dataset = ref.open()
+    read = {"path": ref.uri, "version": f"{branch}{ref.version}", **storage}
+    return {
+        "id": ref.uri,
+        "version": ref.version,
+        "travelled": travelled,
+        "schema": read_schema(ref, ReadOptions.parse(read)).json(),
+        "read": read,
+        "write": {"path": ref.uri, **storage},
+        "pin": ref.snapshot_json(),
+        "metadata_columns": _row_columns(dataset, ref),
+    }
+
+
+def create_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes an empty table.
+
+    Raises:
+        TableExistsError: There is one.
+        UnsupportedOperationError, OptionError, UnsupportedTypeError: It cannot be made so.
+    """
+    ref, schema, options, properties = _wanted(arguments)
+    _refuse_existing(ref)
+    _write_nothing(ref, schema, options, overwrite=False)
+    if properties:
+        set_config(ref.open_latest(), properties)
+    return opened(ref.pin(None))
+
+
+def stage_create(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepares a table that a query will make.
+
+    Raises:
+        TableExistsError: There is one.
+        UnsupportedOperationError, OptionError: It cannot be made so.
+    """
+    ref, schema, options, properties = _wanted(arguments)
+    _refuse_existing(ref)
+    return _staged(ref, schema, options, properties, replaces=False)
+
+
+def stage_replace(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Prepares the version of a table, which may not be there, that a query will make.
+
+    Raises:
+        UnsupportedOperationError, OptionError: It cannot be made so.
+    """
+    ref, schema, options, properties = _wanted(arguments)
+    return _staged(ref, schema, options, properties, replaces=table_exists(ref.uri, ref.storage))
+
+
+def replace_empty(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Makes a version without rows: `REPLACE TABLE` without a query."""
+    ref = Place.of(arguments).ref(arguments["name"])
+    options = {key: text for key, text in arguments["write"].items() if key != "path"}
+    _write_nothing(ref, StructType.fromJson(json.loads(arguments["schema"])), options, overwrite=arguments["replaces"])
+    return {}
+
+
+def keep_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Keeps the TBLPROPERTIES of a table that a query has made."""
+    ref = Place.of(arguments).ref(arguments["name"])
+    change_schema(ref, lambda head: set_config(head, arguments["user_properties"]))
+    return {}
+
+
+def drop_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Deletes a table with all its versions; answers whether there was one."""
+    place = Place.of(arguments)
+    ref = place.ref(arguments["name"])
+    if not table_exists(ref.uri, ref.storage):
+        return {"dropped": False}
+    folder, _, name = ref.uri.rpartition("/")
+    connect(folder, storage_options=ref.storage).drop_table(name.removesuffix(".lance"))
+    return {"dropped": True}
+
+
+def rename_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Renames a table, in its namespace.
+
+    Raises:
+        TableNotFoundError, TableExistsError: As their names say.
+        UnsupportedOperationError: The new name is in another namespace, or an object store holds
+            the table.
+    """
+    place = Place.of(arguments)
+    old = place.existing(arguments["name"])
+    to = [*arguments["to_namespace"], arguments["to_name"]]
+    if len(to) > 1 and tuple(to[:-1]) != place.namespace:
+        raise UnsupportedOperationError(
+            f"a table stays in its namespace when it is renamed - {old.uri} - nothing was changed - move its folder "
+            "with the store's own tools"
+        )
+    place.connection().rename_table(arguments["name"], to[-1])
+    return {}
+
+
+def truncate(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Deletes all rows, as a new version."""
+    place = Place.of(arguments)
+    ref = place.existing(arguments["name"])
+    open_table(ref.uri, storage_options=ref.storage).delete("true")
+    return {}
+
+
+def properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns what `DESCRIBE EXTENDED` and `SHOW TBLPROPERTIES` say of a version."""
+    ref = DatasetRef.of_snapshot_json(arguments["pin"], Place.of(arguments).storage)
+    dataset = ref.open()
+    about = {
+        "provider": "lance",
+        "location": ref.uri,
+        "current-version": str(ref.version),
+        "rows": str(dataset.count_rows()),
+        "fragments": str(dataset.stats.dataset_stats()["num_fragments"]),
+        "format": dataset.data_storage_version,
+        "stable-row-ids": str(dataset.has_stable_row_ids).lower(),
+        "indexes": ", ".join(sorted({index.name for index in dataset.describe_indices()})),
+        "udf-columns": ", ".join(f.name for f in dataset.schema if BINDING_KEY.encode() in (f.metadata or {})),
+    }
+    return {"properties": {**_user_properties(dataset), **about}}
+
+
+def refuse_reserved(names: Iterable[str]) -> None:
+    """Refuses properties that say what a table is.
+
+    Raises:
+        OptionError: One of the names is reserved.
+    """
+    for name in names:
+        if name in _RESERVED or name.startswith(_PRIVATE):
+            raise OptionError("TBLPROPERTIES", name, "another name: this one says what the table is")
+
+
+def set_config(dataset: lance.LanceDataset, properties: Mapping[str, str | None]) -> None:
+    """Sets TBLPROPERTIES, and takes those out that are None."""
+    dataset.update_config(dict(properties))
+
+
+def with_comment(field: pa.Field[Any], comment: str | None) -> pa.Field[Any]:
+    """Returns a column with a comment."""
+    if comment is None:
+        return field
+    metadata: dict[bytes | str, bytes | str] = {**(field.metadata or {}), COMMENT: comment}  # type: ignore[dict-item]
+    return field.with_metadata(metadata)
+
+
+def _user_properties(dataset: lance.LanceDataset) -> dict[str, str]:
+    return {key: value for key, value in dataset.config().items() if not key.startswith(_PRIVATE)}
+
+
+def _storage(ref: DatasetRef) -> dict[str, str]:
+    return {f"{STORAGE_PREFIX}{key}": value for key, value in ref.storage_options}
+
+
+def _row_columns(dataset: lance.LanceDataset, ref: DatasetRef) -> list[dict[str, str]]:
+    names = [ROW_ID, ROW_ADDRESS, *(ROW_VERSIONS if dataset.has_stable_row_ids else ())]
+    table = json.dumps({TABLE_METADATA: ref.snapshot_json()})
+    return [
+        {"name": name, "comment": _COMMENTS[name], "metadata": table if name in (ROW_ID, ROW_ADDRESS) else "{}"}
+        for name in names
+    ]
+
+
+def _wanted(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[str, str], dict[str, str]]:
+    """Returns what CREATE or REPLACE asks for: table, columns, write options, other properties."""
+    place = Place.of(arguments)
+    if is_local(place.root) and place.namespace and not os.path.isdir(place.folder):
+        raise NamespaceNotFoundError(place.folder)
+    ref = place.ref(arguments["name"])
+    if arguments["partitions"]:
+        raise UnsupportedOperationError(
+            f"a Lance table has fragments and no partitions or buckets - PARTITIONED BY or CLUSTERED BY of {ref.uri} - "
+            "nothing was made - leave it out; sort the rows, or make an index, for what is often looked up"
+        )
+    given = dict(arguments["properties"])
+    provider = given.get("provider", "lance")
+    if provider.lower() != "lance":
+        raise UnsupportedOperationError(
+            f"tables of the catalog {place.catalog} are Lance tables - USING {provider} - nothing was made - leave "
+            "USING out, or make the table in Spark's own catalog"
+        )
+    if "location" in given:
+        raise OptionError("LOCATION", given["location"], f"none: tables of this catalog are in {place.root}")
+    own = {k: v for k, v in given.items() if k not in _OF_SPARK and not k.startswith("option.")}
+    own |= {k.removeprefix("option."): v for k, v in given.items() if k.startswith("option.")}
+    options = {key: text for key, text in own.items() if _is_option(key)}
+    columns = WriteOptions.parse(options).column_options
+    kept = {key: text for key, text in own.items() if key not in options}
+    refuse_reserved(kept)
+    if given.get("comment"):
+        kept["comment"] = given["comment"]
+    schema = _declared(StructType.fromJson(json.loads(arguments["schema"])), dict(columns))
+    return ref, schema, {**options, **_storage(ref)}, kept
+
+
+def _declared(schema: StructType, options: Mapping[str, Sequence[tuple[str, str]]]) -> StructType:
+    """Returns columns that say what `CREATE TABLE` says of them: NOT NULL, comments, options."""
+    made = to_lance_schema(schema, {name: dict(pairs) for name, pairs in options.items()})
+    fields = []
+    for field, lance_field in zip(schema.fields, made, strict=True):
+        declared = with_comment(lance_field.with_nullable(field.nullable), (field.metadata or {}).get(COMMENT))
+        fields.append(StructField(field.name, field.dataType, field.nullable, {LANCE_FIELD: encode_field(declared)}))
+    return StructType(fields)
+
+
+def _is_option(key: str) -> bool:
+    name = key.lower()
+    fields = WriteOptions.__dataclass_fields__
+    return name in fields or name.endswith((".arrow.fixed-size-list.size", ".lance.encoding"))
+
+
+def _staged(
+    ref: DatasetRef, schema: StructType, options: Mapping[str, str], kept: Mapping[str, str], *, replaces: bool
+) -> dict[str, Any]:
+    return {
+        "id": ref.uri,
+        "version": None,
+        "travelled": False,
+        "schema": schema.json(),
+        "read": {"path": ref.uri},
+        "write": {"path": ref.uri, **options},
+        "pin": None,
+        "metadata_columns": [],
+        "replaces": replaces,
+        "user_properties": dict(kept),
+    }
+
+
+def _write_nothing(ref: DatasetRef, schema: StructType, options: Mapping[str, str], *, overwrite: bool) -> None:
+    writer = LanceAppendWriter.plan(ref, schema, WriteOptions.parse(options), overwrite=overwrite)
+    writer.staging.open_job()
+    writer.commit([])
+
+
+def _refuse_existing(ref: DatasetRef) -> None:
+    if table_exists(ref.uri, ref.storage):
+        raise TableExistsError(ref.uri, hint="choose another name, or CREATE OR REPLACE it")

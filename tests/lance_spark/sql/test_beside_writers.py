@@ -1,0 +1,90 @@
+"""SQL's statements beside concurrent commits: what is there at the end is as if one had come after the other, in either order."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import lance
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from lance_spark import Connection
+from lance_spark.errors import LanceSparkError
+from tests.lance_spark.dml.tables import content, make, meanwhile
+from tests.lance_spark.dml.writers import OTHERS, Act
+from tests.lance_spark.sql.conftest import Sql
+
+pytestmark = pytest.mark.classic
+
+STATEMENTS = {
+    "update in place": "UPDATE {t} SET a = coalesce(a, 0) * 2",
+    "update rows": "UPDATE {t} SET a = a + 1000, s = concat(s, '+'), v = v, t = t WHERE id IN (SELECT id FROM {t} WHERE id IN (2, 13))",
+    "delete": "DELETE FROM {t} WHERE id IN (SELECT id FROM {t} WHERE a % 2 = 0)",
+    "delete in Lance": "DELETE FROM {t} WHERE id >= 10 AND id < 21",
+    "merge": (
+        "MERGE INTO {t} o USING (SELECT id, cast(id AS int) AS a FROM range(11, 40, 3)) n ON o.id = n.id "
+        "WHEN MATCHED THEN UPDATE SET a = n.a + 7 WHEN NOT MATCHED THEN INSERT (id, a) VALUES (n.id, n.a)"
+    ),
+}
+QUICK = {"update in place": ("update the same", "compact"), "merge": ("delete a fragment", "rewrite the same")}
+
+
+def outcome(uri: str, *acts: Act) -> list[dict[str, Any]] | None:
+    """Returns the rows after some acts; None where one is refused."""
+    try:
+        for act in acts:
+            act(uri)
+    except (LanceSparkError, PySparkException, OSError, ValueError):
+        return None
+    return content(uri)
+
+
+@pytest.mark.parametrize(
+    ("statement", "other", "moment"),
+    [
+        pytest.param(statement, other, moment, marks=() if quick else pytest.mark.long)
+        for statement in STATEMENTS
+        for other in OTHERS
+        for moment in ("before", "after")
+        for quick in [other in QUICK.get(statement, ()) and (moment == "before") == (other != "compact")]
+    ],
+)
+def test_a_statement_and_another_commit_are_as_one_after_the_other(
+    sql: Sql, db: Connection, tmp_path: Path, statement: str, other: str, moment: str
+) -> None:
+    uris = [str(tmp_path / f"{kind}.lance") for kind in ("both", "ours", "theirs")]
+    make(uris[0])
+    lance.dataset(uris[0]).delete("id = 5")
+    for uri in uris[1:]:
+        shutil.copytree(uris[0], uri)
+
+    def act(uri: str) -> None:
+        sql(STATEMENTS[statement].replace("{t}", f"{{c}}.{Path(uri).stem}"))
+
+    theirs = OTHERS[other]
+    orders = [outcome(uris[1], act, theirs), outcome(uris[2], theirs, act)]
+    with meanwhile(moment, lambda: theirs(uris[0])) as acted:
+        both = outcome(uris[0], act)
+    if both is None:  # refused: only what the other writer did is there
+        assert orders[1] is None or other in (
+            "cast the column",
+            "rename the column",
+            "drop the column",
+            "drop what is read",
+        )
+        return
+    assert acted and both in orders
+    assert not list(Path(uris[0], "_lance_spark").glob("staging/*"))
+
+
+def test_two_statements_at_once_in_two_threads(sql: Sql, db: Connection, spark: SparkSession) -> None:
+    from concurrent.futures import ThreadPoolExecutor
+
+    sql("CREATE TABLE {c}.t AS SELECT id, 0 AS a, 0 AS b FROM range(40)")
+    statements = [f"UPDATE {{c}}.t SET {column} = {column} + 1 WHERE id % 2 = {half}" for column, half in ("a0", "b0")]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(sql, statements))
+    assert sql("SELECT count(*), min(a), sum(a) div 20, min(b), sum(b) div 20 FROM {c}.t") == [(40, 0, 1, 0, 1)]

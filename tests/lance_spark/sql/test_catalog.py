@@ -1,0 +1,231 @@
+"""A folder of Lance tables as a catalog: what SQL makes, the table API sees, and the other way round."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException, SparkRuntimeException
+from pyspark.sql import SparkSession
+
+import lance_spark
+from lance_spark import Connection, OptionError
+from tests.lance_spark.sql.conftest import Sql
+
+pytestmark = pytest.mark.classic
+
+
+def test_a_table_is_made_as_it_is_declared(sql: Sql, db: Connection) -> None:
+    sql(
+        "CREATE TABLE {c}.t (id BIGINT NOT NULL COMMENT 'the key', name STRING, v ARRAY<FLOAT>, b BINARY) COMMENT 'ours' "
+        "TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '2', 'b.lance.encoding' = 'blob', 'team' = 'x', "
+        "'data_storage_version' = '2.1')"
+    )
+    assert sql("SELECT id, name, v FROM {c}.t") == [] and sql("SELECT count(*) FROM {c}.t") == [(0,)]
+    dataset = db.open_table("t").to_lance()
+    assert dataset.schema.field("v").type == pa.list_(pa.float32(), 2) and not dataset.schema.field("id").nullable
+    assert (dataset.data_storage_version, dataset.has_stable_row_ids) == ("2.1", True)
+    assert sql("DESCRIBE {c}.t")[0] == ("id", "bigint", "the key")
+    properties = dict(sql("SHOW TBLPROPERTIES {c}.t"))
+    assert (properties["team"], properties["current-version"], properties["rows"]) == ("x", str(dataset.version), "0")
+    extended = {row[0]: row[1] for row in sql("DESCRIBE EXTENDED {c}.t")}
+    assert extended["Provider"] == "lance" and extended["Location"] == dataset.uri and extended["Comment"] == "ours"
+    assert "name STRING" in sql("SHOW CREATE TABLE {c}.t")[0][0]
+    assert sql("SHOW COLUMNS IN {c}.t") == [("id",), ("name",), ("v",), ("b",)]
+
+
+def test_rows_are_inserted_by_place_and_by_name(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t (id BIGINT NOT NULL, name STRING)")
+    sql("INSERT INTO {c}.t VALUES (1, 'a')")
+    sql("INSERT INTO {c}.t (name, id) VALUES ('b', 2)")
+    sql("INSERT INTO {c}.t BY NAME SELECT 'c' AS name, 3L AS id")
+    with pytest.raises(SparkRuntimeException, match="NOT_NULL_ASSERT_VIOLATION"):
+        sql("INSERT INTO {c}.t VALUES (NULL, 'z')")
+    assert sql("SELECT * FROM {c}.t ORDER BY id") == [(1, "a"), (2, "b"), (3, "c")]
+    sql("INSERT OVERWRITE {c}.t SELECT id + 10, name FROM {c}.t WHERE id > 1")
+    assert sql("SELECT * FROM {c}.t ORDER BY id") == [(12, "b"), (13, "c")]
+    sql("INSERT INTO {c}.t REPLACE WHERE id = 12 SELECT 20L, 'r'")
+    assert sql("SELECT * FROM {c}.t ORDER BY id") == [(13, "c"), (20, "r")]
+    sql("INSERT WITH SCHEMA EVOLUTION INTO {c}.t SELECT 30L AS id, 'e' AS name, 1.5D AS extra")
+    assert sql("SELECT extra, id FROM {c}.t ORDER BY id") == [(None, 13), (None, 20), (1.5, 30)]
+    sql("TRUNCATE TABLE {c}.t")
+    assert db.open_table("t").count_rows() == 0
+
+
+def test_a_query_makes_and_replaces_a_table_as_versions_of_it(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t TBLPROPERTIES ('team' = 'x') AS SELECT id, 'a' AS s FROM range(5)")
+    table = db.open_table("t")
+    assert table.count_rows() == 5 and ("team", "x") in sql("SHOW TBLPROPERTIES {c}.t")
+    first = table.version
+    sql("CREATE OR REPLACE TABLE {c}.t AS SELECT id * 2 AS twice FROM {c}.t WHERE id > 2")
+    assert sql("SELECT * FROM {c}.t ORDER BY 1") == [(6,), (8,)]
+    assert sql(f"SELECT count(*), max(s) FROM {{c}}.t VERSION AS OF {first}") == [(5, "a")]
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        sql("CREATE OR REPLACE TABLE {c}.t AS SELECT twice / 0 AS x FROM {c}.t")
+    assert sql("SELECT sum(twice) FROM {c}.t") == [(14,)]
+    sql("REPLACE TABLE {c}.t (z INT)")
+    assert sql("SELECT * FROM {c}.t") == [] and table.to_lance().schema.names == ["z"]
+    with pytest.raises(AnalysisException, match="already exists"):
+        sql("CREATE TABLE {c}.t AS SELECT 1 AS x")
+    with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+        sql("CREATE TABLE {c}.n AS SELECT id / 0 AS x FROM range(3)")
+    assert db.table_names() == ["t"]
+
+
+def test_columns_are_altered_on_the_table(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, cast(id AS int) AS n, id AS gone FROM range(3)")
+    sql("ALTER TABLE {c}.t ADD COLUMNS (a INT COMMENT 'new', s STRUCT<x: INT, y: STRING>)")
+    sql("ALTER TABLE {c}.t RENAME COLUMN a TO b")
+    sql("ALTER TABLE {c}.t ALTER COLUMN n TYPE BIGINT")
+    sql("ALTER TABLE {c}.t ALTER COLUMN n COMMENT 'wide'")
+    sql("ALTER TABLE {c}.t DROP COLUMN gone")
+    assert sql("DESCRIBE {c}.t")[:4] == [
+        ("id", "bigint", None),
+        ("n", "bigint", "wide"),
+        ("b", "int", "new"),
+        ("s", "struct<x:int,y:string>", None),
+    ]
+    assert sql("SELECT * FROM {c}.t ORDER BY id") == [(i, i, None, None) for i in range(3)]
+    version = db.open_table("t").version
+    for refused, reason in {
+        "ADD COLUMN q INT FIRST": "the column comes last",
+        "ADD COLUMN q INT NOT NULL": "rows that are there are NULL",
+        "ADD COLUMN s.z INT": "make another column",
+        "ALTER COLUMN n FIRST": "keep the columns in their order",
+        "SET TBLPROPERTIES ('rows' = '7')": "says what the table is",
+    }.items():
+        with pytest.raises(AnalysisException, match=reason):
+            sql(f"ALTER TABLE {{c}}.t {refused}")
+    assert db.open_table("t").version == version
+    sql("ALTER TABLE {c}.t SET TBLPROPERTIES ('k' = 'v', 'l' = 'w')")
+    sql("ALTER TABLE {c}.t UNSET TBLPROPERTIES ('l')")
+    assert ("k", "v") in sql("SHOW TBLPROPERTIES {c}.t") and "l" not in dict(sql("SHOW TBLPROPERTIES {c}.t"))
+
+
+def test_names(sql: Sql, db: Connection, tmp_path: Path) -> None:
+    sql("CREATE NAMESPACE {c}.db")
+    sql("CREATE TABLE {c}.db.t AS SELECT 1 AS x")
+    assert sql("SHOW NAMESPACES IN {c}") == [("db",)] and sql("SHOW TABLES IN {c}.db") == [("db", "t", False)]
+    assert lance_spark.connect(f"{tmp_path}/db").table_names() == ["t"]
+    sql("ALTER TABLE {c}.db.t RENAME TO db.u")
+    assert sql("SELECT * FROM {c}.db.u") == [(1,)]
+    with pytest.raises(AnalysisException, match=r"cannot drop|SCHEMA_NOT_EMPTY|not empty"):
+        sql("DROP NAMESPACE {c}.db")
+    sql("DROP NAMESPACE {c}.db CASCADE")
+    assert not (tmp_path / "db").exists()
+    for missing in ("SELECT * FROM {c}.nix", "DROP TABLE {c}.nix", "SHOW TABLES IN {c}.nix", "SELECT * FROM {c}.a.b"):
+        if missing.startswith("SHOW"):
+            assert sql(missing) == []
+        else:
+            with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+                sql(missing)
+    sql("DROP TABLE IF EXISTS {c}.nix")
+    db.create_table("api", [{"x": 1}])
+    assert sql("SELECT x FROM {c}.api") == [(1,)] and sql(f"SELECT x FROM {{c}}.`{tmp_path}/api.lance`") == [(1,)]
+    sql(f"INSERT INTO {{c}}.`{tmp_path}/api.lance` VALUES (2)")
+    assert db.open_table("api").count_rows() == 2
+    sql("DROP TABLE {c}.api")
+    assert db.table_names() == []
+
+
+def test_what_cannot_be_is_refused_by_name(sql: Sql, db: Connection) -> None:
+    for statement, reason in {
+        "CREATE TABLE {c}.p (x INT) PARTITIONED BY (x)": "no partitions or buckets",
+        "CREATE TABLE {c}.p (x INT) USING parquet": "are Lance tables",
+        "CREATE TABLE {c}.p (x INT) LOCATION '/tmp/elsewhere'": "tables of this catalog are in",
+        "CREATE TABLE {c}.nix.p (x INT)": "SCHEMA_NOT_FOUND|no namespace",
+        "CREATE TABLE {c}.p (x INT) TBLPROPERTIES ('x.arrow.fixed-size-list.size' = '2')": "an array column",
+        "CREATE NAMESPACE {c}.n COMMENT 'c'": "has no properties",
+    }.items():
+        with pytest.raises(Exception, match=reason):
+            sql(statement)
+    assert db.table_names() == []
+
+
+def test_a_statement_sees_the_latest_version_and_keeps_it(sql: Sql, db: Connection, spark: SparkSession) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id FROM range(4)")
+    table = db.open_table("t")
+    table.tags.create("one", 1)
+    sql("INSERT INTO {c}.t SELECT id + 100 FROM range(3)")
+    lance.dataset(table.uri).add_columns({"twice": "id * 2"})
+    assert sql("SELECT count(*), sum(twice) FROM {c}.t") == [(7, 618)]
+    for version in ("1", "'one'", "'main:1'"):
+        if version != "'main:1'":
+            assert sql(f"SELECT count(*) FROM {{c}}.t VERSION AS OF {version}") == [(4,)]
+    joined = "SELECT count(*) FROM {c}.t VERSION AS OF 1 a JOIN {c}.t b ON a.id = b.id"
+    assert sql(joined) == [(4,)]
+    moment = lance.dataset(table.uri).versions()[0]["timestamp"].astimezone()
+    stamp = moment.isoformat(timespec="microseconds")
+    assert sql(f"SELECT count(*) FROM {{c}}.t TIMESTAMP AS OF timestamp'{stamp}'") == [(4,)]
+    with pytest.raises(AnalysisException, match="version 99 does not exist"):
+        sql("SELECT * FROM {c}.t VERSION AS OF 99")
+    rows = sql("SELECT id, _rowid, _rowaddr, _row_created_at_version FROM {c}.t WHERE id > 100 ORDER BY id")
+    assert [row[0] for row in rows] == [101, 102] and {row[3] for row in rows} == {2}
+    assert (
+        "twice" in (frame := spark.table(f"{next(iter(_names(spark, db)))}.t")).columns
+        and "_rowid" not in frame.columns
+    )
+
+
+def _names(spark: SparkSession, db: Connection) -> list[str]:
+    return [k.split(".")[3] for k, v in spark.conf.getAll.items() if k.endswith(".root") and v == db.uri]
+
+
+def test_scans_are_planned_as_those_of_load(sql: Sql) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, id % 3 AS k, 'x' AS s FROM range(100)")
+    plan = sql("EXPLAIN SELECT id FROM {c}.t WHERE k = 1 AND id > 5")[0][0]
+    assert "columns: [id, k]" in plan and "`k` = 1" in plan
+    assert "LocalTableScan" in sql("EXPLAIN SELECT count(*) FROM {c}.t")[0][0]
+    assert sql("SELECT count(*) FROM {c}.t a JOIN {c}.t b ON a.id = b.id WHERE a.k = 1") == [(33,)]
+
+
+def test_metadata_columns_without_the_rule(sql: Sql, spark: SparkSession) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, struct(id AS x, 's' AS y) AS st, 'x' AS s FROM range(4)")
+    expected = sql("SELECT st.x, _rowid FROM {c}.t WHERE id > 1 ORDER BY id")
+    lance_spark.disable_pushdown(spark)
+    try:
+        assert sql("SELECT st.x, _rowid FROM {c}.t WHERE id > 1 ORDER BY id") == expected
+        assert sql("SELECT count(*) FROM {c}.t") == [(4,)]
+        with pytest.raises(Exception, match=r"needs lance_spark\.enable_pushdown"):
+            sql("UPDATE {c}.t SET s = 'y'")
+    finally:
+        lance_spark.enable_pushdown(spark)
+    assert sql("SELECT max(s) FROM {c}.t") == [("x",)]
+
+
+def test_statements_of_others(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id FROM range(10)")
+    sql("ANALYZE TABLE {c}.t COMPUTE STATISTICS")
+    sql("REFRESH TABLE {c}.t")
+    assert sql("CALL {c}.system.tag('t', 'first')") == [("first", 1)]
+    sql("DELETE FROM {c}.t WHERE id > 3")
+    assert sql("CALL {c}.system.restore(table => 't', version => 'first')") == [(3,)]
+    assert sql("SELECT count(*) FROM {c}.t") == [(10,)]
+    assert sql("CALL {c}.system.create_index('t', 'id')")[0][0] == "id"
+    assert db.open_table("t").list_indices() and "id_idx" in dict(sql("SHOW TBLPROPERTIES {c}.t"))["indexes"]
+    with pytest.raises(AnalysisException, match="in the namespace system are"):
+        sql("CALL {c}.system.nix('t')")
+
+
+def test_one_name_is_one_folder(spark: SparkSession, tmp_path: Path) -> None:
+    lance_spark.catalog(spark, "same", str(tmp_path))
+    lance_spark.catalog(spark, "same", f"{tmp_path}/")
+    with pytest.raises(OptionError, match="choose another name"):
+        lance_spark.catalog(spark, "same", str(tmp_path / "other"))
+    with pytest.raises(OptionError, match="spark_catalog"):
+        lance_spark.catalog(spark, "spark_catalog", str(tmp_path))
+
+
+def test_another_session_of_the_same_jvm(sql: Sql, db: Connection, spark: SparkSession) -> None:
+    """The settings go along with the catalog, and the catalog brings the rule."""
+    sql("CREATE TABLE {c}.t AS SELECT id FROM range(10)")
+    name = _names(spark, db)[0]
+    other = spark.newSession()
+    for key, value in spark.conf.getAll.items():
+        if key.startswith(f"spark.sql.catalog.{name}"):
+            other.conf.set(key, value)
+    other.sql(f"DELETE FROM {name}.t WHERE id IN (SELECT max(id) FROM {name}.t)")
+    assert other.sql(f"SELECT count(*) FROM {name}.t").first() == (9,)
+    spark.sql("SELECT 1").collect()

@@ -1,0 +1,205 @@
+"""`UPDATE`, `DELETE` and `MERGE` of Spark SQL: what they do, what they write, and beside SQLite."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+from pyspark.sql.functions import udf
+
+from lance_spark import Connection
+from tests.lance_spark.sql.conftest import Sql
+
+pytestmark = pytest.mark.classic
+
+
+def files_of(uri: str) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in Path(uri, "data").iterdir()}
+
+
+def test_an_update_of_many_rows_writes_column_files_alone(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s, array_repeat(cast(id AS float), 64) AS v FROM range(2000)")
+    uri = db.open_table("t").uri
+    before, ids = files_of(uri), sql("SELECT id, _rowid FROM {c}.t ORDER BY id")
+    sql("UPDATE {c}.t SET s = concat('n', id) WHERE id % 2 = 0 AND id IN (SELECT id FROM {c}.t WHERE id < 1000)")
+    expected = [(i, f"n{i}" if i % 2 == 0 and i < 1000 else "x", [float(i)] * 64) for i in range(2000)]
+    assert sql("SELECT id, s, v FROM {c}.t ORDER BY id") == expected
+    after = files_of(uri)
+    assert before.items() <= after.items()
+    new = sum(len(after[name]) for name in after.keys() - before.keys())
+    assert 0 < new * 3 < sum(map(len, before.values()))
+    assert sql("SELECT id, _rowid FROM {c}.t ORDER BY id") == ids
+    changed = sql("SELECT count(*) FROM {c}.t WHERE _row_last_updated_at_version = 2")
+    assert changed == [(500,)] and lance.dataset(uri).version == 2
+
+
+def test_an_update_of_few_rows_moves_them(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, id AS a FROM range(10000)")
+    ids = sql("SELECT id, _rowid FROM {c}.t ORDER BY id")
+    sql("UPDATE {c}.t SET a = (SELECT max(id) FROM {c}.t) WHERE id IN (3, 5)")
+    assert sql("SELECT id, a FROM {c}.t WHERE id != a ORDER BY id") == [(3, 9999), (5, 9999)]
+    assert sql("SELECT id, _rowid FROM {c}.t ORDER BY id") == ids
+    assert sum(fragment.num_deletions for fragment in lance.dataset(db.open_table("t").uri).get_fragments()) == 2
+
+
+def test_an_update_by_a_udf(sql: Sql, db: Connection, spark: SparkSession) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, cast(NULL AS string) AS s FROM range(50)")
+    spark.udf.register("shout", udf(lambda number: f"{number}!"))
+    sql("UPDATE {c}.t SET s = shout(id) WHERE s IS NULL AND shout(id) != '7!'")
+    assert sql("SELECT count(s), max(s) FROM {c}.t") == [(49, "9!")]
+    sql("DELETE FROM {c}.t WHERE shout(id) LIKE '1%'")
+    assert db.open_table("t").count_rows() == 39
+
+
+def test_values_fit_or_nothing_is_changed(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t (id BIGINT NOT NULL, n INT, t STRUCT<x: INT, y: STRING>)")
+    sql("INSERT INTO {c}.t VALUES (1, 1, struct(1, 'a')), (2, NULL, NULL)")
+    for wrong, reason in {
+        "UPDATE {c}.t SET id = NULL": "NULL",
+        "UPDATE {c}.t SET n = 'x'": "CANNOT_SAFELY_CAST",
+        "UPDATE {c}.t SET n = 1 div (id - id)": "DIVIDE_BY_ZERO|CAST_OVERFLOW",
+        "UPDATE {c}.t SET nix = 1": "UNRESOLVED_COLUMN",
+        "UPDATE {c}.t SET n = 1, n = 2": "n",
+        "DELETE FROM {c}.t WHERE 1 / n > 0 AND n / 0 = 1": "DIVIDE_BY_ZERO",
+    }.items():
+        with pytest.raises(Exception, match=reason):
+            sql(wrong)
+    assert db.open_table("t").version == 2
+    sql("UPDATE {c}.t SET t.x = t.x + 1, n = 5 WHERE id = 1")
+    assert sql("SELECT id, n, t.x, t.y FROM {c}.t ORDER BY id") == [(1, 5, 2, "a"), (2, None, None, None)]
+    sql("UPDATE {c}.t SET n = n WHERE id = 99")
+    sql("DELETE FROM {c}.t WHERE id = 99")
+    assert db.open_table("t").version == 3  # where no row is concerned, there is no version
+
+
+def test_explain_says_what_is_written(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, id AS a, 'x' AS s FROM range(3)")
+    assert "Lance update of a in" in sql("EXPLAIN UPDATE {c}.t SET a = 1 WHERE id = 1")[0][0]
+    assert "Lance delete in" in sql("EXPLAIN DELETE FROM {c}.t WHERE id = 1")[0][0]
+    plan = sql(
+        "EXPLAIN MERGE INTO {c}.t USING (SELECT 1L AS id) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET a = 7 "
+        "WHEN NOT MATCHED BY SOURCE THEN DELETE"
+    )[0][0]
+    assert "Lance merge of a in" in plan and db.open_table("t").version == 1
+
+
+def test_a_merge_reads_no_column_that_it_leaves(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, id AS a, array_repeat(cast(id AS float), 32) AS v FROM range(100)")
+    sql(
+        "MERGE INTO {c}.t USING (SELECT id, id * 10 AS a FROM range(95, 105)) n ON t.id = n.id "
+        "WHEN MATCHED AND n.id = 96 THEN DELETE WHEN MATCHED AND n.id < 98 THEN UPDATE SET a = n.a "
+        "WHEN MATCHED THEN UPDATE SET a = -1 WHEN NOT MATCHED THEN INSERT (id, a) VALUES (n.id, n.a) "
+        "WHEN NOT MATCHED BY SOURCE AND t.id < 2 THEN UPDATE SET a = -2 WHEN NOT MATCHED BY SOURCE AND t.id < 4 THEN DELETE"
+    )
+    found = {row[0]: row[1:] for row in sql("SELECT id, a, v[0], size(v) FROM {c}.t")}
+    expected: dict[int, tuple[Any, ...]] = {i: (i, float(i), 32) for i in range(4, 95)}
+    expected |= {0: (-2, 0.0, 32), 1: (-2, 1.0, 32), 95: (950, 95.0, 32), 97: (970, 97.0, 32), 98: (-1, 98.0, 32)}
+    expected |= {99: (-1, 99.0, 32), **{i: (i * 10, None, found[i][2]) for i in range(100, 105)}}
+    assert found == expected and db.open_table("t").version == 2
+    with pytest.raises(Exception, match="MERGE_CARDINALITY_VIOLATION"):
+        sql(
+            "MERGE INTO {c}.t USING (SELECT 5L AS id FROM range(2)) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET a = 1"
+        )
+    assert db.open_table("t").version == 2
+    sql(
+        "MERGE INTO {c}.t USING (SELECT id, a, v FROM {c}.t WHERE id < 50) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET *"
+    )
+    sql("MERGE INTO {c}.t USING (SELECT 5L AS id FROM range(3)) n ON t.id = n.id WHEN MATCHED THEN DELETE")
+    del expected[5]
+    assert {row[0]: row[1:] for row in sql("SELECT id, a, v[0], size(v) FROM {c}.t")} == expected
+
+
+def test_blobs_stay_where_they_are(sql: Sql, db: Connection) -> None:
+    field = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    rows = pa.table(
+        {"id": [1, 2, 3], "a": [1, 2, 3], "b": [b"x", b"y", None]}, pa.schema([("id", "int64"), ("a", "int64"), field])
+    )
+    db.create_table("t", rows, data_storage_version="2.1")
+    sql("UPDATE {c}.t SET a = a + 1 WHERE id > 1")
+    sql("DELETE FROM {c}.t WHERE id IN (SELECT 1)")
+    assert db.open_table("t").to_arrow(blob_handling="bytes").to_pylist() == [
+        {"id": 2, "a": 3, "b": b"y"},
+        {"id": 3, "a": 4, "b": None},
+    ]
+    with pytest.raises(AnalysisException, match="merge_insert of the table API"):
+        sql("MERGE INTO {c}.t USING (SELECT 2L AS id) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET a = 0")
+
+
+CONDITIONS = (
+    "a > 5",
+    "a IS NULL",
+    "NOT (a > 3)",
+    "a + id > 9 OR s = 's1'",
+    "id IN (SELECT id FROM {t} WHERE a % 2 = 0)",
+    "EXISTS (SELECT 1 FROM {t} AS o WHERE o.id = {t}.id + 1 AND o.a > 4)",
+    "a = (SELECT max(a) FROM {t})",
+    "s IN ('s1', 's2', 's3')",
+    "id BETWEEN 4 AND 9",
+    "1 = 1",
+)
+
+
+def one_statement(draw: random.Random) -> tuple[str, list[str]]:
+    """Returns a statement of Spark's, and what does the same in SQLite."""
+    where = draw.choice(CONDITIONS)
+    kind = draw.choice(("update", "update", "delete", "merge", "insert"))
+    if kind == "update":
+        text = f"UPDATE {{t}} SET {draw.choice(('a = a + 1', 'a = id, s = NULL', 'a = -a, s = upper(s)', 'id = id + 20'))} WHERE {where}"
+        return text, [text]
+    if kind == "delete":
+        return (text := f"DELETE FROM {{t}} WHERE {where} AND id % 3 = 0"), [text]
+    ids = draw.sample(range(30), 6)
+    values = ", ".join(f"({i}, {draw.randint(0, 9)}, 'm{i}')" for i in ids)
+    if kind == "insert":
+        return (text := f"INSERT INTO {{t}} VALUES {values}"), [text]
+    source = f"(SELECT * FROM (VALUES {values}) AS v(id, a, s))"
+    in_sqlite = f"(SELECT column1 AS id, column2 AS a, column3 AS s FROM (VALUES {values}))"
+    merge = (
+        f"MERGE INTO {{t}} USING {source} n ON {{t}}.id = n.id WHEN MATCHED AND n.a > 6 THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET a = n.a WHEN NOT MATCHED AND n.a < 8 THEN INSERT * "
+        "WHEN NOT MATCHED BY SOURCE AND {t}.id = 1 THEN DELETE"
+    )
+    return merge, [
+        f"CREATE TEMP TABLE n AS SELECT * FROM {in_sqlite}",
+        "CREATE TEMP TABLE fresh AS SELECT * FROM n WHERE id NOT IN (SELECT id FROM {t} WHERE id IS NOT NULL) AND a < 8",
+        "DELETE FROM {t} WHERE id = 1 AND id NOT IN (SELECT id FROM n)",
+        "DELETE FROM {t} WHERE id IN (SELECT id FROM n WHERE a > 6)",
+        "UPDATE {t} SET a = (SELECT a FROM n WHERE n.id = {t}.id) WHERE id IN (SELECT id FROM n)",
+        "INSERT INTO {t} SELECT * FROM fresh",
+        "DROP TABLE n",
+        "DROP TABLE fresh",
+    ]
+
+
+@pytest.mark.parametrize("seed", [*range(4), *(pytest.param(seed, marks=pytest.mark.long) for seed in range(4, 300))])
+def test_random_statements_do_what_sqlite_does(sql: Sql, db: Connection, seed: int) -> None:
+    draw = random.Random(seed)
+    ids = list(range(14))
+    rows = [(i, None if i % 5 == 3 else i % 8, f"s{i % 4}") for i in ids]
+    schema = pa.schema([("id", pa.int64()), ("a", pa.int64()), ("s", pa.string())])
+    table = pa.Table.from_pylist([dict(zip(schema.names, row, strict=True)) for row in rows], schema)
+    made = db.create_table("t", table.slice(0, 5), enable_stable_row_ids=bool(seed % 2))
+    made.add(table.slice(5))
+    other = sqlite3.connect(":memory:")
+    other.execute("CREATE TABLE t (id INTEGER, a INTEGER, s TEXT)")
+    other.executemany("INSERT INTO t VALUES (?, ?, ?)", rows)
+    for _ in range(4):
+        ours, theirs = one_statement(draw)
+        sql(ours.replace("{t}", "{c}.t", 1).replace("{t}", "t") if ours.startswith("MERGE") else named(ours))
+        for text in theirs:
+            other.execute(text.replace("{t}", "t"))
+        expected = sorted(other.execute("SELECT * FROM t").fetchall(), key=repr)
+        assert sorted(sql("SELECT id, a, s FROM {c}.t"), key=repr) == expected, ours
+    lance.dataset(made.uri).validate()
+
+
+def named(text: str) -> str:
+    """Names the table as SQL does: by the catalog where rows are read from, and without it in `t.id`."""
+    return text.replace("{t}.", "t.").replace("{t}", "{c}.t")
