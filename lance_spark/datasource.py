@@ -18,6 +18,7 @@ from pyspark.sql.datasource import DataSource
 from lance_spark.dataset import DatasetRef, normalize_uri
 from lance_spark.errors import NoLocationError, OptionError, UnsupportedOperationError
 from lance_spark.options import (
+    METADATA_OPTION,
     SCAN_OPTION,
     STORAGE_PREFIX,
     TABLE_OPTION,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
     from lance_spark.read.spec import ScanSpec
+    from lance_spark.sql.metadata_tables import MetadataReader
     from lance_spark.write.append_writer import LanceAppendWriter
     from lance_spark.write.column_writer import LanceBackfillWriter
 
@@ -93,6 +95,8 @@ class LanceDataSource(DataSource):
         """
         if SCAN_OPTION in self.options:
             return self._planned_schema()
+        if METADATA_OPTION in self.options:
+            return self._metadata_reader().spark_schema
         from lance_spark.read.reader import read_schema
         from lance_spark.read.search.reader import search_schema
 
@@ -107,6 +111,8 @@ class LanceDataSource(DataSource):
 
         It reads the pinned version, and of a catalog table the latest.
         """
+        if METADATA_OPTION in self.options:
+            return self._metadata_reader()
         from lance_spark.read.reader import LanceReader
         from lance_spark.read.search.reader import SearchReader
 
@@ -169,6 +175,11 @@ class LanceDataSource(DataSource):
             "in foreachBatch write each micro-batch as a DataFrame: "
             "batch.write.format('lance').mode('append').save(path)"
         )
+
+    def _metadata_reader(self) -> MetadataReader:
+        from lance_spark.sql.metadata_tables import MetadataReader
+
+        return MetadataReader.of(self.options)
 
     def _planned_schema(self) -> StructType:
         """Returns the answer to the planner rule: a scan's columns, and what of it Lance does."""

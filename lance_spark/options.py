@@ -24,9 +24,10 @@ if TYPE_CHECKING:
 SCAN_OPTION = "lancespark.scan"
 WRITE_OPTION = "lancespark.write"
 TABLE_OPTION = "lancespark.table"
-"""Internal options, made by the planner rule and never by a user. The last one names, with commas,
-the options that a catalog table was made with: those for reading serve its reads, the others its
-writes."""
+METADATA_OPTION = "lancespark.metadata"
+"""Internal options, made by the planner rule or the SQL catalog and never by a user. `TABLE_OPTION`
+names, with commas, the options that a catalog table was made with: those for reading serve its
+reads, the others its writes."""
 
 STORAGE_PREFIX = "storage."
 

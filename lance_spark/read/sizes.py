@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_spark.errors import panics_as_errors
-from lance_spark.types.fields import BLOB_V2, Array, Kind, extension_name, is_blob
+from lance_spark.types.fields import BLOB_V2, Array, Kind, extension_name, is_blob, storage_type
 
 if TYPE_CHECKING:
     import lance
@@ -93,16 +93,19 @@ class ScanSize:
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
+    """A column without children.
+
+    Attributes:
+        width: Bytes of a row's values; None where they vary, as all do below lists and maps.
+        declared: Bytes of a value by its type alone, as Spark estimates them.
+    """
+
     column: str
     width: float | None
+    declared: float
     read: bool
     blob: bool
     descriptor: bool
-
-    @property
-    def declared(self) -> float:
-        """Bytes of a value by its type alone, as Spark estimates them."""
-        return _DECLARED_WIDTH if self.width is None else self.width
 
     def memory(self, stored: float) -> float:
         """Returns bytes of a value in memory, given those on storage."""
@@ -270,22 +273,34 @@ def _leaves(dataset: lance.LanceDataset, paths: Sequence[str], blob_bytes: bool)
     }
     leaves: dict[int, _Leaf] = {}
     for field in dataset.lance_schema.fields():
-        for path, leaf in _walk(field, ()):
+        for path, leaf, repeated in _walk(field, ()):
             read = any(path[: len(w)] == w for w in wanted)
             arrow = leaf.to_arrow()
             blob = is_blob(arrow)
-            leaves[leaf.id()] = _Leaf(path[0], _width(arrow.type), read, blob, blob and not blob_bytes)
+            width = _width(arrow.type)
+            leaves[leaf.id()] = _Leaf(
+                path[0],
+                None if repeated else width,
+                _DECLARED_WIDTH if width is None else width,
+                read,
+                blob,
+                blob and not blob_bytes,
+            )
     return leaves
 
 
-def _walk(field: _Field, above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], _Field]]:
+def _walk(
+    field: _Field, above: tuple[str, ...], repeated: bool = False
+) -> Iterator[tuple[tuple[str, ...], _Field, bool]]:
+    """Yields the leaves below a field, with their paths, and whether a row may have several values."""
     path = (*above, field.name())
     children = field.children()
-    if not children or is_blob(field.to_arrow()):
-        yield path, field
+    arrow = field.to_arrow()
+    if not children or is_blob(arrow):
+        yield path, field, repeated
         return
     for child in children:
-        yield from _walk(child, path)
+        yield from _walk(child, path, repeated or not pa.types.is_struct(storage_type(arrow)))
 
 
 def _width(arrow: Kind) -> float | None:

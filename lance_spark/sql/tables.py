@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,14 +15,16 @@ from pyspark.sql.types import StructField, StructType
 from lance_spark.columns.binding import BINDING_KEY
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef, is_local, table_exists
-from lance_spark.errors import OptionError, TableExistsError, UnsupportedOperationError
-from lance_spark.options import STORAGE_PREFIX, ReadOptions, WriteOptions
+from lance_spark.errors import OptionError, TableExistsError, TableNotFoundError, UnsupportedOperationError
+from lance_spark.jobs.tables import ERRORS, JOBS, table_ref
+from lance_spark.options import METADATA_OPTION, STORAGE_PREFIX, ReadOptions, WriteOptions
 from lance_spark.read.columns import ROW_ADDRESS, ROW_ID, ROW_VERSIONS, TABLE_METADATA
 from lance_spark.read.reader import read_schema
 from lance_spark.sql.errors import NamespaceNotFoundError
+from lance_spark.sql.metadata_tables import TABLES
 from lance_spark.sql.place import Place
 from lance_spark.table.connection import connect, open_table
-from lance_spark.types import LANCE_FIELD, to_lance_schema
+from lance_spark.types import LANCE_FIELD, to_lance_schema, to_spark_schema
 from lance_spark.types.fields import encode_field
 from lance_spark.types.schemas import COMMENT
 from lance_spark.write.append_writer import LanceAppendWriter
@@ -61,23 +64,42 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
         TableNotFoundError, VersionNotFoundError, TableUnreadableError: There is nothing to read.
         UnsupportedTypeError: Spark cannot hold a column.
     """
-    place = Place.of(arguments)
-    ref = place.existing(arguments["name"])
+    place, name = Place.of(arguments), arguments["name"]
+    about = None
+    try:
+        ref = place.existing(name)
+    except TableNotFoundError:
+        # `t.versions`: a table about a table, where there is none of this name.
+        if not place.namespace or name not in TABLES:
+            raise
+        ref = replace(place, namespace=place.namespace[:-1]).existing(place.namespace[-1])
+        about = name
+        beside = {"jobs": JOBS, "errors": ERRORS}.get(name)
+        if beside is not None and table_exists((kept := table_ref(ref, beside)).uri, ref.storage):
+            ref, about = kept, None
     moment: dict[str, str] = {}
     if arguments.get("version") is not None:
         moment["version"] = str(arguments["version"])
     if arguments.get("microseconds") is not None:
         moment["timestamp"] = datetime.fromtimestamp(arguments["microseconds"] / 1e6, tz=UTC).isoformat()
     options = ReadOptions.parse({"path": ref.uri, **moment, **_storage(ref)})
-    return opened(DatasetRef.resolve(options), travelled=bool(moment))
+    pinned = DatasetRef.resolve(options)
+    if about is not None:
+        read = {**_read_options(pinned), METADATA_OPTION: about}
+        return {"metadata": about, "schema": to_spark_schema(TABLES[about][0]).json(), "read": read}
+    return opened(pinned, travelled=bool(moment))
+
+
+def _read_options(ref: DatasetRef) -> dict[str, str]:
+    branch = "" if ref.branch is None else f"{ref.branch}:"
+    return {"path": ref.uri, "version": f"{branch}{ref.version}", **_storage(ref)}
 
 
 def opened(ref: DatasetRef, *, travelled: bool = False) -> dict[str, Any]:
     """Returns what the catalog knows of a pinned version: columns, and how to read and write it."""
     storage = _storage(ref)
-    branch = "" if ref.branch is None else f"{ref.branch}:"
     dataset = ref.open()
-    read = {"path": ref.uri, "version": f"{branch}{ref.version}", **storage}
+    read = _read_options(ref)
     return {
         "id": ref.uri,
         "version": ref.version,

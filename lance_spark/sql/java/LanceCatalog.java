@@ -96,19 +96,16 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     return Boolean.TRUE.equals(run("table_exists", identifier, new HashMap()).get("exists"));
   }
 
-  private LanceTable load(Identifier identifier, Map moment) throws NoSuchTableException {
+  private Table load(Identifier identifier, Map moment) throws NoSuchTableException {
     try {
-      return new LanceTable(this, identifier, ask("load_table", identifier, moment, null));
+      Map opened = ask("load_table", identifier, moment, null);
+      if (opened.get("metadata") != null) return new LanceMetadataTable(name + "." + quoted(identifier), opened);
+      return new LanceTable(this, identifier, opened);
     } catch (LancePython.Failure failure) {
       if (failure.kind.equals("TableNotFoundError")) throw new NoSuchTableException(identifier);
       Platform.throwException(LancePython.error("load", failure));
       return null;
     }
-  }
-
-  /** The same table at another moment, for a statement that is run again. */
-  LanceTable latest(Identifier identifier) throws NoSuchTableException {
-    return load(identifier, new HashMap());
   }
 
   public Table createTable(Identifier identifier, TableInfo info) throws TableAlreadyExistsException, NoSuchNamespaceException {

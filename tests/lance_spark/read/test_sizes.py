@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lance_spark.read import sizes
-from lance_spark.read.sizes import measure
+from lance_spark.read.sizes import measure, measure_row
 
 
 def mixed(rows: int = 5000) -> pa.Table:
@@ -69,6 +69,15 @@ def test_a_column_file_of_its_own_counts_by_itself(table_path: str):
     dataset.add_columns({"more": "concat(text, text)"})
     assert stored(dataset, "id") == before
     assert stored(dataset, "more") > stored(dataset, "text") / 2
+
+
+def test_a_row_of_a_list_is_as_large_as_what_it_holds(table_path: str):
+    """An update that took a vector in a list for one number moved rows where column files were 60 times smaller."""
+    numbers = pa.array(np.random.default_rng(7).random(1000 * 256, dtype=np.float32))
+    lists = pa.ListArray.from_arrays(pa.array(np.arange(0, 1000 * 256 + 1, 256, dtype=np.int32)), numbers)
+    dataset = lance.write_dataset(pa.table({"id": pa.array(range(1000)), "list": lists}), table_path)
+    assert measure_row(dataset, ["id"], ()) == 8
+    assert 512 < measure_row(dataset, ["list"], ()) < 1100
 
 
 def test_only_a_few_files_are_looked_at(table_path: str, monkeypatch: pytest.MonkeyPatch):

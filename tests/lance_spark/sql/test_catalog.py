@@ -229,3 +229,30 @@ def test_another_session_of_the_same_jvm(sql: Sql, db: Connection, spark: SparkS
     other.sql(f"DELETE FROM {name}.t WHERE id IN (SELECT max(id) FROM {name}.t)")
     assert other.sql(f"SELECT count(*) FROM {name}.t").first() == (9,)
     spark.sql("SELECT 1").collect()
+
+
+def test_tables_about_a_table(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s FROM range(10)")
+    sql("DELETE FROM {c}.t WHERE id IN (SELECT 3)")
+    table = db.open_table("t")
+    table.tags.create("first", 1)
+    table.create_scalar_index("id")
+    versions = sql("SELECT version, operation, rows FROM {c}.t.versions ORDER BY version")
+    assert [(row[0], row[2]) for row in versions] == [(1, 10), (2, 9), (3, 9)] and "delete" in versions[1][1].lower()
+    assert sql("SELECT sum(rows), sum(deleted_rows), min(data_files) FROM {c}.t.fragments") == [(9, 1, 1)]
+    assert sql("SELECT name, columns, rows_indexed, rows_unindexed FROM {c}.t.indexes") == [("id_idx", ["id"], 9, 0)]
+    assert sql("SELECT * FROM {c}.t.tags") == [("first", 1)]
+    assert sql("SELECT count(*) FROM {c}.t.jobs") == [(0,)] == sql("SELECT count(*) FROM {c}.t.errors")
+    table.add_columns({"twice": twice})
+    table.backfill("twice")
+    assert sql("SELECT status, job_type FROM {c}.t.jobs WHERE status = 'DONE'") != []
+    assert sql("CALL {c}.system.backfill('t', 'twice', 'id < 5')")[0][1] == 4
+    with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
+        sql("SELECT * FROM {c}.t.nix")
+    with pytest.raises(AnalysisException):
+        sql("INSERT INTO {c}.t.tags VALUES ('x', 1)")
+
+
+@lance_spark.udf(data_type=pa.int64())
+def twice(id: int) -> int:
+    return id * 2

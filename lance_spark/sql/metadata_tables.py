@@ -1,0 +1,174 @@
+"""Tables about a table: `SELECT * FROM lance.t.versions`, `.fragments`, `.indexes`, `.tags`.
+
+`.jobs` and `.errors` are Lance tables beside the data, and read as such.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+
+from lance_spark.commit.conflicts.history import MESSAGE_KEY, events_between
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import OptionError
+from lance_spark.indexes.listing import index_stats, list_indices
+from lance_spark.jobs.tables import ERRORS, JOBS
+from lance_spark.options import METADATA_OPTION, ReadOptions
+from lance_spark.types import to_spark_schema
+from lance_spark.types.mapping import spark_arrow_schema
+
+if TYPE_CHECKING:
+    import lance
+    from pyspark.sql.types import StructType
+
+_BATCH_ROWS = 1 << 14
+
+_VERSIONS = pa.schema(
+    [
+        pa.field("version", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("operation", pa.string()),
+        pa.field("rows", pa.int64()),
+        pa.field("fragments", pa.int64()),
+        pa.field("bytes", pa.int64()),
+        pa.field("message", pa.string()),
+    ]
+)
+_FRAGMENTS = pa.schema(
+    [
+        pa.field("fragment_id", pa.int64()),
+        pa.field("rows", pa.int64()),
+        pa.field("physical_rows", pa.int64()),
+        pa.field("deleted_rows", pa.int64()),
+        pa.field("data_files", pa.int64()),
+        pa.field("bytes", pa.int64()),
+    ]
+)
+_INDEXES = pa.schema(
+    [
+        pa.field("name", pa.string()),
+        pa.field("type", pa.string()),
+        pa.field("columns", pa.list_(pa.string())),
+        pa.field("rows_indexed", pa.int64()),
+        pa.field("rows_unindexed", pa.int64()),
+    ]
+)
+_TAGS = pa.schema([("tag", pa.string()), ("version", pa.int64())])
+
+
+def _versions(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+    kept: list[Mapping[str, Any]] = [*dataset.versions()]
+    events = {event.version: event for event in events_between(dataset, kept[0]["version"] - 1, dataset.version)}
+    for version in kept:
+        numbers = version["metadata"]
+        event = events.get(version["version"])
+        yield {
+            "version": version["version"],
+            "timestamp": version["timestamp"].astimezone(),
+            "operation": None if event is None else event.name,
+            "rows": int(numbers["total_rows"]),
+            "fragments": int(numbers["total_fragments"]),
+            "bytes": int(numbers["total_files_size"]),
+            "message": None if event is None else event.properties.get(MESSAGE_KEY),
+        }
+
+
+def _fragments(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+    for fragment in dataset.get_fragments():
+        about = fragment.metadata
+        sizes = [file.file_size_bytes for file in about.files]
+        yield {
+            "fragment_id": about.id,
+            "rows": about.num_rows,
+            "physical_rows": about.physical_rows,
+            "deleted_rows": about.num_deletions,
+            "data_files": len(about.files),
+            "bytes": None if None in sizes else sum(size or 0 for size in sizes),
+        }
+
+
+def _indexes(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+    for index in list_indices(dataset):
+        served = index_stats(dataset, index.name)
+        yield {
+            "name": index.name,
+            "type": index.index_type,
+            "columns": list(index.columns),
+            "rows_indexed": served.num_indexed_rows,
+            "rows_unindexed": served.num_unindexed_rows,
+        }
+
+
+def _tags(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+    for tag, about in sorted(dataset.tags.list().items()):
+        yield {"tag": tag, "version": about["version"]}
+
+
+def _nothing(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+    del dataset
+    return iter(())
+
+
+TABLES: dict[str, tuple[pa.Schema, Callable[[lance.LanceDataset], Iterator[dict[str, object]]]]] = {
+    "errors": (ERRORS.schema, _nothing),
+    "fragments": (_FRAGMENTS, _fragments),
+    "indexes": (_INDEXES, _indexes),
+    "jobs": (JOBS.schema, _nothing),
+    "tags": (_TAGS, _tags),
+    "versions": (_VERSIONS, _versions),
+}
+"""Columns and rows of each, by its name. Rows of errors and jobs are in Lance tables, once there
+are any."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataReader(DataSourceReader):
+    """Reads one of :data:`TABLES`, in one task.
+
+    What it reads is in the table's manifest, and for `versions` in one more file for each version.
+
+    Attributes:
+        ref: The version that it is about.
+        name: Which table.
+    """
+
+    ref: DatasetRef
+    name: str
+
+    @staticmethod
+    def of(options: Mapping[str, str]) -> MetadataReader:
+        """Returns the reader that options ask for.
+
+        Raises:
+            OptionError: There is no such table.
+        """
+        given = dict(options)
+        name = given.pop(METADATA_OPTION)
+        if name not in TABLES:
+            raise OptionError(METADATA_OPTION, name, "nothing: only the SQL catalog sets it")
+        return MetadataReader(DatasetRef.resolve(ReadOptions.parse(given)), name)
+
+    @property
+    def spark_schema(self) -> StructType:
+        """Its columns as Spark has them."""
+        return to_spark_schema(TABLES[self.name][0])
+
+    def partitions(self) -> list[InputPartition]:
+        """Returns one partition."""
+        return [InputPartition(0)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yields its rows."""
+        del partition
+        rows, schema = TABLES[self.name][1], spark_arrow_schema(self.spark_schema)
+        held: list[dict[str, object]] = []
+        for row in rows(self.ref.open()):
+            held.append(row)
+            if len(held) == _BATCH_ROWS:
+                yield pa.RecordBatch.from_pylist(held, schema)
+                held = []
+        yield pa.RecordBatch.from_pylist(held, schema)
