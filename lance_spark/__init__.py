@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, RefreshJobResult, UdfResult
     from lance_spark.load.plan import LoadPlan
     from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
+    from lance_spark.search.batch import BatchSearch
     from lance_spark.search.query import Query
     from lance_spark.search.ranked import Search
     from lance_spark.search.rerank import Reranker
@@ -116,6 +117,7 @@ if TYPE_CHECKING:
 _LATER = {
     "BackfillJobResult": "jobs.model",
     "BackfillPlan": "backfill.planning.explain",
+    "BatchSearch": "search.batch",
     "ChangeResult": "dml.result",
     "CleanupResult": "upkeep.results",
     "CommitResult": "commit.changes",
@@ -177,6 +179,7 @@ __all__ = [
     "BackfillJobResult",
     "BackfillPlan",
     "Backoff",
+    "BatchSearch",
     "ChangeResult",
     "CheckpointError",
     "CleanupResult",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, cast, overload
 
 from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.search.batch import BatchSearch, batch_search_of
 from lance_spark.search.query import Query
 from lance_spark.search.ranked import Search, VectorLike, search_of
 from lance_spark.table.versions import TableVersions
+from lance_spark.tabular import is_spark
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
 
 
 class TableSearching(TableVersions):
@@ -15,6 +20,11 @@ class TableSearching(TableVersions):
 
     @overload
     def search(self, query: None = None) -> Query: ...
+
+    @overload
+    def search(
+        self, query: DataFrame, vector_column_name: str | None = None, query_type: Literal["vector", "auto"] = "auto"
+    ) -> BatchSearch: ...
 
     @overload
     def search(
@@ -28,7 +38,7 @@ class TableSearching(TableVersions):
 
     def search(
         self,
-        query: VectorLike | str | None = None,
+        query: VectorLike | str | DataFrame | None = None,
         vector_column_name: str | None = None,
         query_type: Literal["vector", "fts", "hybrid", "auto"] = "auto",
         ordering_field_name: str | None = None,
@@ -40,8 +50,10 @@ class TableSearching(TableVersions):
         index serves where there is one, and rows that it does not have yet are found by a scan.
 
         Args:
-            query: A vector, or words. None begins a query of rows by `where` alone, as materialized
-                views are made of, or a hybrid search.
+            query: A vector, or words; or a Spark DataFrame with a column of vectors, for each of
+                which its nearest rows are found (:class:`lance_spark.BatchSearch`). None begins a
+                query of rows by `where` alone, as materialized views are made of, or a hybrid
+                search.
             vector_column_name: The column of vectors; by default the only one of the table.
             query_type: `vector`; `fts` for words; `hybrid` for both, set with `vector` and `text`;
                 `auto` is `fts` for a string, else `vector`.
@@ -57,6 +69,10 @@ class TableSearching(TableVersions):
                 "scores"
             )
         rows = Query(source=self._shown, spark=self._query_spark)
+        if is_spark(query):
+            if query_type not in ("auto", "vector") or fts_columns is not None:
+                raise OptionError("query_type", query_type, "vector, where the queries are a DataFrame")
+            return batch_search_of(cast("DataFrame", query), rows, vector_column_name)
         if query is None and query_type == "auto":
             if vector_column_name is not None or fts_columns is not None:
                 raise OptionError("query", None, "a vector or words, where a column to search is named")
