@@ -32,9 +32,10 @@ _JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaO
 def configure(builder: SparkSession.Builder, *, catalogs: Mapping[str, str] | None = None) -> SparkSession.Builder:
     """Returns the builder of a session with the settings that make Lance tables quick.
 
-    Call it last, before `getOrCreate()`, which then also enables the planner rule. A setting that
-    the builder, `spark-defaults.conf` or `spark-submit` has stays as it is. What each is worth and
-    what it risks is in docs/performance.md:
+    Call it last, before `getOrCreate()`, which then also enables the planner rule, and registers
+    the table functions of searches. A setting that the builder, `spark-defaults.conf` or
+    `spark-submit` has stays as it is. What each is worth and what it risks is in
+    docs/performance.md:
 
     - Python workers are reached by UNIX sockets (`spark.python.unix.domain.socket.enabled`);
     - Java takes values out of Arrow batches without checking their bounds (`defaultJavaOptions` of
@@ -42,8 +43,8 @@ def configure(builder: SparkSession.Builder, *, catalogs: Mapping[str, str] | No
     - with a local master, workers run the interpreter that runs this, unless PYSPARK_PYTHON says
       otherwise, and are forked by :mod:`lance_spark.session.daemon` (`spark.python.daemon.module`).
 
-    Where a session runs already it only gets the rule and the catalogs, since the rest is read at
-    its start. Over Spark Connect the server has its settings, and nothing is changed.
+    Where a session runs already it only gets the rule, the functions and the catalogs, since the
+    rest is read at its start. Over Spark Connect the server has its settings, and nothing is changed.
 
     Args:
         builder: What makes the session.
@@ -88,8 +89,11 @@ def _enable_the_rule(builder: Any) -> None:  # noqa: ANN401 - a builder of which
     create = builder.getOrCreate
 
     def create_with_rule() -> SparkSession:
+        from lance_spark.read.search.functions import register_functions
+
         session: SparkSession = create()
         enable_pushdown(session)
+        register_functions(session)
         return session
 
     builder.getOrCreate = create_with_rule

@@ -23,6 +23,7 @@ from lance_spark.errors import (
 )
 from lance_spark.objects import checkpoint_place, open_session
 from lance_spark.pushdown.rule import enable_pushdown
+from lance_spark.read.search.functions import register_functions
 from lance_spark.search.query import Query
 from lance_spark.session.sessions import session_or_local
 from lance_spark.table.display import render_tables
@@ -177,6 +178,8 @@ class Connection:
         self._checkpoint = checkpoint
         self._progress = progress
         self._manifest = default_manifest
+        if spark is not None:
+            register_functions(spark)
 
     @property
     def spark(self) -> SparkSession:
@@ -191,6 +194,7 @@ class Connection:
         """Returns the session without the planner rule: jobs need none, and it takes a second."""
         if self._spark is None:
             self._spark = session_or_local(None)
+            register_functions(self._spark)
         return self._spark
 
     def table_names(self) -> list[str]:

@@ -1,0 +1,244 @@
+"""Searches as table functions of Spark SQL, also joined laterally: :func:`register_functions`.
+
+    SELECT * FROM lance_vector_search('/tables/docs.lance', array(0.1, 0.2), k => 3)
+    SELECT * FROM q, LATERAL lance_text_search('/tables/docs.lance', q.words, filter => 'lang = 1')
+
+The version is pinned while the query is analyzed, and a task searches for each row that it has.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, cast
+
+from pyspark.sql import types as spark_types
+from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import OptionError
+from lance_spark.options import ReadOptions
+from lance_spark.queries import TextQuery, VectorQuery, metric_of
+from lance_spark.read.search.ranking import vector_column, vector_size
+from lance_spark.read.search.reader import SearchReader, search_schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+VECTOR, TEXT = "query_vector", "query_text"
+
+FUNCTIONS: Mapping[str, tuple[str, ...]] = {
+    "lance_vector_search": (VECTOR,),
+    "lance_text_search": (TEXT,),
+    "lance_hybrid_search": (VECTOR, TEXT),
+}
+"""The table functions, and what each searches for."""
+
+_OF_VECTORS = ("column", "metric", "nprobes", "refine_factor", "ef", "use_index")
+_OF_TEXTS = ("text_columns", "phrase")
+_OF_BOTH = ("k", "offset", "prefilter")
+_OF_READS = ("filter", "columns", "version", "timestamp", "with_row_id", "blob_handling", "options")
+
+
+@dataclass(frozen=True, slots=True)
+class SearchCall:
+    """A call of a table function: all but the queries, which each row has.
+
+    Attributes:
+        ref: The table at a version.
+        queries: Names of the queries.
+        settings: The other arguments of a search, by name.
+        options: Options of the read.
+        schema: Columns of the result.
+    """
+
+    ref: DatasetRef
+    queries: tuple[str, ...]
+    settings: Mapping[str, Any]
+    options: ReadOptions
+    schema: spark_types.StructType
+
+    def options_for(self, values: Mapping[str, Any]) -> ReadOptions:
+        """Returns the options of a read that searches for the queries of a row.
+
+        Raises:
+            OptionError: One is none.
+        """
+        asked = self.settings
+        both = {name: asked[name] for name in _OF_BOTH if name in asked}
+        nearest = words = None
+        if VECTOR in self.queries:
+            own = {name: asked[name] for name in _OF_VECTORS if name in asked}
+            if "metric" in own:
+                own["metric"] = metric_of(own["metric"])
+            given = values[VECTOR]
+            if not isinstance(given, list | tuple):
+                raise OptionError(VECTOR, repr(given)[:100], "an array of numbers")
+            nearest = VectorQuery(q=tuple(map(_number, given)), **own, **both)
+        if TEXT in self.queries:
+            columns = asked.get("text_columns")
+            columns = (columns,) if isinstance(columns, str) else columns
+            words = TextQuery(
+                query=values[TEXT],
+                columns=None if columns is None else tuple(columns),
+                phrase=asked.get("phrase", False),
+                **both,
+            )
+        return dataclasses.replace(self.options, nearest=nearest, full_text_query=words)
+
+    def rows(self, values: Mapping[str, Any]) -> Iterator[tuple[object, ...]]:
+        """Yields the rows of a search, as Python values; none where a query is NULL."""
+        if any(values[name] is None for name in self.queries):
+            return
+        reader = SearchReader(ref=self.ref, schema=self.schema, options=self.options_for(values))
+        for batch in reader.read(reader.partitions()[0]):
+            columns: list[Any] = [column.to_pylist(maps_as_pydicts="strict") for column in batch.columns]
+            yield from zip(*columns, strict=True)
+
+
+def _number(value: Any) -> Any:  # noqa: ANN401 - whatever a row holds; the query checks it
+    """Returns a decimal, as SQL writes numbers, as a float."""
+    return value if isinstance(value, int | float) or value is None else float(value)
+
+
+@dataclass
+class _Analyzed(AnalyzeResult):
+    """What is known of a call before it runs: Spark hands it to the tasks."""
+
+    call: SearchCall | None = None
+
+
+def _analyzed(function: str, args: tuple[AnalyzeArgument, ...], named: Mapping[str, AnalyzeArgument]) -> _Analyzed:
+    """Checks the arguments of a call against the table. Runs in a Python process of Spark's."""
+    given = dict(_by_name(function, args, named))
+    queries = FUNCTIONS[function]
+    for name, argument in given.items():
+        if argument.isTable:
+            raise OptionError(name, "a table", f"a value: {_usage(function)}")
+        if name not in queries and not argument.isConstantExpression:
+            raise OptionError(name, "an expression", "a constant: only queries may differ from row to row")
+    for name in ("path", *queries):
+        if name not in given:
+            raise OptionError(name, None, _usage(function))
+    values = {name: one.value for name, one in given.items()}
+    asked = _OF_VECTORS + _OF_TEXTS + _OF_BOTH
+    settings = {name: values[name] for name in asked if values.get(name) is not None}
+    read = {"path": values["path"], **(values.get("options") or {})}
+    read |= {name: _text(values[name]) for name in _OF_READS[:-1] if values.get(name) is not None}
+    options = ReadOptions.parse(read)
+    call = SearchCall(DatasetRef.resolve(options), queries, settings, options, spark_types.StructType())
+    # A query that differs from row to row is checked there.
+    examples = {VECTOR: _example(call), TEXT: "words"}
+    known = {
+        name: values[name] if given[name].isConstantExpression and values[name] is not None else examples[name]
+        for name in queries
+    }
+    schema = search_schema(call.ref, call.options_for(known))
+    return _Analyzed(schema=schema, call=dataclasses.replace(call, schema=schema))
+
+
+def _example(call: SearchCall) -> list[float]:
+    """Returns a vector as those of the column that is searched."""
+    if VECTOR not in call.queries:
+        return [0.0]
+    dataset = call.ref.open()
+    field: Any = dataset.lance_schema.field(vector_column(dataset, call.settings.get("column")))
+    return [0] * (vector_size(field.to_arrow().type) or 1)
+
+
+def _by_name(function: str, args: tuple[Any, ...], named: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Yields the arguments by their names."""
+    places = ("path", *FUNCTIONS[function], "k")
+    if len(args) > len(places):
+        raise OptionError(function, f"{len(args)} arguments by position", _usage(function))
+    known = _names(function)
+    for name in named:
+        if name not in known:
+            raise OptionError(name, "an argument", ", ".join(known), problem=f"is no argument of {function}")
+        if name in places[: len(args)]:
+            raise OptionError(name, "an argument", _usage(function), problem="is given twice")
+    yield from zip(places, args, strict=False)
+    yield from named.items()
+
+
+def _names(function: str) -> tuple[str, ...]:
+    queries = FUNCTIONS[function]
+    own = (_OF_VECTORS if VECTOR in queries else ()) + (_OF_TEXTS if TEXT in queries else ())
+    return ("path", *queries, *_OF_BOTH, *own, *_OF_READS)
+
+
+def _usage(function: str) -> str:
+    return f"{function}({', '.join(('path', *FUNCTIONS[function]))}, k => 10, ...)"
+
+
+def _text(value: object) -> str:
+    if isinstance(value, bool):
+        return str(value).lower()
+    return json.dumps(value) if isinstance(value, list) else str(value)
+
+
+class _Handler:
+    """What Spark calls for each row."""
+
+    function: str
+
+    def __init__(self, analyzed: _Analyzed) -> None:
+        self._analyzed = analyzed
+
+    @cached_property
+    def _call(self) -> SearchCall:
+        return cast(SearchCall, self._analyzed.call)
+
+    def eval(self, *args: object, **named: object) -> Iterator[tuple[object, ...]]:
+        """Yields the rows of a search."""
+        yield from self._call.rows(dict(_by_name(self.function, args, named)))
+
+
+class VectorSearch(_Handler):
+    """`lance_vector_search`."""
+
+    function = "lance_vector_search"
+
+    @staticmethod
+    def analyze(*args: AnalyzeArgument, **named: AnalyzeArgument) -> _Analyzed:
+        """Returns the columns of the result."""
+        return _analyzed(VectorSearch.function, args, named)
+
+
+class TextSearch(_Handler):
+    """`lance_text_search`."""
+
+    function = "lance_text_search"
+
+    @staticmethod
+    def analyze(*args: AnalyzeArgument, **named: AnalyzeArgument) -> _Analyzed:
+        """Returns the columns of the result."""
+        return _analyzed(TextSearch.function, args, named)
+
+
+class HybridSearch(_Handler):
+    """`lance_hybrid_search`."""
+
+    function = "lance_hybrid_search"
+
+    @staticmethod
+    def analyze(*args: AnalyzeArgument, **named: AnalyzeArgument) -> _Analyzed:
+        """Returns the columns of the result."""
+        return _analyzed(HybridSearch.function, args, named)
+
+
+def register_functions(spark: SparkSession) -> None:
+    """Makes the table functions known to a session, classic or over Connect, once."""
+    module = type(spark).__module__
+    if not module.startswith("pyspark.sql.") or spark.catalog.functionExists(VectorSearch.function):
+        return
+    create: Callable[..., Any]
+    if module.startswith("pyspark.sql.connect."):
+        from pyspark.sql.connect.udtf import _create_py_udtf as create
+    else:
+        from pyspark.sql.udtf import _create_py_udtf as create
+    for handler in (VectorSearch, TextSearch, HybridSearch):
+        spark.udtf.register(handler.function, create(cls=handler, returnType=None, useArrow=False))
