@@ -1,0 +1,51 @@
+"""How many of the nearest rows an index finds, at the settings that the documentation recommends."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import lance_spark
+
+SIZE, ROWS = 32, 8000
+
+
+def clustered(count: int, seed: int) -> Any:
+    random = np.random.default_rng(seed)
+    centres = np.random.default_rng(0).standard_normal((80, SIZE))
+    return (centres[random.integers(0, 80, count)] + 0.5 * random.standard_normal((count, SIZE))).astype(np.float32)
+
+
+def rows(vectors: Any, first: int) -> pa.Table:
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), SIZE)
+    return pa.table({"id": pa.array(np.arange(first, first + len(vectors))), "vec": column})
+
+
+KINDS: dict[str, dict[str, Any]] = {
+    "IVF_PQ": {"num_partitions": 40, "num_sub_vectors": 8, "max_iterations": 10},
+    "IVF_HNSW_SQ": {"num_partitions": 2, "max_iterations": 10},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_index_finds_nineteen_of_twenty_with_rows_that_it_lacks(kind: str, table_path: str, jobs: Any):
+    vectors = clustered(ROWS, 1)
+    lance.write_dataset(rows(vectors[:7000], 0), table_path, max_rows_per_file=2000, enable_stable_row_ids=True)
+    table = lance_spark.connect(str(Path(table_path).parent), jobs, progress=False).open_table("table")
+    table.create_index(vector_column_name="vec", index_type=kind, **KINDS[kind])  # type: ignore[arg-type]
+    lance.write_dataset(rows(vectors[7000:], 7000), table_path, mode="append")
+    table.delete("id % 13 = 5")
+    there = np.flatnonzero(np.arange(ROWS) % 13 != 5)
+    hits = unindexed = 0
+    for query in clustered(60, 2):
+        distances = ((vectors[there] - query) ** 2).sum(axis=1)
+        wanted = set(there[np.argsort(distances)[:10]].tolist())
+        found = set(table.search(query).nprobes(20).refine_factor(10).select(["id"]).to_arrow()["id"].to_pylist())
+        hits += len(wanted & found)
+        unindexed += len({n for n in found if n >= 7000})
+    assert hits >= 0.95 * 600 and unindexed > 20
