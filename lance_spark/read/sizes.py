@@ -292,7 +292,7 @@ def _leaves(dataset: lance.LanceDataset, paths: Sequence[str], blob_bytes: bool)
 def _walk(
     field: _Field, above: tuple[str, ...], repeated: bool = False
 ) -> Iterator[tuple[tuple[str, ...], _Field, bool]]:
-    """Yields the leaves below a field, with their paths, and whether a row may have several values."""
+    """Yields leaves below a field: path, field, and whether a row may have several values."""
     path = (*above, field.name())
     children = field.children()
     arrow = field.to_arrow()

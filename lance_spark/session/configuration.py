@@ -44,7 +44,8 @@ def configure(builder: SparkSession.Builder, *, catalogs: Mapping[str, str] | No
       otherwise, and are forked by :mod:`lance_spark.session.daemon` (`spark.python.daemon.module`).
 
     Where a session runs already it only gets the rule, the functions and the catalogs, since the
-    rest is read at its start. Over Spark Connect the server has its settings, and nothing is changed.
+    rest is read at its start. Over Spark Connect the server has its settings, and nothing is
+    changed.
 
     Args:
         builder: What makes the session.

@@ -27,37 +27,31 @@ if TYPE_CHECKING:
 
 _BATCH_ROWS = 1 << 14
 
-_VERSIONS = pa.schema(
-    [
-        pa.field("version", pa.int64()),
-        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-        pa.field("operation", pa.string()),
-        pa.field("rows", pa.int64()),
-        pa.field("fragments", pa.int64()),
-        pa.field("bytes", pa.int64()),
-        pa.field("message", pa.string()),
-    ]
-)
-_FRAGMENTS = pa.schema(
-    [
-        pa.field("fragment_id", pa.int64()),
-        pa.field("rows", pa.int64()),
-        pa.field("physical_rows", pa.int64()),
-        pa.field("deleted_rows", pa.int64()),
-        pa.field("data_files", pa.int64()),
-        pa.field("bytes", pa.int64()),
-    ]
-)
-_INDEXES = pa.schema(
-    [
-        pa.field("name", pa.string()),
-        pa.field("type", pa.string()),
-        pa.field("columns", pa.list_(pa.string())),
-        pa.field("rows_indexed", pa.int64()),
-        pa.field("rows_unindexed", pa.int64()),
-    ]
-)
-_TAGS = pa.schema([("tag", pa.string()), ("version", pa.int64())])
+_VERSIONS: dict[str, pa.DataType] = {
+    "version": pa.int64(),
+    "timestamp": pa.timestamp("us", tz="UTC"),
+    "operation": pa.string(),
+    "rows": pa.int64(),
+    "fragments": pa.int64(),
+    "bytes": pa.int64(),
+    "message": pa.string(),
+}
+_FRAGMENTS: dict[str, pa.DataType] = {
+    "fragment_id": pa.int64(),
+    "rows": pa.int64(),
+    "physical_rows": pa.int64(),
+    "deleted_rows": pa.int64(),
+    "data_files": pa.int64(),
+    "bytes": pa.int64(),
+}
+_INDEXES: dict[str, pa.DataType] = {
+    "name": pa.string(),
+    "type": pa.string(),
+    "columns": pa.list_(pa.string()),
+    "rows_indexed": pa.int64(),
+    "rows_unindexed": pa.int64(),
+}
+_TAGS: dict[str, pa.DataType] = {"tag": pa.string(), "version": pa.int64()}
 
 
 def _versions(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
@@ -115,11 +109,11 @@ def _nothing(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
 
 TABLES: dict[str, tuple[pa.Schema, Callable[[lance.LanceDataset], Iterator[dict[str, object]]]]] = {
     "errors": (ERRORS.schema, _nothing),
-    "fragments": (_FRAGMENTS, _fragments),
-    "indexes": (_INDEXES, _indexes),
+    "fragments": (pa.schema(_FRAGMENTS), _fragments),
+    "indexes": (pa.schema(_INDEXES), _indexes),
     "jobs": (JOBS.schema, _nothing),
-    "tags": (_TAGS, _tags),
-    "versions": (_VERSIONS, _versions),
+    "tags": (pa.schema(_TAGS), _tags),
+    "versions": (pa.schema(_VERSIONS), _versions),
 }
 """Columns and rows of each, by its name. Rows of errors and jobs are in Lance tables, once there
 are any."""
