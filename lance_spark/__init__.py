@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from lance_spark.table.preview import Preview
     from lance_spark.table.reference import TableReference
     from lance_spark.table.table import Table
-    from lance_spark.table.versions import TableDiff, Tags
+    from lance_spark.table.versions import TableDiff, TableVersion, Tags, Versions
     from lance_spark.upkeep.results import CleanupResult, CompactionResult, MaintenanceResult, TableStatistics
     from lance_spark.views.plan import RefreshPlan
     from udf_runtime import (
@@ -140,9 +140,11 @@ _LATER = {
     "Search": "search.ranked",
     "Table": "table.table",
     "TableDiff": "table.versions",
+    "TableVersion": "table.versions",
     "TableReference": "table.reference",
     "TableStatistics": "upkeep.results",
     "Tags": "table.versions",
+    "Versions": "table.versions",
     "UdfResult": "jobs.model",
     "Watch": "backfill.watch",
     "catalog": "sql.catalog",
@@ -248,6 +250,7 @@ __all__ = [
     "TableStatistics",
     "TableUnreadableError",
     "TableUnwritableError",
+    "TableVersion",
     "Tags",
     "UdfDefinitionError",
     "UdfFailedError",
@@ -262,6 +265,7 @@ __all__ = [
     "UpkeepIncompleteError",
     "ValueConversionError",
     "VersionNotFoundError",
+    "Versions",
     "ViewError",
     "ViewSourceError",
     "Watch",

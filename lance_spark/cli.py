@@ -14,7 +14,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from importlib.metadata import version
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, NoReturn
 
 import typer
 from rich.box import SIMPLE_HEAD
@@ -23,7 +23,6 @@ from rich.table import Table as Grid
 from rich.text import Text
 
 from lance_spark.backfill.request import DEFAULT_COMMIT_GRANULARITY, DEFAULT_CONCURRENCY
-from lance_spark.commit.conflicts.history import MESSAGE_KEY, Event, events_between
 from lance_spark.errors import BackfillIncompleteError, FilterError, LanceSparkError, OptionError
 from lance_spark.jobs.model import BackfillJobResult, JobRecord
 from lance_spark.session.sessions import make_session
@@ -330,15 +329,11 @@ def backfill(  # noqa: PLR0913, PLR0917 - one parameter per option
 @app.command()
 def versions(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_json: AsJson = False) -> None:
     """Lists the versions of a table, newest last, and what made them."""
-    table = open_table(uri, storage_options=_storage(storage))
-    dataset = table.to_lance()
-    kept = dataset.versions()[-limit:]
-    events = {event.version: event for event in events_between(dataset, kept[0]["version"] - 1, dataset.version)}
-    versions_shown = [_Version.of(version, events[version["version"]]) for version in kept]
+    versions_shown = open_table(uri, storage_options=_storage(storage)).versions[-limit:]
     if as_json:
         _print_json(versions_shown)
         return
-    heads = ["version", "time", "rows", "fragments", "MB", "operation", "message"]
+    heads = ["version", "time", "rows", "fragments", "MB", "operation", "by", "added", "removed", "message"]
     rows = [
         [
             str(version.version),
@@ -347,6 +342,9 @@ def versions(uri: Uri, limit: Limit = 20, storage: StorageOptions = None, as_jso
             f"{version.fragments:,}",
             f"{version.bytes / 1e6:,.1f}",
             version.operation,
+            version.user or "",
+            _number(version.rows_added),
+            _number(version.rows_removed),
             version.message or "",
         ]
         for version in versions_shown
@@ -420,31 +418,8 @@ def _print_done(result: InWords, *, as_json: bool) -> None:
         _console().print(result.text, highlight=False)
 
 
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class _Version:
-    """A version, as it is shown."""
-
-    version: int
-    timestamp: datetime
-    rows: int
-    fragments: int
-    bytes: int
-    operation: str
-    message: str | None
-
-    @staticmethod
-    def of(version: Mapping[str, Any], event: Event) -> _Version:
-        """Puts together what Lance tells of a version, and what its transaction did."""
-        numbers = version["metadata"]
-        return _Version(
-            version=version["version"],
-            timestamp=version["timestamp"].astimezone(),
-            rows=int(numbers["total_rows"]),
-            fragments=int(numbers["total_fragments"]),
-            bytes=int(numbers["total_files_size"]),
-            operation=event.name,
-            message=event.properties.get(MESSAGE_KEY),
-        )
+def _number(value: int | None) -> str:
+    return "" if value is None else f"{value:,}"
 
 
 def _print_result(result: BackfillJobResult, *, as_json: bool) -> None:

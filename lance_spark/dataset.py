@@ -158,10 +158,10 @@ def incarnation_of(dataset: lance.LanceDataset) -> str:
     """
     version = version_of(dataset)
     counts = version["metadata"]
-    return f"{int(_moment_of(version).timestamp() * 1_000_000)}-{counts['total_rows']}-{counts['total_data_files']}"
+    return f"{int(moment_of(version).timestamp() * 1_000_000)}-{counts['total_rows']}-{counts['total_data_files']}"
 
 
-def _moment_of(version: Mapping[str, Any]) -> datetime:
+def moment_of(version: Mapping[str, Any]) -> datetime:
     """Returns when a version was committed, by the arithmetic of pylance's `versions()`.
 
     So a moment that a user has from there is found.
@@ -282,9 +282,9 @@ def _explain(
 
 def _version_at(ref: DatasetRef, moment: datetime) -> int:
     versions = versions_of(ref.open_latest())
-    earlier = [v["version"] for v in versions if _moment_of(v) <= moment]
+    earlier = [v["version"] for v in versions if moment_of(v) <= moment]
     if not earlier:
-        first = min(_moment_of(v) for v in versions).isoformat()
+        first = min(moment_of(v) for v in versions).isoformat()
         raise VersionNotFoundError(ref.uri, f"at {moment.isoformat()}", available=f"the oldest version is of {first}")
     return int(max(earlier))
 
@@ -293,6 +293,6 @@ def moments_of(dataset: lance.LanceDataset, versions: Collection[int]) -> str:
     """Returns when versions were made, as text for a message; empty where it is no longer known."""
     if not versions:
         return ""
-    found = {v["version"]: _moment_of(v) for v in versions_of(dataset)}
+    found = {v["version"]: moment_of(v) for v in versions_of(dataset)}
     known = [f"version {v} is of {found[v].isoformat(timespec='seconds')}" for v in versions if v in found]
     return f"; {', '.join(known)}" if known else ""

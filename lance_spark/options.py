@@ -31,6 +31,12 @@ reads, the others its writes."""
 
 STORAGE_PREFIX = "storage."
 
+PROPERTY_PREFIX = "snapshot-property."
+"""Write options of properties that are kept with the version, named as Iceberg names them."""
+
+OWN_PROPERTIES = ("lance-spark.", "__lance")
+"""How names of properties begin that users cannot give."""
+
 _CREATED_PREFIX = "option."
 
 _ONE_TABLE = "one location: read each table by itself, and call union"
@@ -324,6 +330,7 @@ class WriteOptions:
         "Commit to an object store that ignores conditional puts, where writers at once lose each other's rows. "
         "Default: the environment variable LANCE_SPARK_ALLOW_UNSAFE_COMMITS, else false.",
     )
+    properties: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})
     column_options: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = dataclasses.field(default=(), metadata={})
     storage: tuple[tuple[str, str], ...] = dataclasses.field(default=(), metadata={})
 
@@ -332,14 +339,20 @@ class WriteOptions:
         """Parses Spark's options.
 
         `<column>.arrow.fixed-size-list.size` and `<column>.lance.encoding` are collected in
-        `column_options`.
+        `column_options`, and `snapshot-property.<name>` in `properties`.
 
         Raises:
             OptionError: An option is unknown or malformed.
         """
         plain: dict[str, str] = {}
         per_column: dict[str, dict[str, str]] = {}
+        properties: dict[str, str] = {}
         for key, value in _of_this_use(WriteOptions, options).items():
+            if key.lower().startswith(PROPERTY_PREFIX):
+                name = key[len(PROPERTY_PREFIX) :]
+                check_property(name, value)
+                properties[name] = value
+                continue
             match = re.fullmatch(r"(.+)\.(arrow\.fixed-size-list\.size|lance\.encoding)", key, re.IGNORECASE)
             if match is None or key.startswith(STORAGE_PREFIX):
                 plain[key] = value
@@ -352,7 +365,7 @@ class WriteOptions:
             per_column.setdefault(match[1], {})[name] = value
         parsed = _parse(WriteOptions, plain)
         pairs = tuple(sorted((column, tuple(sorted(values.items()))) for column, values in per_column.items()))
-        return dataclasses.replace(parsed, column_options=pairs)
+        return dataclasses.replace(parsed, column_options=pairs, properties=tuple(sorted(properties.items())))
 
 
 def options_of_create_table(options: Mapping[str, str]) -> dict[str, str]:
@@ -407,6 +420,17 @@ def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
         except (ValueError, OverflowError):
             raise OptionError(key, text, fields[name].metadata["accepted"]) from None
     return cls(**{**values, "storage": tuple(sorted(storage.items()))})
+
+
+def check_property(name: str, value: str) -> None:
+    """Checks the name of a property of a commit.
+
+    Raises:
+        OptionError: It is empty, or belongs to Lance or to this package.
+    """
+    if not name or name.startswith(OWN_PROPERTIES):
+        accepted = f"a name that does not begin with {' or '.join(map(repr, OWN_PROPERTIES))}"
+        raise OptionError(f"{PROPERTY_PREFIX}{name}", value, accepted, problem="has a name that cannot be given")
 
 
 def options_table(cls: type[ReadOptions] | type[WriteOptions]) -> str:

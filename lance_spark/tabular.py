@@ -10,10 +10,14 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard, Union
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
+from lance_spark.commit.attempt import this_user
+from lance_spark.commit.changes import CommitNote
+from lance_spark.commit.conflicts.history import USER_KEY
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import SchemaMismatchError, TableExistsError, panics_as_errors
 from lance_spark.lance_compat import is_created_meanwhile, is_other_schema, plain
+from lance_spark.options import PROPERTY_PREFIX
 from lance_spark.session.sessions import active_in_thread
 from lance_spark.staging.blobs import is_logical_blob, row_field
 
@@ -48,6 +52,7 @@ def write_rows(
     overwrite: bool,
     enable_stable_row_ids: bool = True,
     data_storage_version: str | None = None,
+    note: CommitNote | None = None,
 ) -> None:
     """Writes rows: makes the table, appends, or overwrites.
 
@@ -60,16 +65,21 @@ def write_rows(
         overwrite: Whether the rows replace those that are there.
         enable_stable_row_ids: Whether rows of a new table keep their ids.
         data_storage_version: Lance file format of a new table; by default Lance's stable one.
+        note: What is kept with the version.
 
     Raises:
         SchemaMismatchError: The data does not fit the table. Nothing was written.
         TableExistsError: A concurrent writer has made the table at this moment.
     """
+    note = note or CommitNote()
     if is_spark(data):
         options = {f"storage.{key}": value for key, value in ref.storage.items()}
         options["enable_stable_row_ids"] = str(enable_stable_row_ids).lower()
         if data_storage_version is not None:
             options["data_storage_version"] = data_storage_version
+        options |= {f"{PROPERTY_PREFIX}{name}": value for name, value in note.properties}
+        if note.message is not None:
+            options["commit_message"] = note.message
         with active_in_thread(data.sparkSession):  # type: ignore[union-attr, arg-type]
             writer = data.write.format("lance").mode("overwrite" if overwrite else "append")  # type: ignore[union-attr]
             writer.options(**options).save(ref.uri)
@@ -91,6 +101,8 @@ def write_rows(
                 storage_options=ref.storage or None,
                 enable_stable_row_ids=enable_stable_row_ids,
                 data_storage_version=data_storage_version,  # type: ignore[arg-type]
+                commit_message=note.message,
+                transaction_properties={**dict(note.properties), USER_KEY: this_user()},
             )
     except (ValueError, OSError, RuntimeError) as error:
         if not exists and is_created_meanwhile(error):

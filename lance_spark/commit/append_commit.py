@@ -82,7 +82,7 @@ def _commit_rows_once(
         ref.uri if head is None else head,
         operation,
         read_version=0 if head is None else head.version,
-        properties=properties_of(result, change.commit_message),
+        properties=properties_of(result, change.commit_message, change.properties),
         storage_options=ref.storage,
         enable_stable_row_ids=change.enable_stable_row_ids if head is None else None,
     )

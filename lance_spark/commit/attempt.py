@@ -6,10 +6,14 @@ The only place that calls pylance's commit.
 from __future__ import annotations
 
 import errno
+import getpass
+import os
+import socket
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lance_spark.commit.conflicts.history import USER_KEY
 from lance_spark.errors import CommitError
 from lance_spark.lance_compat import is_bad_request, is_created_meanwhile, is_fragment_gone, is_taken_slot
 
@@ -51,6 +55,15 @@ class Unknown:
         return any(f"(os error {number})" in str(self.error) for number in _LASTING)
 
 
+def this_user() -> str:
+    """Returns who runs this process."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):  # a container may run under a number that has no name
+        user = str(os.getuid())
+    return f"{user}@{socket.gethostname()}"
+
+
 def attempt_commit(
     base: lance.LanceDataset | str,
     operation: LanceOperation.BaseOperation,
@@ -61,6 +74,8 @@ def attempt_commit(
     enable_stable_row_ids: bool | None = None,
 ) -> Landed | Lost | Unknown:
     """Commits once, without pylance's own retries: they send it to versions not looked at.
+
+    The transaction carries who commits, beside `properties`.
 
     (Even so pylance takes commits that came between `read_version` and now into account by itself,
     and accepts some of them: the caller compares the version that it got with the one that it
@@ -76,7 +91,8 @@ def attempt_commit(
 
     uri = base if isinstance(base, str) else base.uri
     storage = dict(storage_options) or None
-    transaction = Transaction(read_version=read_version, operation=operation, transaction_properties=dict(properties))
+    stamped = {USER_KEY: this_user(), **properties}
+    transaction = Transaction(read_version=read_version, operation=operation, transaction_properties=stamped)
     try:
         dataset = lance.LanceDataset.commit(
             base, transaction, storage_options=storage, max_retries=0, enable_stable_row_ids=enable_stable_row_ids

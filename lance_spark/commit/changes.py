@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from lance_spark.commit.conflicts.identity import FieldIdentity
-from lance_spark.errors import counted
+from lance_spark.errors import OptionError, counted
+from lance_spark.options import check_property
 from lance_spark.rows.row_set import RowSet
 from lance_spark.words import InWords, listed
 
@@ -27,6 +28,29 @@ plan, or taken to be all others."""
 _LISTED_FRAGMENTS = 1000
 """Fragment ids that the summary in a transaction lists at most; manifests keep it for as long as
 the version lives."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommitNote:
+    """What the user says of a commit: a message, and properties by name."""
+
+    message: str | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+
+    @staticmethod
+    def of(message: str | None, properties: Mapping[str, str] | None) -> CommitNote:
+        """Checks what was given.
+
+        Raises:
+            OptionError: It is no text, or a name belongs to Lance or to this package.
+        """
+        if message is not None and not isinstance(message, str):
+            raise OptionError("commit_message", repr(message), "a text")
+        for name, value in (properties or {}).items():
+            if not isinstance(name, str) or not isinstance(value, str):
+                raise OptionError("properties", repr({name: value}), "texts by names")
+            check_property(name, value)
+        return CommitNote(message=message, properties=tuple(sorted((properties or {}).items())))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +74,7 @@ class RowsToCommit:
     read_version: int | None
     enable_stable_row_ids: bool = True
     commit_message: str | None = None
+    properties: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +150,7 @@ class ColumnsToCommit:
     inputs_from: InputsFrom
     fragments: tuple[FragmentColumns, ...]
     commit_message: str | None = None
+    properties: tuple[tuple[str, str], ...] = ()
     advice: str = "nothing was committed; read the table again and write again"
 
 
@@ -185,6 +211,7 @@ class RowEdits:
     rows_deleted: int = 0
     predicate: str | None = None
     commit_message: str | None = None
+    properties: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)

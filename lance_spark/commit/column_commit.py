@@ -206,7 +206,7 @@ class _ColumnCommit:
             dataset,
             LanceOperation.DataReplacement(groups),
             read_version=dataset.version,
-            properties=properties_of(result, self.job.change.commit_message),
+            properties=properties_of(result, self.job.change.commit_message, self.job.change.properties),
             storage_options=self.job.snapshot.storage,
         )
         if isinstance(outcome, Unknown):

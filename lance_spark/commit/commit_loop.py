@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Lost, Unknown
@@ -121,7 +121,7 @@ def _resolve_unknown(ref: DatasetRef, job_id: str, since: int, error: Exception)
     ) from error
 
 
-def properties_of(result: CommitResult, message: str | None) -> dict[str, str]:
-    """Returns what a transaction of ours carries: the job, its summary, and the user's message."""
-    properties = {JOB_KEY: result.job_id, SUMMARY_KEY: result.to_json()}
+def properties_of(result: CommitResult, message: str | None, given: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
+    """Returns what a transaction of ours carries: the job, its summary, and what the user gave."""
+    properties = {**dict(given), JOB_KEY: result.job_id, SUMMARY_KEY: result.to_json()}
     return properties if message is None else {**properties, MESSAGE_KEY: message}

@@ -81,7 +81,7 @@ def _commit_once(
         head,
         _operation(head, edits),
         read_version=head.version,
-        properties=properties_of(result, edits.commit_message),
+        properties=properties_of(result, edits.commit_message, edits.properties),
         storage_options=ref.storage,
     )
     if not isinstance(outcome, Landed):

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from lance_spark.commit.changes import CommitNote
 from lance_spark.dml.result import ChangeResult
 from lance_spark.errors import OptionError
 from lance_spark.tabular import Data
@@ -38,7 +39,9 @@ class MergeInsertBuilder:
     columns of both sides, as `source.price < target.price`.
     """
 
-    def __init__(self, clauses: MergeClauses, execute: Callable[[MergeClauses, Data], ChangeResult]) -> None:
+    def __init__(
+        self, clauses: MergeClauses, execute: Callable[[MergeClauses, Data, CommitNote], ChangeResult]
+    ) -> None:
         self._clauses = clauses
         self._execute = execute
 
@@ -62,7 +65,9 @@ class MergeInsertBuilder:
         """
         return self._with(replace(self._clauses, deletes=True, delete_where=_checked(where)))
 
-    def execute(self, data: Data) -> ChangeResult:
+    def execute(
+        self, data: Data, *, commit_message: str | None = None, properties: Mapping[str, str] | None = None
+    ) -> ChangeResult:
         """Merges a source into the table, as one version.
 
         Spark joins keys with the table's, and tasks write new rows, rows that change to new
@@ -73,6 +78,8 @@ class MergeInsertBuilder:
         Args:
             data: Source: a Spark DataFrame of any size, or what `Table.add` takes. Columns that the
                 table has and it has not stay as they are, and are NULL in new rows.
+            commit_message: Kept with the version.
+            properties: Kept with the version, too: texts by names.
 
         Raises:
             OptionError: No clause was given, or a condition is not valid.
@@ -86,7 +93,7 @@ class MergeInsertBuilder:
         if not (self._clauses.updates or self._clauses.inserts or self._clauses.deletes):
             accepted = "a clause first: when_matched_update_all, when_not_matched_insert_all, ..."
             raise OptionError("merge_insert", None, accepted)
-        return self._execute(self._clauses, data)
+        return self._execute(self._clauses, data, CommitNote.of(commit_message, properties))
 
     def _with(self, clauses: MergeClauses) -> MergeInsertBuilder:
         return MergeInsertBuilder(clauses, self._execute)

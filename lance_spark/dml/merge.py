@@ -13,7 +13,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.changes import RowEdits
+from lance_spark.commit.changes import CommitNote, RowEdits
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
@@ -68,9 +68,9 @@ class Merge:
             description=f"lance-spark: merge into {table_name}",
         )
 
-    def run(self) -> ChangeResult:
+    def run(self, note: CommitNote) -> ChangeResult:
         """Joins, applies, and commits."""
-        return run_rounds(self._ref, self._staging, self._policy, self._evaluate)
+        return run_rounds(self._ref, self._staging, self._policy, self._evaluate, note)
 
     def _check(self, dataset: lance.LanceDataset) -> None:
         """Checks the source's columns against the table's."""

@@ -8,9 +8,10 @@ from __future__ import annotations
 import itertools
 import logging
 from collections.abc import Callable
+from dataclasses import replace
 
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.changes import RowEdits
+from lance_spark.commit.changes import CommitNote, RowEdits
 from lance_spark.commit.row_commit import OutdatedEditsError, commit_edits
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.result import ChangeResult, result_of
@@ -23,7 +24,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def run_rounds(
-    ref: DatasetRef, staging: Staging, policy: CommitPolicy, evaluate: Callable[[DatasetRef], RowEdits | None]
+    ref: DatasetRef,
+    staging: Staging,
+    policy: CommitPolicy,
+    evaluate: Callable[[DatasetRef], RowEdits | None],
+    note: CommitNote,
 ) -> ChangeResult:
     """Evaluates a statement at the latest version until a commit of it holds.
 
@@ -43,6 +48,7 @@ def run_rounds(
             edits = evaluate(version)
             if edits is None:
                 return ChangeResult(version=version.version or 0)
+            edits = replace(edits, commit_message=note.message, properties=note.properties)
             committed[:] = files_of(edits)
             staging.begin_commit()
             staging.refuse_missing(committed)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import getpass
 import json
 import logging
 import os
@@ -33,15 +32,6 @@ _DEAD_AFTER_S = 90.0
 def this_process() -> str:
     """Returns the identity of this process as JSON; a later one of the same number has another."""
     return json.dumps({"host": socket.gethostname(), "pid": os.getpid(), "started": _started(os.getpid())})
-
-
-def this_user() -> str:
-    """Returns who runs this process."""
-    try:
-        user = getpass.getuser()
-    except (KeyError, OSError):  # a container may run under a number that has no name
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()}"
 
 
 class JobHistory:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pyspark.sql import SparkSession
 
+from lance_spark.commit.changes import CommitNote
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.assignments import Assignments, names_of
 from lance_spark.dml.clauses import MergeClauses, MergeInsertBuilder
@@ -30,6 +31,8 @@ class TableChanges(TableVersions):
         values: Mapping[str, object] | None = None,
         *,
         values_sql: Mapping[str, str] | None = None,
+        commit_message: str | None = None,
+        properties: Mapping[str, str] | None = None,
     ) -> ChangeResult:
         """Sets columns of rows, as one version.
 
@@ -47,6 +50,8 @@ class TableChanges(TableVersions):
             where: Condition on rows, in Lance SQL; None is all rows.
             values: Values by column: Python values of the column's type, None for NULL.
             values_sql: Expressions in Lance SQL by column, over the row as it was.
+            commit_message: Kept with the version.
+            properties: Kept with the version, too: texts by names.
 
         Raises:
             FilterError: The condition is not valid, or fails on a value.
@@ -64,9 +69,11 @@ class TableChanges(TableVersions):
         if twice:
             raise OptionError("values_sql", repr(twice), "columns that values does not set")
         sets = Assignments(where=where, values=values, expressions=expressions)
-        return self._change(where, sets)
+        return self._change(where, sets, CommitNote.of(commit_message, properties))
 
-    def delete(self, where: str) -> ChangeResult:
+    def delete(
+        self, where: str, *, commit_message: str | None = None, properties: Mapping[str, str] | None = None
+    ) -> ChangeResult:
         """Deletes rows, as one version.
 
         Tasks evaluate the condition where the rows are, and write which rows are gone; data files
@@ -74,6 +81,8 @@ class TableChanges(TableVersions):
 
         Args:
             where: Condition on rows, in Lance SQL; `true` deletes all.
+            commit_message: Kept with the version.
+            properties: Kept with the version, too: texts by names.
 
         Raises:
             FilterError: The condition is not valid, or fails on a value.
@@ -83,7 +92,7 @@ class TableChanges(TableVersions):
         """
         if where is None:
             raise OptionError("where", None, "a condition in Lance SQL; 'true' deletes all rows")
-        return self._change(where, None)
+        return self._change(where, None, CommitNote.of(commit_message, properties))
 
     def merge_insert(self, on: str | Sequence[str]) -> MergeInsertBuilder:
         """Describes a merge of rows by key: what becomes of rows that match, and of the others.
@@ -99,13 +108,13 @@ class TableChanges(TableVersions):
             raise OptionError("on", repr(on), "key columns, each once")
         return MergeInsertBuilder(MergeClauses(on=keys), self._merge)
 
-    def _merge(self, clauses: MergeClauses, data: Data) -> ChangeResult:
+    def _merge(self, clauses: MergeClauses, data: Data, note: CommitNote) -> ChangeResult:
         ref = self._rows_ref()
-        return Merge(self._spark(), ref, clauses, data, table_name=self.name).run()
+        return Merge(self._spark(), ref, clauses, data, table_name=self.name).run(note)
 
-    def _change(self, where: str | None, sets: Assignments | None) -> ChangeResult:
+    def _change(self, where: str | None, sets: Assignments | None, note: CommitNote) -> ChangeResult:
         ref = self._rows_ref()
-        return Statement(self._spark(), ref, where=where, sets=sets, table_name=self.name).run()
+        return Statement(self._spark(), ref, where=where, sets=sets, table_name=self.name).run(note)
 
     def _rows_ref(self) -> DatasetRef:
         """Returns the table, for what may change its rows."""

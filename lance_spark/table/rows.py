@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from lance_spark.commit.changes import CommitNote
 from lance_spark.errors import ColumnNotFoundError, OptionError
 from lance_spark.pushdown.rule import is_classic
 from lance_spark.read.columns import lance_blob_handling
@@ -41,11 +42,6 @@ class TableRows(TableVersions):
     def version(self) -> int:
         """The number of the latest version."""
         return self.to_lance().version
-
-    @property
-    def versions(self) -> list[dict[str, object]]:
-        """All versions that are kept, oldest first: number, time of the commit, and metadata."""
-        return [dict(version) for version in self.to_lance().versions()]
 
     def to_lance(self) -> lance.LanceDataset:
         """Returns the version that is shown, by default the latest, as a pylance dataset."""
@@ -139,20 +135,30 @@ class TableRows(TableVersions):
         frame: pd.DataFrame = self.to_arrow(columns, filter, blob_handling=blob_handling).to_pandas()
         return frame
 
-    def add(self, data: Data, mode: Literal["append", "overwrite"] = "append") -> None:
+    def add(
+        self,
+        data: Data,
+        mode: Literal["append", "overwrite"] = "append",
+        *,
+        commit_message: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         """Adds rows. Computed columns that the data lacks are NULL; a backfill fills them.
 
         Args:
             data: A Spark DataFrame (written by Spark's tasks), or Arrow, pandas, a list of dicts,
                 a dict of lists, an iterator over record batches (written by this process).
             mode: `append`, or `overwrite` for a version of only these rows.
+            commit_message: Kept with the version.
+            properties: Kept with the version, too: texts by names.
 
         Raises:
             SchemaMismatchError: The data does not fit the table. Nothing was written.
         """
         if mode not in ("append", "overwrite"):
             raise OptionError("mode", str(mode), "append or overwrite")
-        write_rows(self._ref, data, overwrite=mode == "overwrite")
+        note = CommitNote.of(commit_message, properties)
+        write_rows(self._ref, data, overwrite=mode == "overwrite", note=note)
 
     def preview(self, n: int = _PREVIEW_ROWS, columns: Sequence[str] | None = None) -> Preview:
         """Returns the first rows for a notebook: images and vectors are shown as pictures.

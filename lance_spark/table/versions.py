@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import contextlib
 from abc import ABC
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, overload
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from lance_spark.commit.attempt import Landed, attempt_commit
+from lance_spark.commit.changes import CommitNote, CommitResult
+from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, USER_KEY, Event, event_of
 from lance_spark.commit.schema_change import change_schema
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, moment_of
 from lance_spark.errors import (
     OptionError,
     StableRowIdsError,
@@ -20,7 +24,9 @@ from lance_spark.errors import (
     VersionNotFoundError,
     refusals_as_errors,
 )
-from lance_spark.lance_compat import is_missing, plain
+from lance_spark.lance_compat import is_missing, plain, version_of
+from lance_spark.options import OWN_PROPERTIES
+from lance_spark.words import InWords, listed
 
 if TYPE_CHECKING:
     import lance
@@ -29,6 +35,20 @@ if TYPE_CHECKING:
     from lance_spark.table.reference import TableReference
 
 _ROW_ID = "_rowid"
+_OPERATIONS = {
+    "Append": "append",
+    "Overwrite": "overwrite",
+    "Delete": "delete",
+    "Update": "update",
+    "Merge": "columns",
+    "Project": "columns",
+    "DataReplacement": "backfill",
+    "Rewrite": "compaction",
+    "CreateIndex": "index",
+    "UpdateConfig": "metadata",
+    "Clone": "clone",
+}
+_OF_NO_ROWS = ("Merge", "Project", "DataReplacement", "Rewrite", "CreateIndex", "UpdateConfig", "Clone")
 _UPDATED = "_row_last_updated_at_version"
 
 
@@ -140,6 +160,131 @@ class Tags:
         return f"Tags({self.list()})"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class TableVersion(InWords):
+    """A version of a table: what it did, and what there was then.
+
+    Attributes:
+        version: Its number.
+        timestamp: When it was committed, in UTC.
+        operation: What it did: `create`, `append`, `overwrite`, `backfill`, `refresh`, `update`,
+            `delete`, `merge`, `index`, `compaction`, `restore of version 3`, or a change of
+            `columns` or `metadata`; `unknown` where nothing says so any more.
+        user: Who committed it; None where its writer does not say so: other engines, and changes of
+            columns, compactions and updates of indexes, whose commits Lance makes by itself.
+        message: Message of the commit, or None.
+        properties: Properties that were given for it.
+        job_id: The job that committed it, or None.
+        rows_added: Rows that it added; None where nothing says how many.
+        rows_removed: Rows that it removed; None where nothing says how many.
+        rows: Rows of the table.
+        fragments: Fragments of the table.
+        bytes: Size of the data files that it names.
+    """
+
+    version: int
+    timestamp: datetime
+    operation: str
+    user: str | None
+    message: str | None
+    properties: dict[str, str]
+    job_id: str | None
+    rows_added: int | None
+    rows_removed: int | None
+    rows: int
+    fragments: int
+    bytes: int
+
+    @property
+    def text(self) -> str:
+        """What it did, in words: `version 3: append by ann@host, 5 rows added`."""
+        by = "" if self.user is None else f" by {self.user}"
+        did = f"version {self.version}: {self.operation}{by}"
+        return listed(
+            did, (self.rows_added or 0, "rows added"), (self.rows_removed or 0, "rows removed"), self.message or ""
+        )
+
+    @staticmethod
+    def of(dataset: lance.LanceDataset) -> TableVersion:
+        """Returns the version that a dataset is open at. Reads its transaction."""
+        event = event_of(dataset, dataset.version)
+        summary = event.properties.get(SUMMARY_KEY)
+        ours = None if summary is None else CommitResult.from_json(summary, uri=dataset.uri, version=event.version)
+        numbers = version_of(dataset)["metadata"]
+        added, removed = _rows_changed(event, ours, int(numbers["total_rows"]))
+        return TableVersion(
+            version=dataset.version,
+            timestamp=moment_of(version_of(dataset)),
+            operation=_operation(event) if ours is None else ours.operation,
+            user=event.properties.get(USER_KEY),
+            message=event.properties.get(MESSAGE_KEY),
+            properties={name: text for name, text in event.properties.items() if not name.startswith(OWN_PROPERTIES)},
+            job_id=event.properties.get(JOB_KEY),
+            rows_added=added,
+            rows_removed=removed,
+            rows=int(numbers["total_rows"]),
+            fragments=int(numbers["total_fragments"]),
+            bytes=int(numbers["total_files_size"]),
+        )
+
+
+class Versions(Sequence[TableVersion]):
+    """The versions of a table that are kept, oldest first. Made by `Table.versions`.
+
+    Their numbers are listed once, by one listing of the store. Each version is read when it is
+    asked for: its manifest, of about 200 bytes a fragment, and its transaction. So of a table of
+    many versions take the last ones: `table.versions[-20:]`.
+    """
+
+    def __init__(self, ref: DatasetRef) -> None:
+        self._dataset = ref.open()
+        self._numbers: list[int] = sorted(one["version"] for one in self._dataset.version_refs())
+
+    def __len__(self) -> int:
+        return len(self._numbers)
+
+    @overload
+    def __getitem__(self, index: int) -> TableVersion: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[TableVersion]: ...
+    def __getitem__(self, index: int | slice) -> TableVersion | list[TableVersion]:
+        if isinstance(index, slice):
+            return [self._read(number) for number in self._numbers[index]]
+        return self._read(self._numbers[index])
+
+    def _read(self, number: int) -> TableVersion:
+        try:
+            return TableVersion.of(self._dataset.checkout_version(number))
+        except (OSError, ValueError) as error:
+            available = f"it was there a moment ago ({plain(error)})"
+            raise VersionNotFoundError(self._dataset.uri, str(number), available=available) from error
+
+    def __repr__(self) -> str:
+        return f"<Versions: {self._numbers[0]} to {self._numbers[-1]}, {len(self)} kept>"
+
+
+def _operation(event: Event) -> str:
+    """Returns in words what a version did that has no summary of ours."""
+    operation: Any = event.operation
+    if event.name == "Restore":
+        return f"restore of version {operation.version}"
+    return "create" if event.name == "Overwrite" and event.version == 1 else _OPERATIONS.get(event.name, event.name)
+
+
+def _rows_changed(event: Event, ours: CommitResult | None, rows: int) -> tuple[int | None, int | None]:
+    """Returns how many rows a version added and removed, as far as its transaction says so."""
+    operation: Any = event.operation
+    if ours is not None and ours.operation in ("update", "delete", "merge"):
+        return ours.rows_inserted, ours.rows_deleted
+    if event.name in _OF_NO_ROWS:
+        return 0, 0
+    if event.name == "Append":
+        return sum(fragment.physical_rows for fragment in operation.fragments), 0
+    if event.name == "Overwrite":
+        return rows, 0 if event.version == 1 else None
+    return None, None
+
+
 class TableVersions(ABC):
     """The methods of :class:`lance_spark.Table` for its versions."""
 
@@ -177,6 +322,11 @@ class TableVersions(ABC):
         )
 
     @property
+    def versions(self) -> Versions:
+        """The versions that are kept, oldest first; each is read when it is asked for."""
+        return Versions(self._shown)
+
+    @property
     def tags(self) -> Tags:
         """The tags of the table."""
         return Tags(self._latest)
@@ -196,13 +346,21 @@ class TableVersions(ABC):
         """Shows the latest version again, and follows it."""
         self._shown = self._latest
 
-    def restore(self, version: int | str | None = None) -> None:
+    def restore(
+        self,
+        version: int | str | None = None,
+        *,
+        commit_message: str | None = None,
+        properties: Mapping[str, str] | None = None,
+    ) -> None:
         """Makes an older version the latest, as a new version, which this object shows then.
 
         No data is copied, and the versions in between stay.
 
         Args:
             version: Its number, or a tag; None is the one that is checked out.
+            commit_message: Kept with the version.
+            properties: Kept with the version, too: texts by names.
 
         Raises:
             VersionNotFoundError: There is no such version.
@@ -213,8 +371,18 @@ class TableVersions(ABC):
             raise OptionError("version", None, "a version or a tag, or none where one is checked out")
         old = self._shown if version is None else self._latest.pin(_checked(version))
 
-        def make_latest(_: lance.LanceDataset) -> None:
-            old.open().restore()  # type: ignore[no-untyped-call]
+        note = CommitNote.of(commit_message, properties)
+        given = dict(note.properties) | ({} if note.message is None else {MESSAGE_KEY: note.message})
+
+        def make_latest(head: lance.LanceDataset) -> None:
+            from lance import LanceOperation
+
+            operation = LanceOperation.Restore(old.open().version)
+            outcome = attempt_commit(
+                head, operation, read_version=head.version, properties=given, storage_options=old.storage
+            )
+            if not isinstance(outcome, Landed):
+                raise outcome.error
 
         change_schema(self._latest, make_latest)
         self.checkout_latest()

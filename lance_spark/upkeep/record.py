@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from lance_spark.commit.attempt import this_user
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import LanceSparkError
-from lance_spark.jobs.history import JobHistory, this_process, this_user
+from lance_spark.jobs.history import JobHistory, this_process
 from lance_spark.jobs.model import JobRecord, Status
 from lance_spark.staging.area import new_id
 

@@ -27,6 +27,7 @@ from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.task.messages import RowCounts
 from lance_spark.columns.binding import load_udf
+from lance_spark.commit.attempt import this_user
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import RowsToReplace
 from lance_spark.commit.conflicts.history import Change, events_between
@@ -41,7 +42,7 @@ from lance_spark.errors import (
     CommitOutcomeUnknownError,
     LanceSparkError,
 )
-from lance_spark.jobs.history import JobHistory, this_process, this_user
+from lance_spark.jobs.history import JobHistory, this_process
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResult, Status
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import path_of

@@ -184,6 +184,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
             read_version=self.ref.version,
             enable_stable_row_ids=self.options.enable_stable_row_ids,
             commit_message=self.options.commit_message,
+            properties=self.options.properties,
         )
         return commit_rows(self.ref, change, job_id=self.staging.job_id, policy=self.policy)
 
@@ -206,7 +207,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
                 data_storage_version=cast("Literal['2.0', '2.1', '2.3']", self.layout.version),
                 enable_stable_row_ids=self.options.enable_stable_row_ids,
                 storage_options=self.ref.storage or None,
-                transaction_properties=properties_of(result, self.options.commit_message),
+                transaction_properties=properties_of(result, self.options.commit_message, self.options.properties),
             )
         except OSError:
             # A concurrent writer may have created it; if not, the committer says what is wrong.

@@ -240,6 +240,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             inputs_from=plan.inputs_from,
             fragments=fragments,
             commit_message=plan.options.commit_message,
+            properties=plan.options.properties,
         )
 
     def _collect(self, messages: Sequence[ColumnsWritten]) -> tuple[FragmentColumns, ...]:

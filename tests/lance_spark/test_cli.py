@@ -284,7 +284,7 @@ def test_versions_say_what_made_them(filled: Table, run: Run):
     versions = run("versions", filled.uri, "--json").document
     assert isinstance(versions, list)
     assert [version["version"] for version in versions] == list(range(1, filled.version + 1))
-    assert (versions[0]["operation"], versions[-1]["rows"]) == ("Overwrite", ROWS)
+    assert (versions[0]["operation"], versions[-1]["rows"]) == ("create", ROWS)
     assert len(run("versions", filled.uri, "--limit", 2, "--json").document) == 2  # type: ignore[arg-type]
 
 

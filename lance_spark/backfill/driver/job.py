@@ -29,6 +29,7 @@ from lance_spark.backfill.planning.planner import Prepared
 from lance_spark.backfill.planning.staleness import count_stale
 from lance_spark.backfill.task.error_log import record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
+from lance_spark.commit.attempt import this_user
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import (
@@ -40,7 +41,7 @@ from lance_spark.errors import (
     VersionNotFoundError,
     counted,
 )
-from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process, this_user
+from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResult
 from lance_spark.jobs.progress import Progress
 from lance_spark.rows.row_set import RowSet

@@ -22,9 +22,10 @@ if TYPE_CHECKING:
 JOB_KEY = "lance-spark.job"
 SUMMARY_KEY = "lance-spark.summary"
 UNDONE_KEY = "lance-spark.undone"
+USER_KEY = "lance-spark.user"
 MESSAGE_KEY = "__lance_commit_message"
 """Keys of transaction properties: the job, its summary as JSON, the job whose commit this one takes
-back, and Lance's own key."""
+back, who committed, and Lance's own key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,11 +150,12 @@ def events_between(
     known = {} if known is None else known
     for version in range(after + 1, upto + 1):
         if version not in known:
-            known[version] = _event(dataset, version, there=version in kept)
+            known[version] = event_of(dataset, version, there=version in kept)
         yield known[version]
 
 
-def _event(dataset: lance.LanceDataset, version: int, *, there: bool = True) -> Event:
+def event_of(dataset: lance.LanceDataset, version: int, *, there: bool = True) -> Event:
+    """Returns what made a version."""
     transaction = None
     try:
         transaction = read_transaction(dataset, version) if there else None
@@ -212,7 +214,7 @@ def last_commit(path: str, storage_options: dict[str, str] | None = None) -> Com
     dataset = ref.open_latest()
     undone = set()
     for version in sorted((kept["version"] for kept in dataset.version_refs()), reverse=True):
-        event = _event(dataset, version)
+        event = event_of(dataset, version)
         undone.add(event.properties.get(UNDONE_KEY))
         if SUMMARY_KEY in event.properties and event.properties[JOB_KEY] not in undone:
             return CommitResult.from_json(event.properties[SUMMARY_KEY], uri=ref.uri, version=version)

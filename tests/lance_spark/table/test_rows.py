@@ -22,9 +22,9 @@ pytestmark = pytest.mark.spark
 
 def test_schema_version_and_versions_are_those_of_the_latest_version(table: Table):
     assert table.schema == pa.schema([("id", pa.int64()), ("text", pa.string())])
-    assert table.version == 3 and [version["version"] for version in table.versions] == [1, 2, 3]
+    assert table.version == 3 and [version.version for version in table.versions] == [1, 2, 3]
     table.add([{"id": 30, "text": "word 30"}])
-    assert table.version == 4 and table.versions[-1]["version"] == 4
+    assert table.version == 4 and table.versions[-1].version == 4
 
 
 def test_another_handle_sees_what_this_one_wrote(db: Connection, table: Table):

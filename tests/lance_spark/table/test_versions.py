@@ -22,7 +22,8 @@ from lance_spark import (
     UnsupportedOperationError,
     VersionNotFoundError,
 )
-from lance_spark.table.versions import Tags
+from lance_spark.commit.attempt import this_user
+from lance_spark.table.versions import TableVersion, Tags
 from tests.lance_spark.table.conftest import make_table
 from tests.lance_spark.table.seen import Seen
 
@@ -232,3 +233,66 @@ def test_a_restore_comes_after_what_others_commit_in_that_moment(db: Connection,
     table.restore()
     assert table.version == 5 and table.count_rows() == 10
     assert other.version == 5
+
+
+def test_versions_say_what_each_did_by_whom_and_with_which_message(db: Connection, spark: SparkSession, tmp_path: Path):
+    table = db.create_table("told", pa.table({"id": range(10)}))
+    table.add([{"id": 10}, {"id": 11}], commit_message="two more", properties={"ticket": "42"})
+    table.update("id = 3", {"id": 33}, commit_message="one row", properties={"ticket": "43"})
+    table.delete("id < 3", commit_message="less")
+    source = [{"id": 33}, {"id": 50}, {"id": 51}]
+    merge = table.merge_insert("id").when_not_matched_insert_all().when_not_matched_by_source_delete("target.id = 4")
+    merge.execute(source, commit_message="merged", properties={"ticket": "44"})
+    options = {"commit_message": "by Spark", "snapshot-property.ticket": "45"}
+    spark.range(60, 65).write.format("lance").mode("append").options(**options).save(table.uri)
+    table.restore(2, commit_message="back", properties={"ticket": "46"})
+    table.to_lance().delete("id = 9")
+
+    found = table.versions[:]
+    assert [(one.version, one.operation, one.message) for one in found] == [
+        (1, "create", None),
+        (2, "append", "two more"),
+        (3, "update", "one row"),
+        (4, "delete", "less"),
+        (5, "merge", "merged"),
+        (6, "append", "by Spark"),
+        (7, "restore of version 2", "back"),
+        (8, "delete", None),
+    ]
+    changed = [(one.rows_added, one.rows_removed) for one in found]
+    assert changed == [(10, 0), (2, 0), (0, 0), (0, 3), (2, 1), (5, 0), (None, None), (None, None)]
+    assert [one.rows for one in found] == [10, 12, 12, 9, 10, 15, 12, 11]
+    assert [one.properties for one in found[1:7]] == [
+        {"ticket": "42"},
+        {"ticket": "43"},
+        {},
+        {"ticket": "44"},
+        {"ticket": "45"},
+        {"ticket": "46"},
+    ]
+    assert all(one.user == this_user() for one in found[:7]) and found[7].user is None, "another engine does not say it"
+    assert found[3].text == f"version 4: delete by {this_user()}, 3 rows removed, less"
+    transaction = table.read_transaction(6)
+    assert transaction is not None and transaction.transaction_properties["ticket"] == "45"
+
+
+def test_only_the_versions_that_are_asked_for_are_read(table: Table, monkeypatch: pytest.MonkeyPatch):
+    for number in range(5):
+        table.add([{"id": 100 + number, "text": "more"}])
+    read: list[int] = []
+    of = TableVersion.of
+    monkeypatch.setattr(TableVersion, "of", lambda dataset: read.append(dataset.version) or of(dataset))
+    versions = table.versions
+    assert len(versions) == table.version and not read
+    assert [one.version for one in versions[-2:]] == read == [table.version - 1, table.version]
+
+
+@pytest.mark.parametrize("name", ["", "lance-spark.job", "__lance_commit_message"], ids=["empty", "ours", "lance"])
+def test_properties_of_ours_cannot_be_given(table: Table, spark: SparkSession, name: str):
+    before = table.version
+    with pytest.raises(OptionError, match="cannot be given"):
+        table.delete("true", properties={name: "x"})
+    writer = spark.range(1).write.format("lance").mode("append").option(f"snapshot-property.{name}", "x")
+    with pytest.raises(Exception, match="cannot be given"):
+        writer.save(table.uri)
+    assert table.version == before

@@ -327,7 +327,7 @@ def change_at_random(made: Watched, dice: random.Random, fresh: Any) -> str:
             new = pa.table({"u": pa.array(once, pa.int64()), column: pa.array([next(fresh) for _ in once], pa.int64())})
             merge.execute(new)
     else:
-        versions = [one["version"] for one in made.source.versions]
+        versions = [one.version for one in made.source.versions]
         lance.dataset(made.source.uri, version=dice.choice(versions)).restore()
     return act
 

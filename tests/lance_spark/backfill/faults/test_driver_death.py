@@ -56,7 +56,7 @@ POINTS: dict[str, tuple[int, int]] = {
 def assert_whole_groups(table: lance_spark.Table, fragments: int) -> None:
     """Asserts that each version has whole commit groups, of so many fragments; a fragment has all of its values, or none."""
     for version in table.versions:
-        dataset = lance.dataset(table.uri, version=version["version"])
+        dataset = lance.dataset(table.uri, version=version.version)
         if "v" not in dataset.schema.names:
             continue
         filled = 0
