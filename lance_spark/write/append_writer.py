@@ -16,9 +16,11 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from lance_spark.commit.append_commit import commit_rows
+from lance_spark.commit.attempt import this_user
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import properties_of
+from lance_spark.commit.conflicts.history import USER_KEY
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import CommitConflictError, OptionError, SchemaMismatchError
@@ -207,7 +209,10 @@ class LanceAppendWriter(DataSourceArrowWriter):
                 data_storage_version=cast("Literal['2.0', '2.1', '2.3']", self.layout.version),
                 enable_stable_row_ids=self.options.enable_stable_row_ids,
                 storage_options=self.ref.storage or None,
-                transaction_properties=properties_of(result, self.options.commit_message, self.options.properties),
+                transaction_properties={
+                    USER_KEY: this_user(),
+                    **properties_of(result, self.options.commit_message, self.options.properties),
+                },
             )
         except OSError:
             # A concurrent writer may have created it; if not, the committer says what is wrong.
