@@ -53,6 +53,9 @@ class CommitNote:
         return CommitNote(message=message, properties=tuple(sorted((properties or {}).items())))
 
 
+NO_NOTE = CommitNote()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsToCommit:
     """New rows, written as fragments that no version names yet.

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.changes import CommitNote, RowEdits
+from lance_spark.commit.changes import NO_NOTE, CommitNote, RowEdits
 from lance_spark.commit.row_commit import OutdatedEditsError, commit_edits
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.result import ChangeResult, result_of
@@ -28,7 +28,7 @@ def run_rounds(
     staging: Staging,
     policy: CommitPolicy,
     evaluate: Callable[[DatasetRef], RowEdits | None],
-    note: CommitNote,
+    note: CommitNote = NO_NOTE,
 ) -> ChangeResult:
     """Evaluates a statement at the latest version until a commit of it holds.
 

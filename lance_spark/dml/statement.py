@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Literal
 import pyarrow as pa
 
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.changes import CommitNote, RowEdits, StagedColumns
+from lance_spark.commit.changes import NO_NOTE, CommitNote, RowEdits, StagedColumns
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, ids_of
 from lance_spark.commit.data_files import data_files
 from lance_spark.commit.store_check import refuse_unsafe_store
@@ -87,7 +87,7 @@ class Statement:
         self._way: Way | None = None if sets else "delete"
         self._evaluated: _Evaluated | None = None
 
-    def run(self, note: CommitNote) -> ChangeResult:
+    def run(self, note: CommitNote = NO_NOTE) -> ChangeResult:
         """Evaluates and commits the statement.
 
         Raises:

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from lance_spark.commit.conflicts.history import MESSAGE_KEY, events_between
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
 from lance_spark.indexes.listing import index_stats, list_indices
 from lance_spark.jobs.tables import ERRORS, JOBS
 from lance_spark.options import METADATA_OPTION, ReadOptions
+from lance_spark.table.versions import TableVersion
 from lance_spark.types import to_spark_schema
 from lance_spark.types.mapping import spark_arrow_schema
 
@@ -31,6 +31,9 @@ _VERSIONS: dict[str, pa.DataType] = {
     "version": pa.int64(),
     "timestamp": pa.timestamp("us", tz="UTC"),
     "operation": pa.string(),
+    "user": pa.string(),
+    "rows_added": pa.int64(),
+    "rows_removed": pa.int64(),
     "rows": pa.int64(),
     "fragments": pa.int64(),
     "bytes": pa.int64(),
@@ -55,20 +58,9 @@ _TAGS: dict[str, pa.DataType] = {"tag": pa.string(), "version": pa.int64()}
 
 
 def _versions(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
-    kept: list[Mapping[str, Any]] = [*dataset.versions()]
-    events = {event.version: event for event in events_between(dataset, kept[0]["version"] - 1, dataset.version)}
-    for version in kept:
-        numbers = version["metadata"]
-        event = events.get(version["version"])
-        yield {
-            "version": version["version"],
-            "timestamp": version["timestamp"].astimezone(),
-            "operation": None if event is None else event.name,
-            "rows": int(numbers["total_rows"]),
-            "fragments": int(numbers["total_fragments"]),
-            "bytes": int(numbers["total_files_size"]),
-            "message": None if event is None else event.properties.get(MESSAGE_KEY),
-        }
+    for one in dataset.version_refs():
+        version = TableVersion.of(dataset.checkout_version(one["version"]))
+        yield {name: getattr(version, name) for name in _VERSIONS}
 
 
 def _fragments(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
