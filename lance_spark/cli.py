@@ -1,4 +1,4 @@
-"""The command line: `lance-spark jobs|plan|backfill|versions|tags|restore|compact|... URI ...`.
+"""The command line: `lance-spark jobs|plan|backfill|versions|index|compact|... URI ...`.
 
 Each command prints a table for people, or with `--json` one document for programs. It exits with 0
 when all is done, with 1 when a job is incomplete or something failed (one line on standard error
@@ -372,6 +372,53 @@ def restore(
     table = open_table(uri, storage_options=_storage(storage))
     table.restore(int(to) if to.isdecimal() else to)
     _console().print(f"version {to} is the latest again, as version {table.version}", highlight=False)
+
+
+@app.command()
+def index(
+    uri: Uri,
+    create: Annotated[str | None, typer.Option(metavar="COLUMN", help="Build an index of a column")] = None,
+    kind: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="BTREE, BITMAP, ..., FTS, or IVF_PQ and the like for vectors")
+    ] = "BTREE",
+    drop: Annotated[str | None, typer.Option(metavar="NAME", help="Drop an index")] = None,
+    optimize: Annotated[bool, typer.Option("--optimize", help="Take in rows that no index serves yet")] = False,
+    master: Master = None,
+    storage: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lists the indexes of a table, after what the options ask for."""
+    if (create is not None) + (drop is not None) + optimize > 1:
+        raise typer.BadParameter("give one of --create, --drop and --optimize")
+    table = _on_master(uri, master, _storage(storage))
+    if create is not None:
+        _build_index(table, create, kind.upper())
+    if drop is not None:
+        table.drop_index(drop)
+    if optimize:
+        table.optimize_indices()
+    found = [
+        {"name": one.name, "type": one.index_type, "columns": list(one.columns)}
+        | {"rows": served.num_indexed_rows, "other_rows": served.num_unindexed_rows}
+        for one in table.list_indices()
+        for served in [table.index_stats(one.name)]
+    ]
+    if as_json:
+        _print_json(found)
+        return
+    heads = ["index", "type", "columns", "rows", "rows not in it"]
+    rows = [[_as_text(", ".join(v) if isinstance(v, list) else v) for v in one.values()] for one in found]
+    _print_rows(heads, rows, nothing="no indexes")
+
+
+def _build_index(table: Table, column: str, kind: str) -> None:
+    """Builds an index with the settings that its kind has by default."""
+    if kind == "FTS":
+        table.create_fts_index(column)
+    elif kind.startswith("IVF_"):
+        table.create_index(vector_column_name=column, index_type=kind)  # type: ignore[arg-type]
+    else:
+        table.create_scalar_index(column, index_type=kind)  # type: ignore[arg-type]
 
 
 @app.command()

@@ -83,3 +83,17 @@ def test_compaction_and_cleanup(run: Run, uri: str, spark: SparkSession):
     assert lance.dataset(uri, version=1).count_rows() == 10
     assert run("cleanup", uri, "--older-than-days", -1)[0] == 2
     assert run("compact", uri, "--target-rows", 0)[0] == 2
+
+
+def test_indexes_are_built_listed_and_dropped(run: Run, uri: str, spark: SparkSession):
+    assert "no indexes" in run("index", uri)[1]
+    code, out, _ = run("index", uri, "--create", "id", "--json")
+    assert code == 0
+    assert json.loads(out) == [{"name": "id_idx", "type": "BTREE", "columns": ["id"], "rows": 30, "other_rows": 0}]
+    lance.write_dataset(pa.table({"id": pa.array([90], pa.int64())}), uri, mode="append")
+    assert run("index", uri)[1].split()[-5:] == ["id_idx", "BTREE", "id", "30", "1"]
+    assert json.loads(run("index", uri, "--optimize", "--json")[1])[0]["other_rows"] == 0
+    assert run("index", uri, "--create", "id", "--type", "NIX")[0] == 2
+    assert run("index", uri, "--create", "nix")[0] == 1 and run("index", uri, "--create", "id", "--optimize")[0] == 2
+    assert "no indexes" in run("index", uri, "--drop", "id_idx")[1]
+    assert run("index", uri, "--drop", "id_idx")[0] == 1
