@@ -193,15 +193,19 @@ class BatchSearch(Search):
             query = replace(query, metric=index.metric)
         query = Ranking(vector=query).checked(dataset).vector or query
         query = replace(query, metric=query.metric or "l2")
-        fragments = {one.fragment_id: one.metadata.num_rows for one in dataset.get_fragments()}
-        served = 0 if index is None else sum(fragments.get(number, 0) for number in index.fragments)
-        if index is None or not query.use_index or index.metric != query.metric or served * size < INDEX_NUMBERS:
-            index, served = None, 0
+        if index is not None and (not query.use_index or index.metric != query.metric):
+            index = None
+        served, left = 0, None
+        if index is not None:
+            live = {one.fragment_id: one.metadata.num_rows for one in dataset.get_fragments()}
+            served = sum(rows for number, rows in live.items() if number in index.fragments)
+            left = tuple(sorted(live.keys() - index.fragments))
+            if served * size < INDEX_NUMBERS:
+                index, served, left = None, 0, None
         element = getattr(kind, "storage_type", kind).value_type
-        left = sorted(fragments if index is None else fragments.keys() - index.fragments)
-        options = ReadOptions(path=ref.uri, filter=self.condition, fragments=tuple(left), columns=(column,))
+        options = ReadOptions(path=ref.uri, filter=self.condition, fragments=left, columns=(column,))
         parts: tuple[ScanTask, ...] = ()
-        if left:
+        if left != ():
             scan = plan_scan(ref, options, ScanSpec(), table_schema(dataset, ref, options))
             rows = max(1, _VECTOR_BYTES // (size * 4))
             parts = tuple(replace(task, batch_rows=rows) for task in scan.tasks)

@@ -65,6 +65,7 @@ def test_each_row_of_another_table_has_its_own_search(spark: SparkSession, table
     assert [row.n for row in spark.sql(outer).collect() if row.id is None] == [2]
 
 
+@pytest.mark.classic  # over Connect a query is analyzed where it is first used
 def test_a_version_is_pinned_when_the_query_is_made(spark: SparkSession, table: Table, table_path: str, q: list[float]):
     version = table.version
     call = f"lance_vector_search('{table_path}', {sql_of(q)}, k => 400, columns => array('id')"

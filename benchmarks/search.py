@@ -1,0 +1,165 @@
+"""Measures searches: `python -m benchmarks.search [--rows 200000] [--queries 2000]`.
+
+One table of vectors of 128 in clusters, as embeddings are, of which a tenth came after the index was built. Recall is what an index finds of what a
+comparison with all vectors finds. Seconds of a query are measured beside pylance's own scanner in this process, in turns, and so are many queries at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import lance
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+
+import lance_spark
+from benchmarks.measure import OURS, Case, Outcome
+from lance_spark import Search, Table
+
+_SIZE, _K, _TURNS, _SINGLE = 128, 10, 7, 20
+
+NPROBES, REFINE = 20, 10
+"""The settings that docs/search.md recommends."""
+
+INDEXES: dict[str, dict[str, Any]] = {
+    "IVF_PQ": {"num_partitions": 256, "num_sub_vectors": 16},
+    "IVF_HNSW_SQ": {"num_partitions": 4},
+    "IVF_FLAT": {"num_partitions": 256},
+}
+
+Matrix = NDArray[np.float32]
+
+
+def main() -> None:
+    """Runs all cases one after the other, and writes `search.json`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
+    parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
+    parser.add_argument("--queries", type=int, default=500, help="queries that are searched for at once")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
+        found = measure(folder, arguments.rows, arguments.queries)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    sizes = {"rows": arguments.rows, "queries": arguments.queries, "cpus": os.cpu_count()}
+    (arguments.out / "search.json").write_text(json.dumps({**sizes, **found}, indent=1) + "\n")
+
+
+def measure(folder: str, rows: int, queries: int) -> dict[str, object]:
+    """Returns recalls and times."""
+    builder = SparkSession.builder.master("local[2]").appName("search").config("spark.ui.enabled", "false")
+    spark = lance_spark.configure(builder.config("spark.ui.showConsoleProgress", "false")).getOrCreate()
+    db = lance_spark.connect(folder, spark, progress=False)
+    vectors = clustered(rows + queries, seed=1)
+    stored, asked = vectors[:rows], vectors[rows:]
+    path = f"{folder}/vectors.lance"
+    first = rows - rows // 10
+    lance.write_dataset(table_of(stored[:first], 0), path, max_rows_per_file=rows // 8, enable_stable_row_ids=True)
+    table = db.open_table("vectors")
+    frame = spark.createDataFrame([(n, q.tolist()) for n, q in enumerate(asked)], "n int, q array<float>").cache()
+    frame.count()
+    report: dict[str, object] = {}
+    outcomes = [batch_case(table, frame, path, asked).run(3)]
+    for kind, settings in INDEXES.items():
+        table.create_index(vector_column_name="vec", index_type=kind, **settings)
+        if kind == "IVF_PQ":
+            lance.write_dataset(table_of(stored[first:], first), path, mode="append")
+        report[f"recall, {kind}"] = recall(table, stored, asked[:200])
+        print(kind, report[f"recall, {kind}"], flush=True)
+        if kind == "IVF_PQ":
+            outcomes += [case.run(_TURNS) for case in single_cases(table, path, asked)]
+    spark.stop()
+    return {**report, "cases": [told(one) for one in outcomes]}
+
+
+def clustered(count: int, *, seed: int) -> Matrix:
+    """Returns vectors around 1,000 centres."""
+    random = np.random.default_rng(seed)
+    centres = random.standard_normal((1000, _SIZE))
+    vectors: Matrix = centres[random.integers(0, 1000, count)] + 0.5 * random.standard_normal((count, _SIZE))
+    return vectors.astype(np.float32)
+
+
+def table_of(vectors: Matrix, first: int) -> pa.Table:
+    """Returns rows with vectors."""
+    column = pa.FixedSizeListArray.from_arrays(pa.array(vectors.ravel()), _SIZE)
+    return pa.table({"id": pa.array(np.arange(first, first + len(vectors))), "vec": column})
+
+
+def search(table: Table, query: Matrix) -> Search:
+    """Returns a search as it is documented."""
+    return table.search(query).nprobes(NPROBES).refine_factor(REFINE).limit(_K).select(["id"])
+
+
+def recall(table: Table, stored: Matrix, queries: Matrix) -> float:
+    """Returns which share of the nearest rows is found."""
+    hits = 0
+    for query in queries:
+        wanted = np.argsort(((stored - query) ** 2).sum(axis=1))[:_K]
+        hits += len(set(search(table, query).to_arrow()["id"].to_pylist()) & set(wanted.tolist()))
+    return round(hits / (_K * len(queries)), 4)
+
+
+def single_cases(table: Table, path: str, queries: Matrix) -> list[Case]:
+    """Returns queries one after the other, in this process and as DataFrames."""
+    dataset = lance.dataset(path)
+    nearest = {"column": "vec", "k": _K, "nprobes": NPROBES, "refine_factor": REFINE}
+    some = queries[:_SINGLE]
+
+    def pylance() -> None:
+        for query in some:
+            dataset.to_table(columns=["id", "_distance"], nearest={**nearest, "q": query})
+
+    def ours() -> None:
+        for query in some:
+            search(table, query).to_arrow()
+
+    def on_spark() -> None:
+        for query in some:
+            search(table, query).to_spark().collect()
+
+    note = f"{_SINGLE} queries, one after the other"
+    return [
+        Case(name="to_arrow", contestants={OURS: ours, "pylance": pylance}, note=note, versus="pylance"),
+        Case(name="to_spark", contestants={OURS: on_spark, "pylance": pylance}, note=note, versus="pylance"),
+    ]
+
+
+def batch_case(table: Table, frame: DataFrame, path: str, queries: Matrix) -> Case:
+    """Returns all queries at once, compared with all rows."""
+
+    def pylance() -> None:
+        dataset = lance.dataset(path)
+        for first in range(0, len(queries), 100):
+            nearest = {"column": "vec", "k": _K, "q": queries[first : first + 100]}
+            dataset.to_table(columns=["id", "_distance"], nearest=nearest)
+
+    def ours() -> None:
+        rows = table.search(frame).limit(_K).select(["id"]).to_spark().toArrow()
+        assert len(rows) == _K * len(queries)
+
+    note = f"{len(queries)} queries at once, before there is an index"
+    return Case(name="batch", contestants={OURS: ours, "pylance": pylance}, note=note, versus="pylance")
+
+
+def told(outcome: Outcome) -> dict[str, object]:
+    """Returns an outcome for the report, and prints it."""
+    found = {
+        "case": outcome.case,
+        "note": outcome.note,
+        "medians": {name: round(value, 4) for name, value in outcome.medians.items()},
+        "ratio": round(outcome.ratios["pylance"], 3),
+        "cpu ratio": round(outcome.cpu_ratios.get("pylance", 0), 3),
+    }
+    print(found, flush=True)
+    return found
+
+
+if __name__ == "__main__":
+    main()
