@@ -42,6 +42,8 @@ bench: require-java $(VENV)/.ready-dev ## benchmarks beside Parquet, pylance and
 	$(BIN)/python -m benchmarks.load $(LOAD_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.views $(VIEWS_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.environments $(ENVIRONMENTS_BENCH_ARGS)
+	$(BIN)/python -m benchmarks.search $(SEARCH_BENCH_ARGS)
+	$(BIN)/python -m benchmarks.sql $(SQL_BENCH_ARGS)
 
 lint: $(VENV)/.ready-dev ## formatting, lint rules and types
 	$(BIN)/ruff format --check .

@@ -1,0 +1,119 @@
+"""Measures statements of SQL: `python -m benchmarks.sql [--rows 200000]`.
+
+One narrow column of a wide table (vectors of 768) is set in 1 %, 10 % and all of the rows, 1 % of the rows is deleted, and 1 % merged, beside Parquet,
+which has to be rewritten whole. Seconds are measured in turns; bytes are those that a statement adds to the folder.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+from pyspark.sql import SparkSession
+
+import lance_spark
+from benchmarks.measure import OURS, Case
+
+_TURNS = 3
+_PARQUET = "Parquet"
+
+WHERE = {"1 %": "id % 100 = {n}", "10 %": "id % 10 = {n}", "100 %": "true"}
+
+
+def main() -> None:
+    """Runs all cases one after the other, and writes `sql.json`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.sql", description=__doc__)
+    parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
+        found = measure(folder, arguments.rows)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    report = {"rows": arguments.rows, "cpus": os.cpu_count(), "cases": found}
+    (arguments.out / "sql.json").write_text(json.dumps(report, indent=1) + "\n")
+
+
+def measure(folder: str, rows: int) -> list[dict[str, object]]:
+    """Returns seconds and bytes of each case."""
+    builder = SparkSession.builder.master("local[2]").appName("sql").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.driver.memory", "3g")
+    spark = lance_spark.configure(builder, catalogs={"lance": folder}).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    vector = "transform(sequence(1, 768), x -> cast(rand(7) AS float)) AS v"
+    spark.range(0, rows, 1, 4).selectExpr("id", "id % 100 AS k", vector).write.parquet(f"{folder}/parquet")
+    statements = Statements(spark, folder)
+    found = []
+    for share, where in WHERE.items():
+        found.append(statements.run(f"UPDATE of {share}", f"UPDATE {{t}} SET k = k + 1 WHERE {where}", where, "k + 1"))
+    found.append(statements.run("DELETE of 1 %", "DELETE FROM {t} WHERE id % 100 = {n}", WHERE["1 %"], None))
+    source = f"(SELECT id * 100 + {{n}} AS id, -1L AS k FROM range({rows // 100}))"
+    merge = (
+        f"MERGE INTO {{t}} t USING {source} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET k = s.k "
+        "WHEN NOT MATCHED THEN INSERT (id, k) VALUES (s.id, s.k)"
+    )
+    found.append(statements.run("MERGE of 1 %", merge, WHERE["1 %"], "-1"))
+    spark.stop()
+    return found
+
+
+class Statements:
+    """A table in Parquet, and fresh copies of it in Lance."""
+
+    def __init__(self, spark: SparkSession, folder: str) -> None:
+        self._spark = spark
+        self._folder = folder
+        self._made = 0
+
+    def run(self, name: str, statement: str, where: str, value: str | None) -> dict[str, object]:
+        """Returns what a statement costs, beside rewriting the rows that it leaves."""
+        self._made += 1
+        table = f"t{self._made}"
+        self._spark.sql(f"CREATE TABLE lance.{table} AS SELECT * FROM parquet.`{self._folder}/parquet`")
+        numbers = iter(range(7, 99, 3))
+        added: dict[str, list[int]] = {OURS: [], _PARQUET: []}
+
+        def ours() -> None:
+            text = statement.replace("{t}", f"lance.{table}").replace("{n}", str(next(numbers) % 10))
+            added[OURS].append(self._added(f"{table}.lance", lambda: self._spark.sql(text)))
+
+        def parquet() -> None:
+            condition = where.replace("{n}", "7")
+            rows = self._spark.read.parquet(f"{self._folder}/parquet")
+            if value is None:
+                rows = rows.filter(f"NOT ({condition})")
+            else:
+                rows = rows.selectExpr("id", f"CASE WHEN {condition} THEN {value} ELSE k END AS k", "v")
+            shutil.rmtree(f"{self._folder}/copy", ignore_errors=True)
+            added[_PARQUET].append(self._added("copy", lambda: rows.write.parquet(f"{self._folder}/copy")))
+
+        case = Case(
+            name=name, contestants={OURS: ours, _PARQUET: parquet}, note="beside Parquet rewritten", versus=_PARQUET
+        )
+        outcome = case.run(_TURNS)
+        shutil.rmtree(f"{self._folder}/{table}.lance")
+        found = {
+            "case": name,
+            "medians": {contestant: round(value, 3) for contestant, value in outcome.medians.items()},
+            "ratio": round(outcome.ratios[_PARQUET], 3),
+            "bytes": {contestant: sorted(sizes)[len(sizes) // 2] for contestant, sizes in added.items()},
+        }
+        print(found, flush=True)
+        return found
+
+    def _added(self, name: str, act: Callable[[], object]) -> int:
+        before = self._size(name)
+        act()
+        return self._size(name) - before
+
+    def _size(self, name: str) -> int:
+        files = Path(self._folder, name).rglob("*")
+        return sum(file.stat().st_size for file in files if file.is_file())
+
+
+if __name__ == "__main__":
+    main()
