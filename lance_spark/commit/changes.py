@@ -198,6 +198,8 @@ class RowEdits:
         modified: Ids of the fields that column files were written for; none where rows move.
         offsets: Rows of each fragment that these have new values for, as roaring bitmaps.
         predicate: What a deletion was asked for, as Lance SQL.
+        reads_others: Whether what is done to a row may depend on rows of other fragments, as it
+            does with a subquery over the table.
     """
 
     operation: Literal["update", "delete", "merge"]
@@ -213,6 +215,7 @@ class RowEdits:
     rows_updated: int = 0
     rows_deleted: int = 0
     predicate: str | None = None
+    reads_others: bool = False
     commit_message: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
 

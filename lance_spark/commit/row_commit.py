@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+_CHANGE_ROWS = ("Delete", "DataReplacement", "Update", "Merge")
+"""Commits that change what rows hold, or which rows there are; what an append adds is as if it had
+come after the statement."""
+
 
 class OutdatedEditsError(CommitConflictError):
     """Concurrent commits changed rows that a statement read: it has to look at them again."""
@@ -122,6 +126,9 @@ def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, known: dict[int,
         if (change := Change.of(event)).moves:
             why = f"rows may have moved ({change.text})"
             break
+        if edits.reads_others and change.operation in _CHANGE_ROWS:
+            why = f"rows that the statement reads may have changed ({change.text})"
+            break
     for number, before in edits.before.items() if why is None else ():
         fragment = head.get_fragment(number)
         if fragment is None or fragment.metadata != before:
@@ -145,6 +152,9 @@ def _refuse_slipped(landed: lance.LanceDataset, edits: RowEdits, read: int, ref:
         if change.operation is None:
             what = f"commits that came first (version {event.version} and later) were cleaned up in that moment, so "
             raise _unknown(ref, landed, edits, what + "that what they changed may be undone, or be there twice")
+        if edits.reads_others and change.operation in _CHANGE_ROWS:
+            what = f"another writer changed rows of the table in that moment (version {event.version})"
+            raise _unknown(ref, landed, edits, f"{what}, which the statement may have read in a subquery")
         if edits.rows_inserted and change.operation == "Update" and change.moved:
             what = f"another writer merged rows in that moment (version {event.version})"
             raise _unknown(ref, landed, edits, f"{what}, so that rows of one key may be there twice")

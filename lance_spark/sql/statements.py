@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -73,6 +74,7 @@ class RowStatement:
         self._columns: Sequence[str] = arguments["columns"]
         self._kept: Sequence[str] = arguments["kept"]
         self._predicate = arguments["predicate"]
+        self._reads_others: bool = arguments["reads_others"]
         self._rows = rows
         self._name = arguments["name"]
         self._policy = CommitPolicy.of(None)
@@ -100,7 +102,7 @@ class RowStatement:
         where = self._in_lance_sql()
         if where is not None:
             return Statement(self._spark, self._ref, where=where, sets=None, table_name=self._name).run()
-        return run_rounds(self._ref, self._staging, self._policy, self._evaluate)
+        return run_rounds(self._ref, self._staging, self._policy, self._edits)
 
     def _in_lance_sql(self) -> str | None:
         """Returns the condition of a deletion where Lance evaluates all of it as Spark does."""
@@ -108,6 +110,10 @@ class RowStatement:
             return None
         schema = self._ref.open().schema
         return translate(self._predicate, schema) if is_exact(self._predicate, schema) else None
+
+    def _edits(self, ref: DatasetRef) -> RowEdits | None:
+        edits = self._evaluate(ref)
+        return None if edits is None else replace(edits, reads_others=self._reads_others)
 
     def _evaluate(self, ref: DatasetRef) -> RowEdits | None:
         dataset = ref.open()

@@ -189,6 +189,9 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
     arguments.put("kept", kept);
     arguments.put("predicate", predicate == null ? null : LancePython.parsed(predicate));
     arguments.put("opened", table.opened);
+    int[] reads = new int[1];
+    rows.transformDownWithSubqueries(new Counted(table, reads));
+    arguments.put("reads_others", Boolean.valueOf(reads[0] > 1));
     try {
       table.catalog.ask("change", table.identifier, arguments, new LanceRows(this, session, table));
     } catch (LancePython.Failure failure) {
@@ -200,6 +203,29 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
   /** Returns the query over another version of the table. */
   LogicalPlan at(LanceTable now) {
     return (LogicalPlan) rows.transformDownWithSubqueries(new Fresh(table, now));
+  }
+
+  /** Counts the scans of a table, those in subqueries among them. */
+  private static final class Counted extends AbstractPartialFunction {
+    private final LanceTable table;
+    private final int[] reads;
+
+    Counted(LanceTable table, int[] reads) {
+      this.table = table;
+      this.reads = reads;
+    }
+
+    public boolean isDefinedAt(Object node) {
+      LanceTable read = null;
+      if (node instanceof DataSourceV2ScanRelation) read = tableOf(((DataSourceV2ScanRelation) node).relation().table());
+      if (node instanceof DataSourceV2Relation) read = table((DataSourceV2Relation) node);
+      return read != null && !read.travelled() && read.id().equals(table.id());
+    }
+
+    public Object apply(Object node) {
+      reads[0]++;
+      return node;
+    }
   }
 
   private static final class Fresh extends AbstractPartialFunction {

@@ -16,6 +16,7 @@ from lance_spark.errors import LanceSparkError
 from tests.lance_spark.dml.tables import content, make, meanwhile
 from tests.lance_spark.dml.writers import OTHERS, Act
 from tests.lance_spark.sql.conftest import Sql
+from tests.support import inline_rows
 
 pytestmark = pytest.mark.classic
 
@@ -88,3 +89,21 @@ def test_two_statements_at_once_in_two_threads(sql: Sql, db: Connection, spark: 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(sql, statements))
     assert sql("SELECT count(*), min(a), sum(a) div 20, min(b), sum(b) div 20 FROM {c}.t") == [(40, 0, 1, 0, 1)]
+
+
+@pytest.mark.parametrize("other", ["delete", "in place"])
+def test_a_subquery_over_the_table_is_read_again(sql: Sql, db: Connection, tmp_path: Path, other: str) -> None:
+    """A commit to fragments that the statement reads and does not change makes it run again."""
+    make(uri := str(tmp_path / "t.lance"))
+    acts: dict[str, Act] = {
+        "delete": lambda uri: lance.dataset(uri).delete("id = 29"),
+        "in place": lambda uri: inline_rows.update(uri, "id >= 20", id="id + 100"),
+    }
+    with meanwhile("before", lambda: acts[other](uri)) as acted, inline_rows.only("columns"):
+        sql("UPDATE {c}.t SET a = (SELECT max(id) FROM {c}.t) WHERE id = 1")
+    assert acted and sql("SELECT a FROM {c}.t WHERE id = 1") == [(28 if other == "delete" else 129,)]
+    with (
+        meanwhile("after", lambda: lance.dataset(uri).delete("id = 12")),
+        pytest.raises(PySparkException, match="in that moment"),
+    ):
+        sql("UPDATE {c}.t SET a = (SELECT max(id) FROM {c}.t) WHERE id = 1")
