@@ -29,7 +29,7 @@ NPROBES, REFINE = 20, 10
 """The settings that docs/search.md recommends."""
 
 INDEXES: dict[str, dict[str, Any]] = {
-    "IVF_PQ": {"num_partitions": 256, "num_sub_vectors": 16},
+    "IVF_PQ": {"num_partitions": 256, "num_sub_vectors": 32},
     "IVF_HNSW_SQ": {"num_partitions": 4},
     "IVF_FLAT": {"num_partitions": 256},
 }
