@@ -442,8 +442,30 @@ def follow_with_views(spark: SparkSession, path: str, report: Report) -> None:
         refresh("the table was compacted")
 
 
-def travel_back(spark: SparkSession, path: str, report: Report, version: int) -> None:
+def work_in_sql(spark: SparkSession, path: str, report: Report) -> None:
     """Step 8."""
+    with report.step("In SQL alone: make, add, update, delete, look back"):
+        lance_spark.catalog(spark, "tables", os.path.dirname(path))
+        name = os.path.basename(path).removesuffix(".lance")
+        for statement in (
+            f"CREATE TABLE tables.packages AS SELECT package, count(*) AS files, sum(size) AS bytes FROM tables.{name} GROUP BY package",
+            "ALTER TABLE tables.packages ADD COLUMN mean BIGINT COMMENT 'bytes of a file'",
+            "UPDATE tables.packages SET mean = bytes div files",
+            "DELETE FROM tables.packages WHERE files < (SELECT avg(files) FROM tables.packages)",
+        ):
+            report.say(statement)
+            spark.sql(statement)
+        then = "(SELECT count(*) FROM tables.packages VERSION AS OF 3) AS all_packages"
+        report.table(
+            spark.sql(f"SELECT {then}, count(*) AS large_ones, max(mean) AS mean FROM tables.packages").collect()
+        )
+        report.say("")
+        versions = "SELECT version, operation, rows_added, rows_removed FROM tables.packages.versions ORDER BY version"
+        report.table(spark.sql(versions).collect())
+
+
+def travel_back(spark: SparkSession, path: str, report: Report, version: int) -> None:
+    """Step 9."""
     with report.step("Travel back"):
         for title, number in (("before", version), ("now", lance.dataset(path).version)):
             then = read(spark, path, version=number)
@@ -462,6 +484,7 @@ def tour(spark: SparkSession, path: str, limit: int | None) -> None:
     read_back(spark, path, report)
     let_the_table_compute(spark, path, report)
     follow_with_views(spark, path, report)
+    work_in_sql(spark, path, report)
     travel_back(spark, path, report, version)
     report.close()
 

@@ -97,6 +97,15 @@ def check_views(numbers: Callable[[str], list[float]], paths: list[Path], facts:
     assert numbers(f"the table was compacted: {calls}") == [0, 0, left]
 
 
+def check_sql(numbers: Callable[[str], list[float]], paths: list[Path]) -> None:
+    """Asserts what is printed of the statements of SQL."""
+    names = [str(path.relative_to(sysconfig.get_paths()["stdlib"])) for path in paths]
+    packages = Counter(name.partition("/")[0] if "/" in name else "(single modules)" for name in names)
+    large = sum(count >= len(names) / len(packages) for count in packages.values())
+    assert numbers(r"all_packages +large_ones +mean\n +(\d+) +(\d+) +[\d,]+\n") == [len(packages), large]
+    assert numbers(r"\n +4 +delete +0 +(\d+)\n") == [len(packages) - large]
+
+
 @pytest.mark.slow
 def test_what_the_demo_prints_is_true(tmp_path: Path):
     command = [
@@ -158,6 +167,7 @@ def test_what_the_demo_prints_is_true(tmp_path: Path):
 
     check_views(numbers, paths, facts)
 
+    check_sql(numbers, [path for path, fact in zip(paths, facts, strict=True) if fact.size >= 100])
     assert numbers(r"before: version 1, ([\d,]+) rows, path, package, size, text\n") == [len(early)]
     assert numbers(r"now: version \d+, ([\d,]+) rows, path, package, size, text, .*imports, branches, loops\n") == [
         len(kept)

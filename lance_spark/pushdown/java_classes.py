@@ -21,9 +21,11 @@ from lance_spark.pushdown.class_cache import cache_file, load_classes, save_clas
 
 _LOG = getLogger(__name__)
 
-_FOLDERS = ("pushdown/java", "sql/java")
+_RULE_FOLDER, _CATALOG_FOLDER = "pushdown/java", "sql/java"
 _SOURCE = "lance.DefaultSource"
 _CLASSES = "lancespark.LanceClasses"
+_CLASSES_FILE = "LanceClasses.java"
+_HOOKS = "lancespark.LanceSql"
 _PROPERTY = "lancespark.classes"
 
 
@@ -41,20 +43,35 @@ def load(gateway: JavaGateway, name: str) -> JavaObject:
 def _loader(gateway: JavaGateway) -> JavaObject:
     """Returns the class loader that Spark asks, with all classes; compiles them if it has to."""
     java: Any = gateway.jvm
-    sources = {
-        entry.name: entry.read_text(encoding="utf-8")
-        for folder in _FOLDERS
-        for entry in resources.files("lance_spark").joinpath(folder).iterdir()
-        if entry.name.endswith(".java")
-    }
+    rule = _sources(_RULE_FOLDER)
+    sources = rule | _sources(_CATALOG_FOLDER)
     loader = java.Thread.currentThread().getContextClassLoader()
     digest = hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()
     there = java.System.getProperty(_PROPERTY)
     if there is None:
-        _define(gateway, loader, _classes(gateway, loader, sources), digest)
+        try:
+            files = _classes(gateway, loader, sources)
+        except Py4JError as error:
+            _LOG.info("there is no SQL catalog in this release of Spark: %s", error)
+            files = _classes(gateway, loader, {**rule, _CLASSES_FILE: sources[_CLASSES_FILE]})
+        _define(gateway, loader, files, digest)
     elif there != digest:
         raise TypeError("the JVM runs another release of lance-spark: restart it, and this one is used")
     return loader
+
+
+def has_catalog(gateway: JavaGateway) -> bool:
+    """Tells whether the SQL catalog is there; call :func:`load` for the rule first."""
+    try:
+        load(gateway, _HOOKS)
+    except Py4JError:
+        return False
+    return True
+
+
+def _sources(folder: str) -> dict[str, str]:
+    entries = resources.files("lance_spark").joinpath(folder).iterdir()
+    return {entry.name: entry.read_text(encoding="utf-8") for entry in entries if entry.name.endswith(".java")}
 
 
 def _classes(gateway: JavaGateway, loader: JavaObject, sources: Mapping[str, str]) -> JavaObject:
@@ -82,6 +99,8 @@ def _define(gateway: JavaGateway, loader: JavaObject, files: JavaObject, digest:
     for name in (_SOURCE, _CLASSES):
         _define_one(gateway, loader, name, files.get(name.replace(".", "/") + ".class"))
     loader.loadClass(_CLASSES).newInstance().define(files, _PROPERTY, digest)
+    if files.containsKey(f"{_HOOKS.replace('.', '/')}.class"):
+        loader.loadClass(_HOOKS).newInstance().install()
 
 
 def _define_one(gateway: JavaGateway, loader: JavaObject, name: str, code: bytes) -> None:

@@ -16,7 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lance_spark.interpreter import refuse_other_python
-from lance_spark.pushdown.java_classes import load
+from lance_spark.pushdown.java_classes import has_catalog, load
 
 _LOG = getLogger(__name__)
 
@@ -59,7 +59,7 @@ def enable_pushdown(spark: SparkSession) -> bool:
         if not any(_is_ours(rule) for rule in rules):
             threading.Thread(target=_find_sources, args=(spark,), daemon=True).start()
             _set_rules(spark, jvm, [*rules, load(_gateway(spark), _RULE).newInstance()])
-        if _has_catalog(spark):
+        if _has_catalog(spark) and has_catalog(_gateway(spark)):
             # Imported here, by its name: SQL stands on everything else, this rule too.
             import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), _PYTHON))
         _read_arrow_unchecked(jvm)

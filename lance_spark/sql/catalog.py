@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 from lance_spark.dataset import normalize_uri
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.options import STORAGE_PREFIX
+from lance_spark.pushdown.java_classes import has_catalog
 from lance_spark.pushdown.rule import enable_pushdown, is_classic
 from lance_spark.session.configuration import catalog_settings
 from lance_spark.table.connection import Connection, connect
@@ -51,7 +52,7 @@ def catalog(spark: SparkSession, name: str, root: str, storage_options: Mapping[
             raise OptionError(key, value, "what the session has: choose another name", problem="is set already")
     for key, value in settings.items():
         spark.conf.set(key, value)
-    if not enable_pushdown(spark):
+    if not enable_pushdown(spark) or not has_catalog(spark.sparkContext._gateway):  # noqa: SLF001 - as in the rule
         raise UnsupportedOperationError(
             f"Spark {spark.version} has no catalog of Lance tables: its Java does not compile there (the log has the "
             "reason) - nothing was changed - read and write by path: spark.read.format('lance').load(path)"

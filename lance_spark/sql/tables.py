@@ -80,6 +80,8 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     moment: dict[str, str] = {}
     if arguments.get("version") is not None:
         moment["version"] = str(arguments["version"])
+    if arguments.get("timestamp") is not None:
+        moment["timestamp"] = arguments["timestamp"]
     if arguments.get("microseconds") is not None:
         moment["timestamp"] = datetime.fromtimestamp(arguments["microseconds"] / 1e6, tz=UTC).isoformat()
     options = ReadOptions.parse({"path": ref.uri, **moment, **_storage(ref)})
@@ -278,7 +280,7 @@ def _wanted(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[
     if provider.lower() != "lance":
         raise UnsupportedOperationError(
             f"tables of the catalog {place.catalog} are Lance tables - USING {provider} - nothing was made - leave "
-            "USING out, or make the table in Spark's own catalog"
+            "USING out, say df.write.format('lance').saveAsTable(...), or make the table in Spark's own catalog"
         )
     if "location" in given:
         raise OptionError("LOCATION", given["location"], f"none: tables of this catalog are in {place.root}")

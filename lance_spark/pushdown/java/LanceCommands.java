@@ -52,11 +52,6 @@ final class LanceCommands {
     return null;
   }
 
-  /** ANALYZE TABLE of a catalog of Lance tables has nothing to do: statistics are in the table. */
-  static boolean isOfCatalog(AnalyzeTable command) {
-    return command.child() instanceof ResolvedTable && ((ResolvedTable) command.child()).table() instanceof LanceTable;
-  }
-
   /** REFRESH TABLE: gives the catalog's entry the columns that the table has now. */
   static void refresh(RefreshTable command) throws Exception {
     if (!(command.child() instanceof ResolvedTable) || !isLance(((ResolvedTable) command.child()).table())) return;

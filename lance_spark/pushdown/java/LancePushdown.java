@@ -57,15 +57,8 @@ public class LancePushdown extends Rule {
   public TreeNode apply(TreeNode plan) {
     AnalysisException refused = null;
     try {
-      if (plan instanceof WriteDelta) {
-        LanceStatement statement = LanceStatement.of((WriteDelta) plan);
-        if (statement != null) return statement;
-      }
-      if (plan instanceof OverwriteByExpression) {
-        LanceStatement statement = LanceStatement.of((OverwriteByExpression) plan);
-        if (statement != null) return statement;
-      }
-      if (plan instanceof AnalyzeTable && LanceCommands.isOfCatalog((AnalyzeTable) plan)) return new RefreshTable(((AnalyzeTable) plan).child());
+      LogicalPlan statement = LanceHooks.statement((LogicalPlan) plan);
+      if (statement != null) return statement;
       refused = LanceCommands.refusal((LogicalPlan) plan);
       // Spark optimizes each subquery by itself first; they come again with the query, and may be merged then.
       if (plan instanceof Subquery) return plan;

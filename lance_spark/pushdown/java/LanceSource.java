@@ -73,10 +73,10 @@ final class LanceSource {
   /** Returns the source of a relation, or null where it is not known (a schema given by the user). */
   static LanceSource of(DataSourceV2Relation relation) throws Exception {
     Map options = new HashMap(relation.options().asCaseSensitiveMap());
-    Object catalog = LanceStatement.tableOf(relation.table());
-    if (catalog != null) options.putAll(((LanceTable) catalog).readOptions());
+    Map ofCatalog = LanceHooks.readOptions(relation.table());
+    if (ofCatalog != null) options = ofVersion(options, ofCatalog);
     if (searches(options)) return null;
-    if (catalog != null) return new LanceSource(options, ((LanceTable) catalog).pin(), null, null);
+    if (ofCatalog != null) return new LanceSource(options, LanceHooks.pin(relation.table()), null, null);
     if (relation.identifier().isDefined()) {
       Map stored = catalogOptions((Identifier) relation.identifier().get());
       if (stored == null || searches(stored)) return null;
@@ -91,8 +91,22 @@ final class LanceSource {
     return new LanceSource(options, pinOf(created), null, null);
   }
 
+  /** Options of a query, with those that name the version that is read in place of those that asked for it. */
+  static Map ofVersion(Map given, Map pinned) {
+    Map options = new HashMap();
+    Iterator entries = given.entrySet().iterator();
+    while (entries.hasNext()) {
+      Map.Entry entry = (Map.Entry) entries.next();
+      String key = ((String) entry.getKey()).toLowerCase(Locale.ROOT);
+      boolean moment = key.equals("version") || key.equals("timestamp") || key.equals("versionasof") || key.equals("timestampasof");
+      if (!moment) options.put(key, entry.getValue());
+    }
+    options.putAll(pinned);
+    return options;
+  }
+
   static boolean isOurs(Table table) {
-    return (table instanceof PythonTable && table.name().equals(NAME)) || LanceStatement.tableOf(table) != null;
+    return (table instanceof PythonTable && table.name().equals(NAME)) || LanceHooks.readOptions(table) != null;
   }
 
   /** Whether rows are read by rank: no filter, limit or aggregate may come before that. */

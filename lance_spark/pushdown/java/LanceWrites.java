@@ -67,7 +67,7 @@ final class LanceWrites {
 
   private static Map storedOptions(Object table) throws Exception {
     if (!(table instanceof DataSourceV2Relation) || ((DataSourceV2Relation) table).identifier().isEmpty()) return null;
-    if (((DataSourceV2Relation) table).table() instanceof LanceTable) return null;
+    if (LanceHooks.readOptions(((DataSourceV2Relation) table).table()) != null) return null;
     return LanceSource.catalogOptions((Identifier) ((DataSourceV2Relation) table).identifier().get());
   }
 

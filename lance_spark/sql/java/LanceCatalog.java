@@ -92,6 +92,26 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     return load(identifier, moment);
   }
 
+  /** `spark.read.option("version", ..).table(..)`: the options of `load` that say which version. */
+  public Set tableStateOptionKeys() {
+    Set keys = new HashSet();
+    keys.add("version");
+    keys.add("timestamp");
+    return keys;
+  }
+
+  public Table loadTable(Identifier identifier, TableContext context, CaseInsensitiveStringMap options) throws NoSuchTableException {
+    Map moment = new HashMap();
+    if (options.containsKey("version")) moment.put("version", options.get("version"));
+    if (options.containsKey("timestamp")) moment.put("timestamp", options.get("timestamp"));
+    if (context.timeTravel().isPresent()) {
+      Object as = context.timeTravel().get();
+      if (as instanceof TimeTravel.AsOfVersion) moment.put("version", ((TimeTravel.AsOfVersion) as).version());
+      else moment.put("microseconds", Long.valueOf(((TimeTravel.AsOfTimestamp) as).micros()));
+    }
+    return load(identifier, moment);
+  }
+
   public boolean tableExists(Identifier identifier) {
     return Boolean.TRUE.equals(run("table_exists", identifier, new HashMap()).get("exists"));
   }

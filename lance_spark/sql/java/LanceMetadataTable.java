@@ -1,7 +1,6 @@
 package lancespark;
 
 import java.util.EnumSet;
-import java.util.HashMap;
 import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.connector.catalog.TableCapability;
@@ -31,8 +30,6 @@ final class LanceMetadataTable extends PythonTable {
   }
 
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
-    Map all = new HashMap(given.asCaseSensitiveMap());
-    all.putAll(options);
-    return super.newScanBuilder(new CaseInsensitiveStringMap(all));
+    return super.newScanBuilder(new CaseInsensitiveStringMap(LanceSource.ofVersion(given.asCaseSensitiveMap(), options)));
   }
 }

@@ -100,9 +100,7 @@ public class LanceTable extends PythonTable implements SupportsMetadataColumns, 
 
   /** Without the planner rule, or where that fails, Spark reads the columns that it needs, and no more. */
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
-    Map options = new HashMap(given.asCaseSensitiveMap());
-    options.putAll(readOptions());
-    return new PrunedScan(options, schema());
+    return new PrunedScan(LanceSource.ofVersion(given.asCaseSensitiveMap(), readOptions()), schema());
   }
 
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {

@@ -159,14 +159,15 @@ def test_a_statement_sees_the_latest_version_and_keeps_it(sql: Sql, db: Connecti
     moment = lance.dataset(table.uri).versions()[0]["timestamp"].astimezone()
     stamp = moment.isoformat(timespec="microseconds")
     assert sql(f"SELECT count(*) FROM {{c}}.t TIMESTAMP AS OF timestamp'{stamp}'") == [(4,)]
+    name = _names(spark, db)[0]
+    for option, value in {"version": "one", "versionAsOf": "1", "timestamp": stamp}.items():
+        assert spark.read.option(option, value).table(f"{name}.t").count() == 4
     with pytest.raises(AnalysisException, match="version 99 does not exist"):
         sql("SELECT * FROM {c}.t VERSION AS OF 99")
     rows = sql("SELECT id, _rowid, _rowaddr, _row_created_at_version FROM {c}.t WHERE id > 100 ORDER BY id")
     assert [row[0] for row in rows] == [101, 102] and {row[3] for row in rows} == {2}
-    assert (
-        "twice" in (frame := spark.table(f"{next(iter(_names(spark, db)))}.t")).columns
-        and "_rowid" not in frame.columns
-    )
+    frame = spark.table(f"{name}.t")
+    assert "twice" in frame.columns and "_rowid" not in frame.columns
 
 
 def _names(spark: SparkSession, db: Connection) -> list[str]:

@@ -1,0 +1,28 @@
+package lancespark;
+
+import java.util.Map;
+import org.apache.spark.sql.catalyst.analysis.ResolvedTable;
+import org.apache.spark.sql.catalyst.plans.logical.*;
+import org.apache.spark.sql.connector.catalog.Table;
+
+/** Statements on tables of the catalog, for the rule. */
+public final class LanceSql extends LanceHooks {
+  LogicalPlan planned(LogicalPlan plan) throws Exception {
+    if (plan instanceof WriteDelta) return LanceStatement.of((WriteDelta) plan);
+    if (plan instanceof OverwriteByExpression) return LanceStatement.of((OverwriteByExpression) plan);
+    if (!(plan instanceof AnalyzeTable)) return null;
+    // Statistics are in the table.
+    LogicalPlan child = ((AnalyzeTable) plan).child();
+    boolean ours = child instanceof ResolvedTable && ((ResolvedTable) child).table() instanceof LanceTable;
+    return ours ? new RefreshTable(child) : null;
+  }
+
+  Map options(Table table) {
+    LanceTable ours = LanceStatement.tableOf(table);
+    return ours == null ? null : ours.readOptions();
+  }
+
+  String pinOf(Table table) {
+    return LanceStatement.tableOf(table).pin();
+  }
+}
