@@ -27,6 +27,7 @@ _CLASSES = "lancespark.LanceClasses"
 _CLASSES_FILE = "LanceClasses.java"
 _HOOKS = "lancespark.LanceSql"
 _PROPERTY = "lancespark.classes"
+_OF_4_3 = "org.apache.spark.sql.connector.catalog.TableContext"
 
 
 def load(gateway: JavaGateway, name: str) -> JavaObject:
@@ -43,9 +44,10 @@ def load(gateway: JavaGateway, name: str) -> JavaObject:
 def _loader(gateway: JavaGateway) -> JavaObject:
     """Returns the class loader that Spark asks, with all classes; compiles them if it has to."""
     java: Any = gateway.jvm
-    rule = _sources(_RULE_FOLDER)
-    sources = rule | _sources(_CATALOG_FOLDER)
+    rule, catalog = _sources(_RULE_FOLDER), _sources(_CATALOG_FOLDER)
     loader = java.Thread.currentThread().getContextClassLoader()
+    rule[_CLASSES_FILE] = catalog[_CLASSES_FILE]
+    sources = rule | catalog if _is_new_enough(java) else rule
     digest = hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()
     there = java.System.getProperty(_PROPERTY)
     if there is None:
@@ -53,7 +55,7 @@ def _loader(gateway: JavaGateway) -> JavaObject:
             files = _classes(gateway, loader, sources)
         except Py4JError as error:
             _LOG.info("there is no SQL catalog in this release of Spark: %s", error)
-            files = _classes(gateway, loader, {**rule, _CLASSES_FILE: sources[_CLASSES_FILE]})
+            files = _classes(gateway, loader, rule)
         _define(gateway, loader, files, digest)
     elif there != digest:
         raise TypeError("the JVM runs another release of lance-spark: restart it, and this one is used")
@@ -64,6 +66,15 @@ def has_catalog(gateway: JavaGateway) -> bool:
     """Tells whether the SQL catalog is there; call :func:`load` for the rule first."""
     try:
         load(gateway, _HOOKS)
+    except Py4JError:
+        return False
+    return True
+
+
+def _is_new_enough(java: Any) -> bool:  # noqa: ANN401 - the JVM
+    """Tells whether Spark has what the catalog needs, which the compiler takes seconds to say."""
+    try:
+        java.Class.forName(_OF_4_3)
     except Py4JError:
         return False
     return True

@@ -1,7 +1,7 @@
 """Installs the planner rule, which is compiled in the driver's JVM at run time.
 
 It is Java, and Spark's own compiler (Janino) compiles it. There is no jar: the sources in `java/`
-are package data. Compiling takes under a second, once per JVM.
+are package data (:mod:`lance_spark.pushdown.java_classes`).
 """
 
 from __future__ import annotations
@@ -106,8 +106,8 @@ def _find_sources(spark: SparkSession) -> None:
 
 
 def _has_catalog(spark: SparkSession) -> bool:
-    settings = spark.conf.getAll
-    return any(key.startswith("spark.sql.catalog.") and value == CATALOG for key, value in settings.items())
+    settings = spark._jsparkSession.conf().getAllAsJava()  # noqa: SLF001 - as below, and one call instead of hundreds
+    return bool(settings.containsValue(CATALOG))
 
 
 def _gateway(spark: SparkSession) -> JavaGateway:

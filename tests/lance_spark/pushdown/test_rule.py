@@ -124,6 +124,7 @@ def test_a_rule_that_does_not_compile_is_reported_and_not_raised(
     (tmp_path / "pushdown" / "java" / "LancePushdown.java").write_text(
         "package lancespark; public class LancePushdown extends NoSuchClass {}"
     )
+    (tmp_path / "sql" / "java" / "LanceClasses.java").write_text("package lancespark; public class LanceClasses {}")
     monkeypatch.setattr(java_classes.resources, "files", lambda _: tmp_path)
     java_classes._loader.cache_clear()
     session = spark.newSession()

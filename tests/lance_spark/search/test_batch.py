@@ -73,9 +73,16 @@ CASES = [
     *((kind, metric) for kind in ("float16", "float32", "float64") for metric in ("l2", "cosine", "dot")),
     ("uint8", "hamming"),
 ]
+QUICK = {("float32", "l2"), ("float16", "cosine"), ("float64", "dot"), ("uint8", "hamming")}
 
 
-@pytest.mark.parametrize(("kind", "metric"), CASES, ids=[f"{kind}-{metric}" for kind, metric in CASES])
+@pytest.mark.parametrize(
+    ("kind", "metric"),
+    [
+        pytest.param(kind, metric, id=f"{kind}-{metric}", marks=() if (kind, metric) in QUICK else pytest.mark.long)
+        for kind, metric in CASES
+    ],
+)
 def test_what_is_found_is_what_searches_of_pylance_find(kind: str, metric: str, spark: SparkSession, table_path: str):
     values = np.random.default_rng(1).standard_normal((300, SIZE)) + 100 * (metric == "l2" and kind != "float16")
     vectors = abs(values * 80).astype(int).clip(0, 255) if kind == "uint8" else values

@@ -30,7 +30,7 @@ STATEMENTS = {
         "WHEN MATCHED THEN UPDATE SET a = n.a + 7 WHEN NOT MATCHED THEN INSERT (id, a) VALUES (n.id, n.a)"
     ),
 }
-QUICK = {"update in place": ("compact",), "merge": ("delete a fragment",)}
+QUICK = {"update in place": ("compact",)}
 
 
 def outcome(uri: str, *acts: Act) -> list[dict[str, Any]] | None:
@@ -81,6 +81,7 @@ def test_a_statement_and_another_commit_are_as_one_after_the_other(
     assert not list(Path(uris[0], "_lance_spark").glob("staging/*"))
 
 
+@pytest.mark.long
 def test_two_statements_at_once_in_two_threads(sql: Sql, db: Connection, spark: SparkSession) -> None:
     from concurrent.futures import ThreadPoolExecutor
 
