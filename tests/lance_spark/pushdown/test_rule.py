@@ -129,13 +129,16 @@ def test_a_rule_that_does_not_compile_is_reported_and_not_raised(
     java_classes._loader.cache_clear()
     session = spark.newSession()
     properties = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
-    with caplog.at_level(logging.INFO, "lance_spark"):
-        assert enable_pushdown(session) is False
-        assert "the JVM runs another release of lance-spark" in caplog.text
-        there = properties.clearProperty("lancespark.classes")
-        assert enable_pushdown(session) is False
-    properties.setProperty("lancespark.classes", there)
-    java_classes._loader.cache_clear()
+    there = properties.getProperty("lancespark.classes")
+    try:
+        with caplog.at_level(logging.INFO, "lance_spark"):
+            assert enable_pushdown(session) is False
+            assert "the JVM runs another release of lance-spark" in caplog.text
+            properties.clearProperty("lancespark.classes")
+            assert enable_pushdown(session) is False
+    finally:
+        properties.setProperty("lancespark.classes", there)
+        java_classes._loader.cache_clear()
     assert "NoSuchClass" in caplog.text
     assert _rules(session) == 0
 
