@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,10 +29,23 @@ OVER_CONNECT = "LANCE_SPARK_TEST_CONNECT"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks every test that asks for a session, so that `-m "not spark"` is the quick suite."""
+    """Marks every test that asks for a session as `spark`, and as `long` what `sample` leaves to `make test-long`."""
+    sampled: dict[str, list[pytest.Item]] = {}
     for item in items:
         if {"spark", "plain_spark"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("spark")
+        if item.get_closest_marker("sample") and not item.get_closest_marker("long"):
+            sampled.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in sampled.values():
+        for item in _left_out(cases):
+            item.add_marker("long")
+
+
+def _left_out(cases: list[pytest.Item]) -> list[pytest.Item]:
+    """Returns the cases of a test that are not among one in so many, picked by a hash of their names: the same everywhere."""
+    one_in = cases[0].get_closest_marker("sample").args[0]  # type: ignore[union-attr]
+    cases = sorted(cases, key=lambda item: zlib.crc32(item.nodeid.encode()))
+    return cases[math.ceil(len(cases) / one_in) :]
 
 
 @pytest.fixture(scope="session")

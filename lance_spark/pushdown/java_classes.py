@@ -28,6 +28,7 @@ _CLASSES_FILE = "LanceClasses.java"
 _HOOKS = "lancespark.LanceSql"
 _PROPERTY = "lancespark.classes"
 _OF_4_3 = "org.apache.spark.sql.connector.catalog.TableContext"
+"""A class that Spark has from that release on; before it, another part of the catalog serves."""
 
 
 def load(gateway: JavaGateway, name: str) -> JavaObject:
@@ -46,8 +47,9 @@ def _loader(gateway: JavaGateway) -> JavaObject:
     java: Any = gateway.jvm
     rule, catalog = _sources(_RULE_FOLDER), _sources(_CATALOG_FOLDER)
     loader = java.Thread.currentThread().getContextClassLoader()
+    catalog |= _sources("sql/java_4_3" if _has_class(java, _OF_4_3) else "sql/java_4_1")
     rule[_CLASSES_FILE] = catalog[_CLASSES_FILE]
-    sources = rule | catalog if _is_new_enough(java) else rule
+    sources = rule | catalog
     digest = hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()
     there = java.System.getProperty(_PROPERTY)
     if there is None:
@@ -71,10 +73,9 @@ def has_catalog(gateway: JavaGateway) -> bool:
     return True
 
 
-def _is_new_enough(java: Any) -> bool:  # noqa: ANN401 - the JVM
-    """Tells whether Spark has what the catalog needs, which the compiler takes seconds to say."""
+def _has_class(java: Any, name: str) -> bool:  # noqa: ANN401 - the JVM
     try:
-        java.Class.forName(_OF_4_3)
+        java.Class.forName(name)
     except Py4JError:
         return False
     return True

@@ -25,7 +25,7 @@ from tests.support.inline_jobs import NoSpark, inline_tasks
 
 pytestmark = pytest.mark.classic
 
-QUICK = 20
+QUICK = 12
 LONG, PART = 2000, 250
 ON_SPARK = 200
 

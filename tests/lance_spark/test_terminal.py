@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.support.terminal import OF_SPARK
 
 SCRIPT = """
 import sys
@@ -52,14 +53,6 @@ def run(script: str, folder: Path, **environment: str) -> subprocess.CompletedPr
         cwd=folder,
         env={**kept, **environment},
     )
-
-
-OF_SPARK = re.compile(
-    r"WARNING: Using incubator modules: jdk.incubator.vector\n"
-    r"|Traceback \(most recent call last\):\n(?:  File \S*pyspark/daemon.py.*\n(?:    .*\n)*)+BrokenPipeError: .*\n"
-)
-"""What Java itself says at every start of Spark, before any setting is read, and what Spark's daemon of Python workers says, rarely, of a worker
-whose session ended while it was asked for."""
 
 
 @pytest.mark.long

@@ -15,6 +15,8 @@ from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter, SparkSessio
 
 import lance_spark
 
+pytestmark = pytest.mark.sample(2)
+
 PAGE = (Path(__file__).parents[2] / "docs" / "catalog.md").read_text(encoding="utf-8")
 
 

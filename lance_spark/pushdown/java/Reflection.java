@@ -16,6 +16,16 @@ import scala.jdk.javaapi.CollectionConverters;
 public final class Reflection {
   private Reflection() {}
 
+  /** Whether this release of Spark has a class. */
+  public static boolean exists(String name) {
+    try {
+      Class.forName(name);
+      return true;
+    } catch (ClassNotFoundException error) {
+      return false;
+    }
+  }
+
   /** Returns a copy of a case class with some fields replaced. A field that this release lacks is passed over. */
   public static Object copy(Product original, Map changes) throws Exception {
     Object[] values = new Object[original.productArity()];

@@ -18,10 +18,10 @@ import org.apache.spark.sql.types.StructType;
 
 /** A procedure of `CALL lance.system.*`: lance_spark/sql/procedures.py. */
 final class LanceProcedure implements UnboundProcedure, BoundProcedure {
-  private final LanceCatalog catalog;
+  private final LanceFolder catalog;
   private final Map described;
 
-  LanceProcedure(LanceCatalog catalog, Map described) {
+  LanceProcedure(LanceFolder catalog, Map described) {
     this.catalog = catalog;
     this.described = described;
   }

@@ -11,7 +11,7 @@ import org.apache.spark.sql.connector.write.WriteBuilder;
 final class LanceStagedTable extends LanceTable implements StagedTable {
   private boolean written;
 
-  LanceStagedTable(LanceCatalog catalog, Identifier identifier, Map opened) {
+  LanceStagedTable(LanceFolder catalog, Identifier identifier, Map opened) {
     super(catalog, identifier, opened);
   }
 

@@ -32,12 +32,12 @@ import scala.Product;
 
 /** One version of a table of the catalog: Spark's own table of a Python data source, with what SQL does beyond reading and appending. */
 public class LanceTable extends PythonTable implements SupportsMetadataColumns, SupportsRowLevelOperations, SupportsDeleteV2 {
-  final LanceCatalog catalog;
+  final LanceFolder catalog;
   final Identifier identifier;
   /** Answer of Python to the command that opened the table: lance_spark/sql/tables.py. */
   final Map opened;
 
-  LanceTable(LanceCatalog catalog, Identifier identifier, Map opened) {
+  LanceTable(LanceFolder catalog, Identifier identifier, Map opened) {
     super(source(), LanceSource.NAME, (StructType) DataType.fromJson((String) opened.get("schema")));
     this.catalog = catalog;
     this.identifier = identifier;
@@ -51,7 +51,7 @@ public class LanceTable extends PythonTable implements SupportsMetadataColumns, 
   }
 
   public String name() {
-    return catalog.name() + "." + LanceCatalog.quoted(identifier);
+    return catalog.name() + "." + LanceFolder.quoted(identifier);
   }
 
   public String id() {

@@ -20,6 +20,8 @@ import pytest
 from lance_spark import Connection, Table
 from udf_runtime import UDF, Columns, udf
 
+pytestmark = pytest.mark.sample(2)
+
 ROWS = 12
 FORMATS = ["2.1", "2.2"]
 UTC = dt.UTC

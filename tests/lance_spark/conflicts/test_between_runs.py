@@ -31,6 +31,8 @@ from tests.lance_spark.conflicts.others import (
 )
 from tests.support.drivers import driver
 
+pytestmark = pytest.mark.sample(2)
+
 FAILS_AT = 27
 LEFT = set(range(25, 30))
 """Rows that the first run has not computed: one batch of the third fragment. The other fragments are committed."""

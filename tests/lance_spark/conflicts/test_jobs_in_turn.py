@@ -40,6 +40,8 @@ from tests.lance_spark.conflicts.others import (
 from tests.support import inline_jobs
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.sample(2)
+
 
 def right(lab: Lab) -> dict[int, int | None]:
     """Returns the value of each row's input, by id."""

@@ -25,6 +25,8 @@ from tests.lance_spark.conflicts.others import (
 )
 from tests.support import inline_jobs
 
+pytestmark = pytest.mark.sample(3)
+
 EITHER = pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
 
 

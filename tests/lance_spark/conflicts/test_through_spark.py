@@ -41,6 +41,8 @@ from tests.lance_spark.conflicts.others import (
 )
 from tests.lance_spark.conflicts.writes import Written, check_done, make
 
+pytestmark = pytest.mark.sample(2)
+
 JOB_CELLS: list[tuple[Act, Moment, bool]] = [
     (append, "before", True),
     (delete_fragment, "between", True),

@@ -24,6 +24,8 @@ from lance_spark.indexes.segments import cut
 from lance_spark.pushdown.rule import is_classic
 from tests.lance_spark.indexes.conftest import KINDS, ROWS, create, rows, vectors, wrong_answers
 
+pytestmark = pytest.mark.sample(2)
+
 Opened = Callable[..., Table]
 
 

@@ -27,6 +27,8 @@ from tests.lance_spark.load.loads import (
     values,
 )
 
+pytestmark = pytest.mark.sample(2)
+
 Act = Callable[[], object]
 
 MOMENTS: dict[str, Callable[[Act], AbstractContextManager[Any]]] = {

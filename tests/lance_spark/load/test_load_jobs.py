@@ -36,6 +36,8 @@ from tests.lance_spark.load.loads import (
     write_file,
 )
 
+pytestmark = pytest.mark.sample(2)
+
 OLD = pa.array([-i for i in range(30)], pa.int64())
 
 

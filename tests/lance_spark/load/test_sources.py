@@ -29,6 +29,8 @@ from tests.lance_spark.load.loads import (
     write_file,
 )
 
+pytestmark = pytest.mark.sample(2)
+
 Open = Callable[[pa.Table, Path, SparkSession], Any]
 
 

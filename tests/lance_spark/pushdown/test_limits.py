@@ -9,6 +9,8 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
+pytestmark = pytest.mark.sample(2)
+
 ROWS = 200_000
 
 

@@ -119,8 +119,8 @@ def test_a_rule_that_does_not_compile_is_reported_and_not_raised(
 ) -> None:
     from lance_spark.pushdown import java_classes
 
-    for folder in ("pushdown", "sql"):
-        (tmp_path / folder / "java").mkdir(parents=True)
+    for folder in ("pushdown/java", "sql/java", "sql/java_4_3", "sql/java_4_1"):
+        (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "pushdown" / "java" / "LancePushdown.java").write_text(
         "package lancespark; public class LancePushdown extends NoSuchClass {}"
     )

@@ -24,6 +24,8 @@ from pyspark.sql.types import LongType, StructType
 from lance_spark.datasource import LanceDataSource
 from lance_spark.pushdown.rule import enable_pushdown
 
+pytestmark = pytest.mark.sample(2)
+
 ROWS = 60
 PER_FRAGMENT = 20
 LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"

@@ -15,6 +15,8 @@ from pyspark.sql.types import ArrayType, FloatType, StringType, StructField, Str
 
 from lance_spark.read.border.dense import SUFFIX, dense_columns, doubled, split, vectors
 
+pytestmark = pytest.mark.sample(3)
+
 SIZE = 16
 FULL = [float(i) for i in range(SIZE)]
 GAPS: list[float | None] = [None, *FULL[1:]]

@@ -15,6 +15,8 @@ from pyspark.sql import functions as F  # noqa: N812 - Spark's functions are F e
 
 from lance_spark.read.border.leading import leading_elements, shortened, shortened_schema
 
+pytestmark = pytest.mark.sample(2)
+
 SIZE = 16
 
 Vectors = list[list[float | None] | None]

@@ -16,6 +16,8 @@ from lance_spark.read.spec import ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
 from tests.lance_spark.read.scans import count, describe, make_reader, partitions, read, read_partitions
 
+pytestmark = pytest.mark.sample(2)
+
 ID = StructType([StructField("id", LongType())])
 PUSHED = ScanSpec(columns=ID, filtered=True)
 FILTERS = [

@@ -37,6 +37,8 @@ from tests.lance_spark.upkeep.small_fragments import (
 from tests.support.inline_jobs import NoSpark, acting, open_table
 from udf_runtime import udf
 
+pytestmark = pytest.mark.sample(2)
+
 LONG = pytest.mark.long
 KINDS = ("BTREE", "BITMAP", "ZONEMAP")
 """Indexes of which rows with stable ids need another treatment, or none."""

@@ -23,6 +23,8 @@ from tests.support.drivers import driver
 from tests.support.logs import Log, held
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.sample(2)
+
 
 class Death(BaseException):
     """Stands for the end of the driver's process."""

@@ -29,6 +29,8 @@ from tests.lance_spark.views.views import ID, make_source, nothing_changes, rows
 from tests.support.logs import Log
 from udf_runtime import Columns, UdfDefinitionError, UnpackedUDF, udf
 
+pytestmark = pytest.mark.sample(2)
+
 
 @udf
 def negative(x: int) -> int:

@@ -29,6 +29,8 @@ from tests.lance_spark.views.views import (
 from tests.support.logs import Log
 from udf_runtime import udf
 
+pytestmark = pytest.mark.sample(2)
+
 # What changes
 
 

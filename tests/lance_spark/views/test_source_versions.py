@@ -11,6 +11,8 @@ from lance_spark.errors import StableRowIdsError, VersionNotFoundError, ViewErro
 from tests.lance_spark.views.views import clean, compact, make_source, nothing_changes, rows_of, watched
 from tests.support.logs import Log
 
+pytestmark = pytest.mark.sample(2)
+
 # Versions of the source
 
 

@@ -28,7 +28,7 @@ from tests.support.faults import (
     wrong_rows,
 )
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.sample(2)]
 
 ROWS, FRAGMENT_ROWS = 240, 80
 AT_ONCE = 2

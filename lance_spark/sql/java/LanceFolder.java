@@ -2,12 +2,9 @@ package lancespark;
 
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
-import java.util.HashSet;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.analysis.*;
 import org.apache.spark.sql.connector.catalog.*;
@@ -17,11 +14,8 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 
-/**
- * A folder of Lance tables as a catalog of Spark SQL: `spark.sql.catalog.lance = lancespark.LanceCatalog`, and `.root` and `.storage.*` of it.
- * Python does the work: lance_spark/sql.
- */
-public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
+/** A folder of Lance tables as a catalog of Spark SQL, as far as all releases of Spark ask the same. Python does the work: lance_spark/sql. */
+public abstract class LanceFolder implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
   private String name;
   private Map options;
 
@@ -92,31 +86,11 @@ public class LanceCatalog implements StagingTableCatalog, SupportsNamespaces, Pr
     return load(identifier, moment);
   }
 
-  /** `spark.read.option("version", ..).table(..)`: the options of `load` that say which version. */
-  public Set tableStateOptionKeys() {
-    Set keys = new HashSet();
-    keys.add("version");
-    keys.add("timestamp");
-    return keys;
-  }
-
-  public Table loadTable(Identifier identifier, TableContext context, CaseInsensitiveStringMap options) throws NoSuchTableException {
-    Map moment = new HashMap();
-    if (options.containsKey("version")) moment.put("version", options.get("version"));
-    if (options.containsKey("timestamp")) moment.put("timestamp", options.get("timestamp"));
-    if (context.timeTravel().isPresent()) {
-      Object as = context.timeTravel().get();
-      if (as instanceof TimeTravel.AsOfVersion) moment.put("version", ((TimeTravel.AsOfVersion) as).version());
-      else moment.put("microseconds", Long.valueOf(((TimeTravel.AsOfTimestamp) as).micros()));
-    }
-    return load(identifier, moment);
-  }
-
   public boolean tableExists(Identifier identifier) {
     return Boolean.TRUE.equals(run("table_exists", identifier, new HashMap()).get("exists"));
   }
 
-  private Table load(Identifier identifier, Map moment) throws NoSuchTableException {
+  final Table load(Identifier identifier, Map moment) throws NoSuchTableException {
     try {
       Map opened = ask("load_table", identifier, moment, null);
       if (opened.get("metadata") != null) return new LanceMetadataTable(name + "." + quoted(identifier), opened);

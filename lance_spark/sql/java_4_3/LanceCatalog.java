@@ -1,0 +1,35 @@
+package lancespark;
+
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Set;
+import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.connector.catalog.Identifier;
+import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.connector.catalog.TableContext;
+import org.apache.spark.sql.connector.catalog.TimeTravel;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** `spark.sql.catalog.lance = lancespark.LanceCatalog`, and `.root` and `.storage.*` of it, from Spark 4.3 on, which hands over the options of a read. */
+public final class LanceCatalog extends LanceFolder {
+  /** `spark.read.option("version", ..).table(..)`: the options of `load` that say which version. */
+  public Set tableStateOptionKeys() {
+    Set keys = new HashSet();
+    keys.add("version");
+    keys.add("timestamp");
+    return keys;
+  }
+
+  public Table loadTable(Identifier identifier, TableContext context, CaseInsensitiveStringMap options) throws NoSuchTableException {
+    Map moment = new HashMap();
+    if (options.containsKey("version")) moment.put("version", options.get("version"));
+    if (options.containsKey("timestamp")) moment.put("timestamp", options.get("timestamp"));
+    if (context.timeTravel().isPresent()) {
+      Object as = context.timeTravel().get();
+      if (as instanceof TimeTravel.AsOfVersion) moment.put("version", ((TimeTravel.AsOfVersion) as).version());
+      else moment.put("microseconds", Long.valueOf(((TimeTravel.AsOfTimestamp) as).micros()));
+    }
+    return load(identifier, moment);
+  }
+}
