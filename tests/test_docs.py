@@ -18,6 +18,9 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 FRESH = {"README.md", "writing.md"}
 """Pages whose examples make the table themselves; on the others `path` is a small table that is there already."""
 
+QUICK = {"README.md", "backfill.md", "commits.md", "reading.md", "sql.md", "views.md"}
+"""Pages whose examples the quick suite runs; `make test-long` runs those of all."""
+
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 
@@ -48,7 +51,14 @@ def make_table(path: str) -> None:
     lance.write_dataset(table, path, max_rows_per_file=50, enable_stable_row_ids=True)
 
 
-@pytest.mark.parametrize("page", [page for page in PAGES if python_blocks(page)], ids=page_id)
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(page, marks=() if page.name in QUICK else pytest.mark.long, id=page_id(page))
+        for page in PAGES
+        if python_blocks(page)
+    ],
+)
 def test_the_examples_run(
     page: Path, spark: SparkSession, table_path: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

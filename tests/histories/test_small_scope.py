@@ -285,6 +285,7 @@ def test_one_backfill_and_one_operation(template: Path):
     assert run_all(template, 1, 1, [*OPERATIONS], ["v"]) == 2 * len(OPERATIONS)
 
 
+@pytest.mark.long
 def test_one_backfill_and_two_operations(template: Path):
     assert run_all(template, 1, 2, MOVING[:4], ["v"]) == 3 * 4**2
 

@@ -15,7 +15,7 @@ from pyspark.sql import DataFrame, DataFrameReader, DataFrameWriter, SparkSessio
 
 import lance_spark
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(3)
 
 PAGE = (Path(__file__).parents[2] / "docs" / "catalog.md").read_text(encoding="utf-8")
 

@@ -41,7 +41,7 @@ from tests.lance_spark.conflicts.others import (
 )
 from tests.lance_spark.conflicts.writes import Written, check_done, make
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 JOB_CELLS: list[tuple[Act, Moment, bool]] = [
     (append, "before", True),

@@ -48,6 +48,7 @@ QUICK = {
 }
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("statement", "stable", "moment"),
     [

@@ -186,6 +186,7 @@ def test_a_job_that_is_cancelled_while_its_environment_is_made_is_cancelled(tabl
     eventually(lambda: not psutil.pid_exists(int(begun.read_text())))
 
 
+@pytest.mark.long
 def test_values_of_environment_variables_reach_the_udf_and_nothing_else(environments: Path, tmp_path: Path):
     command = [sys.executable, "-m", "tests.lance_spark.environments.secrets", str(tmp_path), str(environments)]
     done = subprocess.run(

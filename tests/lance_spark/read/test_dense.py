@@ -15,7 +15,7 @@ from pyspark.sql.types import ArrayType, FloatType, StringType, StructField, Str
 
 from lance_spark.read.border.dense import SUFFIX, dense_columns, doubled, split, vectors
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 SIZE = 16
 FULL = [float(i) for i in range(SIZE)]

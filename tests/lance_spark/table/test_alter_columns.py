@@ -19,7 +19,7 @@ from tests.lance_spark.table.seen import Seen
 from tests.support.waiting import eventually
 from udf_runtime import UDF, Columns, UdfDefinitionError, UdfRuntimeError, udf
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(3)
 
 ALL = list(range(30))
 

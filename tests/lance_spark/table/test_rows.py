@@ -17,7 +17,7 @@ from tests.lance_spark.table.conftest import make_table
 from tests.lance_spark.table.seen import Seen
 from udf_runtime import udf
 
-pytestmark = [pytest.mark.spark, pytest.mark.sample(2)]
+pytestmark = [pytest.mark.spark, pytest.mark.sample(3)]
 
 
 def test_schema_version_and_versions_are_those_of_the_latest_version(table: Table):

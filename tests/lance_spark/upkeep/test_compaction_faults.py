@@ -20,6 +20,7 @@ from tests.support.drivers import driver
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 
+@pytest.mark.long
 def test_after_a_kill_the_next_compaction_does_what_is_left(tmp_path: Path, spark: SparkSession):
     db = lance_spark.connect(str(tmp_path), spark, progress=False)
     table = make(db)

@@ -196,6 +196,7 @@ def test_an_indexed_view_and_source(db: Connection, log: Log) -> None:
 # Views of views
 
 
+@pytest.mark.long
 def test_a_chain_of_three_views(db: Connection, tmp_path: Path) -> None:
     logs = [Log(str(tmp_path / name)) for name in ("a", "b", "c")]
     source = make_source(db)

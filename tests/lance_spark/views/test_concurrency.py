@@ -23,7 +23,7 @@ from tests.support.drivers import driver
 from tests.support.logs import Log, held
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(3)
 
 
 class Death(BaseException):

@@ -30,7 +30,7 @@ from lance_spark.views.spark.text import parse, tokens_of
 from tests.lance_spark.views.views import ID, clean, compact, make_source, nothing_changes, shown
 from tests.support.logs import Log
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(3)
 
 Query = Callable[[DataFrame], DataFrame]
 

@@ -72,6 +72,7 @@ def test_udfs_become_columns_and_several_at_once(session: SparkSession, path: st
     assert result is not None and result.columns == ("e", "twice") and result.rows == 30
 
 
+@pytest.mark.sample(3)
 @both
 @pytest.mark.parametrize("shape", ["repartition", "shuffle", "join", "sort", "by range"])
 def test_rows_may_come_in_any_order_and_partitioning(shape: str, session: SparkSession, path: str) -> None:

@@ -94,6 +94,7 @@ print(time.perf_counter() - began)
     assert float(done.stdout) < 0.5 and names(cache) == before
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("installer", ["uv", "pip"])
 def test_processes_that_need_one_environment_at_once_make_it_once(tmp_path: Path, wheels: Path, installer: str):
     manifest = probing(wheels, "lance-spark-needs==1.0")

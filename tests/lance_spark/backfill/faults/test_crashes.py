@@ -125,6 +125,7 @@ def test_killers_in_large_batches_are_found_by_halving(lab: Lab):
     assert max(calls[x] for x in bad) <= 2 + 8
 
 
+@pytest.mark.long
 def test_a_policy_that_skips_deaths_makes_the_job_done(lab: Lab):
     table = lab.table(on_error=[Skip(UdfProcessDiedError)])
     lab.order({13: "exit", 77: "kill"})
