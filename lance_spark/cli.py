@@ -25,7 +25,9 @@ from rich.text import Text
 from lance_spark.backfill.request import DEFAULT_COMMIT_GRANULARITY, DEFAULT_CONCURRENCY
 from lance_spark.errors import BackfillIncompleteError, FilterError, LanceSparkError, OptionError
 from lance_spark.jobs.model import BackfillJobResult, JobRecord
+from lance_spark.session.connect_server import serve
 from lance_spark.session.sessions import make_session
+from lance_spark.sql.indexes import build as build_index
 from lance_spark.table.connection import connect, open_table
 from lance_spark.table.table import Table
 from lance_spark.words import InWords
@@ -73,10 +75,14 @@ def _count_or_all(text: str) -> int | None:
 
 
 def _storage(texts: Sequence[str] | None) -> dict[str, str]:
+    return _pairs(texts, "--storage", "KEY=VALUE, as in region=eu-west-1")
+
+
+def _pairs(texts: Sequence[str] | None, option: str, form: str) -> dict[str, str]:
     pairs = [text.partition("=") for text in texts or ()]
     if not all(key and sign for key, sign, _ in pairs):
         # Without what was given: it may be a secret.
-        raise typer.BadParameter("give KEY=VALUE, as in region=eu-west-1", param_hint="--storage")
+        raise typer.BadParameter(f"give {form}", param_hint=option)
     return {key: value for key, _, value in pairs}
 
 
@@ -392,7 +398,7 @@ def index(
         raise typer.BadParameter("give one of --create, --drop and --optimize")
     table = _on_master(uri, master, _storage(storage))
     if create is not None:
-        _build_index(table, create, kind.upper())
+        build_index(table, [create], kind)
     if drop is not None:
         table.drop_index(drop)
     if optimize:
@@ -409,16 +415,6 @@ def index(
     heads = ["index", "type", "columns", "rows", "rows not in it"]
     rows = [[_as_text(", ".join(v) if isinstance(v, list) else v) for v in one.values()] for one in found]
     _print_rows(heads, rows, nothing="no indexes")
-
-
-def _build_index(table: Table, column: str, kind: str) -> None:
-    """Builds an index with the settings that its kind has by default."""
-    if kind == "FTS":
-        table.create_fts_index(column)
-    elif kind.startswith("IVF_"):
-        table.create_index(vector_column_name=column, index_type=kind)  # type: ignore[arg-type]
-    else:
-        table.create_scalar_index(column, index_type=kind)  # type: ignore[arg-type]
 
 
 @app.command()
@@ -451,6 +447,30 @@ def cleanup(
         timedelta(days=older_than_days), delete_unverified=delete_unverified, error_if_tagged_old_versions=False
     )
     _print_done(result, as_json=as_json)
+
+
+@app.command()
+def connect_server(
+    catalog: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=LOCATION", help="Folder of tables that SQL knows by a name; may be repeated"),
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Setting of Spark; may be repeated")
+    ] = None,
+    master: Annotated[str, typer.Option(metavar="MASTER", help="Spark master that runs the tasks")] = "local[*]",
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(metavar="PORT", help="Port to listen at")] = 15002,
+) -> None:
+    """Runs a Spark Connect server, whose clients have the planner rule and catalogs."""
+    serve(
+        master,
+        host,
+        port,
+        catalogs=_pairs(catalog, "--catalog", "NAME=LOCATION, as in lance=/data/tables"),
+        settings=_pairs(conf, "--conf", "KEY=VALUE"),
+        ready=lambda url: _console().print(f"Spark Connect server at {url}", highlight=False),
+    )
 
 
 def _on_master(uri: str, master: str | None, storage: dict[str, str]) -> Table:

@@ -20,7 +20,7 @@ from lance_spark.pushdown.java_classes import has_catalog, load
 
 _LOG = getLogger(__name__)
 
-_RULE = "lancespark.LancePushdown"
+_RULE, _SESSIONS = "lancespark.LancePushdown", "lancespark.LanceSessions"
 _PYTHON = "lancespark.LancePython"
 CATALOG = "lancespark.LanceCatalog"
 """Class of `spark.sql.catalog.<name>`."""
@@ -74,6 +74,17 @@ def disable_pushdown(spark: SparkSession) -> None:
     jvm = getattr(spark, "_jvm", None) if is_classic(spark) else None
     if jvm is not None:
         _set_rules(spark, jvm, [rule for rule in _rules(spark) if not _is_ours(rule)])
+
+
+def follow_sessions(spark: SparkSession) -> bool:
+    """Gives the rule to all sessions that are made from one later, and returns whether it could.
+
+    Those are the sessions of clients where the JVM is a Spark Connect server.
+    """
+    if not enable_pushdown(spark):
+        return False
+    load(_gateway(spark), _SESSIONS).newInstance().follow(spark._jsparkSession)  # noqa: SLF001 - as below
+    return True
 
 
 def is_classic(spark: SparkSession) -> bool:

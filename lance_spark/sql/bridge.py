@@ -17,7 +17,7 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 
 from lance_spark.errors import LanceSparkError
-from lance_spark.sql import altering, namespaces, procedures, statements, tables
+from lance_spark.sql import altering, indexes, namespaces, procedures, statements, tables
 
 _LOG = logging.getLogger(__name__)
 
@@ -25,11 +25,14 @@ _COMMANDS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "alter_namespace": namespaces.alter_namespace,
     "alter_table": altering.alter_table,
     "call": procedures.call,
+    "create_index": indexes.create_index,
     "create_namespace": namespaces.create_namespace,
     "create_table": tables.create_table,
+    "drop_index": indexes.drop_index,
     "drop_namespace": namespaces.drop_namespace,
     "drop_table": tables.drop_table,
     "keep_properties": tables.keep_properties,
+    "list_indexes": indexes.list_indexes,
     "list_namespaces": namespaces.list_namespaces,
     "list_procedures": procedures.list_procedures,
     "list_tables": tables.list_tables,

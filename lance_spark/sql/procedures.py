@@ -7,10 +7,16 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.columns.binding import binding_of, load_udf
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import OptionError, RegistrationError, UnsupportedOperationError
+from lance_spark.objects import objects_beside
+from lance_spark.sql.indexes import build as build_index
 from lance_spark.sql.place import Place
 from lance_spark.table.connection import open_table
 from lance_spark.table.table import Table
+
+_TABLE = "TABLE"
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +26,7 @@ class Procedure:
     Attributes:
         description: What it does.
         parameters: Name and Spark type of each after the table; those marked `*` have to be given.
+            A table is given by its name.
         answer: Spark schema of its one row.
         run: What it does to a table; returns the row.
     """
@@ -28,6 +35,23 @@ class Procedure:
     parameters: tuple[tuple[str, str], ...]
     answer: str
     run: Callable[..., Sequence[object]]
+
+
+def _add_column(table: Table, column: str, source: DatasetRef, source_column: str | None) -> Sequence[object]:
+    named = source_column or column
+    binding = binding_of(source.open_latest(), named)
+    if binding is None:
+        raise RegistrationError(
+            f"column {named!r} of {source.uri} has no stored UDF - nothing was changed - give one with add_columns of "
+            "the table API"
+        )
+    if len(binding.columns) > 1:
+        raise UnsupportedOperationError(
+            f"the UDF of column {named!r} of {source.uri} makes {len(binding.columns)} columns - nothing was changed - "
+            "add them with add_columns of the table API"
+        )
+    table.add_columns({column: (load_udf(binding, objects_beside(source), named), list(binding.inputs))})
+    return [column, table.version]
 
 
 def _backfill(table: Table, column: str, where: str | None) -> Sequence[object]:
@@ -49,7 +73,7 @@ def _cleanup(table: Table, older_than_days: float | None) -> Sequence[object]:
 
 
 def _create_index(table: Table, column: str, index_type: str | None) -> Sequence[object]:
-    table.create_scalar_index(column, index_type=(index_type or "BTREE").upper())  # type: ignore[arg-type]
+    build_index(table, [column], index_type or "")
     return [column, table.version]
 
 
@@ -65,6 +89,12 @@ def _restore(table: Table, version: str) -> Sequence[object]:
 
 
 PROCEDURES = {
+    "add_column": Procedure(
+        "adds a column that the stored UDF of a column of another table, by default of the same name, computes",
+        (("*column", "STRING"), ("*source", _TABLE), ("source_column", "STRING")),
+        "column STRING, version BIGINT",
+        _add_column,
+    ),
     "backfill": Procedure(
         "fills a column that a UDF computes",
         (("*column", "STRING"), ("where", "STRING")),
@@ -84,7 +114,7 @@ PROCEDURES = {
         _compact,
     ),
     "create_index": Procedure(
-        "builds a scalar index",
+        "builds an index: BTREE, BITMAP, FTS, IVF_PQ, ...",
         (("*column", "STRING"), ("type", "STRING")),
         "column STRING, version BIGINT",
         _create_index,
@@ -124,9 +154,9 @@ def load_procedure(arguments: Mapping[str, Any]) -> dict[str, Any]:
             f"there is no procedure {said} - nothing was changed - in the namespace system are "
             f"{', '.join(sorted(PROCEDURES))}"
         )
-    parameters = [{"name": "table", "type": "STRING", "required": True}] + [
-        {"name": parameter.lstrip("*"), "type": kind, "required": parameter.startswith("*")}
-        for parameter, kind in PROCEDURES[name].parameters
+    parameters = [
+        {"name": parameter.lstrip("*"), "type": kind.replace(_TABLE, "STRING"), "required": parameter.startswith("*")}
+        for parameter, kind in (("*table", _TABLE), *PROCEDURES[name].parameters)
     ]
     return {"name": name, "description": PROCEDURES[name].description, "parameters": parameters}
 
@@ -139,12 +169,19 @@ def call(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     procedure = PROCEDURES[arguments["procedure"]]
     name, *values = arguments["values"]
+    ref = _named(arguments, name)
+    given = [
+        _named(arguments, value) if kind == _TABLE else value
+        for (_, kind), value in zip(procedure.parameters, values, strict=True)
+    ]
+    table = open_table(ref.uri, storage_options=ref.storage)
+    return {"schema": procedure.answer, "rows": [list(procedure.run(table, *given))]}
+
+
+def _named(arguments: Mapping[str, Any], name: str) -> DatasetRef:
     if not name:
         raise OptionError("table", name, "the name of a table of the catalog")
-    place = Place.of({**arguments, "namespace": []})
     parts = [name] if "/" in name else name.split(".")
-    if len(parts) > 1 and parts[0] == place.catalog:
+    if len(parts) > 1 and parts[0] == arguments["catalog"]:
         parts = parts[1:]
-    ref = Place.of({**arguments, "namespace": parts[:-1]}).existing(parts[-1])
-    table = open_table(ref.uri, storage_options=ref.storage)
-    return {"schema": procedure.answer, "rows": [list(procedure.run(table, *values))]}
+    return Place.of({**arguments, "namespace": parts[:-1]}).existing(parts[-1])

@@ -43,9 +43,8 @@ public class LancePushdown extends Rule {
   private static final int MAX_DRAINED_ROWS = 10000;
   private static final Logger LOG = LoggerFactory.getLogger("lance_spark.pushdown");
 
-  /** Gives the active session the rule, if it has none. */
-  static void enable() {
-    org.apache.spark.sql.classic.SparkSession session = org.apache.spark.sql.classic.SparkSession.active();
+  /** Gives a session the rule, if it has none. */
+  static void enable(org.apache.spark.sql.classic.SparkSession session) {
     List rules = Reflection.list(session.experimental().extraOptimizations());
     for (int i = 0; i < rules.size(); i++) {
       if (rules.get(i) instanceof LancePushdown) return;

@@ -22,7 +22,7 @@ public abstract class LanceFolder implements StagingTableCatalog, SupportsNamesp
   public void initialize(String name, CaseInsensitiveStringMap options) {
     this.name = name;
     this.options = new HashMap(options.asCaseSensitiveMap());
-    LancePushdown.enable();
+    LancePushdown.enable(org.apache.spark.sql.classic.SparkSession.active());
   }
 
   public String name() {

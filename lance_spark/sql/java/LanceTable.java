@@ -5,13 +5,20 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.Properties;
 import java.util.Set;
+import org.apache.spark.sql.catalyst.analysis.IndexAlreadyExistsException;
+import org.apache.spark.sql.catalyst.analysis.NoSuchIndexException;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.MetadataColumn;
 import org.apache.spark.sql.connector.catalog.SupportsDeleteV2;
 import org.apache.spark.sql.connector.catalog.SupportsMetadataColumns;
 import org.apache.spark.sql.connector.catalog.SupportsRowLevelOperations;
 import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.catalog.index.SupportsIndex;
+import org.apache.spark.sql.connector.catalog.index.TableIndex;
+import org.apache.spark.sql.connector.expressions.Expressions;
+import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.read.Scan;
@@ -28,10 +35,11 @@ import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.Platform;
 import scala.Product;
 
 /** One version of a table of the catalog: Spark's own table of a Python data source, with what SQL does beyond reading and appending. */
-public class LanceTable extends PythonTable implements SupportsMetadataColumns, SupportsRowLevelOperations, SupportsDeleteV2 {
+public class LanceTable extends PythonTable implements SupportsMetadataColumns, SupportsRowLevelOperations, SupportsDeleteV2, SupportsIndex {
   final LanceFolder catalog;
   final Identifier identifier;
   /** Answer of Python to the command that opened the table: lance_spark/sql/tables.py. */
@@ -138,6 +146,57 @@ public class LanceTable extends PythonTable implements SupportsMetadataColumns, 
   public boolean truncateTable() {
     deleteWhere(new Predicate[0]);
     return true;
+  }
+
+  public void createIndex(String index, NamedReference[] columns, Map optionsOfColumns, Map options) throws IndexAlreadyExistsException {
+    List names = new ArrayList();
+    Map all = new HashMap(options);
+    for (int i = 0; i < columns.length; i++) {
+      names.add(String.join(".", columns[i].fieldNames()));
+      all.putAll((Map) optionsOfColumns.get(columns[i]));
+    }
+    Map arguments = new HashMap();
+    arguments.put("index", index);
+    arguments.put("columns", names);
+    arguments.put("parameters", all);
+    try {
+      catalog.ask("create_index", identifier, arguments, null);
+    } catch (LancePython.Failure failure) {
+      if (failure.kind.equals("IndexExistsError")) throw new IndexAlreadyExistsException(index, name(), scala.Option.apply(null));
+      Platform.throwException(LancePython.error("create_index", failure));
+    }
+  }
+
+  public void dropIndex(String index) throws NoSuchIndexException {
+    Map arguments = new HashMap();
+    arguments.put("index", index);
+    try {
+      catalog.ask("drop_index", identifier, arguments, null);
+    } catch (LancePython.Failure failure) {
+      if (failure.kind.equals("IndexNotFoundError")) throw new NoSuchIndexException(index, name(), scala.Option.apply(null));
+      Platform.throwException(LancePython.error("drop_index", failure));
+    }
+  }
+
+  public boolean indexExists(String index) {
+    TableIndex[] all = listIndexes();
+    for (int i = 0; i < all.length; i++) {
+      if (all[i].indexName().equals(index)) return true;
+    }
+    return false;
+  }
+
+  public TableIndex[] listIndexes() {
+    List described = (List) catalog.run("list_indexes", identifier, new HashMap()).get("indexes");
+    TableIndex[] all = new TableIndex[described.size()];
+    for (int i = 0; i < all.length; i++) {
+      Map one = (Map) described.get(i);
+      List names = (List) one.get("columns");
+      NamedReference[] columns = new NamedReference[names.size()];
+      for (int c = 0; c < columns.length; c++) columns[c] = Expressions.column((String) names.get(c));
+      all[i] = new TableIndex((String) one.get("name"), (String) one.get("type"), columns, new HashMap(), new Properties());
+    }
+    return all;
   }
 
   public boolean equals(Object other) {

@@ -207,7 +207,10 @@ def test_metadata_columns_without_the_rule(sql: Sql, spark: SparkSession) -> Non
 
 
 def test_statements_of_others(sql: Sql, db: Connection) -> None:
-    sql("CREATE TABLE {c}.t AS SELECT id FROM range(10)")
+    sql(
+        "CREATE TABLE {c}.t TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '2') "
+        "AS SELECT id, 'ein Wort' AS s, array(1F, 2F) AS v FROM range(10)"
+    )
     sql("ANALYZE TABLE {c}.t COMPUTE STATISTICS")
     sql("REFRESH TABLE {c}.t")
     assert sql("CALL {c}.system.tag('t', 'first')") == [("first", 1)]
@@ -215,7 +218,24 @@ def test_statements_of_others(sql: Sql, db: Connection) -> None:
     assert sql("CALL {c}.system.restore(table => 't', version => 'first')") == [(3,)]
     assert sql("SELECT count(*) FROM {c}.t") == [(10,)]
     assert sql("CALL {c}.system.create_index('t', 'id')")[0][0] == "id"
-    assert db.open_table("t").list_indices() and "id_idx" in dict(sql("SHOW TBLPROPERTIES {c}.t"))["indexes"]
+    sql("CREATE INDEX words ON {c}.t USING fts (s) OPTIONS (with_position = 'false', language = 'German')")
+    sql("CREATE INDEX IF NOT EXISTS words ON {c}.t USING fts (s)")
+    sql("CREATE INDEX near ON {c}.t USING ivf_flat (v OPTIONS (num_partitions = '1'))")
+    assert sql("SELECT name, type, columns FROM {c}.t.indexes ORDER BY name") == [
+        ("id_idx", "BTREE", ["id"]), ("near", "IVF_FLAT", ["v"]), ("words", "FTS", ["s"]),
+    ]  # fmt: skip
+    sql("DROP INDEX near ON {c}.t")
+    sql("DROP INDEX IF EXISTS near ON {c}.t")
+    for wrong, reason in {
+        "CREATE INDEX words ON {c}.t (id)": "INDEX_ALREADY_EXISTS",
+        "DROP INDEX near ON {c}.t": "INDEX_NOT_FOUND",
+        "CREATE INDEX i ON {c}.t (id, s)": "make one for each",
+        "CREATE INDEX i ON {c}.t USING ivf_flat (v) OPTIONS (stem = 'true')": "for IVF_FLAT: metric",
+        "CREATE INDEX i ON {c}.t USING hash (id)": "HASH",
+    }.items():
+        with pytest.raises(Exception, match=reason):
+            sql(wrong)
+    assert "id_idx" in dict(sql("SHOW TBLPROPERTIES {c}.t"))["indexes"]
     with pytest.raises(AnalysisException, match="in the namespace system are"):
         sql("CALL {c}.system.nix('t')")
 
@@ -258,6 +278,14 @@ def test_tables_about_a_table(sql: Sql, db: Connection) -> None:
     table.backfill("twice")
     assert sql("SELECT status, job_type FROM {c}.t.jobs WHERE status = 'DONE'") != []
     assert sql("CALL {c}.system.backfill('t', 'twice', 'id < 5')")[0][1] == 4
+    sql("CREATE TABLE {c}.more AS SELECT id + 100 AS id FROM range(3)")
+    assert (
+        sql("CALL {c}.system.add_column('more', 'doubled', source => 't', source_column => 'twice')")[0][0] == "doubled"
+    )
+    sql("CALL {c}.system.backfill('more', 'doubled')")
+    assert sql("SELECT sum(doubled) FROM {c}.more") == [(606,)]
+    with pytest.raises(AnalysisException, match="has no stored UDF"):
+        sql("CALL {c}.system.add_column('more', 's', source => 't')")
     with pytest.raises(AnalysisException, match="TABLE_OR_VIEW_NOT_FOUND"):
         sql("SELECT * FROM {c}.t.nix")
     with pytest.raises(AnalysisException):

@@ -1,0 +1,27 @@
+package lancespark;
+
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.classic.SparkSession;
+import scala.runtime.AbstractFunction1;
+
+/** Gives sessions the planner rule that no Python process drives: those of the clients of a Spark Connect server. */
+public final class LanceSessions extends AbstractFunction1 {
+  /** Has every session that is made from this one from now on get the rule. */
+  public void follow(SparkSession session) {
+    session.extensions().injectPostHocResolutionRule(this);
+  }
+
+  /** Called by Spark when a session first analyzes a query; it wants a rule of that phase, too. */
+  public Object apply(Object session) {
+    LancePushdown.enable((SparkSession) session);
+    return new LanceNoRule();
+  }
+}
+
+final class LanceNoRule extends Rule {
+  public TreeNode apply(TreeNode plan) {
+    return plan;
+  }
+}

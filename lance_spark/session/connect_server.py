@@ -1,0 +1,67 @@
+"""A Spark Connect server whose clients have the planner rule and catalogs: :func:`serve`.
+
+A catalog calls the Python process that drives the JVM, and `spark-submit` of Spark's own server
+class has none. So here a Python process has a session with Spark's plugin for Connect.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from lance_spark.errors import OptionError
+from lance_spark.pushdown.rule import follow_sessions
+from lance_spark.session.configuration import configure
+
+_PLUGINS, _CONNECT = "spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin"
+
+
+def serve(
+    master: str,
+    host: str,
+    port: int,
+    *,
+    catalogs: Mapping[str, str],
+    settings: Mapping[str, str],
+    ready: Callable[[str], None],
+) -> None:
+    """Runs a Spark Connect server in this process, until SIGINT or SIGTERM.
+
+    Args:
+        master: The master that runs the tasks.
+        host: Address that it listens at. Clients need no password unless the
+            setting `spark.connect.authenticate.token` is there.
+        port: Port that it listens at.
+        catalogs: Folders of Lance tables by the names of their catalogs.
+        settings: Further settings of Spark.
+        ready: Called with the URL for clients, once they can connect.
+
+    Raises:
+        OptionError: Its JVM has no planner rule.
+    """
+    plugins = [name for name in settings.get(_PLUGINS, "").split(",") if name]
+    builder = (
+        SparkSession.builder.master(master)
+        .appName("lance-spark connect-server")
+        .config(map=dict(settings))
+        .config(_PLUGINS, ",".join([*plugins, _CONNECT]))
+        .config("spark.connect.grpc.binding.address", host)
+        .config("spark.connect.grpc.binding.port", str(port))
+    )
+    spark = configure(builder, catalogs=catalogs).getOrCreate()
+    try:
+        if not follow_sessions(spark):
+            raise OptionError("SPARK_HOME", spark.version, "a release of Spark that this package supports")
+        gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public way to the JVM's process
+        ended: list[int] = []
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, lambda number, _: ended.append(number))
+        ready(f"sc://{host}:{port}")
+        while not ended and gateway.proc.poll() is None:
+            time.sleep(0.5)
+    finally:
+        spark.stop()

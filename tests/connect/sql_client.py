@@ -1,0 +1,48 @@
+"""A client of a server with a catalog: `python -m tests.connect.sql_client URL PATH`. Prints one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import lance_spark
+
+MERGE = (
+    "MERGE INTO lance.t t USING (SELECT 1L AS id UNION ALL SELECT 1000L) s ON t.id = s.id "
+    "WHEN MATCHED THEN UPDATE SET n = -1 WHEN NOT MATCHED THEN INSERT (id, n) VALUES (s.id, 0)"
+)
+
+
+def main(url: str, path: str) -> None:
+    spark = SparkSession.builder.remote(url).getOrCreate()
+    seen: dict[str, object] = {}
+    try:
+        lance_spark.catalog(spark, "mine", path)
+    except lance_spark.UnsupportedOperationError as error:
+        seen["refused"] = str(error)
+    spark.range(1000).selectExpr("id", "concat('text ', id) AS text").write.format("lance").mode("append").save(path)
+    plan = spark.sql(f"EXPLAIN SELECT text FROM lance.`{path}` WHERE id = 7").first()[0]
+    by_path = spark.read.format("lance").load(path).filter("id = 7").select("text")
+    seen["pushed"] = ["`id` = 7" in text for text in (plan, by_path._explain_string())]  # type: ignore[operator]
+    for statement in (
+        "CREATE TABLE lance.t AS SELECT id, 0L AS n FROM range(100)",
+        "UPDATE lance.t SET n = id * 2 WHERE id IN (SELECT id FROM lance.t WHERE id % 2 = 0)",
+        "DELETE FROM lance.t WHERE id > 90",
+        MERGE,
+    ):
+        spark.sql(statement).collect()
+    seen["rows"] = list(spark.sql("SELECT count(*), sum(n), min(n) FROM lance.t").first())
+    seen["before"] = spark.sql("SELECT sum(n) FROM lance.t VERSION AS OF 1").first()[0]
+    try:
+        spark.sql("SELECT * FROM lance.a.nix").collect()
+    except PySparkException as error:
+        seen["missing"] = error.getCondition()
+    spark.stop()
+    print(json.dumps(seen))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,56 @@
+"""A Spark Connect server that the command line starts: its clients have the rule and catalogs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import lance
+import pytest
+
+from tests.support.processes import environment, free_port
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_clients_have_the_rule_and_the_catalog(tmp_path: Path):
+    program = [sys.executable, "-m", "lance_spark.cli", "connect-server", "--port", str(port := free_port())]
+    settings = ["--master", "local[2]", "--conf", "spark.ui.enabled=false", "--conf", "spark.sql.shuffle.partitions=2"]
+    command = [*program, *settings, "--catalog", f"lance={tmp_path}/tables"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=ROOT, env=environment()) as server:
+        try:
+            assert server.stdout is not None
+            assert server.stdout.readline() == f"Spark Connect server at sc://127.0.0.1:{port}\n"
+            for n in range(2):  # each client has a session of its own
+                client = [sys.executable, "-m", "tests.connect.sql_client", f"sc://127.0.0.1:{port}"]
+                path = f"{tmp_path}/by_path_{n}.lance"
+                done = subprocess.run(
+                    [*client, path],
+                    capture_output=True,
+                    text=True,
+                    timeout=300,
+                    cwd=ROOT,
+                    env=environment(),
+                    check=False,
+                )
+                assert done.returncode == 0, done.stderr[-4000:]
+                seen = json.loads(done.stdout.splitlines()[-1])
+                assert "start the server" in seen.pop("refused")
+                assert seen == {
+                    "pushed": [True, True],
+                    "rows": [92, sum(range(0, 91, 2)) * 2 - 1, -1],
+                    "before": 0,
+                    "missing": "TABLE_OR_VIEW_NOT_FOUND",
+                }
+                assert lance.dataset(f"{tmp_path}/tables/t.lance").count_rows() == 92
+                lance.dataset(f"{tmp_path}/tables/t.lance")
+                Path(f"{tmp_path}/tables/t.lance").rename(f"{tmp_path}/t{n}.lance")
+            server.send_signal(signal.SIGTERM)
+            assert server.wait(60) == 0
+        finally:
+            server.kill()
