@@ -108,11 +108,33 @@ def environments(spark: SparkSession, path: str) -> dict[str, object]:
     return {"computed": computed, "right": right, "refused": refused, "checksums": [checksum(old), checksum(new)]}
 
 
+def sql(spark: SparkSession, path: str) -> dict[str, object]:
+    """Makes, changes and reads a table in SQL, by tasks of the cluster."""
+    lance_spark.catalog(spark, "c", path)
+    columns = f"id, 0L AS n, concat('text ', id, repeat('x', {PADDING})) AS text"
+    spark.sql(f"CREATE TABLE c.t TBLPROPERTIES ('max_rows_per_file' = '500') AS SELECT {columns} FROM range({ROWS})")
+    spark.udf.register("twice", lambda number: number * 2, "bigint")
+    before = files = spark.sql("SELECT sum(data_files) FROM c.t.fragments").first()[0]
+    for statement in (
+        "UPDATE c.t SET n = twice(id) WHERE id % 2 = 0",
+        "DELETE FROM c.t WHERE id IN (SELECT id FROM c.t WHERE id >= 3000)",
+        (
+            "MERGE INTO c.t t USING (SELECT id + 2990 AS id FROM range(20)) s ON t.id = s.id "
+            "WHEN MATCHED THEN UPDATE SET n = -1 WHEN NOT MATCHED THEN INSERT (id, n) VALUES (s.id, -2)"
+        ),
+    ):
+        spark.sql(statement).collect()
+        files = max(files, spark.sql("SELECT sum(data_files) FROM c.t.fragments").first()[0])
+    rows = spark.sql("SELECT count(*), sum(n), count_if(n = -1), count_if(n = -2) FROM c.t").first()
+    executors = spark.sparkContext._jsc.sc().getExecutorMemoryStatus().size() - 1  # type: ignore[union-attr]
+    return {"rows": list(rows), "column files": files > before, "executors": executors}
+
+
 def checksum(made: UDF) -> str | None:
     return None if made.manifest is None else made.manifest.checksum
 
 
-JOBS = {job.__name__: job for job in (walk_through, write_slowly, backfill_slowly, environments)}
+JOBS = {job.__name__: job for job in (walk_through, write_slowly, backfill_slowly, environments, sql)}
 
 
 def main(job: str, master: str, path: str) -> None:

@@ -144,6 +144,16 @@ def test_a_backfill_survives_the_loss_of(lose: Loss, cluster: Cluster, table_pat
     assert staged(table_path) == []
 
 
+def test_statements_of_sql_on_two_executors(cluster: Cluster, tmp_path: Path):
+    job = Job("sql", cluster, str(tmp_path / "db"))
+    try:
+        result = job.result()
+    finally:
+        job.end()
+    doubled = sum(2 * i for i in range(0, 2990, 2))
+    assert result == {"rows": [3010, doubled - 10 - 20, 10, 10], "column files": True, "executors": 2}
+
+
 def test_each_machine_makes_the_environments_of_its_tasks(cluster: Cluster, tmp_path: Path):
     job = Job("environments", cluster, str(tmp_path / "db"))
     try:

@@ -1,7 +1,8 @@
 """Processes that act on the table of a history, started once and told what to do: `python -m tests.histories.processes KIND`.
 
 `writer` does what other people do, and commits DataFrame writes as Spark's commit process does. `driver` runs backfills, whose tasks it runs
-itself, one after the other; `Spark driver` has a Spark session of its own, which takes ten seconds to start. All may be killed at any moment; whoever asks for one next gets another.
+itself, one after the other; `Spark driver` has a Spark session of its own, which takes ten seconds to start, and so has `SQL writer`, which is a
+writer that does by SQL what this package can do. All may be killed at any moment; whoever asks for one next gets another.
 
 A process stops at gates. A gate is shut by a file in the folder `hold`; the first who comes there moves it to `held`, and waits for as long as
 it is there. So everything that happens in a history happens in the order of its steps.
@@ -172,10 +173,12 @@ class Pool:
 
     Attributes:
         driver: The kind of drivers.
+        writer: The kind of other writers.
     """
 
-    def __init__(self, driver: str = "driver") -> None:
+    def __init__(self, driver: str = "driver", writer: str = "writer") -> None:
         self.driver = driver
+        self.writer = writer
         self._idle: dict[str, list[Process]] = {}
         self._all: list[Process] = []
 
@@ -255,6 +258,13 @@ class _Writer:
             return write(home, job, uri, settings)
 
 
+class _SqlWriter(_Writer):
+    def __init__(self) -> None:
+        from tests.histories import in_sql
+
+        in_sql.use()
+
+
 class _Driver:
     def __init__(self) -> None:
         from tests.support.inline_jobs import InlineScheduler, NoSpark
@@ -276,7 +286,12 @@ class _SparkDriver(_Driver):
         self._spark = session("local[2]")
 
 
-_SERVERS: dict[str, Callable[[], object]] = {"writer": _Writer, "driver": _Driver, "Spark driver": _SparkDriver}
+_SERVERS: dict[str, Callable[[], object]] = {
+    "writer": _Writer,
+    "SQL writer": _SqlWriter,
+    "driver": _Driver,
+    "Spark driver": _SparkDriver,
+}
 
 
 def in_thread_of(job_id: str) -> bool:

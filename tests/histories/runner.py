@@ -124,7 +124,7 @@ class Runner:
         rows, places = read(lance.dataset(self._uri))
         self.story.versions[self.story.first] = Seen(number=self.story.first, by="nobody", rows=rows, places=places)
         self._running: dict[str, _Running] = {}
-        self._writers = [pool.take("writer") for _ in range(2)]
+        self._writers = [pool.take(pool.writer) for _ in range(2)]
         self._ruin: Ruin | None = None
 
     def run(self) -> Story:
