@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lance_spark.pushdown.rule import is_classic
@@ -61,6 +62,19 @@ def _quiet_start() -> dict[str, bool | float | int | str | None]:
         return {}
     configuration = Path(__file__).parents[1].joinpath("log4j2.properties").as_uri()
     return {"spark.driver.defaultJavaOptions": f"-Dlog4j2.configurationFile={configuration}"}
+
+
+def stop_console_bar() -> None:
+    """Ends the progress bar that Spark's JVM draws on this process's terminal, if there is one.
+
+    It cannot be started again in this session, and cannot share the terminal's last line.
+    """
+    context = SparkContext._active_spark_context  # noqa: SLF001 - PySpark asks itself so too
+    if context is None:
+        return
+    bar = context._jsc.sc().progressBar()  # noqa: SLF001
+    if bar.isDefined():
+        bar.get().stop()
 
 
 @contextmanager
