@@ -1,0 +1,158 @@
+# %% [markdown]
+# # Pictures: from files to a search by picture
+#
+# Photographs that ship with scikit-image become a Lance table: their bytes as blobs, thumbnails and colours computed by functions that are
+# stored with the table, tiles of each picture in a view that follows it, an index over the tiles, and a search by picture.
+#
+# A notebook in the percent format: VS Code, PyCharm and Jupyter (with jupytext) open it, `python examples/pictures.py` runs it. It needs
+# `pip install 'lance-spark[examples]'`, and no network.
+
+# %%
+import io
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pyarrow as pa
+import skimage.data
+import skimage.io
+from PIL import Image
+
+import lance_spark
+from udf_runtime import chunker, udf
+
+folder = Path(tempfile.mkdtemp(prefix="lance-spark-pictures-"))
+db = lance_spark.connect(str(folder))
+
+# %% [markdown]
+# ## Ingest
+#
+# The bytes of a file are a blob: a query that does not ask for them does not read them. Three files are kept back for later.
+
+# %%
+files = sorted(path for path in Path(skimage.data.__file__).parent.iterdir() if path.suffix in (".png", ".jpg"))
+photographs = [path for path in files if min(skimage.io.imread(path).shape[:2]) >= 200]
+late = [path for path in photographs if path.stem in ("coffee", "coins", "grass")]
+blob = pa.field("image", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+pictures = db.create_table("pictures", schema=pa.schema([("name", pa.string()), blob]))
+pictures.add([{"name": path.stem, "image": path.read_bytes()} for path in photographs if path not in late])
+print(f"{pictures.count_rows()} pictures")
+
+# %% [markdown]
+# ## Thumbnails and colours
+#
+# A function of a row becomes a column. `colours` is an embedding that needs no model: a histogram over 64 colours; the roots of its parts make
+# the distance between two of them the one of Hellinger.
+
+
+# %%
+@udf(data_type=pa.binary())
+def thumbnail(image: bytes) -> bytes:
+    """Returns a picture as a PNG of at most 96 by 96 pixels."""
+    small, out = Image.open(io.BytesIO(image)).convert("RGB"), io.BytesIO()
+    small.thumbnail((96, 96))
+    small.save(out, "PNG")
+    return out.getvalue()
+
+
+@udf(data_type=pa.list_(pa.float32(), 64))
+def colours(image: bytes) -> np.ndarray:
+    """Returns the roots of the shares of 64 colours."""
+    pixels = np.asarray(Image.open(io.BytesIO(image)).convert("RGB"), dtype=np.int64) // 64
+    counts = np.bincount((pixels @ [16, 4, 1]).ravel(), minlength=64)
+    return np.sqrt(counts / counts.sum()).astype(np.float32)
+
+
+pictures.add_columns({"thumbnail": thumbnail, "colours": colours})
+print(pictures.backfill("thumbnail"))
+print(pictures.backfill("colours"))
+pictures.preview(5, ["name", "thumbnail", "colours"])
+
+# %% [markdown]
+# ## Chunks
+#
+# A picture is cut into tiles of 128 by 128 pixels: a view with a row for each tile. The view gets the same embedding, of its tiles.
+
+
+# %%
+class Tile(NamedTuple):
+    """A tile, and where it lies in its picture."""
+
+    x: int
+    y: int
+    tile: bytes
+
+
+@chunker
+def tiles(image: bytes) -> Iterator[Tile]:
+    """Yields the tiles of a picture, without what is left at its edges."""
+    whole = Image.open(io.BytesIO(image)).convert("RGB")
+    for y in range(0, whole.height - 127, 128):
+        for x in range(0, whole.width - 127, 128):
+            out = io.BytesIO()
+            whole.crop((x, y, x + 128, y + 128)).save(out, "PNG")
+            yield Tile(x, y, out.getvalue())
+
+
+parts = db.create_udtf_view("tiles", source=pictures.search(None).select(["name"]), udtf=tiles)
+print(parts.refresh())
+parts.add_columns({"colours": (colours, ["tile"])})
+print(parts.backfill("colours"))
+
+# %% [markdown]
+# ## Index, and search by picture
+#
+# What is asked for is a part of a picture that lies across four tiles. Its colours are computed as those of the table are: a function that
+# becomes a column stays a function.
+
+# %%
+parts.create_index(vector_column_name="colours", index_type="IVF_FLAT", num_partitions=4)
+asked = io.BytesIO()
+Image.fromarray(skimage.data.chelsea()).crop((160, 60, 288, 188)).save(asked, "PNG")
+
+
+def nearest(table: lance_spark.Table, picture: bytes) -> pa.Table:
+    """Returns the eight tiles whose colours are nearest to those of a picture."""
+    search = table.search(colours(picture), vector_column_name="colours").nprobes(4).limit(8)
+    return search.select(["name", "x", "y", "tile"]).to_arrow()
+
+
+found = nearest(parts, asked.getvalue())
+print("the nearest tiles are of", found["name"].to_pylist())
+
+# %% [markdown]
+# ## New pictures
+#
+# The table gets the pictures that were kept back, and loses one. A refresh chunks what is new, takes out the tiles of what is gone, and a
+# backfill computes the colours of new tiles only; the index takes them in when it is optimized.
+
+# %%
+pictures.add([{"name": path.stem, "image": path.read_bytes()} for path in late])
+pictures.delete("name = 'retina'")
+print(pictures.backfill("thumbnail"))
+print(pictures.backfill("colours"))
+print(parts.refresh())
+print(parts.backfill("colours"))
+parts.optimize_indices()
+coffee = io.BytesIO()
+Image.fromarray(skimage.data.coffee()).crop((64, 64, 192, 192)).save(coffee, "PNG")
+again = nearest(parts, coffee.getvalue())
+print("the nearest tiles are of", again["name"].to_pylist())
+
+# %% [markdown]
+# ## A picture of what was found
+
+# %%
+figure, axes = plt.subplots(2, 9, figsize=(14, 4.2))
+for row, query, tiles_found in ((axes[0], asked, found), (axes[1], coffee, again)):
+    titles = ["asked for", *(f"{one['name']}\n{one['_distance']:.3f}" for one in tiles_found.to_pylist())]
+    for axis, title, data in zip(row, titles, [query.getvalue(), *tiles_found["tile"].to_pylist()], strict=True):
+        axis.imshow(Image.open(io.BytesIO(data)))
+        axis.set_title(title, fontsize=8)
+        axis.axis("off")
+figure.tight_layout()
+figure.savefig(folder / "found.png")
+print(f"{folder}/found.png")
