@@ -55,7 +55,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_views", description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the source")
     parser.add_argument("--rounds", type=int, default=2, help="rounds of each library")
-    parser.add_argument("--home", type=Path, default=_cache(), help="folder of geneva's environment")
+    parser.add_argument("--home", type=Path, default=cache_folder(), help="folder of geneva's environment")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     parser.add_argument("--show", action="store_true", help="measure nothing, print the results that are there")
     arguments = parser.parse_args()
@@ -76,7 +76,7 @@ def main() -> None:
     print_table(json.loads(file.read_text()))
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
     cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(cache) / "lance-spark-benchmarks" / f"geneva-{RELEASE}"
 
