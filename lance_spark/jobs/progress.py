@@ -64,12 +64,13 @@ class Progress:
     _stages: dict[str, _Stage] = field(default_factory=dict)
     _sink: _Sink | None = None
 
-    def start(self, rows: int, fragments: int) -> None:
+    def start(self, rows: int, fragments: int, *, commits: bool = True) -> None:
         """Begins to show a job.
 
         Args:
             rows: Rows that are expected, an upper bound.
             fragments: Fragments with work.
+            commits: Whether fragments are committed one after the other.
         """
         in_notebook = _in_notebook()
         if not (in_notebook or _on_terminal() if self.enabled is None else self.enabled):
@@ -77,17 +78,19 @@ class Progress:
         self._stages = {
             "rows": _Stage(self.title, "rows computed", rows),
             "written": _Stage(self.title, "fragments written", fragments),
-            "committed": _Stage(self.title, "fragments committed", fragments),
         }
+        if commits:
+            self._stages["committed"] = _Stage(self.title, "fragments committed", fragments)
         stages = list(self._stages.values())
         self._sink = _Cell(stages) if in_notebook else _Lines(stages)
 
-    def update(self, *, rows: int, written: int, committed: int) -> None:
+    def update(self, *, rows: int, written: int, committed: int = 0) -> None:
         """Shows how far the job is."""
         if self._sink is None:
             return
         for name, value in (("rows", rows), ("written", written), ("committed", committed)):
-            self._stages[name].done = value
+            if name in self._stages:
+                self._stages[name].done = value
         self._sink.show()
 
     def close(self, status: str) -> None:

@@ -142,7 +142,7 @@ class ChunkCalls:
         limit = tasks_at_once(self._spark, self._udf, self._request.concurrency)
         self._check()
         scheduler = self._scheduler = Scheduler(self._spark, spec, limit=limit, description=self._description)
-        self._progress.start(sum(plan.live_rows for plan in plans), len(plans))
+        self._progress.start(sum(plan.live_rows for plan in plans), len(plans), commits=False)
         underway, failures, done = UnderwayRows(spec), dict[int, str](), 0
         sources: set[str] = set()
         running = scheduler.run(tasks, DEFAULT_REFRESH_S)
@@ -157,7 +157,7 @@ class ChunkCalls:
                 self._check_skips(final=False)
                 underway.look()
                 rows = self.counts.valued + self.counts.skipped + underway.count(sources)
-                self._progress.update(rows=rows, written=min(done, len(plans)), committed=0)
+                self._progress.update(rows=rows, written=min(done, len(plans)))
             self._check()
             self._check_skips(final=True)
             status = "FAILED" if failures else "DONE"
