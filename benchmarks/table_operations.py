@@ -2,7 +2,7 @@
 
 The same statements in lance-spark on Spark, in geneva, and in LanceDB, which geneva builds upon: search, indexes, update, merge, deletion, optimize; and
 compaction beside pylance alone. Each has a process of its own and a copy of the same table; they take turns, operation by operation, and who is first
-changes. After each operation the tables are compared row by row, and so is what searches find. geneva and LanceDB are those of
+changes. After each operation the tables are compared row by row, and what searches find with what comparing all vectors finds. geneva and LanceDB are those of
 `benchmarks.peer_views`, in their own environment. The first round is not timed.
 """
 
@@ -120,9 +120,13 @@ def one_round(folder: Path, children: dict[str, Child], number: int) -> dict[str
                 for name in (*names[turn:], *names[:turn])
             }
             tables = {name: contents(folder / f"{place}.lance") for name, place in places.items()}
-            rows = {name: answer.pop("found") for name, answer in answers.items()}
             for name, answer in answers.items():
-                answer["equal"] = tables[name].equals(tables[OURS]) and rows[name] == rows[OURS]
+                answer["equal"] = tables[name].equals(tables[OURS])
+                rows = answer.pop("found")
+                if rows is not None:
+                    wanted = nearest(tables[name], queries)
+                    hits = sum(len(set(some) & set(ten)) for some, ten in zip(rows, wanted, strict=True))
+                    answer["recall"] = hits / sum(map(len, wanted))
             found[operation] = answers
         for place in places.values():
             shutil.rmtree(folder / f"{place}.lance")
@@ -134,6 +138,14 @@ def contents(path: Path) -> pa.Table:
     return lance.dataset(str(path)).to_table(["id", "price", "text", "vec"]).sort_by("id").combine_chunks()
 
 
+def nearest(table: pa.Table, queries: list[list[float]]) -> list[list[int]]:
+    """Returns the ids of the ten nearest rows of each query, by comparing all."""
+    vectors = table["vec"].combine_chunks().flatten().to_numpy().reshape(-1, _SIZE)
+    ids = table["id"].to_numpy()
+    lengths = (vectors**2).sum(axis=1)
+    return [ids[np.argsort(lengths - 2 * vectors @ np.array(query, np.float32))[:10]].tolist() for query in queries]
+
+
 def case(operation: str, rounds: list[Answers]) -> dict[str, Any]:
     """Returns what is reported of an operation: the median of the rounds' quotients is the ratio."""
     seconds = {name: [one[name]["seconds"] for one in rounds] for name in rounds[0]}
@@ -142,6 +154,11 @@ def case(operation: str, rounds: list[Answers]) -> dict[str, Any]:
         "seconds": {name: round(statistics.median(times), 4) for name, times in seconds.items()},
         "ratios": {name: round(quotient(seconds[OURS], times), 3) for name, times in seconds.items() if name != OURS},
         "equal": all(answer["equal"] for one in rounds for answer in one.values()),
+        "recall": {
+            name: round(statistics.mean(one[name]["recall"] for one in rounds), 4)
+            for name, answer in rounds[0].items()
+            if "recall" in answer
+        },
         "errors": sorted({answer["error"] for one in rounds for answer in one.values() if "error" in answer}),
         "rounds": seconds,
     }
@@ -158,7 +175,8 @@ def print_table(report: dict[str, Any]) -> None:
             if set(one["ratios"]) == set(others):
                 times = [f"{one['seconds'][name]:.3f} s" for name in (OURS, *others)]
                 ratios = [f"{one['ratios'][name]:.2f}" for name in others]
-                said = "; ".join(one["errors"]) or ("equal" if one["equal"] else "NOT EQUAL")
+                found = [f"{name} found {share:.2%}" for name, share in one["recall"].items() if share < 1]
+                said = "; ".join([*one["errors"], *found]) or ("equal" if one["equal"] else "NOT EQUAL")
                 print(f"| {' | '.join([one['case'], *times, *ratios, said])} |")
     print(f"\nload averages: {report['loads']}")
 
