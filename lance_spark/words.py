@@ -1,12 +1,17 @@
-"""Values that say in words what they are: :class:`InWords`."""
+"""What is said in words: values that say what they are, :class:`InWords`, and warnings."""
 
 from __future__ import annotations
 
 import dataclasses
 import html
+import os
+import sys
+import warnings
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 _CHARS = 200
+_PACKAGE = f"{Path(__file__).parent}{os.sep}"
 
 
 class InWords:
@@ -42,6 +47,14 @@ def listed(*parts: str | tuple[int, str]) -> str:
     """Returns parts of a line with commas between; a number with its noun only if it is not 0."""
     said = [part if isinstance(part, str) else f"{part[0]:,} {part[1]}" for part in parts if part and part[0]]
     return ", ".join(said)
+
+
+def warn_caller(message: str, category: type[Warning]) -> None:
+    """Warns, and names the line outside of this package that the call came from."""
+    level, frame = 1, sys._getframe()  # noqa: SLF001 - there is no public way before Python 3.12
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)
 
 
 def _facts(value: object) -> list[tuple[str, object]]:

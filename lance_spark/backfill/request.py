@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
@@ -12,6 +11,7 @@ from typing import Any, get_args
 from lance_spark.backfill.task.messages import OnStale
 from lance_spark.errors import OptionError
 from lance_spark.rows.input_reader import BlobReadStrategy
+from lance_spark.words import warn_caller
 from udf_runtime import Manifest
 
 WHOLE_FRAGMENT_ROWS = 1 << 32
@@ -160,7 +160,7 @@ def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int
     if checkpoint_size is not None:
         problem = "is the old name of checkpoint_size, given too"
         raise OptionError("batch_size", str(batch_size), "checkpoint_size alone", problem=problem)
-    warnings.warn("batch_size is deprecated, say checkpoint_size", DeprecationWarning, stacklevel=4)
+    warn_caller("batch_size is deprecated, say checkpoint_size", DeprecationWarning)
     return WHOLE_FRAGMENT_ROWS if batch_size == 0 and not isinstance(batch_size, bool) else batch_size
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +12,7 @@ from lance_spark.commit.conflicts.identity import FieldIdentity, field_identitie
 from lance_spark.errors import ColumnExistsError, RegistrationError
 from lance_spark.types import check_storable
 from lance_spark.types.fields import Kind, is_blob
+from lance_spark.words import warn_caller
 from udf_runtime import UDF
 
 if TYPE_CHECKING:
@@ -61,11 +61,10 @@ def check_udf(
         )
     unchecked = _check_types(dataset, udf, names)
     if unchecked and warn:
-        warnings.warn(
+        warn_caller(
             f"the types of {', '.join(map(repr, unchecked))} of UDF {udf.name!r} are not checked: "
             "these parameters have no annotations",
             UserWarning,
-            stacklevel=5,
         )
     return tuple(known[name] for name in names)
 

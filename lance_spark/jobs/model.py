@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from lance_spark.geneva import refusing
 from lance_spark.words import InWords, listed
 
 Status = Literal["PENDING", "RUNNING", "DONE", "PARTIAL", "FAILED", "CANCELLED", "DEAD"]
@@ -37,6 +38,7 @@ class UdfResult:
     input_columns: tuple[str, ...]
 
 
+@refusing("BackfillJobResult")
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class BackfillJobResult(InWords):
     """What a backfill did.
@@ -121,6 +123,7 @@ class BackfillJobResult(InWords):
         return self.rows_computed + self.rows_from_checkpoint
 
 
+@refusing("RefreshJobResult")
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class RefreshJobResult(InWords):
     """What a refresh of a materialized view did.
@@ -201,6 +204,7 @@ class RefreshJobResult(InWords):
         return self.rows_chunked + sum(result.rows_computed for result in results.values())
 
 
+@refusing("JobRecord")
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class JobRecord(InWords):
     """A job in the history of a table.

@@ -18,6 +18,7 @@ from lance_spark.errors import (
     RegistrationError,
     UnsupportedOperationError,
 )
+from lance_spark.geneva import refusing
 from lance_spark.pushdown.rule import is_classic
 from lance_spark.read.columns import ROW_ID
 from lance_spark.read.filtering import check_filter
@@ -42,6 +43,7 @@ class ViewMaker(Protocol[_Table_co]):
         """Makes a materialized view."""
 
 
+@refusing("GenevaQueryBuilder")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """A query over one table. Each method that shapes it returns another one, and reads nothing.

@@ -11,6 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_spark.errors import OptionError, RegistrationError, UnsupportedOperationError
+from lance_spark.geneva import refusing
 from lance_spark.queries import DEFAULT_K, TextQuery, VectorQuery, metric_of
 from lance_spark.read.columns import ROW_ID
 from lance_spark.read.search.ranking import DISTANCE, RELEVANCE, SCORE, Ranking
@@ -27,6 +28,7 @@ VectorLike: TypeAlias = "Sequence[float] | np.ndarray | pa.Array[Any] | pa.Chunk
 _ANY_VECTOR = (0.0,)
 
 
+@refusing("GenevaQueryBuilder")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search(Query):
     """A search: rows of one table by their rank, 10 where no `limit` says how many.

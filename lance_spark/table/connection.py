@@ -21,6 +21,7 @@ from lance_spark.errors import (
     TableUnreadableError,
     UnsupportedOperationError,
 )
+from lance_spark.geneva import refusing, refusing_parameters, warn_of_variables
 from lance_spark.objects import checkpoint_place, open_session
 from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.read.search.functions import register_functions
@@ -39,6 +40,7 @@ _SHOWN = 20
 _REMOTE = "open the bucket or folder that holds the tables: connect('s3://bucket/path', storage_options={...})"
 
 
+@refusing_parameters("connect")
 def connect(  # noqa: PLR0913 - the specification's parameters
     uri: str,
     spark: SparkSession | None = None,
@@ -76,6 +78,7 @@ def connect(  # noqa: PLR0913 - the specification's parameters
         UnsupportedOperationError: The URI or an argument means a remote service.
         OptionError: The URI is empty.
     """
+    warn_of_variables()
     for name, value in (("api_key", api_key), ("region", region), ("host_override", host_override)):
         if value is not None:
             raise UnsupportedOperationError(
@@ -153,6 +156,7 @@ def table_uri(folder: str, name: str) -> str:
     return f"{folder}/{name}{_SUFFIX}"
 
 
+@refusing("Connection")
 class Connection:
     """A folder of Lance tables. Each table is a folder `<name>.lance` in it.
 

@@ -9,6 +9,7 @@ from typing import NoReturn
 from lance_spark.commit.store_check import without_secrets
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.geneva import refusing
 from lance_spark.jobs.tables import ERRORS, JOBS
 from lance_spark.objects import checkpoint_store
 from lance_spark.table.connection import Connection, connect
@@ -18,6 +19,7 @@ from udf_runtime.checkpoint import CheckpointStore
 _SYSTEM_TABLES = {"jobs": JOBS.name, "errors": ERRORS.name}
 
 
+@refusing("TableReference")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReference:
     """A table by its place, as a value that can be pickled, logged and sent; it carries no secret.

@@ -33,6 +33,7 @@ from lance_spark.columns.binding import binding_of
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.task import JobEnvironments
 from lance_spark.errors import OptionError
+from lance_spark.geneva import refusing
 from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedUDF
 
 
+@refusing("Table")
 class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
     """A Lance table, at its latest version, or at one that was checked out.
 

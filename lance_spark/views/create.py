@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import re
 import uuid
-import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -43,6 +42,7 @@ from lance_spark.views.definition import (
     used_fields,
 )
 from lance_spark.views.spark.query import SparkQuery
+from lance_spark.words import warn_caller
 from udf_runtime import UDF, Kind, Manifest, UnpackedUDF
 
 if TYPE_CHECKING:
@@ -178,11 +178,10 @@ def create_spark_view(ref: DatasetRef, query: SparkQuery) -> None:
 
 def _warn_of_unstable(dataset: lance.LanceDataset, source: DatasetRef, ref: DatasetRef) -> None:
     if not dataset.has_stable_row_ids:
-        warnings.warn(
+        warn_caller(
             f"rows of {source.uri} have no stable ids: the view {ref.uri} is filled from one version of it, and cannot "
             "be refreshed from another one; write the source anew with enable_stable_row_ids=True for that",
             UserWarning,
-            stacklevel=4,
         )
 
 

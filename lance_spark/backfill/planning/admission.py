@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import warnings
 
 from pyspark.sql import SparkSession
 
 from lance_spark.errors import ResourcesUnavailableError, counted
 from lance_spark.session.sessions import known_slots
+from lance_spark.words import warn_caller
 from udf_runtime import UDF
 
 
@@ -42,7 +42,7 @@ def check_resources(spark: SparkSession, udf: UDF, *, strict: bool) -> None:
     advice = "_admission_check=False skips this check"
     if strict:
         raise ResourcesUnavailableError(f"{asks} - no job was started - {advice}")
-    warnings.warn(f"{asks} - the job runs all the same, and may fail - {advice}", UserWarning, stacklevel=4)
+    warn_caller(f"{asks} - the job runs all the same, and may fail - {advice}", UserWarning)
 
 
 def _conf_bytes(text: str | None) -> int | None:
