@@ -88,6 +88,7 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
     }
 
 
+@pytest.mark.promise("U12")
 @pytest.mark.parametrize("owner", CLASSES)
 def test_attributes_and_parameters_that_are_refused_say_what_serves(owner: str, objects: dict[str, object]):
     refused = [row.name for row in ALL if row.refused and row.name.startswith(f"{owner}.")]

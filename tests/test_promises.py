@@ -6,7 +6,7 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.support.promises import BACKFILLING, FINDINGS, LOADS, PROMISES, TABLE_API, VIEWS
+from tests.support.promises import BACKFILLING, CHANGES, FINDINGS, INDEXES, LOADS, PROMISES, TABLE_API, UPKEEP, VIEWS
 
 TESTS = Path(__file__).parent
 
@@ -35,4 +35,7 @@ def test_ids_are_numbered_without_gaps() -> None:
     assert list(TABLE_API) == [f"T{n:02}" for n in range(1, len(TABLE_API) + 1)]
     assert list(LOADS) == [f"L{n:02}" for n in range(1, len(LOADS) + 1)]
     assert list(VIEWS) == [f"V{n:02}" for n in range(1, len(VIEWS) + 1)]
+    assert list(CHANGES) == [f"C{n:02}" for n in range(1, len(CHANGES) + 1)]
+    assert list(INDEXES) == [f"I{n:02}" for n in range(1, len(INDEXES) + 1)]
+    assert list(UPKEEP) == [f"U{n:02}" for n in range(1, len(UPKEEP) + 1)]
     assert sorted(FINDINGS) == [f"F{n:02}" for n in range(1, 13)]

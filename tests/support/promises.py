@@ -1,7 +1,8 @@
 """What the specification of the table API promises, sentence by sentence, in our own words.
 
-B: the guide to backfills. T: the reference of tables, as far as columns, backfills, plans and errors go. L: the same, of loads. F: what was
-measured to go wrong in another implementation of that specification. S: what was measured there between backfills. Where the specification
+B: the guide to backfills. T: the reference of tables, as far as columns, backfills, plans and errors go. L: the same, of loads.
+C: changes of rows. I: indexes and search. U: upkeep, versions and references. F: what was measured to go wrong in another implementation of
+that specification. S: what was measured there between backfills. Where the specification
 names Ray or a remote service, the promise is that Spark takes its place, or that it is refused by name together with what serves instead.
 
 A test that shows a promise is marked with its id, and `tests/test_promises.py` sees to it that every id has one.
@@ -184,6 +185,43 @@ VIEWS = {
     "V17": "refresh() of a view of chunks or of a table function fills it",
 }
 
+CHANGES = {
+    "C01": "update sets columns of the rows that a filter selects, to values or to expressions",
+    "C02": "delete removes the rows that a filter selects",
+    "C03": "merge_insert(on) updates matching rows, inserts new ones, and deletes those that the source lacks",
+    "C04": "the source of a merge may be of any form that add takes",
+    "C05": "a change beside another commit leaves the table as one after the other would",
+    "C06": "a change that cannot be is refused before anything is written",
+}
+
+INDEXES = {
+    "I01": "create_index builds every kind of vector index, create_scalar_index and create_fts_index the others",
+    "I02": "replace says whether an index that is there is built anew",
+    "I03": "wait_for_index waits until an index serves all rows, or the timeout is over",
+    "I04": "an index stays right while rows are written, changed and compacted",
+    "I05": "search(query) finds the nearest vectors, with where, limit and select",
+    "I06": "query_type='fts' finds words, in the rows too that the index lacks",
+    "I07": "query_type='hybrid' fuses the ranking of vectors with that of words",
+    "I08": "search(None) reads rows",
+    "I09": "rerank orders what was found by a reranker of the user's",
+    "I10": "a search that cannot be answered is refused",
+}
+
+UPKEEP = {
+    "U01": "compact_files and optimize make large fragments of small ones",
+    "U02": "cleanup_old_versions removes what is older, and keeps versions with tags",
+    "U03": "delete_unverified also removes files that no version names",
+    "U04": "checkout shows an older version, which cannot be changed",
+    "U05": "restore makes an older version the latest, as a version of its own",
+    "U06": "tags name versions, and can be moved and deleted",
+    "U07": "each write makes a version, and versions lists them",
+    "U08": "of writers at once each commits at a version of its own, rebased on what came first",
+    "U09": "what is computed while a compaction runs is carried over",
+    "U10": "a table's reference can be pickled, and carries no secret",
+    "U11": "a reference opens the table, its folder, its checkpoints, and the tables of jobs and errors",
+    "U12": "what only the other implementation has is refused by name with what serves",
+}
+
 FINDINGS = {
     "F01": "a compaction during a backfill costs the affected fragments only, and no computed value",
     "F02": "the deletion of a whole fragment during a backfill costs the other fragments nothing",
@@ -209,4 +247,4 @@ SEQUENCES = {
     "S07": "backfill with skipped rows, cause removed, backfill: calls for the skipped rows",
 }
 
-PROMISES = {**BACKFILLING, **TABLE_API, **LOADS, **VIEWS, **FINDINGS, **SEQUENCES}
+PROMISES = {**BACKFILLING, **TABLE_API, **LOADS, **VIEWS, **CHANGES, **INDEXES, **UPKEEP, **FINDINGS, **SEQUENCES}

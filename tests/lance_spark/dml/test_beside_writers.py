@@ -49,6 +49,7 @@ QUICK = {
 
 
 @pytest.mark.sample(2)
+@pytest.mark.promise("C05")
 @pytest.mark.parametrize(
     ("statement", "stable", "moment"),
     [

@@ -69,6 +69,7 @@ CLAUSES = [
 ]
 
 
+@pytest.mark.promise("C03")
 @pytest.mark.parametrize(
     "clauses",
     [pytest.param(one, id="-".join(one), marks=() if len(one) > 1 else pytest.mark.long) for one in CLAUSES],
@@ -112,6 +113,7 @@ def test_a_merge_does_what_pylance_does(table: Table, tmp_path: Path, clauses: t
     assert all(now[number] == before[number] for number in (now.keys() & before.keys()) - changed)
 
 
+@pytest.mark.promise("C04")
 def test_a_source_may_be_of_any_form_and_lack_columns(table: Table, spark: SparkSession):
     expected = {row["id"]: row for row in rows(range(30)).to_pylist()}
     small: list[Any] = [

@@ -58,6 +58,7 @@ STATEMENTS = st.lists(
 )
 
 
+@pytest.mark.promise("C01", "C02")
 @given(statements=STATEMENTS, stable=st.booleans(), indexed=st.booleans(), version=st.sampled_from(["2.0", "stable"]))
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_statements_do_what_pylance_does(
@@ -160,6 +161,7 @@ def test_nothing_to_do_makes_no_version(tmp_path: Path):
     assert lance.dataset(uri).version == 1
 
 
+@pytest.mark.promise("C06")
 def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path):
     uri = str(tmp_path / "t")
     strict = pa.schema([pa.field("id", pa.int64(), nullable=False), ("a", pa.int32()), ("s", pa.string())])

@@ -113,6 +113,7 @@ def test_what_others_do_while_an_index_is_built(
     assert wrong_answers(table_path, kind) == []
 
 
+@pytest.mark.promise("I04")
 @pytest.mark.parametrize(
     ("kind", "stable"),
     cases({("BTREE", True), ("BITMAP", False), ("FTS", True), ("LABEL_LIST", False), ("IVF_PQ", True)}),

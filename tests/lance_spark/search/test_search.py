@@ -39,6 +39,7 @@ INDEXES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.promise("I05")
 @pytest.mark.parametrize("kind", INDEXES)
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
@@ -131,6 +132,7 @@ def test_columns_expressions_ids_and_forms_of_the_result(table: Table, q: list[f
     assert [n for batch in batches for n in batch.column("id").to_pylist()] == wanted
 
 
+@pytest.mark.promise("I08")
 def test_a_query_without_a_search_reads_rows_in_the_order_of_the_table(table: Table):
     query = table.search().where("kind = 2").select({"n": "id + 1", "kind": "kind"})
     assert isinstance(query, Query) and not isinstance(query, Search)
@@ -165,6 +167,7 @@ def test_explain_plan_shows_the_index_that_serves(table: Table, table_path: str,
 # Text
 
 
+@pytest.mark.promise("I06")
 def test_words_are_found_by_their_index_and_in_rows_that_it_lacks(table: Table, table_path: str):
     for make in (lambda: None, lambda: table.create_fts_index("text", with_position=True)):
         make()
@@ -199,6 +202,7 @@ def test_phrases_filters_offsets_and_columns_of_text(table: Table, table_path: s
 # Both
 
 
+@pytest.mark.promise("I07")
 def test_a_hybrid_search_fuses_both_rankings(table: Table, q: list[float]):
     table.create_fts_index("text")
     near, good = ids(table.search(q)), ids(table.search("lime number17"))
@@ -238,6 +242,7 @@ class Backwards:
         return self._of(query, pa.concat_tables([vector_results, fts_results], promote_options="default").slice(0, 12))
 
 
+@pytest.mark.promise("I09")
 def test_a_reranker_orders_what_was_found(table: Table, q: list[float]):
     table.create_fts_index("text")
     reranker = Backwards()
@@ -257,6 +262,7 @@ def test_a_reranker_orders_what_was_found(table: Table, q: list[float]):
 # Refusals
 
 
+@pytest.mark.promise("I10")
 def test_what_cannot_be_searched_is_refused(table: Table, table_path: str, q: list[float]):
     refused: list[tuple[type[Exception], str, Callable[[], object]]] = [
         (OptionError, "fts_columns", lambda: table.search("apple").to_arrow()),

@@ -35,6 +35,7 @@ def ids(table: Table) -> list[int]:
     return found
 
 
+@pytest.mark.promise("U04")
 def test_an_older_version_is_shown_and_cannot_be_changed(db: Connection, table: Table, seen: Seen):
     version = table.version
     other = db.open_table("words")
@@ -75,6 +76,7 @@ def test_spark_reads_the_version_that_is_checked_out(folder: str, spark: SparkSe
     assert (frame.count(), table.to_spark().count(), table.to_spark(version=version).count()) == (30, 31, 30)
 
 
+@pytest.mark.promise("U05")
 @pytest.mark.parametrize("by", ["number", "tag", "checkout"])
 def test_a_version_is_restored_as_a_new_one(db: Connection, table: Table, seen: Seen, by: str):
     table.add_columns({"double": seen.times(2)})
@@ -116,6 +118,7 @@ def test_what_is_no_version_is_refused(table: Table):
     assert table.version == 3
 
 
+@pytest.mark.promise("U06")
 def test_tags_name_versions(db: Connection, table: Table, spark: SparkSession):
     tags = table.tags
     assert tags.list() == {}
@@ -235,6 +238,7 @@ def test_a_restore_comes_after_what_others_commit_in_that_moment(db: Connection,
     assert other.version == 5
 
 
+@pytest.mark.promise("U07")
 def test_versions_say_what_each_did_by_whom_and_with_which_message(db: Connection, spark: SparkSession, tmp_path: Path):
     table = db.create_table("told", pa.table({"id": range(10)}))
     table.add([{"id": 10}, {"id": 11}], commit_message="two more", properties={"ticket": "42"})
