@@ -28,6 +28,7 @@ from benchmarks.table_api_child import Child
 
 PYSPARK = "pyspark==3.5.9"
 CONNECTOR = ("org.lance", "lance-spark-3.5_2.12", "0.4.0")
+ICEBERG = "org.apache.iceberg:iceberg-spark-runtime-3.5_2.12:1.9.2"
 KINDS = ("jvm", "enable_pushdown", "configure")
 LANCE, PARQUET = "lance", "parquet"
 
@@ -95,6 +96,20 @@ class JvmConnector:
         shipped = {_artifact(jar) for jar in spark.iterdir()}
         chosen = [jar for jar in sorted(jars.iterdir()) if jar.name.startswith(_NEWER) or _artifact(jar) not in shipped]
         return cls(python=str(python), classpath=os.pathsep.join(map(str, chosen)))
+
+
+def install_iceberg(home: Path) -> Path:
+    """Returns the jar of Iceberg, fetched where it is not there yet.
+
+    Raises:
+        LeftOutError: The registry does not give it.
+    """
+    folder = home / "iceberg"
+    if not folder.is_dir():
+        copy = ["dependency:copy", f"-Dartifact={ICEBERG}", f"-DoutputDirectory={home / 'iceberg.tmp'}"]
+        _run("Maven Central", ["mvn", "-q", "-B", f"-Dmaven.repo.local={home / 'maven'}", *copy], home)
+        (home / "iceberg.tmp").rename(folder)
+    return next(folder.glob("*.jar"))
 
 
 def _artifact(jar: Path) -> str:

@@ -1,7 +1,8 @@
-"""Measures statements of SQL: `python -m benchmarks.sql [--rows 200000]`.
+"""Measures statements of SQL: `python -m benchmarks.sql [--rows 200000] [--home FOLDER]`.
 
 One narrow column of a wide table (vectors of 768) is set in 1 %, 10 % and all of the rows, 1 % of the rows is deleted, and 1 % merged, beside Parquet,
-which has to be rewritten whole. Seconds are measured in turns; bytes are those that a statement adds to the folder.
+which has to be rewritten whole. Seconds are measured in turns; bytes are those that a statement adds to the folder, beside Iceberg and the JVM
+connector of Lance too, where PySpark 3.5 and their jars can be had (below `--home`, which is kept if it is named).
 """
 
 from __future__ import annotations
@@ -10,14 +11,18 @@ import argparse
 import json
 import os
 import shutil
+import subprocess
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from pyspark.sql import SparkSession
 
 import lance_spark
+from benchmarks.jvm import JvmConnector, LeftOutError, install_iceberg
 from benchmarks.measure import OURS, Case
+from benchmarks.sql_peers_child import PEERS
 
 _TURNS = 3
 _PARQUET = "Parquet"
@@ -29,16 +34,56 @@ def main() -> None:
     """Runs all cases one after the other, and writes `sql.json`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sql", description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
+    parser.add_argument("--home", type=Path, help="folder of PySpark 3.5 and the jars; a temporary one by default")
     parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="lance-spark-bench-") as folder:
         found = measure(folder, arguments.rows)
+        home = arguments.home or Path(folder, "home")
+        for peer, sizes in bytes_of_peers(folder, home.absolute(), cases(arguments.rows)).items():
+            for case in found:
+                case["bytes"][peer] = sizes[case["case"]]
+            print(peer, sizes, flush=True)
     arguments.out.mkdir(parents=True, exist_ok=True)
     report = {"rows": arguments.rows, "cpus": os.cpu_count(), "cases": found}
     (arguments.out / "sql.json").write_text(json.dumps(report, indent=1) + "\n")
 
 
-def measure(folder: str, rows: int) -> list[dict[str, object]]:
+def cases(rows: int) -> dict[str, str]:
+    """Returns the statements by the names of their cases."""
+    updates = {f"UPDATE of {share}": f"UPDATE {{t}} SET k = k + 1 WHERE {where}" for share, where in WHERE.items()}
+    return updates | {
+        "DELETE of 1 %": "DELETE FROM {t} WHERE id % 100 = {n}",
+        "MERGE of 1 %": f"MERGE INTO {{t}} t USING (SELECT id * 100 + {{n}} AS id, -1L AS k FROM range({rows // 100})) s "
+        "ON t.id = s.id WHEN MATCHED THEN UPDATE SET k = s.k WHEN NOT MATCHED THEN INSERT (id, k) VALUES (s.id, s.k)",
+    }
+
+
+def bytes_of_peers(folder: str, home: Path, statements: Mapping[str, str]) -> dict[str, dict[str, int]]:
+    """Returns the bytes that each case writes with other connectors; none where they cannot be had."""
+    try:
+        jvm = JvmConnector.install(home)
+        iceberg = str(install_iceberg(home))
+    except LeftOutError as reason:
+        print(f"Iceberg and the JVM connector: left out, {reason}")
+        return {}
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYSPARK_", "SPARK_"))}
+    found = {}
+    for peer in PEERS:
+        classpath = iceberg if "Iceberg" in peer else jvm.classpath
+        done = subprocess.run(
+            [jvm.python, "-m", "benchmarks.sql_peers_child", peer, folder, classpath],
+            input=json.dumps(statements) + "\n",
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
+            env={**environment, "PYSPARK_PYTHON": jvm.python},
+        )
+        found[peer] = json.loads(done.stdout)
+    return found
+
+
+def measure(folder: str, rows: int) -> list[dict[str, Any]]:
     """Returns seconds and bytes of each case."""
     builder = SparkSession.builder.master("local[2]").appName("sql").config("spark.ui.enabled", "false")
     builder = builder.config("spark.ui.showConsoleProgress", "false").config("spark.driver.memory", "3g")
@@ -47,16 +92,11 @@ def measure(folder: str, rows: int) -> list[dict[str, object]]:
     vector = "transform(sequence(1, 768), x -> cast(rand(7) AS float)) AS v"
     spark.range(0, rows, 1, 4).selectExpr("id", "id % 100 AS k", vector).write.parquet(f"{folder}/parquet")
     statements = Statements(spark, folder)
-    found = []
-    for share, where in WHERE.items():
-        found.append(statements.run(f"UPDATE of {share}", f"UPDATE {{t}} SET k = k + 1 WHERE {where}", where, "k + 1"))
-    found.append(statements.run("DELETE of 1 %", "DELETE FROM {t} WHERE id % 100 = {n}", WHERE["1 %"], None))
-    source = f"(SELECT id * 100 + {{n}} AS id, -1L AS k FROM range({rows // 100}))"
-    merge = (
-        f"MERGE INTO {{t}} t USING {source} s ON t.id = s.id WHEN MATCHED THEN UPDATE SET k = s.k "
-        "WHEN NOT MATCHED THEN INSERT (id, k) VALUES (s.id, s.k)"
-    )
-    found.append(statements.run("MERGE of 1 %", merge, WHERE["1 %"], "-1"))
+    values = {"UPDATE": "k + 1", "DELETE": None, "MERGE": "-1"}
+    found = [
+        statements.run(name, text, WHERE[name.partition(" of ")[2]], values[name.partition(" of ")[0]])
+        for name, text in cases(rows).items()
+    ]
     spark.stop()
     return found
 
@@ -69,7 +109,7 @@ class Statements:
         self._folder = folder
         self._made = 0
 
-    def run(self, name: str, statement: str, where: str, value: str | None) -> dict[str, object]:
+    def run(self, name: str, statement: str, where: str, value: str | None) -> dict[str, Any]:
         """Returns what a statement costs, beside rewriting the rows that it leaves."""
         self._made += 1
         table = f"t{self._made}"

@@ -1,7 +1,8 @@
 """TPC-H beside Parquet: `python -m benchmarks.tpch [--scale 1] [--rounds 3] [--only q01,q09] [--out benchmarks/results]`.
 
 Both are written by Spark with its defaults from the same generated tables. Three configurations have a process each, in which Parquet and Lance
-take turns: Spark's defaults without the planner rule, `enable_pushdown` alone, and `configure`.
+take turns: Spark's defaults without the planner rule, `enable_pushdown` alone, and `configure`, where the Lance tables are read by path and through
+a catalog of SQL.
 """
 
 from __future__ import annotations
@@ -53,6 +54,12 @@ class Measured:
     def mean(self) -> float:
         """The ratios' geometric mean."""
         return statistics.geometric_mean(self.ratios.values())
+
+    @property
+    def catalog_mean(self) -> float | None:
+        """Time through a catalog of SQL divided by that of `load(path)`, the geometric mean; None where there is no catalog."""
+        ratios = [outcome.ratios.get("catalog") for outcome in self.outcomes]
+        return None if None in ratios else 1 / statistics.geometric_mean(r for r in ratios if r)
 
     @property
     def worst(self) -> str:
@@ -140,6 +147,7 @@ def as_json(measured: dict[str, Measured], sizes: dict[str, int], arguments: arg
                 "geometric_mean": of.mean,
                 "worst": {"query": of.worst, "ratio": of.ratios[of.worst]},
                 "cpu_ratio": of.cpu_ratio,
+                "catalog_by_path": of.catalog_mean,
                 "targets": TARGETS.get(name, {}),
                 "queries": {
                     o.case: {"ratio": o.ratios["parquet"], "seconds": o.seconds, "cpu_seconds": of.cpu[o.case]}
@@ -170,6 +178,7 @@ def table(measured: dict[str, Measured]) -> str:
         row("geometric mean", [f"{of.mean:.2f}{goal(name, 'mean')}" for name, of in measured.items()]),
         row("worst", [f"{of.worst} {of.ratios[of.worst]:.2f}{goal(name, 'worst')}" for name, of in measured.items()]),
         row("CPU seconds", [f"{of.cpu_ratio:.2f}" for of in measured.values()]),
+        row("catalog / path", [f"{of.catalog_mean:.2f}" if of.catalog_mean else "" for of in measured.values()]),
     ]
     return "\n".join(lines)
 

@@ -13,14 +13,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import lance_spark
 from benchmarks.table_api_memory import cpu_seconds
 from benchmarks.tpch_queries import QUERIES, TABLES
 
-CONTESTANTS = ("parquet", "lance-spark")
 _FORMATS = {"parquet": "parquet", "lance-spark": "lance"}
+_CATALOG = "catalog"
+"""Contestant of the configuration `configure`: the same Lance tables, read through a catalog of SQL."""
 
 
 def main() -> None:
@@ -32,7 +33,7 @@ def main() -> None:
     if configuration == "load":
         load(spark, Path(folder))
     else:
-        for line in measured(spark, Path(folder), int(rounds), names):
+        for line in measured(spark, views(spark, Path(folder), configuration), int(rounds), names):
             print(json.dumps(line), file=answers, flush=True)
     spark.stop()
 
@@ -50,7 +51,7 @@ def session(configuration: str, folder: Path) -> SparkSession:
         .config("spark.sql.shuffle.partitions", "4")
     )
     if configuration == "configure":
-        builder = lance_spark.configure(builder)
+        builder = lance_spark.configure(builder, catalogs={_CATALOG: str(folder / "lance")})
     spark = builder.getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     if configuration == "enable_pushdown":
@@ -66,12 +67,21 @@ def load(spark: SparkSession, folder: Path) -> None:
             generated.write.format(format_).mode("append").save(str(folder / format_ / table))
 
 
-def measured(spark: SparkSession, folder: Path, rounds: int, names: list[str]) -> Iterator[dict[str, object]]:
-    """Runs queries, each once to warm up and then the contestants in turn; yields seconds and CPU seconds of all processes."""
-    views = {
+def views(spark: SparkSession, folder: Path, configuration: str) -> dict[str, dict[str, DataFrame]]:
+    """Returns the tables of each contestant."""
+    found = {
         contestant: {table: spark.read.format(kind).load(str(folder / kind / table)) for table in TABLES}
         for contestant, kind in _FORMATS.items()
     }
+    if configuration == "configure":
+        found[_CATALOG] = {table: spark.table(f"{_CATALOG}.`{folder}/lance/{table}`") for table in TABLES}
+    return found
+
+
+def measured(
+    spark: SparkSession, views: dict[str, dict[str, DataFrame]], rounds: int, names: list[str]
+) -> Iterator[dict[str, object]]:
+    """Runs queries, each once to warm up and then the contestants in turn; yields seconds and CPU seconds of all processes."""
 
     def run(contestant: str, name: str) -> tuple[object, float, float]:
         for table, frame in views[contestant].items():
@@ -83,13 +93,13 @@ def measured(spark: SparkSession, folder: Path, rounds: int, names: list[str]) -
         return (answer.schema, rows), seconds, cpu_seconds(os.getpid()) - cpu
 
     for name in names:
-        first, second = (run(contestant, name)[0] for contestant in CONTESTANTS)
-        if first != second:
+        first, *others = (run(contestant, name)[0] for contestant in views)
+        if any(first != other for other in others):
             raise AssertionError(f"{name} gives other rows on Lance than on Parquet")
-        times: dict[str, list[float]] = {contestant: [] for contestant in CONTESTANTS}
-        cpu: dict[str, list[float]] = {contestant: [] for contestant in CONTESTANTS}
+        times: dict[str, list[float]] = {contestant: [] for contestant in views}
+        cpu: dict[str, list[float]] = {contestant: [] for contestant in views}
         for _ in range(rounds):
-            for contestant in CONTESTANTS:
+            for contestant in views:
                 _, seconds, spent = run(contestant, name)
                 times[contestant].append(seconds)
                 cpu[contestant].append(spent)

@@ -37,6 +37,10 @@ def alter_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     ref = Place.of(arguments).existing(arguments["name"])
     changes: Sequence[_Change] = arguments["changes"]
     dataset = ref.open_latest()
+    if {"AddColumn", "DeleteColumn"} <= {change["kind"] for change in changes}:
+        raise _unsupported(
+            "REPLACE COLUMNS", dataset, "write ADD, DROP or RENAME COLUMN, or CREATE OR REPLACE TABLE ... AS SELECT"
+        )
     for change in changes:
         _check(change, dataset)
     added = [change for change in changes if change["kind"] == "AddColumn"]
@@ -62,6 +66,8 @@ def _check(change: _Change, dataset: lance.LanceDataset) -> None:
     if not known:
         raise _unsupported(f"the change {kind}", dataset, "keep the columns in their order, and without defaults")
     if kind == "SetProperty":
+        if change["property"] == "location":
+            raise _unsupported("SET LOCATION", dataset, "a table lies in the folder of its catalog: copy it there")
         refuse_reserved([change["property"]])
     if "column" not in change:
         return

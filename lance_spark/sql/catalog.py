@@ -36,8 +36,7 @@ def catalog(spark: SparkSession, name: str, root: str, storage_options: Mapping[
     if not is_classic(spark):
         raise UnsupportedOperationError(
             "a catalog is set where the JVM is, and over Spark Connect that is the server - nothing was changed - "
-            "start the server from a Python process with the settings spark.sql.catalog.<name> (docs/sql.md); or "
-            "read and write by path"
+            f"start the server with lance-spark connect-server --catalog {name}=LOCATION; or read and write by path"
         )
     settings = catalog_settings(name, root) | {
         f"spark.sql.catalog.{name}.{STORAGE_PREFIX}{key}": value for key, value in (storage_options or {}).items()

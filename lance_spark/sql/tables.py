@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -83,13 +83,21 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if arguments.get("timestamp") is not None:
         moment["timestamp"] = arguments["timestamp"]
     if arguments.get("microseconds") is not None:
-        moment["timestamp"] = datetime.fromtimestamp(arguments["microseconds"] / 1e6, tz=UTC).isoformat()
+        moment["timestamp"] = _timestamp(arguments["microseconds"]).isoformat()
     options = ReadOptions.parse({"path": ref.uri, **moment, **_storage(ref)})
     pinned = DatasetRef.resolve(options)
     if about is not None:
         read = {**_read_options(pinned), METADATA_OPTION: about}
         return {"metadata": about, "schema": to_spark_schema(TABLES[about][0]).json(), "read": read}
-    return opened(pinned, travelled=bool(moment))
+    return opened(pinned, travelled=bool(moment), blob_handling=arguments.get("blob_handling"))
+
+
+def _timestamp(microseconds: int) -> datetime:
+    """Returns a time since 1970; Spark's end of time is later than Python's."""
+    try:
+        return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return datetime.max.replace(tzinfo=UTC) if microseconds > 0 else datetime.min.replace(tzinfo=UTC)
 
 
 def _read_options(ref: DatasetRef) -> dict[str, str]:
@@ -97,11 +105,13 @@ def _read_options(ref: DatasetRef) -> dict[str, str]:
     return {"path": ref.uri, "version": f"{branch}{ref.version}", **_storage(ref)}
 
 
-def opened(ref: DatasetRef, *, travelled: bool = False) -> dict[str, Any]:
+def opened(ref: DatasetRef, *, travelled: bool = False, blob_handling: str | None = None) -> dict[str, Any]:
     """Returns what the catalog knows of a pinned version: columns, and how to read and write it."""
     storage = _storage(ref)
     dataset = ref.open()
     read = _read_options(ref)
+    if blob_handling is not None:
+        read["blob_handling"] = blob_handling
     return {
         "id": ref.uri,
         "version": ref.version,

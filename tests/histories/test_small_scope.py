@@ -281,6 +281,7 @@ def test_what_was_found(template: Path, moments: Moments, operations: tuple[str,
     play(template, moments, operations, ["v"], where)
 
 
+@pytest.mark.long
 def test_one_backfill_and_one_operation(template: Path):
     assert run_all(template, 1, 1, [*OPERATIONS], ["v"]) == 2 * len(OPERATIONS)
 

@@ -224,6 +224,7 @@ def test_replacing_a_table_would_delete_its_versions_and_is_refused(
     assert spark.table(name).count() == 3
 
 
+@pytest.mark.long
 def test_a_table_of_another_format_is_replaced_as_ever(spark: SparkSession, names: tuple[str, str]) -> None:
     spark.sql(f"CREATE TABLE {names[0]} USING parquet AS SELECT 1 AS id")
     spark.range(3).write.format("parquet").mode("overwrite").saveAsTable(names[0])

@@ -94,17 +94,17 @@ final class LanceSource {
   /** Whether a catalog is asked for a table with the options of the read. */
   private static final boolean HANDS_OVER_OPTIONS = Reflection.exists("org.apache.spark.sql.connector.catalog.TableContext");
 
-  /** Options of a query, with those that name the version that is read in place of those that asked for it. */
+  /** Options of a query, with those that name what is read in place of those that asked for it. */
   static Map ofVersion(Map given, Map pinned) {
     Map options = new HashMap();
     Iterator entries = given.entrySet().iterator();
     while (entries.hasNext()) {
       Map.Entry entry = (Map.Entry) entries.next();
       String key = ((String) entry.getKey()).toLowerCase(Locale.ROOT);
-      boolean ours = key.equals("version") || key.equals("timestamp");
+      boolean ours = key.equals("version") || key.equals("timestamp") || key.equals("blob_handling");
       if (ours && !HANDS_OVER_OPTIONS) {
         throw new IllegalArgumentException("the option `" + key + "` of a table of a catalog needs Spark 4.3: say `versionAsOf` or `timestampAsOf`,"
-            + " or VERSION AS OF or TIMESTAMP AS OF in SQL");
+            + " or VERSION AS OF or TIMESTAMP AS OF in SQL, or read the table by its path");
       }
       if (!ours && !key.equals("versionasof") && !key.equals("timestampasof")) options.put(key, entry.getValue());
     }

@@ -5,6 +5,7 @@ import java.util.HashMap;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.analysis.*;
 import org.apache.spark.sql.connector.catalog.*;
@@ -86,13 +87,25 @@ public abstract class LanceFolder implements StagingTableCatalog, SupportsNamesp
     return load(identifier, moment);
   }
 
+  public Table loadTable(Identifier identifier, Set privileges) throws NoSuchTableException {
+    Map arguments = new HashMap();
+    takeBytes(privileges, arguments);
+    return load(identifier, arguments);
+  }
+
+  /** Rows that are inserted hold the bytes of blobs, where those that are read, moved or merged say where these are. */
+  static void takeBytes(Set privileges, Map arguments) {
+    boolean inserts = privileges.contains(TableWritePrivilege.INSERT) && !privileges.contains(TableWritePrivilege.UPDATE);
+    if (inserts) arguments.put("blob_handling", "bytes");
+  }
+
   public boolean tableExists(Identifier identifier) {
     return Boolean.TRUE.equals(run("table_exists", identifier, new HashMap()).get("exists"));
   }
 
-  final Table load(Identifier identifier, Map moment) throws NoSuchTableException {
+  final Table load(Identifier identifier, Map arguments) throws NoSuchTableException {
     try {
-      Map opened = ask("load_table", identifier, moment, null);
+      Map opened = ask("load_table", identifier, arguments, null);
       if (opened.get("metadata") != null) return new LanceMetadataTable(name + "." + quoted(identifier), opened);
       return new LanceTable(this, identifier, opened);
     } catch (LancePython.Failure failure) {
@@ -149,7 +162,10 @@ public abstract class LanceFolder implements StagingTableCatalog, SupportsNamesp
 
   public void renameTable(Identifier old, Identifier renamed) throws NoSuchTableException, TableAlreadyExistsException {
     Map arguments = new HashMap();
-    arguments.put("to_namespace", renamed.namespace());
+    String[] to = renamed.namespace();
+    // Spark hands over the name as it was written, with the catalog's where that was.
+    if (to.length == old.namespace().length + 1 && to[0].equals(name())) to = (String[]) java.util.Arrays.copyOfRange(to, 1, to.length);
+    arguments.put("to_namespace", to);
     arguments.put("to_name", renamed.name());
     try {
       ask("rename_table", old, arguments, null);

@@ -13,11 +13,12 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /** `spark.sql.catalog.lance = lancespark.LanceCatalog`, and `.root` and `.storage.*` of it, from Spark 4.3 on, which hands over the options of a read. */
 public final class LanceCatalog extends LanceFolder {
-  /** `spark.read.option("version", ..).table(..)`: the options of `load` that say which version. */
+  /** `spark.read.option("version", ..).table(..)`: the options of `load` that say which version, and as what it is read. */
   public Set tableStateOptionKeys() {
     Set keys = new HashSet();
     keys.add("version");
     keys.add("timestamp");
+    keys.add("blob_handling");
     return keys;
   }
 
@@ -25,6 +26,8 @@ public final class LanceCatalog extends LanceFolder {
     Map moment = new HashMap();
     if (options.containsKey("version")) moment.put("version", options.get("version"));
     if (options.containsKey("timestamp")) moment.put("timestamp", options.get("timestamp"));
+    if (options.containsKey("blob_handling")) moment.put("blob_handling", options.get("blob_handling"));
+    takeBytes(context.writePrivileges(), moment);
     if (context.timeTravel().isPresent()) {
       Object as = context.timeTravel().get();
       if (as instanceof TimeTravel.AsOfVersion) moment.put("version", ((TimeTravel.AsOfVersion) as).version());

@@ -101,6 +101,7 @@ def test_a_driver_that_is_killed_loses_no_record_that_was_there(store: RecordSto
     assert store.load("token").of(1)[0] == record(1, 1000)
 
 
+@pytest.mark.long
 def test_appends_compactions_and_reads_beside_each_other_lose_nothing(store: RecordStore) -> None:
     store.append([record(9, version) for version in range(1, 40)])
     failures: list[BaseException] = []

@@ -271,6 +271,7 @@ def test_a_table_that_was_made_anew_is_not_taken_for_the_old_one(lab: Lab) -> No
         assert all(row["v"] == 10 * row["id"] for row in rows)
 
 
+@pytest.mark.long
 def test_a_job_takes_as_many_rounds_as_inputs_change(lab: Lab) -> None:
     table = make(lab)
     with lab.after_commits(lambda n: n < 15 and lance.dataset(lab.uri).update({"x": "x + 50"}, where="id = 5")) as made:

@@ -77,6 +77,7 @@ def test_the_maximum_also_bounds_what_the_udf_gets_at_once(db: Connection, log: 
     assert batches(db, log, max_checkpoint_size=8, checkpoint_size=50) == [8] * 7 + [4]
 
 
+@pytest.mark.long
 @pytest.mark.promise("T41")
 @pytest.mark.spark
 @pytest.mark.spark

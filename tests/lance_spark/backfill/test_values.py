@@ -20,7 +20,7 @@ import pytest
 from lance_spark import Connection, Table
 from udf_runtime import UDF, Columns, udf
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(3)
 
 ROWS = 12
 FORMATS = ["2.1", "2.2"]

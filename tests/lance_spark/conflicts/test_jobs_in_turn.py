@@ -357,6 +357,7 @@ def test_two_jobs_of_one_column_at_once_both_succeed(granularity: int | None, sp
     assert spark_lab.calls() == Counter()
 
 
+@pytest.mark.long
 def test_two_jobs_of_one_column_beside_a_compaction_and_new_rows(spark_lab: SparkLab):
     lab = spark_lab
     lab.table()

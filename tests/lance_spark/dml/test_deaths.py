@@ -107,6 +107,7 @@ class Killer(Edit):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
+@pytest.mark.long
 @pytest.mark.spark
 @pytest.mark.classic
 def test_a_worker_that_is_killed_costs_its_tasks(tmp_path: Path, spark: SparkSession):

@@ -69,6 +69,7 @@ CLAUSES = [
 ]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.promise("C03")
 @pytest.mark.parametrize(
     "clauses",
@@ -213,6 +214,7 @@ def test_what_a_merge_cannot_do_is_refused_first(table: Table, db: Connection, s
     assert sorted(one.read() for one in blobs.to_lance().take_blobs("b", indices=[0, 1])) == [b"new", b"x"]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("moment", ["before", "after"])
 def test_a_merge_beside_other_writers(table: Table, moment: str):
     uri = table.uri

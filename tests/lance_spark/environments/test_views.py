@@ -42,6 +42,7 @@ def test_a_chunker_runs_in_its_environment(db: Connection, table: Table):
     assert view.refresh().rows_added == 3
 
 
+@pytest.mark.long
 def test_a_table_function_runs_in_its_environment(db: Connection, table: Table):
     manifest = Manifest.create_pip("pandas").pip(["pandas==2.2.3"]).build()
 
@@ -80,6 +81,7 @@ def test_the_views_manifest_is_for_a_function_without_one(db: Connection, table:
     assert made is not None and made.checksum == packaging(OLD).checksum
 
 
+@pytest.mark.long
 def test_columns_of_a_materialized_view_run_in_their_environments(db: Connection, table: Table):
     def versioned(manifest: Manifest):
         @udf(data_type=pa.string(), manifest=manifest)
@@ -96,6 +98,7 @@ def test_columns_of_a_materialized_view_run_in_their_environments(db: Connection
     assert view.count_rows(f"a = '{OLD}' AND b = '{NEW}'") == 60
 
 
+@pytest.mark.long
 def test_a_job_asks_once_for_the_value_of_a_variable(db: Connection, table: Table):
     asked: list[str] = []
 

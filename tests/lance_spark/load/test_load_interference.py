@@ -27,7 +27,7 @@ from tests.lance_spark.load.loads import (
     values,
 )
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(3)
 
 Act = Callable[[], object]
 
@@ -255,6 +255,7 @@ def test_two_loads_of_different_columns_at_once_lose_nothing(db: Connection) -> 
     assert values(table, "w") == {i: 10 * i if i in (1, 2, 3) else None for i in range(30)}
 
 
+@pytest.mark.long
 def test_two_loads_of_one_column_at_once_leave_values_of_either(db: Connection) -> None:
     table = make(db)
     other = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "v": pa.array([-1, -2, -3], pa.int64())})

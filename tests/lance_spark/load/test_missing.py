@@ -94,6 +94,7 @@ def test_a_null_key_of_the_table_is_missing_and_a_deleted_row_is_not(db: Connect
     assert values(table) == {1: 10, 2: 20, 4: 40}
 
 
+@pytest.mark.long
 @pytest.mark.promise("L04")
 def test_several_loads_that_cover_different_keys_fill_a_column_together(db: Connection, files: Path) -> None:
     table = make_table(db, numbered())

@@ -29,7 +29,7 @@ from tests.lance_spark.load.loads import (
     write_file,
 )
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(5)
 
 Open = Callable[[pa.Table, Path, SparkSession], Any]
 

@@ -95,6 +95,7 @@ SUBPLANS = """
 """
 
 
+@pytest.mark.long
 def test_scalar_subqueries_over_one_table_are_merged_as_for_parquet(
     spark: SparkSession, table: DataFrame, tmp_path: Path
 ):

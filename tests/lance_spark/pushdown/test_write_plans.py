@@ -24,7 +24,7 @@ from pyspark.sql.types import LongType, StructType
 from lance_spark.datasource import LanceDataSource
 from lance_spark.pushdown.rule import enable_pushdown
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(3)
 
 ROWS = 60
 PER_FRAGMENT = 20

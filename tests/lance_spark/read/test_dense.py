@@ -147,6 +147,7 @@ def test_every_vector_comes_back_as_it_was_written(spark: SparkSession, path: st
     assert [tuple(row) for row in rows] == wanted
 
 
+@pytest.mark.long
 def test_a_backfill_from_a_vector_gives_the_values_of_its_rows(spark: SparkSession, path: str) -> None:
     df = load(spark, path, with_row_address=True)
     sums = F.aggregate("v", F.lit(0.0), lambda total, x: total + F.coalesce(x.cast("double"), F.lit(0.0)))

@@ -16,7 +16,7 @@ from lance_spark.read.spec import ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
 from tests.lance_spark.read.scans import count, describe, make_reader, partitions, read, read_partitions
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(4)
 
 ID = StructType([StructField("id", LongType())])
 PUSHED = ScanSpec(columns=ID, filtered=True)

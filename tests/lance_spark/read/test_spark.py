@@ -25,6 +25,7 @@ def rows(df: DataFrame) -> list[tuple[object, ...]]:
     return sorted(map(tuple, df.collect()), key=repr)
 
 
+@pytest.mark.sample(2)
 def test_a_table_is_read_as_it_is(session: SparkSession, make_table: MakeTable, table_path: str):
     table = make_table().to_table()
     expected = sorted(zip(*(c.to_pylist() for c in table.columns), strict=True), key=repr)
@@ -51,6 +52,7 @@ def test_the_option_limit_comes_before_sparks_filter(session: SparkSession, make
     assert [r["id"] for r in filtered.collect()] == [r["id"] for r in live if r["even"]][:30]
 
 
+@pytest.mark.sample(2)
 def test_counting_and_limiting(session: SparkSession, make_table: MakeTable, table_path: str):
     dataset = make_table()
     df = load(session, table_path, target_partition_bytes=4000)

@@ -87,6 +87,7 @@ def test_queries_give_the_same_as_without_the_rule(
     assert ["MakeDecimal(" in plan for plan in plans] == [True, False]
 
 
+@pytest.mark.long
 def test_decimals_are_written_as_they_were_read(
     spark: SparkSession, table: str, tmp_path_factory: pytest.TempPathFactory
 ):

@@ -76,6 +76,7 @@ CASES = [
 QUICK = {("float32", "l2"), ("float16", "cosine"), ("float64", "dot"), ("uint8", "hamming")}
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("kind", "metric"),
     [

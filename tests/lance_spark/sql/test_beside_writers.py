@@ -92,6 +92,7 @@ def test_two_statements_at_once_in_two_threads(sql: Sql, db: Connection, spark: 
     assert sql("SELECT count(*), min(a), sum(a) div 20, min(b), sum(b) div 20 FROM {c}.t") == [(40, 0, 1, 0, 1)]
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize("other", ["delete", "in place"])
 def test_a_subquery_over_the_table_is_read_again(sql: Sql, db: Connection, tmp_path: Path, other: str) -> None:
     """A commit to fragments that the statement reads and does not change makes it run again."""

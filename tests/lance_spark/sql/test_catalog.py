@@ -192,6 +192,19 @@ def test_scans_are_planned_as_those_of_load(sql: Sql) -> None:
     assert sql("SELECT count(*) FROM {c}.t a JOIN {c}.t b ON a.id = b.id WHERE a.k = 1") == [(33,)]
 
 
+def test_blobs_are_inserted_as_bytes_and_read_as_either(sql: Sql, db: Connection, spark: SparkSession) -> None:
+    sql("CREATE TABLE {c}.t (id BIGINT, b BINARY) TBLPROPERTIES ('b.lance.encoding' = 'blob')")
+    sql("INSERT INTO {c}.t VALUES (1, X'0102'), (2, NULL)")
+    sql("INSERT INTO {c}.t (b, id) VALUES (X'', 3)")
+    sql("UPDATE {c}.t SET id = id * 10")
+    assert sql("SELECT id, b.size FROM {c}.t ORDER BY id") == [(10, 2), (20, None), (30, 0)]
+    assert db.open_table("t").to_arrow(blob_handling="bytes")["b"].to_pylist() == [b"\x01\x02", None, b""]
+    if spark.version >= "4.3":
+        sql("INSERT OVERWRITE {c}.t SELECT * FROM {c}.t WITH ('blob_handling' = 'bytes') WHERE id < 30")
+        found = sql("SELECT id, b FROM {c}.t WITH ('blob_handling' = 'bytes') WHERE id < 20 OR b IS NULL ORDER BY id")
+        assert [(number, data and bytes(data)) for number, data in found] == [(10, b"\x01\x02"), (20, None)]
+
+
 def test_metadata_columns_without_the_rule(sql: Sql, spark: SparkSession) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, struct(id AS x, 's' AS y) AS st, 'x' AS s FROM range(4)")
     expected = sql("SELECT st.x, _rowid FROM {c}.t WHERE id > 1 ORDER BY id")
@@ -204,6 +217,18 @@ def test_metadata_columns_without_the_rule(sql: Sql, spark: SparkSession) -> Non
     finally:
         lance_spark.enable_pushdown(spark)
     assert sql("SELECT max(s) FROM {c}.t") == [("x",)]
+
+
+def test_what_lance_has_not_is_refused_before_anything_changes(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s FROM range(4)")
+    for statement in ("REPLACE COLUMNS (id BIGINT)", "SET LOCATION '/elsewhere'", "RENAME TO {c}.elsewhere.t"):
+        with pytest.raises(Exception, match="nothing was changed"):
+            sql(f"ALTER TABLE {{c}}.t {statement}")
+    assert db.open_table("t").version == 1
+    sql("ALTER TABLE {c}.t RENAME TO {c}.u")
+    sql("ALTER TABLE {c}.u RENAME TO t")
+    assert sql("SHOW TABLES IN {c}") == [("", "t", False)]
+    assert sql("SELECT count(*) FROM {c}.t TIMESTAMP AS OF 4102444800000000") == [(4,)]
 
 
 def test_statements_of_others(sql: Sql, db: Connection) -> None:

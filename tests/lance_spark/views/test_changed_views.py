@@ -40,6 +40,7 @@ def test_where_a_udf_returned_null_it_is_called_again_only_if_the_row_is_written
     assert len(log.take()) == 5
 
 
+@pytest.mark.long
 def test_two_udfs_with_inputs_of_their_own(db: Connection, tmp_path: Path) -> None:
     one, other = Log(str(tmp_path / "one")), Log(str(tmp_path / "other"))
     source = make_source(db)
@@ -126,6 +127,7 @@ def test_the_column_of_row_ids_does_not_go_unnoticed(db: Connection, log: Log) -
 # What happens to the view
 
 
+@pytest.mark.long
 def test_a_compacted_view(db: Connection, log: Log) -> None:
     made = watched(db, log)
     made.source.add(rows_of(range(20, 30)))

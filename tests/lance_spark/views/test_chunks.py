@@ -110,6 +110,7 @@ def test_rows_come_and_go_with_the_condition(db: Connection, log: Log) -> None:
     made.refresh([120])
 
 
+@pytest.mark.long
 def test_older_versions_and_restores_by_the_same_rules(db: Connection, log: Log) -> None:
     made = chunked(db, log)
     made.change({"x": "x + 10"}, "k = 6")
@@ -312,6 +313,7 @@ def test_two_refreshes_at_once_make_each_chunk_once(db: Connection, log: Log) ->
     made.check()
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("what", ["compact", "checkpoints", slow("delete"), slow("source")])
 def test_others_between_chunking_and_the_commit(what: str, db: Connection, log: Log) -> None:
     made = chunked(db, log)

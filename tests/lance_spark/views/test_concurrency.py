@@ -23,7 +23,7 @@ from tests.support.drivers import driver
 from tests.support.logs import Log, held
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(5)
 
 
 class Death(BaseException):
@@ -295,6 +295,7 @@ def test_a_compaction_and_a_cleanup_before_a_refresh_is_noted(
     made.refresh([])
 
 
+@pytest.mark.long
 def test_a_cleanup_before_a_refresh_is_noted_whose_first_commit_was_taken_back(
     db: Connection, log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -29,7 +29,7 @@ from tests.lance_spark.views.views import (
 from tests.support.logs import Log
 from udf_runtime import udf
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(4)
 
 # What changes
 

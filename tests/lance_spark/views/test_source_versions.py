@@ -11,11 +11,12 @@ from lance_spark.errors import StableRowIdsError, VersionNotFoundError, ViewErro
 from tests.lance_spark.views.views import clean, compact, make_source, nothing_changes, rows_of, watched
 from tests.support.logs import Log
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(3)
 
 # Versions of the source
 
 
+@pytest.mark.long
 def test_older_versions_by_the_same_rules(db: Connection, log: Log) -> None:
     made = watched(db, log)
     made.source.add(rows_of(range(20, 24)))
@@ -30,6 +31,7 @@ def test_older_versions_by_the_same_rules(db: Connection, log: Log) -> None:
     made.refresh([20, 60], src_version=2)
 
 
+@pytest.mark.long
 def test_versions_in_any_order(db: Connection, log: Log) -> None:
     made = watched(db, log, refreshed=False)
     made.source.add(rows_of(range(20, 24)))
@@ -49,6 +51,7 @@ def test_an_unknown_version_is_refused(db: Connection, log: Log) -> None:
         made.view.refresh(src_version=99)
 
 
+@pytest.mark.long
 def test_a_restored_source(db: Connection, log: Log) -> None:
     made = watched(db, log)
     made.source.add(rows_of(range(20, 24)))

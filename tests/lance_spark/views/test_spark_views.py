@@ -30,7 +30,7 @@ from lance_spark.views.spark.text import parse, tokens_of
 from tests.lance_spark.views.views import ID, clean, compact, make_source, nothing_changes, shown
 from tests.support.logs import Log
 
-pytestmark = pytest.mark.sample(3)
+pytestmark = pytest.mark.sample(4)
 
 Query = Callable[[DataFrame], DataFrame]
 
@@ -273,6 +273,7 @@ def histories(db: Connection, spark: SparkSession, seed: int, steps: int) -> Non
     check(spark, own, "SELECT {id} k, p * x AS px FROM {source} WHERE p % 2 = 1")
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", range(1))
 def test_random_histories(seed: int, db: Connection, spark: SparkSession) -> None:
     histories(db, spark, seed, 4)
@@ -287,6 +288,7 @@ def test_long_random_histories(seed: int, db: Connection, spark: SparkSession) -
 # Views among tables
 
 
+@pytest.mark.long
 def test_a_view_of_a_view_with_a_computed_column(db: Connection, spark: SparkSession, log: Log) -> None:
     source = make_source(db)
     view = db.create_materialized_view("v", "SELECT k AS x, p FROM s WHERE k < 10")
@@ -363,6 +365,7 @@ def test_settings_are_those_of_the_session_that_made_the_view(db: Connection, sp
     assert {name: spark.conf.get(name) for name in before} == before
 
 
+@pytest.mark.long
 def test_a_value_that_fails(db: Connection, spark: SparkSession) -> None:
     make_source(db)
     view = db.create_materialized_view("v", "SELECT 10 / (k - 3) AS q FROM s")

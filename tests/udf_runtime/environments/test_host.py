@@ -290,6 +290,7 @@ EnvironmentCache(folder={str(tmp_path)!r}).open(
     assert time.perf_counter() - began < 20
 
 
+@pytest.mark.long
 def test_the_least_used_environments_are_removed_but_none_in_use(tmp_path: Path, wheels: Path, objects: LocalObjects):
     folder = str(tmp_path / "small")
     code = f"""
@@ -345,6 +346,7 @@ def test_an_environment_that_was_damaged_from_outside_is_made_again(
     assert run(manifest, opened(cache, manifest, objects), make_probe()) == ["2.0 1", "2.0 2", "2.0 3"]
 
 
+@pytest.mark.long
 def test_numpy_1_gets_a_pyarrow_that_takes_it(cache: EnvironmentCache, objects: LocalObjects):
     manifest = Manifest.create_pip("numpy").pip(["numpy==1.26.4"]).build()
 

@@ -98,6 +98,7 @@ def test_a_row_that_kills_its_process_costs_that_row(tmp_path, kill, how):
     assert batches == ["[0, 1, 2, 3]", "[0, 1]", "[2, 3]", "[2]", "[3]", "[8, 9]"]
 
 
+@pytest.mark.long
 def test_k_killers_of_n_rows_take_k_log_n_children_and_healthy_halves_are_computed_once(tmp_path):
     log = tmp_path / "log"
     killers = {5, 20}
@@ -162,6 +163,7 @@ def test_ordinary_errors_follow_the_policy_as_in_this_process(tmp_path):
         run(make(lambda x: pa.array([1, 2]), Kind.ARROW), *batches_of([1]), isolate=True)
 
 
+@pytest.mark.long
 def test_rows_of_errors_and_failures_are_those_of_the_whole_batch_after_a_death():
     def work(x: pa.Array) -> pa.Array:
         values = x.to_pylist()

@@ -1,0 +1,353 @@
+"""Statements of Spark's own suites for catalogs, by topic, and of the documentation of Lance's JVM connector, each with its outcome.
+
+`python -m tests.lance_spark.sql.outcomes` writes them to docs/sql-statements.md; `test_outcomes.py` runs them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+PAGE = Path(__file__).parents[3] / "docs" / "sql-statements.md"
+
+_HEAD = """# What each statement of SQL does
+
+A test runs these statements one after the other, in a catalog of the name `lance` that the first lines fill, and this page is made from its list. The first
+part has the statements that Spark's own suites for catalogs run, by topic; the second those that the JVM connector of Lance documents. What the
+statements that work do in particular says [SQL](sql.md).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A statement and its outcome.
+
+    Attributes:
+        statement: The statement; `{c}` is the catalog.
+        fails: Pattern of the error; none where it works.
+        says: What to write instead, or why it is refused.
+        since: The first release of Spark that has it.
+    """
+
+    statement: str
+    fails: str = ""
+    says: str = ""
+    since: str = "4.1"
+
+
+def page() -> str:
+    """Returns the text of the page."""
+    lines = [_HEAD]
+    for part, topics in PARTS.items():
+        lines.append(f"## {part}\n")
+        for topic, cases in topics.items():
+            lines += [f"### {topic}\n", "| statement | outcome |", "| --- | --- |"]
+            lines += [f"| `{_shown(case.statement)}` | {_outcome(case)} |" for case in cases]
+            lines.append("")
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _shown(statement: str) -> str:
+    return statement.replace("{c}", "lance").replace("|", "\\|").replace("`", "")
+
+
+def _outcome(case: Case) -> str:
+    since = "" if case.since == "4.1" else f", with Spark {case.since}"
+    outcome = f"refused: {case.says}" if case.fails else f"works{since}"
+    return f"{outcome}: {case.says}" if case.says and not case.fails else outcome
+
+
+SPARK = {
+    "Namespaces": (
+        Case("CREATE NAMESPACE {c}.a"),
+        Case("CREATE NAMESPACE IF NOT EXISTS {c}.a.b"),
+        Case("CREATE NAMESPACE {c}.a", "SCHEMA_ALREADY_EXISTS", "it exists"),
+        Case("SHOW NAMESPACES IN {c}"),
+        Case("DESCRIBE NAMESPACE EXTENDED {c}.a"),
+        Case("USE {c}.a"),
+        Case("SHOW CURRENT NAMESPACE"),
+        Case("CREATE TABLE inside (id BIGINT)"),
+        Case("SELECT * FROM inside"),
+        Case("USE spark_catalog.default"),
+        Case("ALTER NAMESPACE {c}.a SET PROPERTIES ('k' = 'v')", "propert", "folders have no properties"),
+        Case("COMMENT ON NAMESPACE {c}.a IS 'text'", "propert|comment", "folders have no properties"),
+        Case("CREATE NAMESPACE {c}.z COMMENT 'text'", "propert|comment", "folders have no properties"),
+        Case("DROP NAMESPACE {c}.a", "SCHEMA_NOT_EMPTY|not empty", "it is not empty; write CASCADE"),
+        Case("DROP NAMESPACE {c}.a CASCADE"),
+        Case("DROP NAMESPACE IF EXISTS {c}.a"),
+    ),
+    "Tables are made, replaced and dropped": (
+        Case(
+            "CREATE TABLE {c}.t (id BIGINT NOT NULL COMMENT 'key', s STRING, d DECIMAL(9, 2), p STRUCT<x: INT, y: STRING>) COMMENT 'a table'"
+        ),
+        Case("CREATE TABLE IF NOT EXISTS {c}.t (id BIGINT)"),
+        Case("CREATE TABLE {c}.t (id BIGINT)", "TABLE_OR_VIEW_ALREADY_EXISTS", "it exists"),
+        Case("CREATE TABLE {c}.u (id BIGINT) USING lance TBLPROPERTIES ('team' = 'us')"),
+        Case("CREATE TABLE {c}.v (id BIGINT) USING parquet", "parquet", "a catalog of Lance has Lance tables"),
+        Case(
+            "CREATE TABLE {c}.v (id BIGINT) PARTITIONED BY (id)",
+            "partition",
+            "leave it out; fragments and indexes serve",
+        ),
+        Case(
+            "CREATE TABLE {c}.v (id BIGINT) CLUSTERED BY (id) INTO 4 BUCKETS",
+            "bucket",
+            "leave it out; fragments and indexes serve",
+        ),
+        Case("CREATE TABLE {c}.v (id BIGINT) CLUSTER BY (id)", "PARTITIONED BY or CLUSTERED BY", "write with ORDER BY"),
+        Case(
+            "CREATE TABLE {c}.v (id BIGINT) LOCATION '/elsewhere'",
+            "LOCATION|location",
+            "a table lies in the folder of its catalog",
+        ),
+        Case("CREATE TABLE {c}.v (id BIGINT, n INT DEFAULT 5)", "DEFAULT|default", "Lance has no default values"),
+        Case(
+            "CREATE TABLE {c}.v (id BIGINT, n BIGINT GENERATED ALWAYS AS (id + 1))",
+            "generated|GENERATED",
+            "make a computed column with add_columns",
+        ),
+        Case("CREATE TABLE {c}.v (id BIGINT GENERATED ALWAYS AS IDENTITY)", "IDENTITY|identity", "use _rowid"),
+        Case("CREATE TABLE {c}.v (id BIGINT, CHECK (id > 0))", "CONSTRAINT|constraint", "Lance has no constraints"),
+        Case("CREATE TABLE {c}.v (id BIGINT PRIMARY KEY)", "CONSTRAINT|constraint", "Lance has no constraints"),
+        Case("CREATE TABLE {c}.n (i INTERVAL DAY TO SECOND, v VARIANT, m MAP<STRING, INT>)"),
+        Case("CREATE TABLE {c}.v (i INTERVAL YEAR TO MONTH)", "month", "store months as a number"),
+        Case("CREATE TABLE {c}.w AS SELECT id, cast(id AS STRING) AS s FROM range(10)"),
+        Case("CREATE TABLE IF NOT EXISTS {c}.w AS SELECT 1 AS other"),
+        Case("CREATE OR REPLACE TABLE {c}.w AS SELECT * FROM {c}.w WHERE id < 5"),
+        Case("REPLACE TABLE {c}.w AS SELECT id, s FROM {c}.w WHERE id < 4"),
+        Case("REPLACE TABLE {c}.none AS SELECT 1 AS id", "TABLE_OR_VIEW_NOT_FOUND", "it does not exist"),
+        Case("CREATE OR REPLACE TABLE {c}.u (id BIGINT, s STRING)"),
+        Case("DROP TABLE {c}.u"),
+        Case("DROP TABLE {c}.u", "TABLE_OR_VIEW_NOT_FOUND", "it does not exist"),
+        Case("DROP TABLE IF EXISTS {c}.u"),
+        Case("CREATE TABLE {c}.x AS SELECT 1 AS id"),
+        Case("DROP TABLE {c}.x PURGE"),
+    ),
+    "Tables are described": (
+        Case("SHOW TABLES IN {c}"),
+        Case("SHOW TABLES IN {c} LIKE 't*'"),
+        Case("SHOW TABLE EXTENDED IN {c} LIKE 't*'"),
+        Case("SHOW COLUMNS IN {c}.t"),
+        Case("SHOW TBLPROPERTIES {c}.t"),
+        Case("SHOW CREATE TABLE {c}.t"),
+        Case("SHOW PARTITIONS {c}.t", "PARTITION", "there are no partitions"),
+        Case("DESCRIBE {c}.t"),
+        Case("DESCRIBE EXTENDED {c}.t"),
+        Case("DESCRIBE {c}.t id"),
+        Case(
+            "DESCRIBE EXTENDED {c}.t AS JSON",
+            "NOT_SUPPORTED_COMMAND_FOR_V2_TABLE",
+            "Spark has it for no table of a catalog like this",
+        ),
+        Case("ANALYZE TABLE {c}.t COMPUTE STATISTICS"),
+        Case("REFRESH TABLE {c}.t"),
+        Case("EXPLAIN EXTENDED SELECT s FROM {c}.t WHERE id = 1"),
+    ),
+    "Tables are altered": (
+        Case("ALTER TABLE {c}.t ADD COLUMN n INT COMMENT 'a number'"),
+        Case("ALTER TABLE {c}.t ADD COLUMNS (f FLOAT, a ARRAY<STRING>)"),
+        Case("ALTER TABLE {c}.t ADD COLUMN n INT", "FIELD_ALREADY_EXISTS|FIELDS_ALREADY_EXISTS", "it exists"),
+        Case("ALTER TABLE {c}.t ADD COLUMN m INT NOT NULL", "NOT NULL|NULL", "rows that are there would be NULL"),
+        Case("ALTER TABLE {c}.t ADD COLUMN m INT FIRST", "FIRST", "columns come last; a query gives the order"),
+        Case("ALTER TABLE {c}.t ADD COLUMN m INT AFTER id", "AFTER", "columns come last; a query gives the order"),
+        Case("ALTER TABLE {c}.t ADD COLUMN m INT DEFAULT 5", "DEFAULT|default", "add it, then UPDATE"),
+        Case("ALTER TABLE {c}.t ADD COLUMN p.z INT", "struct|p", "make a column of its own"),
+        Case("ALTER TABLE {c}.t ALTER COLUMN n TYPE BIGINT"),
+        Case(
+            "ALTER TABLE {c}.t ALTER COLUMN n TYPE STRING",
+            "Cannot cast",
+            "only wider types; add a column and UPDATE it",
+        ),
+        Case("ALTER TABLE {c}.t ALTER COLUMN n COMMENT 'a larger number'"),
+        Case("ALTER TABLE {c}.t ALTER COLUMN id DROP NOT NULL"),
+        Case("ALTER TABLE {c}.t ALTER COLUMN id SET NOT NULL", "nullable|NULL", "Spark has it for no table"),
+        Case("ALTER TABLE {c}.t ALTER COLUMN n SET DEFAULT 5", "DEFAULT|default", "Lance has no default values"),
+        Case("ALTER TABLE {c}.t RENAME COLUMN n TO number"),
+        Case("ALTER TABLE {c}.t RENAME COLUMN p.y TO z"),
+        Case("ALTER TABLE {c}.t DROP COLUMN number"),
+        Case("ALTER TABLE {c}.t DROP COLUMNS IF EXISTS (number, f)"),
+        Case("ALTER TABLE {c}.t DROP COLUMN number", "number", "it does not exist"),
+        Case(
+            "ALTER TABLE {c}.t REPLACE COLUMNS (id BIGINT)",
+            "REPLACE COLUMNS",
+            "ADD, DROP or RENAME COLUMN, or CREATE OR REPLACE TABLE … AS SELECT",
+        ),
+        Case("ALTER TABLE {c}.t SET TBLPROPERTIES ('k' = 'v')"),
+        Case("ALTER TABLE {c}.t UNSET TBLPROPERTIES IF EXISTS ('k')"),
+        Case("COMMENT ON TABLE {c}.t IS 'text'"),
+        Case(
+            "ALTER TABLE {c}.t SET LOCATION '/elsewhere'",
+            "LOCATION|location",
+            "a table lies in the folder of its catalog",
+        ),
+        Case("ALTER TABLE {c}.t ADD PARTITION (id = 1)", "PARTITION|partition", "there are no partitions"),
+        Case(
+            "ALTER TABLE {c}.t ADD CONSTRAINT positive CHECK (id > 0)",
+            "CONSTRAINT|constraint",
+            "Lance has no constraints",
+        ),
+        Case("ALTER TABLE {c}.t CLUSTER BY (id)", "ClusterBy", "write with ORDER BY"),
+        Case("ALTER TABLE {c}.w RENAME TO renamed"),
+        Case("ALTER TABLE {c}.renamed RENAME TO {c}.w"),
+    ),
+    "Rows are inserted": (
+        Case("CREATE OR REPLACE TABLE {c}.t (id BIGINT NOT NULL, s STRING, n INT)"),
+        Case("INSERT INTO {c}.t VALUES (1, 'a', 1), (2, 'b', NULL)"),
+        Case("INSERT INTO {c}.t (n, id) VALUES (3, 3)"),
+        Case("INSERT INTO {c}.t BY NAME SELECT 4L AS id, 4 AS n"),
+        Case("INSERT INTO {c}.t TABLE {c}.t"),
+        Case("WITH more AS (SELECT 5L AS id) INSERT INTO {c}.t SELECT id, 'e', 5 FROM more"),
+        Case("INSERT INTO {c}.t VALUES (6, 'f')", "NOT_ENOUGH_DATA_COLUMNS|ARITY", "name the columns"),
+        Case("INSERT INTO {c}.t VALUES (6, 'f', 6, 6)", "TOO_MANY_DATA_COLUMNS|ARITY", "name the columns"),
+        Case("INSERT INTO {c}.t VALUES (NULL, 'f', 6)", "NULL", "id is NOT NULL"),
+        Case("INSERT INTO {c}.t VALUES (6, 'f', 'six')", "CAST|cast", "the value does not fit the type"),
+        Case("INSERT INTO {c}.t REPLACE WHERE id = 4 SELECT 4L, 'd', 44"),
+        Case("INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT 7L AS id, 7.5 AS price", since="4.2"),
+        Case("INSERT INTO {c}.t PARTITION (id = 1) SELECT 'a', 1", "PARTITION|partition", "there are no partitions"),
+        Case(
+            "INSERT OVERWRITE {c}.t PARTITION (id) SELECT 1L, 'a', 1", "PARTITION|partition", "there are no partitions"
+        ),
+        Case("INSERT OVERWRITE {c}.w SELECT id, 's' FROM range(20)"),
+        Case("TRUNCATE TABLE {c}.w"),
+        Case("INSERT INTO {c}.w SELECT id, cast(id AS STRING) FROM range(20)"),
+        Case("LOAD DATA INPATH '/elsewhere' INTO TABLE {c}.w", "LOAD DATA|LOAD", "INSERT INTO … SELECT"),
+    ),
+    "Rows are changed": (
+        Case("DELETE FROM {c}.w WHERE id = 19"),
+        Case("DELETE FROM {c}.w AS x WHERE x.id > 17 AND x.s LIKE '1%'"),
+        Case("DELETE FROM {c}.w WHERE id IN (SELECT max(id) FROM {c}.w)"),
+        Case("DELETE FROM {c}.w WHERE NOT EXISTS (SELECT 1 FROM {c}.t WHERE t.id = w.id) AND id > 10"),
+        Case(
+            "DELETE FROM {c}.w WHERE id = rand()",
+            "DETERMINISTIC|deterministic",
+            "Spark changes rows by what is certain",
+        ),
+        Case("UPDATE {c}.w SET s = upper(s)"),
+        Case("UPDATE {c}.w AS x SET x.s = concat(x.s, '!') WHERE x.id < (SELECT avg(id) FROM {c}.w)"),
+        Case("UPDATE {c}.w SET s = DEFAULT WHERE id = 1"),
+        Case("UPDATE {c}.w SET none = 1", "UNRESOLVED_COLUMN", "it has no such column"),
+        Case(
+            "MERGE INTO {c}.w USING (SELECT id, 'new' AS s FROM range(5, 30)) n ON w.id = n.id "
+            "WHEN MATCHED AND n.id = 6 THEN DELETE WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+        ),
+        Case(
+            "MERGE INTO {c}.w USING (SELECT 1L AS id) n ON w.id = n.id WHEN MATCHED THEN UPDATE SET s = 'one' "
+            "WHEN NOT MATCHED BY SOURCE AND w.id > 25 THEN DELETE WHEN NOT MATCHED BY SOURCE THEN UPDATE SET s = 'rest'"
+        ),
+        Case("WITH n AS (SELECT 2L AS id) MERGE INTO {c}.w USING n ON w.id = n.id WHEN MATCHED THEN DELETE"),
+        Case(
+            "MERGE INTO {c}.w USING (SELECT 1L AS id UNION ALL SELECT 1L) n ON w.id = n.id WHEN MATCHED THEN UPDATE SET s = 'two'",
+            "MERGE_CARDINALITY_VIOLATION",
+            "two rows of the source match one row",
+        ),
+        Case(
+            "MERGE WITH SCHEMA EVOLUTION INTO {c}.w USING (SELECT 1L AS id, 'x' AS s, 2 AS extra) n ON w.id = n.id WHEN MATCHED THEN UPDATE SET *"
+        ),
+        Case("SELECT extra FROM {c}.w WHERE extra = 2"),
+    ),
+    "Tables are queried": (
+        Case("SELECT * FROM {c}.w VERSION AS OF 1"),
+        Case("SELECT * FROM {c}.w TIMESTAMP AS OF current_timestamp()"),
+        Case("SELECT * FROM {c}.w VERSION AS OF 100000", "100000", "there is no such version"),
+        Case("SELECT now.id FROM {c}.w now JOIN {c}.w VERSION AS OF 1 old ON now.id = old.id"),
+        Case("SELECT _rowid, _rowaddr, id FROM {c}.w"),
+        Case("SELECT version, operation FROM {c}.w.versions"),
+        Case("SELECT * FROM {c}.w TABLESAMPLE (50 PERCENT)"),
+        Case("FROM {c}.w |> WHERE id > 3 |> AGGREGATE count(*)"),
+        Case("CREATE TEMPORARY VIEW of_outcomes AS SELECT id FROM {c}.w"),
+        Case("SELECT count(*) FROM of_outcomes"),
+        Case("CACHE TABLE cached_outcomes AS SELECT * FROM {c}.w"),
+        Case("UNCACHE TABLE cached_outcomes"),
+        Case("CREATE VIEW {c}.v AS SELECT id FROM {c}.w", "VIEW", "a temporary view, or create_materialized_view"),
+        Case("CREATE FUNCTION {c}.f AS 'a.b.C'", "FUNCTION|function", "a temporary function"),
+        Case("EXECUTE IMMEDIATE 'SELECT count(*) FROM {c}.w WHERE id > ?' USING 3"),
+        Case("BEGIN DECLARE n BIGINT; SET n = (SELECT count(*) FROM {c}.w); DELETE FROM {c}.w WHERE id > n; END"),
+        Case("CALL {c}.system.tag(table => 'w', name => 'kept')"),
+        Case("SHOW PROCEDURES IN {c}.system"),
+        Case("CREATE INDEX by_id ON {c}.w USING BTREE (id)"),
+        Case("DROP INDEX by_id ON {c}.w"),
+    ),
+}
+
+JVM = {
+    "Tables": (
+        Case(
+            "CREATE TABLE {c}.e (id INT NOT NULL, v ARRAY<FLOAT>, b BINARY, h ARRAY<FLOAT>, l STRING) USING lance TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '2', 'b.lance.encoding' = 'blob', 'h.arrow.fixed-size-list.size' = '4', 'h.arrow.float16' = 'true', 'l.arrow.large_var_char' = 'true')"
+        ),
+        Case(
+            "INSERT INTO {c}.e VALUES (1, array(1, 2), X'00', array(1, 2, 3, 4), 'a'), (2, array(3, 4), X'01', NULL, 'b')"
+        ),
+        Case("SELECT id, v, h, l FROM {c}.e"),
+        Case(
+            "SELECT id, b__blob_pos, b__blob_size FROM {c}.e",
+            "UNRESOLVED_COLUMN",
+            "a blob is read as a struct: b.position, b.size",
+        ),
+        Case("ALTER TABLE {c}.e SET TBLPROPERTIES ('k' = 'v')"),
+        Case("ALTER TABLE {c}.e ADD COLUMNS (score FLOAT, label STRING)"),
+        Case("ALTER TABLE {c}.e RENAME COLUMN label TO tag"),
+        Case("ALTER TABLE {c}.e DROP COLUMN tag"),
+        Case("UPDATE {c}.e SET score = 1.5 WHERE id = 1"),
+        Case("DELETE FROM {c}.e WHERE id = 2"),
+        Case("SELECT id FROM {c}.e VERSION AS OF 2"),
+        Case(
+            "SELECT id FROM {c}.e TIMESTAMP AS OF 4102444800",
+            says="seconds, as `CAST` has it, where the connector counts microseconds",
+        ),
+        Case("SELECT id FROM {c}.e TIMESTAMP AS OF 4102444800000000"),
+        Case("SELECT id, length(b) FROM {c}.e WITH ('blob_handling' = 'bytes')", since="4.3"),
+        Case("DESCRIBE TABLE {c}.e"),
+        Case("SHOW TBLPROPERTIES {c}.e"),
+    ),
+    "Statements of its own parser": (
+        Case(
+            "ALTER TABLE {c}.w CREATE INDEX i USING btree (id)",
+            "PARSE_SYNTAX_ERROR",
+            "CREATE INDEX i ON lance.w USING BTREE (id)",
+        ),
+        Case(
+            "ALTER TABLE {c}.w CREATE INDEX i USING fts (s) WITH (base_tokenizer = 'simple')",
+            "PARSE_SYNTAX_ERROR",
+            "CREATE INDEX i ON lance.w USING FTS (s) OPTIONS (base_tokenizer = 'simple')",
+        ),
+        Case("ALTER TABLE {c}.w DROP INDEX i", "PARSE_SYNTAX_ERROR", "DROP INDEX i ON lance.w"),
+        Case("SHOW INDEXES IN {c}.w", "INVALID_STATEMENT_OR_CLAUSE", "SELECT * FROM lance.w.indexes"),
+        Case(
+            "OPTIMIZE {c}.w WITH (target_rows_per_fragment = 1000)",
+            "PARSE_SYNTAX_ERROR",
+            "CALL lance.system.compact(table => 'w', target_rows_per_fragment => 1000)",
+        ),
+        Case(
+            "VACUUM {c}.w WITH (before_version = 1)",
+            "PARSE_SYNTAX_ERROR",
+            "CALL lance.system.cleanup(table => 'w', older_than_days => 7)",
+        ),
+        Case(
+            "ALTER TABLE {c}.w ADD COLUMNS extra FROM some_view",
+            "PARSE_SYNTAX_ERROR",
+            "ALTER TABLE … ADD COLUMN, then UPDATE, or a backfill write: they write column files, too",
+        ),
+        Case(
+            "ALTER TABLE {c}.w UPDATE COLUMNS s FROM some_view",
+            "PARSE_SYNTAX_ERROR",
+            "UPDATE, MERGE INTO, or a backfill write",
+        ),
+        Case(
+            "ALTER TABLE {c}.w CREATE TAG 'v1'",
+            "PARSE_SYNTAX_ERROR",
+            "CALL lance.system.tag(table => 'w', name => 'v1')",
+        ),
+        Case("SHOW TAGS {c}.w", "PARSE_SYNTAX_ERROR", "SELECT * FROM lance.w.tags"),
+        Case("ALTER TABLE {c}.w CREATE BRANCH b", "PARSE_SYNTAX_ERROR", "there is no statement for branches"),
+        Case(
+            "ALTER TABLE {c}.w SET UNENFORCED PRIMARY KEY (id)",
+            "PARSE_SYNTAX_ERROR",
+            "name the key where it matters: ON of MERGE INTO",
+        ),
+    ),
+}
+
+PARTS = {"Spark": SPARK, "The JVM connector": JVM}
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")
