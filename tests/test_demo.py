@@ -107,6 +107,7 @@ def check_sql(numbers: Callable[[str], list[float]], paths: list[Path]) -> None:
     assert numbers(r"\n +4 +delete +0 +(\d+)\n") == [len(packages) - large]
 
 
+@pytest.mark.long
 @pytest.mark.slow
 def test_what_the_demo_prints_is_true(tmp_path: Path):
     command = [

@@ -18,7 +18,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 FRESH = {"README.md", "writing.md"}
 """Pages whose examples make the table themselves; on the others `path` is a small table that is there already."""
 
-QUICK = {"README.md", "backfill.md", "commits.md", "reading.md", "sql.md", "views.md"}
+QUICK = {"README.md", "commits.md", "sql.md"}
 """Pages whose examples the quick suite runs; `make test-long` runs those of all."""
 
 BLOCK = re.compile(r"^```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)

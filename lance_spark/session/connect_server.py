@@ -13,7 +13,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from lance_spark.errors import OptionError
+from lance_spark.errors import LanceSparkError, OptionError
 from lance_spark.pushdown.rule import follow_sessions
 from lance_spark.session.configuration import configure
 
@@ -42,6 +42,7 @@ def serve(
 
     Raises:
         OptionError: Its JVM has no planner rule.
+        LanceSparkError: The JVM ended by itself.
     """
     plugins = [name for name in settings.get(_PLUGINS, "").split(",") if name]
     builder = (
@@ -61,7 +62,9 @@ def serve(
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: ended.append(number))
         ready(f"sc://{host}:{port}")
-        while not ended and gateway.proc.poll() is None:
+        while not ended:
+            if gateway.proc.poll() is not None:
+                raise LanceSparkError(f"the JVM of the server ended by itself, with code {gateway.proc.returncode}")
             time.sleep(0.5)
     finally:
         spark.stop()

@@ -154,6 +154,7 @@ def test_statements_of_sql_on_two_executors(cluster: Cluster, tmp_path: Path):
     assert result == {"rows": [3010, doubled - 10 - 20, 10, 10], "column files": True, "executors": 2}
 
 
+@pytest.mark.long
 def test_each_machine_makes_the_environments_of_its_tasks(cluster: Cluster, tmp_path: Path):
     job = Job("environments", cluster, str(tmp_path / "db"))
     try:

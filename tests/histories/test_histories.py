@@ -109,7 +109,7 @@ def check_tally(tally: Tally, least: int, *, missed: int) -> None:
     assert tally.crossed >= 0.8 * tally.histories
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("history", FOUND.values(), ids=FOUND.keys())
 def test_histories_that_were_wrong_once(history: History, play: Play):
     play(history)

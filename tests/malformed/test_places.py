@@ -240,6 +240,7 @@ def attempt() -> Iterator[Attempt]:
         orders.close()
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("part", [".", "_versions", "data"])
 def test_a_table_that_may_not_be_read_is_unreadable_and_not_absent(part: str, table: str, attempt: Attempt):
     before = fingerprint(table)

@@ -67,7 +67,7 @@ def run_histories(play: Play, numbers: range) -> None:
         seed(number)(drawn(given(histories())(run)))()
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("history", FOUND.values(), ids=FOUND.keys())
 def test_histories_that_were_wrong_once(history: History, play: Play):
     play(history)

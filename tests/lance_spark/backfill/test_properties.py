@@ -153,6 +153,7 @@ def in_folder(check: Callable[[str], None]) -> None:
         shutil.rmtree(folder)
 
 
+@pytest.mark.long
 @quickly
 @given(case=cases)
 def test_the_column_is_the_function_of_each_selected_row_and_each_was_called_once(session: SparkSession, case: Case):
@@ -267,6 +268,7 @@ class _State:
         assert set(called) == missing & set(self.alive)
 
 
+@pytest.mark.long
 @quickly
 @given(case=cases, bad=st.frozensets(st.integers(0, 30), max_size=6))
 def test_skipped_rows_are_null_and_called_again_and_all_others_are_not(

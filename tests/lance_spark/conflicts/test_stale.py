@@ -25,7 +25,7 @@ from tests.lance_spark.conflicts.others import (
 )
 from tests.support import inline_jobs
 
-pytestmark = pytest.mark.sample(6)
+pytestmark = pytest.mark.sample(10)
 
 EITHER = pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
 

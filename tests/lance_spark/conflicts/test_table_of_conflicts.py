@@ -15,7 +15,7 @@ from tests.lance_spark.conflicts.jobs import Lab
 from tests.lance_spark.conflicts.others import cast_target
 from tests.lance_spark.conflicts.writes import Layout
 
-pytestmark = pytest.mark.sample(6)
+pytestmark = pytest.mark.sample(12)
 
 STRIDE = 5
 """From one quick variation to the next; prime to their numbers, so that each comes up."""

@@ -48,7 +48,7 @@ QUICK = {
 }
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.promise("C05")
 @pytest.mark.parametrize(
     ("statement", "stable", "moment"),

@@ -252,6 +252,7 @@ def test_a_checkpoint_has_at_most_so_many_rows(more: dict[str, Any], rows: list[
 # Going on
 
 
+@pytest.mark.long
 @pytest.mark.promise("F09")
 def test_the_same_call_goes_on_and_another_source_or_rule_for_missing_rows_does_not(table: Table, files: Path) -> None:
     path = write_file(of_ids([i for i in range(30) if i % 3]), files / "x.parquet")

@@ -125,6 +125,7 @@ def required(db: Connection) -> Any:
     return make_table(db, pa.table({"id": range(30), "v": [-i for i in range(30)]}, schema=schema))
 
 
+@pytest.mark.long
 def test_a_column_that_cannot_be_null_takes_values_and_refuses_to_make_rows_null(db: Connection) -> None:
     table = required(db)
     with nothing_changes(table), pytest.raises(SchemaMismatchError, match=r"'v' cannot be NULL.*on_missing='null'"):

@@ -40,6 +40,7 @@ def outcome(spark: SparkSession, source: str, condition: str) -> int | str:
         return "raises"
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("condition", OUTCOMES)
 def test_a_pushed_test_removes_rows_before_others_see_them_as_in_some_sources_of_spark(
     condition: str, spark: SparkSession

@@ -257,6 +257,7 @@ def test_the_reference_conversion_gives_the_types_that_the_package_gives() -> No
     assert spark_types_agree()
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.usefixtures("calm")
 def test_rows_are_the_same_with_pushdown_without_it_and_from_parquet(

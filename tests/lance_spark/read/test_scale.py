@@ -46,6 +46,7 @@ def huge_table(tmp_path_factory: pytest.TempPathFactory) -> str:
     return path
 
 
+@pytest.mark.long
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "options",

@@ -58,6 +58,7 @@ def fill_all_columns_at_once(table: Table) -> list[BaseException]:
     return errors
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("rounds", [1, pytest.param(50, marks=pytest.mark.long)])
 def test_eight_jobs_and_four_looking_threads_on_one_table_do_not_disturb_each_other(db: Connection, rounds: int):
     for number in range(rounds):

@@ -268,6 +268,7 @@ def test_a_process_that_dies_costs_its_row(db: Connection, log: Log) -> None:
     assert view.schema.names == [ID, INDEX, "n", "text"]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "point",
     ["in the chunker", *(pytest.param(one, marks=pytest.mark.long) for one in ("before the commit", "after it"))],

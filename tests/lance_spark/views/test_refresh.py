@@ -360,6 +360,7 @@ def random_history(db: Connection, log: Log, seed: int, steps: int) -> None:
         assert (plan.rows_added, plan.rows_recomputed) == (result.rows_added, result.rows_recomputed), text
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
 def test_random_histories(seed: int, db: Connection, log: Log) -> None:
     random_history(db, log, seed, 4)

@@ -33,6 +33,7 @@ def test_a_python_that_does_not_start_in_time_is_the_reason(
     assert not list(tmp_path.glob("*/environment.json"))
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("written", ["{}", "[]", '{"python": [], "path": []}', '{"python": null, "path": 7}', "{"])
 def test_what_cannot_be_read_of_an_environment_is_made_anew(tmp_path: Path, objects: LocalObjects, written: str):
     cache, manifest = EnvironmentCache(folder=str(tmp_path)), own("odd")

@@ -61,6 +61,7 @@ def status_of(job: lance_spark.Job, table: lance_spark.Table) -> Status:
     return job.status
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "task_size", [pytest.param(40, marks=pytest.mark.long), 120], ids=["a task per fragment", "one task"]
 )
