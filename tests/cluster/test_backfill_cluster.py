@@ -158,6 +158,7 @@ def test_no_more_tasks_than_allowed_run_at_once_where_there_are_more_slots(tmp_p
         assert most >= min(limit or 3, 2), "and those that may run do"
 
 
+@pytest.mark.long
 def test_a_backfill_over_connect_computes_resumes_and_finds_killers(
     connect_url: str, tmp_path: Path, spark: SparkSession
 ):

@@ -144,6 +144,7 @@ def test_a_backfill_survives_the_loss_of(lose: Loss, cluster: Cluster, table_pat
     assert staged(table_path) == []
 
 
+@pytest.mark.long
 def test_statements_of_sql_on_two_executors(cluster: Cluster, tmp_path: Path):
     job = Job("sql", cluster, str(tmp_path / "db"))
     try:

@@ -31,7 +31,7 @@ from tests.lance_spark.conflicts.others import (
 )
 from tests.support.drivers import driver
 
-pytestmark = pytest.mark.sample(4)
+pytestmark = pytest.mark.sample(8)
 
 FAILS_AT = 27
 LEFT = set(range(25, 30))

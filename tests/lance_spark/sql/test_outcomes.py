@@ -17,6 +17,7 @@ def test_the_page_is_what_the_cases_say() -> None:
     assert PAGE.read_text(encoding="utf-8") == page(), "run: python -m tests.lance_spark.sql.outcomes"
 
 
+@pytest.mark.long
 def test_each_statement_has_its_outcome(sql: Sql, spark: SparkSession) -> None:
     wrong = []
     for case in (case for topics in PARTS.values() for cases in topics.values() for case in cases):

@@ -14,7 +14,7 @@ from tests.lance_spark.views.views import ID, clean, compact, make_source, rows_
 from tests.support.logs import Log
 from udf_runtime import udf
 
-pytestmark = pytest.mark.sample(2)
+pytestmark = pytest.mark.sample(6)
 
 # Columns of the view
 
@@ -157,6 +157,7 @@ def test_a_cleaned_up_view(db: Connection, log: Log) -> None:
         made.refresh([200 + step * 20, 21 + step])
 
 
+@pytest.mark.long
 def test_a_restored_view_is_brought_up_to_date_from_what_it_shows_now(db: Connection, log: Log) -> None:
     made = watched(db, log)
     first = made.view.version

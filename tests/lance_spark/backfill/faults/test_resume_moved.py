@@ -229,6 +229,7 @@ def _async(**more: object) -> dict[str, object]:
     return {**SETTINGS, **more}
 
 
+@pytest.mark.long
 def test_random_compactions_and_failures_call_each_row_once_but_for_batches_that_failed(lab: Lab):
     random = np.random.default_rng(11)
     table = lab.table(200, 20)
