@@ -15,14 +15,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StringType, StructField, StructType
 
-from lance_spark.read.aggregate import PartialAggregates, grouped
 from lance_spark.read.border.dense import doubled, split
 from lance_spark.read.border.leading import shortened, shortened_schema
 from lance_spark.read.border.unscaled import unscaled, unscaled_schema
 from lance_spark.read.columns import Projection, table_schema
 from lance_spark.read.filtering import check_filter
 from lance_spark.read.plan import ScanTask
-from lance_spark.read.planned import planned_read
 from lance_spark.read.request import (
     ScanPlan,
     aggregate_schema,
@@ -32,7 +30,7 @@ from lance_spark.read.request import (
     target_columns,
 )
 from lance_spark.read.scan import read_batches
-from lance_spark.read.spec import ScanSpec
+from lance_spark.read.spec import AggregateCall, ScanSpec
 from lance_spark.types import ReadConverter
 from lance_spark.types.fields import Array
 from lance_spark.types.mapping import spark_arrow_schema
@@ -75,16 +73,19 @@ def describe_scan(source: DataSource, ref: DatasetRef, options: ReadOptions, spe
 
     The metadata `lance.scan` of the column `__lance_scan` is a JSON object: `description` (for
     `explain()`), `rows` (at most) and `bytes` (estimate), `limited` (whether the limit that was
-    asked for ends each partition, and Spark's filter drops none of its rows), `splits` (whether a
-    fragment is cut into several partitions), `dense` (names of columns that are given in two),
-    `unscaled` (names of decimals that are given as integers), `elements` (how many elements those
-    vectors have of which only leading ones are given),
+    asked for ends each partition, and Spark's filter drops none of its rows), `serves` (false for
+    aggregates above a filter that Lance does not apply exactly: the scan is of no use), `splits`
+    (whether a fragment is cut into several partitions), `dense` (names of columns that are given in
+    two), `unscaled` (names of decimals that are given as integers), `elements` (how many elements
+    those vectors have of which only leading ones are given),
     `answer` (the values of the aggregates where the manifest tells them, or null), `read`
     (:func:`~lance_spark.read.planned.planned_read` in base64, or null). Runs on the driver.
 
     Raises:
         As :func:`read_schema`.
     """
+    from lance_spark.read.planned import planned_read
+
     columns = spec.columns if spec.columns is not None else table_schema(ref.open(), ref, options)
     target = target_columns(ref, options, spec)
     plan = plan_scan(ref, options, spec, target)
@@ -94,12 +95,14 @@ def describe_scan(source: DataSource, ref: DatasetRef, options: ReadOptions, spe
         columns = doubled(unscaled_schema(columns, spec.unscaled), spec.dense)
     reader = LanceReader(ref=ref, schema=columns, options=options, spec=spec, plan=plan)
     answer = [plan.rows for _ in spec.aggregate] if reader.counts_only and plan.filter is None else None
-    read = planned_read(source, reader, columns) if answer is None else None
+    serves = plan.exact or not spec.aggregate
+    read = planned_read(source, reader, columns) if answer is None and serves else None
     about = {
         "description": _describe(ref, options, spec, plan, target),
         "rows": plan.rows,
         "bytes": plan.stored_bytes,
         "limited": plan.limited,
+        "serves": serves,
         "splits": plan.splits,
         "dense": spec.dense,
         "unscaled": spec.unscaled,
@@ -123,7 +126,7 @@ def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanP
         parts.append(f"index: {', '.join(plan.indexes)}")
     if spec.aggregate:
         keys = [call.column or "" for call in spec.aggregate if call.fn == "group"]
-        calls = (f"{c.fn}({c.column})" if c.column else "count(*)" for c in spec.aggregate if c.fn != "group")
+        calls = (str(c) for c in spec.aggregate if c.fn != "group")
         parts.append(f"aggregates: [{', '.join(calls)}]")
         if keys:
             parts.append(f"grouped by: [{', '.join(keys)}]")
@@ -177,6 +180,8 @@ class LanceReader(DataSourceReader):
             As :func:`read_schema`.
         """
         plan = self.plan or plan_scan(self.ref, self.options, self.spec, self.target)
+        if self.spec.aggregate and not plan.exact:
+            raise ValueError("the planner rule pushed an aggregate above a filter that Lance cannot apply")
         if self.counts_only and plan.filter is None:
             return [ScanTask(fragments=(), rows=plan.rows)]
         return list(plan.tasks) or [ScanTask(fragments=())]
@@ -223,21 +228,26 @@ class LanceReader(DataSourceReader):
         return sum(batch.num_rows for batch in batches)
 
     def _grouped(self, task: ScanTask) -> Iterator[pa.RecordBatch]:
-        calls = self.spec.aggregate
-        names = ["" if call.column is None else find_field(self.target, call.column).name for call in calls]
-        schema = spark_arrow_schema(aggregate_schema(calls, self.target))
-        return grouped(self._rows(task) if task.fragments else (), calls, names, schema)
+        # Most workers never need it.
+        from lance_spark.read.aggregates.grouped import grouped
+
+        schema = spark_arrow_schema(aggregate_schema(self.spec.aggregate, self.target))
+        return grouped(self._rows(task) if task.fragments else (), self._calls(), schema)
 
     def _aggregate(self, task: ScanTask) -> pa.RecordBatch:
-        calls = self.spec.aggregate
-        partial = PartialAggregates(calls)
+        from lance_spark.read.aggregates.ungrouped import PartialAggregates
+
+        partial = PartialAggregates(self._calls())
         if not self.target.fields:
             partial.add_rows(self._count(task))
         elif task.fragments:
-            names = ["" if call.column is None else find_field(self.target, call.column).name for call in calls]
             for batch in self._rows(task):
-                partial.add(batch, names)
-        return partial.row(spark_arrow_schema(aggregate_schema(calls, self.target)))
+                partial.add(batch)
+        return partial.row(spark_arrow_schema(aggregate_schema(self.spec.aggregate, self.target)))
+
+    def _calls(self) -> list[AggregateCall]:
+        """Returns the aggregates with the names that the columns of a batch have."""
+        return [call.renamed(lambda name: find_field(self.target, name).name) for call in self.spec.aggregate]
 
 
 def _empty_batches(rows: int) -> Iterator[pa.RecordBatch]:

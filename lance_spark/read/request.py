@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from pyspark.sql.types import LongType, StructField, StructType
+from pyspark.sql.types import DecimalType, LongType, StructField, StructType
 
 from lance_spark.errors import OptionError
 from lance_spark.read.columns import Projection, table_schema
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 BATCH_BYTES = 1 << 20
 """Bytes that a batch aims at, estimated from the width of a row."""
+
+_SUM_DIGITS = 38
+"""Digits of partial sums of decimals, the most that there are."""
 
 LATE_BYTES_LOCAL, LATE_BYTES_REMOTE = 128, 1024
 """Width of a value from which a column is fetched only for the rows that pass the filter.
@@ -49,6 +52,7 @@ class ScanPlan:
         pushed: The part of it that comes from Spark, or None.
         limit: Rows after which a partition ends, by the option or by Spark, or None.
         limited: Whether that is the limit that Spark asked for: then Spark drops none of the rows.
+        exact: Whether Spark drops none of the rows that pass the filter, as aggregates need it.
         indexes: Names of the scalar indexes that serve the filter.
     """
 
@@ -60,6 +64,7 @@ class ScanPlan:
     pushed: str | None
     limit: int | None
     limited: bool
+    exact: bool
     indexes: tuple[str, ...]
 
 
@@ -83,11 +88,10 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
     if options.fragments is not None:
         check_fragments(dataset, options.fragments, ref.uri)
     pushed = usable(dataset, spec.filter_sql, options.blob_handling) if options.limit is None else None
-    if spec.aggregate and (spec.filtered or spec.filter_sql is not None) and pushed is None:
-        raise ValueError("the planner rule pushed an aggregate above a filter that Lance cannot apply")
     selection = both(options.filter, pushed)
+    exact = pushed is None if not spec.filtered else spec.exact and pushed is not None
     # Spark counts the rows that pass its own filter.
-    keeps_all = not spec.aggregate and (pushed is None if not spec.filtered else spec.exact and pushed is not None)
+    keeps_all = exact and not spec.aggregate
     bounds = [n for n in (options.limit, spec.limit if keeps_all else None) if n is not None]
     limit = min(bounds) if bounds else None
     projection = Projection(dataset, target, options.blob_handling, ref.uri, prune=spec.columns is not None)
@@ -133,6 +137,7 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
         pushed=pushed,
         limit=limit,
         limited=keeps_all and spec.limit is not None,
+        exact=exact,
         indexes=indexes,
     )
 
@@ -156,14 +161,15 @@ def check_fragments(dataset: lance.LanceDataset, ids: Sequence[int], uri: str) -
 def aggregate_schema(calls: Sequence[AggregateCall], columns: StructType) -> StructType:
     """Returns the columns of a row of partial results.
 
-    Counts and sums are bigint, `min` and `max` keep the column's type.
+    Counts are bigint, `min` and `max` keep the column's type, and a sum says which one it has.
     """
     fields = []
     for call in calls:
-        if call.column is None or call.fn == "count":
+        if call.fn == "sum":
+            kind = LongType() if call.scale is None else DecimalType(_SUM_DIGITS, call.scale)
+            fields.append(StructField(call.name, kind, True))
+        elif call.column is None or call.fn == "count":
             fields.append(StructField(call.name, LongType(), False))
-        elif call.fn == "sum":
-            fields.append(StructField(call.name, LongType(), True))
         else:
             field = find_field(columns, call.column)
             fields.append(StructField(call.name, field.dataType, field.nullable or call.fn != "group"))
@@ -172,9 +178,7 @@ def aggregate_schema(calls: Sequence[AggregateCall], columns: StructType) -> Str
 
 def aggregate_inputs(calls: Sequence[AggregateCall], columns: StructType) -> StructType:
     """Returns the distinct columns that aggregates are computed from, in order."""
-    return StructType(
-        list({(f := find_field(columns, c.column)).name: f for c in calls if c.column is not None}.values())
-    )
+    return StructType(list({(f := find_field(columns, n)).name: f for c in calls for n in c.inputs}.values()))
 
 
 def find_field(columns: StructType, name: str) -> StructField:

@@ -9,9 +9,9 @@ rows that Spark would drop anyway.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
 from pyspark.errors import PySparkException
@@ -19,6 +19,7 @@ from pyspark.sql.types import StructType
 
 from lance_spark.errors import LanceSparkError, OptionError
 from lance_spark.options import SCAN_OPTION
+from lance_spark.read.aggregates.terms import Term, columns_of, parse_term, renamed
 
 AggregateFunction = Literal["group", "count_star", "count", "min", "max", "sum"]
 
@@ -33,21 +34,58 @@ class AggregateCall:
     Attributes:
         fn: `count_star` counts rows, `count` values that are not NULL; `min`, `max` and `sum` skip
             NULL, as in SQL. `group` is a column that rows are grouped by.
-        column: Top-level column, as Spark writes it; None for `count_star`.
+        column: Top-level column, as Spark writes it; None for `count_star` and `sum`.
         name: Name of the result column.
+        term: What `sum` adds up.
+        scale: Digits behind the point of the sum, which is a decimal of 38 digits; None where it is
+            a bigint, without its point where the term has one.
     """
 
     fn: AggregateFunction
     column: str | None
     name: str
+    term: Term | None = None
+    scale: int | None = None
 
     def __post_init__(self) -> None:
         if self.fn not in _FUNCTIONS:
             raise ValueError(
                 f"the planner rule asks for an unknown aggregate {self.fn!r} - accepted: {', '.join(_FUNCTIONS)}"
             )
-        if (self.column is None) != (self.fn == "count_star"):
-            raise ValueError(f"the planner rule asks for {self.fn} of column {self.column!r}")
+        if (self.column is None) != (self.fn in ("count_star", "sum")) or (self.term is None) == (self.fn == "sum"):
+            raise ValueError(f"the planner rule asks for {self.fn} of column {self.column!r}, {self.term}")
+
+    def __str__(self) -> str:
+        return "count(*)" if self.fn == "count_star" else f"{self.fn}({self.term or self.column})"
+
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """The columns that it needs."""
+        return tuple(columns_of(self.term)) if self.term is not None else (self.column,) if self.column else ()
+
+    def renamed(self, name: Callable[[str], str]) -> AggregateCall:
+        """Returns the same aggregate of columns with other names."""
+        return replace(
+            self,
+            column=None if self.column is None else name(self.column),
+            term=None if self.term is None else renamed(self.term, name),
+        )
+
+    @staticmethod
+    def parse(raw: Mapping[str, Any]) -> AggregateCall:
+        """Returns the aggregate that the planner rule describes.
+
+        Raises:
+            ValueError: There is no such aggregate.
+        """
+        term, scale = raw.get("term"), raw.get("scale")
+        return AggregateCall(
+            fn=cast(AggregateFunction, raw["fn"]),
+            column=raw.get("column"),
+            name=raw["name"],
+            term=None if term is None else parse_term(term),
+            scale=None if scale is None else int(scale),
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -129,10 +167,7 @@ class ScanSpec:
             predicate=raw.get("predicate"),
             filtered=raw.get("predicate") is not None,
             limit=None if limit is None else int(limit),
-            aggregate=tuple(
-                AggregateCall(fn=cast(AggregateFunction, call["fn"]), column=call.get("column"), name=call["name"])
-                for call in raw.get("aggregate") or ()
-            ),
+            aggregate=tuple(AggregateCall.parse(call) for call in raw.get("aggregate") or ()),
             whole_fragments=bool(raw.get("whole_fragments", False)),
         )
 

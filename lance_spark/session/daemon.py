@@ -26,7 +26,15 @@ _KEPT_BYTES = 1 << 28
 _MALLOC = {"M_TRIM_THRESHOLD": (-1, _KEPT_BYTES), "M_MMAP_MAX": (-4, 0), "M_ARENA_MAX": (-8, 1)}
 """Numbers and values of glibc's `mallopt`."""
 
-_MODULES = ("pandas", "pyarrow.dataset", "lance_spark.datasource", "lance_spark.read.reader", "lance_spark.read.scan")
+_MODULES = (
+    "pandas",
+    "pyarrow.dataset",
+    "lance_spark.datasource",
+    "lance_spark.read.aggregates.grouped",
+    "lance_spark.read.aggregates.ungrouped",
+    "lance_spark.read.reader",
+    "lance_spark.read.scan",
+)
 
 
 def preload() -> None:

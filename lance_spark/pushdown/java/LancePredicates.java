@@ -43,6 +43,16 @@ public final class LancePredicates {
     return value == null || !(e.dataType() instanceof BooleanType) ? unknown() : value;
   }
 
+  /** Whether a description has no part that stands for something else. */
+  static boolean isKnown(Map described) {
+    if ("unknown".equals(described.get("op"))) return false;
+    Object args = described.get("args");
+    for (int i = 0; args != null && i < ((List) args).size(); i++) {
+      if (!isKnown((Map) ((List) args).get(i))) return false;
+    }
+    return true;
+  }
+
   /** One node for a chain of thousands of ANDs or ORs, which recursion would not survive. */
   private static Map connective(Expression e) {
     boolean and = e instanceof And;

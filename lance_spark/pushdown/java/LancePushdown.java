@@ -422,24 +422,34 @@ public class LancePushdown extends Rule {
     return (LogicalPlan) Reflection.copy((Product) relation, changes);
   }
 
-  /** Answers an unfiltered aggregate, grouped by columns or not at all, by partial results of the scan; null where it cannot. */
+  /**
+   * Answers an aggregate, grouped by columns or not at all, by partial results of the scan; null where it cannot, as above a filter that
+   * Lance does not apply exactly.
+   */
   private LogicalPlan aggregate(Aggregate plan) throws Exception {
     LogicalPlan at = plan.child();
-    while (at instanceof Project && onlyColumns((Project) at)) at = ((Project) at).child();
+    List filters = new ArrayList();
+    while (at instanceof Filter || (at instanceof Project && onlyColumns((Project) at))) {
+      if (at instanceof Filter) filters.add(((Filter) at).condition());
+      at = (LogicalPlan) Reflection.list(at.children()).get(0);
+    }
     if (!isLance(at)) return null;
+    Map predicate = filters.isEmpty() ? null : condition(filters);
+    if (!filters.isEmpty() && (predicate == null || !deterministic(filters) || !LancePredicates.isKnown(predicate))) return null;
     DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) at;
     LanceSource source = LanceSource.of(relation.relation());
     if (source == null || source.limited()) return null;
-    Partials partials = new Partials(Reflection.list(relation.output()), Reflection.list(plan.groupingExpressions()));
+    Partials partials = new Partials(Reflection.list(relation.output()), Reflection.list(plan.groupingExpressions()), conf().ansiEnabled());
     List results = !partials.groups() ? null : partials.rewriteAll(Reflection.list(plan.aggregateExpressions()));
     if (results == null || partials.calls.isEmpty()) return null;
     Map spec = new LinkedHashMap();
     spec.put("columns", new StructType().json());
-    spec.put("predicate", null);
+    spec.put("predicate", predicate);
     spec.put("limit", null);
     spec.put("aggregate", partials.calls);
     spec.put("whole_fragments", Boolean.FALSE);
     LanceScan scan = source.scan(spec);
+    if (scan == null || scan.rows > partials.mostRows) return null;
     LogicalPlan local = scan.answer == null ? null : local(plan, partials.answered(Reflection.list(plan.aggregateExpressions()), scan.answer));
     if (local != null) return local;
     LogicalPlan input = withScan(relation, scan, checked(partials.attributes, scan.readSchema(), null));

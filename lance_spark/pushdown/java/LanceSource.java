@@ -210,7 +210,10 @@ final class LanceSource {
     return new CaseInsensitiveStringMap(options).containsKey("limit");
   }
 
-  /** Asks Python for a scan. `spec` is the JSON of lance_spark/read/spec.py without its pin. */
+  /**
+   * Asks Python for a scan. `spec` is the JSON of lance_spark/read/spec.py without its pin. Returns null where aggregates are asked for
+   * above a filter that Lance does not apply exactly.
+   */
   LanceScan scan(Map spec) throws Exception {
     Map whole = new LinkedHashMap(spec);
     whole.put("pin", pin);
@@ -226,6 +229,7 @@ final class LanceSource {
     for (int i = 0; i < answered.length() - 1; i++) schema = schema.add(answered.fields()[i]);
     Map known = (Map) JSON.readValue(last.metadata().getString(SCAN_METADATA), Map.class);
     if (pins != null && pin == null) keep(provider);
+    if (Boolean.FALSE.equals(known.get("serves"))) return null;
     if (known.get("read") != null) provider.setReadInfo(readInfo(Base64.getDecoder().decode((String) known.get("read"))));
     Table table = provider.getTable(schema, null, map);
     Scan python = ((PythonTable) table).newScanBuilder(map).build();

@@ -38,11 +38,11 @@ def unscaled(batch: pa.RecordBatch, names: Sequence[str]) -> pa.RecordBatch:
     for name in names:
         at = batch.schema.get_field_index(name)
         field = batch.schema.field(at).with_type(pa.int64())
-        batch = batch.set_column(at, field, _low_words(batch.column(at)))
+        batch = batch.set_column(at, field, low_words(batch.column(at)))
     return batch
 
 
-def _low_words(column: Array) -> Array:
+def low_words(column: Array) -> Array:
     """Returns the lower of the two 64-bit words of each value; NULL stays NULL."""
     validity, values = column.buffers()
     if values is None:

@@ -273,15 +273,27 @@ def test_counts_minima_and_maxima_are_answered_by_the_scan(table: DataFrame) -> 
 
 @pytest.mark.parametrize(
     "expressions",
-    [["min(f)"], ["count(*)", "sum(id)"], ["count(DISTINCT d)"], ["count(*) FILTER (WHERE d > 3)"], ["max(st.a)"]],
+    [
+        ["min(f)"],
+        ["count(*)", "sum(f)"],
+        ["avg(id)"],
+        ["count(DISTINCT d)"],
+        ["count(*) FILTER (WHERE d > 3)"],
+        ["max(st.a)"],
+    ],
 )
 def test_other_aggregates_read_rows(table: DataFrame, expressions: list[str]) -> None:
     assert "aggregates" not in descriptions(table.selectExpr(*expressions))[0]
 
 
-def test_filtered_aggregates_read_rows(table: DataFrame) -> None:
-    assert "aggregates" not in descriptions(table.filter("d = 1").selectExpr("count(*)"))[0]
-    assert "aggregates" not in descriptions(table.filter("d = 1").groupBy("s").count())[0]
+def test_aggregates_above_a_filter_are_answered_where_lance_applies_it_exactly(table: DataFrame) -> None:
+    counted = table.filter("d = 1 AND s IS NOT NULL").selectExpr("count(*)")
+    assert "pushed: `d` = 1" in descriptions(counted)[0] and "aggregates: [count(*)]" in descriptions(counted)[0]
+    assert counted.first() == (8,)
+    assert "grouped by: [s]" in descriptions(table.filter("d = 1").groupBy("s").count())[0]
+    for inexact in ("d + 1 = 2", "s LIKE 'v_'", "d = 1 AND hash(s) > 0"):
+        assert "aggregates" not in descriptions(table.filter(inexact).selectExpr("count(*)"))[0]
+    assert "aggregates" not in descriptions(table.filter("d = 1").filter(F.rand() < 0.5).groupBy("s").count())[0]
 
 
 @pytest.mark.parametrize(
@@ -309,8 +321,8 @@ def test_groups_by_columns_are_made_in_the_scan(
 @pytest.mark.parametrize(
     ("key", "expression"),
     [
-        ("f", "count(*)"), ("d % 2", "count(*)"), ("st.a", "count(*)"), ("s", "sum(f)"), ("s", "sum(id)"), ("s", "try_sum(d)"),
-        ("s", "avg(d)"), ("s", "min(s)"), ("s", "count(DISTINCT d)"), ("s", "first(d)"),
+        ("f", "count(*)"), ("d % 2", "count(*)"), ("st.a", "count(*)"), ("s", "sum(f)"), ("s", "avg(id)"), ("s", "try_sum(d)"),
+        ("s", "avg(f)"), ("s", "min(s)"), ("s", "count(DISTINCT d)"), ("s", "first(d)"),
     ],
 )  # fmt: skip
 def test_other_groups_read_rows(table: DataFrame, key: str, expression: str) -> None:

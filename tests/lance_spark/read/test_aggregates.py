@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lance_spark.read import aggregate
+from lance_spark.read.aggregates import grouped as groups
+from lance_spark.read.aggregates.terms import Column
 from lance_spark.read.spec import AggregateCall, ScanSpec
 from tests.lance_spark.read.conftest import MakeTable
 from tests.lance_spark.read.scans import describe, make_reader, partitions, read, read_partitions
@@ -95,7 +96,7 @@ def test_a_count_with_a_filter_counts_what_passes(make_table: MakeTable, table_p
     total = read(table_path, COUNT, filter="even", target_partition_bytes=2000)["n"].to_pylist()
     assert sum(total) == expected
     assert one_row(table_path, COUNT, filter="even", limit=5) == {"n": 5}
-    pushed = dataclasses.replace(COUNT, filtered=True, filter_sql="even")
+    pushed = dataclasses.replace(COUNT, filtered=True, filter_sql="even", exact=True)
     assert sum(read(table_path, pushed)["n"].to_pylist()) == expected
 
 
@@ -103,6 +104,8 @@ def test_an_aggregate_above_a_filter_that_lance_cannot_apply_is_refused(make_tab
     make_table()
     with pytest.raises(ValueError, match="above a filter that Lance cannot apply"):
         read(table_path, dataclasses.replace(COUNT, filtered=True))
+    with pytest.raises(ValueError, match="above a filter that Lance cannot apply"):
+        read(table_path, dataclasses.replace(COUNT, filtered=True, filter_sql="even"))
 
 
 def test_an_empty_table_gives_one_row(table_path: str):
@@ -122,7 +125,7 @@ GROUPED = (
     AggregateCall(fn="group", column="b", name="b"),
     AggregateCall(fn="count_star", column=None, name="n"),
     AggregateCall(fn="count", column="v", name="c"),
-    AggregateCall(fn="sum", column="v", name="s"),
+    AggregateCall(fn="sum", column=None, term=Column("v"), name="s"),
     AggregateCall(fn="min", column="v", name="lo"),
     AggregateCall(fn="max", column="v", name="hi"),
 )
@@ -161,9 +164,8 @@ def test_partial_results_of_groups_add_up(
         }
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(aggregate, "_GROUPED_ROWS", grouped_rows)
-        names = ["k", "b", "", "v", "v", "v", "v"]
-        found = list(aggregate.grouped(table.to_batches(batch_rows), GROUPED, names, RESULT))
+        patch.setattr(groups, "_GROUPED_ROWS", (grouped_rows, 3 * grouped_rows))
+        found = list(groups.grouped(table.to_batches(batch_rows), GROUPED, RESULT))
     partial: dict[tuple[str | None, bool | None], list[dict[str, int | None]]] = {}
     for batch in found:
         assert batch.schema == RESULT
@@ -181,13 +183,14 @@ def test_partial_results_of_groups_add_up(
 
 
 def test_as_many_groups_as_rows_are_not_grouped_for_long(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(aggregate, "_GROUPED_ROWS", 4)
+    monkeypatch.setattr(groups, "_GROUPED_ROWS", (4, 8))
     calls = (AggregateCall(fn="group", column="k", name="k"), AggregateCall(fn="count_star", column=None, name="n"))
     schema = pa.schema([("k", pa.int64()), ("n", pa.int64())])
 
     def results(keys: list[int]) -> list[int]:
         batches = pa.table({"k": pa.array(keys, pa.int64())}).to_batches(2)
-        return [batch.num_rows for batch in aggregate.grouped(batches, calls, ["k", ""], schema)]
+        return [batch.num_rows for batch in groups.grouped(batches, calls, schema)]
 
     assert results([1, 2, 3, 4, 5, 5, 5, 5]) == [4, 2, 2]
     assert results([1, 1, 2, 2, 5, 5, 5, 5]) == [2, 1]
+    assert results([1, 1, 2, 3, *[5] * 8, 6, 6]) == [3, 1, 1]

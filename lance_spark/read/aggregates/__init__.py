@@ -1,0 +1,1 @@
+"""What a scan answers instead of rows: counts, sums, extremes, and those of groups."""
