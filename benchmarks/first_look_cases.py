@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -21,11 +22,15 @@ from pyspark.sql import functions as F
 from benchmarks.first_look_border import ready_made
 from benchmarks.first_look_data import FILES, SIZES, WIDTH, Data
 from benchmarks.measure import OURS, Case
+from lance_spark.types.layout import aligned
 
 CONFIGURATIONS = ("defaults", "enable_pushdown", "configure")
 
 BORDER = "border"
 """The contestant that gives Spark ready-made batches: what the border between Python and the JVM costs alone."""
+
+WRITER = "border, Lance"
+"""The contestant of writes that hands batches from the border to Lance's own writer of files, and commits nothing."""
 
 _FEW = 3
 """Rounds of what takes seconds."""
@@ -361,6 +366,19 @@ class Stage:
             for _ in batches:
                 yield from ()
 
+        def hand_over(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            """Gives batches to Lance's own writer of files, in a task's one file, which belongs to no table."""
+            from lance.file import LanceFileWriter
+
+            writer = None
+            for batch in batches:
+                rows = pa.RecordBatch.from_arrays([aligned(column) for column in batch.columns], schema=batch.schema)
+                writer = writer or LanceFileWriter(f"{lance_path}/{uuid.uuid4()}.lance", schema=batch.schema)
+                writer.write_batch(rows)
+                yield from ()
+            if writer is not None:
+                writer.close()
+
         def by_pylance() -> None:
             source = pads.dataset(self.data.parquet(table)).scanner(columns=columns)
             lance.write_dataset(source.to_reader(), lance_path)
@@ -373,8 +391,9 @@ class Stage:
                 "parquet": lambda: rows.write.mode("append").parquet(parquet_path),
                 "pylance": by_pylance,
                 BORDER: lambda: everything(rows.mapInArrow(throw_away, "nothing int")),
+                WRITER: lambda: everything(rows.mapInArrow(hand_over, "nothing int")),
             },
-            prepare=dict.fromkeys((OURS, "parquet", "pylance", BORDER), lambda: self.data.clear("out")),
+            prepare=dict.fromkeys((OURS, "parquet", "pylance", BORDER, WRITER), lambda: self.data.clear("out")),
             targets=targets,
         )
 
