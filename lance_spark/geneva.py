@@ -1,6 +1,7 @@
 """What Geneva has under another name or not at all: refused by name, with what serves instead.
 
-`from_geneva.json` says it name by name; `docs/from-geneva.md` is made of it.
+`from_geneva.json` says it name by name, `udf_runtime.geneva` of what is defined there;
+`docs/from-geneva.md` is made of both.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
+import udf_runtime.geneva
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.words import warn_caller
 
@@ -35,7 +37,7 @@ def counterparts() -> Mapping[str, str]:
     begin with `refused: `, with `none: `, or with the counterpart in backticks.
     """
     text = Path(__file__).with_name("from_geneva.json").read_text(encoding="utf-8")
-    return dict(json.loads(text))
+    return {**json.loads(text), **{name: f"{_REFUSED}{serves}" for name, serves in udf_runtime.geneva.SERVES.items()}}
 
 
 def refusal(name: str) -> str | None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import os
+import pickle
 import subprocess
 import sys
 import warnings
@@ -12,7 +14,16 @@ from pathlib import Path
 import pytest
 
 import lance_spark
-from lance_spark import BackfillJobResult, JobRecord, RefreshJobResult, Search, Table, UnsupportedOperationError
+from lance_spark import (
+    BackfillJobResult,
+    JobRecord,
+    Manifest,
+    RefreshJobResult,
+    Search,
+    Table,
+    UdfDefinitionError,
+    UnsupportedOperationError,
+)
 from lance_spark.geneva import warn_of_variables
 from tests.support.from_geneva import NAMED, PAGE, ROOT, SIGNATURES, Row, exists, page, rows, signatures
 
@@ -26,7 +37,11 @@ CLASSES = (
     "BackfillJobResult",
     "RefreshJobResult",
     "JobRecord",
+    "GenevaManifest",
+    "PipManifestBuilder",
+    "SiteManifestBuilder",
 )
+DECORATORS = {"chunker": lance_spark.chunker, "udtf": lance_spark.udtf}
 
 IN_THEIR_OWN_WORDS = {
     "TableReference.namespace_client_properties",
@@ -84,6 +99,9 @@ def objects(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         "Connection": db,
         "TableReference": table.get_reference(),
         "GenevaQueryBuilder": object.__new__(Search),
+        "GenevaManifest": Manifest.create_pip("m").build(),
+        "PipManifestBuilder": Manifest.create_pip("m"),
+        "SiteManifestBuilder": Manifest.create_site("m"),
         **results,
     }
 
@@ -95,7 +113,7 @@ def test_attributes_and_parameters_that_are_refused_say_what_serves(owner: str, 
     assert refused
     for name in refused:
         member, _, parameter = name.removeprefix(f"{owner}.").removesuffix(")").partition("(")
-        with pytest.raises(UnsupportedOperationError) as raised:
+        with pytest.raises((UnsupportedOperationError, UdfDefinitionError)) as raised:
             use(objects[owner], member, {parameter: "x"} if parameter else {})
         assert (parameter or member) in str(raised.value) or name in IN_THEIR_OWN_WORDS
 
@@ -103,6 +121,30 @@ def test_attributes_and_parameters_that_are_refused_say_what_serves(owner: str, 
 def use(value: object, member: str, named: dict[str, str]) -> None:
     """Reads an attribute, and calls it."""
     getattr(value, member)(**named)
+
+
+@pytest.mark.parametrize("decorator", DECORATORS)
+def test_parameters_of_decorators_that_are_refused_say_what_serves(decorator: str):
+    refused = [row for row in ALL if row.refused and row.name.startswith(f"{decorator}(")]
+    assert len(refused) >= 3
+    for row in refused:
+        parameter = row.name.partition("(")[2].removesuffix(")")
+        with pytest.raises(UdfDefinitionError) as raised:
+            DECORATORS[decorator](**{parameter: None})  # type: ignore[operator]
+        assert str(raised.value).startswith(f"{parameter} of Geneva is no parameter here - in @{decorator} - ")
+        assert str(raised.value).endswith(row.here.removeprefix("refused: "))
+    with pytest.raises(TypeError, match="nothing_at_all"):
+        DECORATORS[decorator](nothing_at_all=1)  # type: ignore[operator]
+
+
+def test_none_is_said_of_variables_alone():
+    assert [row.name for row in ALL if row.here.startswith("none: ") and not row.name.startswith("$")] == []
+
+
+def test_a_manifest_that_refuses_attributes_is_a_value_as_before(objects: dict[str, object]):
+    manifest = objects["GenevaManifest"]
+    assert pickle.loads(pickle.dumps(manifest)) == copy.deepcopy(manifest) == manifest
+    assert not hasattr(manifest, "zips") and not hasattr(manifest, "nothing")
 
 
 def test_an_old_name_of_a_parameter_is_answered_with_the_new_one(objects: dict[str, object]):

@@ -23,9 +23,16 @@ OURS = {
 }
 """Classes that have another name here."""
 
+RETURNED = {
+    "PipManifestBuilder": type(lance_spark.Manifest.create_pip("a")),
+    "SiteManifestBuilder": type(lance_spark.Manifest.create_site("a")),
+}
+"""Classes without a public name: what functions return."""
+
 MADE = {
     "BackfillJobResult", "ErrorRecord", "GenevaManifest", "GenevaQueryBuilder", "Job", "JobRecord", "RefreshJobResult",
-    "SkipThresholdExceededError", "Connection", "NativeConnection", "NativeTable", "Table", "TableReference", "UdfResult",
+    "PipManifestBuilder", "SiteManifestBuilder", "SkipThresholdExceededError", "Connection",
+    "NativeConnection", "NativeTable", "Table", "TableReference", "UdfResult",
 }  # fmt: skip
 """Classes whose objects the library makes, never called with parameters by users."""
 
@@ -59,9 +66,9 @@ def exists(owner: str, member: str | None = None, parameter: str | None = None) 
     """Tells whether the package has this name, as a user would write it."""
     if owner.startswith("LANCE_SPARK_"):
         return f"`{owner}`" in (ROOT / "docs" / "environment-variables.md").read_text(encoding="utf-8")
-    if owner not in lance_spark.__all__:
+    if owner not in lance_spark.__all__ and owner not in RETURNED:
         return False
-    value = getattr(lance_spark, owner)
+    value = RETURNED.get(owner) or getattr(lance_spark, owner)
     if member is not None:
         if not hasattr(value, member):
             # An attribute that only objects have is in the docstring of the class.

@@ -9,7 +9,7 @@ import types
 import typing
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, TypedDict, Unpack, cast, overload
+from typing import Protocol, Required, TypedDict, Unpack, cast, overload
 
 import pyarrow as pa
 
@@ -18,6 +18,7 @@ from udf_runtime.definition.spec import UDF, Settings
 from udf_runtime.definition.stateful import Stateful
 from udf_runtime.environments.manifest import Manifest
 from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.geneva import refusing_parameters
 from udf_runtime.policies import ErrorPolicy, OnError
 
 
@@ -134,6 +135,18 @@ class ChunkerOptions(TypedDict, total=False):
     max_checkpoint_size: int | None
     task_size: int | None
     on_error: OnError
+    manifest: Manifest | None
+
+
+class UdtfOptions(TypedDict, total=False):
+    """The keywords of :func:`udtf`, for type checkers."""
+
+    output_schema: Required[pa.Schema]
+    name: str | None
+    version: str | None
+    num_cpus: float | None
+    num_gpus: float | None
+    memory: int | None
     manifest: Manifest | None
 
 
@@ -255,6 +268,7 @@ def chunker(func: Callable[..., object], /, **options: Unpack[ChunkerOptions]) -
 def chunker(func: None = None, /, **options: Unpack[ChunkerOptions]) -> UdfDecorator: ...
 
 
+@refusing_parameters
 def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a chunker
     func: Callable[..., object] | None = None,
     /,
@@ -331,16 +345,27 @@ def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a 
     return cast("UdfDecorator", functools.partial(_decorated, wishes=wishes))
 
 
+@overload
+def udtf(func: type[object], /, **options: Unpack[UdtfOptions]) -> UdfFactory: ...  # type: ignore[overload-overlap]
+@overload
+def udtf(func: Callable[..., object], /, **options: Unpack[UdtfOptions]) -> UDF: ...
+@overload
+def udtf(func: None = None, /, **options: Unpack[UdtfOptions]) -> UdfDecorator: ...
+
+
+@refusing_parameters
 def udtf(
+    func: Callable[..., object] | None = None,
+    /,
     *,
-    output_schema: pa.Schema,
+    output_schema: pa.Schema | None = None,
     name: str | None = None,
     version: str | None = None,
     num_cpus: float | None = None,
     num_gpus: float | None = None,
     memory: int | None = None,
     manifest: Manifest | None = None,
-) -> UdfDecorator:
+) -> UDF | UdfFactory | UdfDecorator:
     """Makes a table function of a function: it gets a whole table, and yields the rows of another.
 
     Its parameter is a source with `schema`, `count_rows()`, `to_batches()`, `to_arrow()` and
@@ -348,7 +373,8 @@ def udtf(
     the columns of `output_schema`. It is called once, in one process.
 
     Args:
-        output_schema: Columns of the rows that it yields.
+        func: What is decorated.
+        output_schema: Columns of the rows that it yields; has to be given.
         name: Name of the function; its own if left out.
         version: What stands for the code in records; a digest of it if left out.
         num_cpus: Processor cores that the call uses.
@@ -371,6 +397,8 @@ def udtf(
         local_names=_names_around(inspect.currentframe()),
         manifest=manifest,
     )
+    if func is not None:
+        return _decorated(func, wishes=wishes)
     return cast("UdfDecorator", functools.partial(_decorated, wishes=wishes))
 
 
@@ -426,12 +454,14 @@ def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int
 
 
 def _names_around(frame: types.FrameType | None) -> dict[str, object]:
-    """Returns the types and modules among the variables of the function that called `udf`.
+    """Returns the types and modules among the variables of the function that called a decorator.
 
     Annotations that are strings may name them, and a closure only has those that the body uses.
     Other variables are left alone, so that a factory does not keep a user's data alive.
     """
-    caller = frame.f_back if frame is not None else None
+    caller = frame
+    while caller is not None and caller.f_globals.get("__name__") in (__name__, refusing_parameters.__module__):
+        caller = caller.f_back
     if caller is None or caller.f_locals is caller.f_globals:
         return {}
     kept = (type, types.ModuleType, types.GenericAlias, types.UnionType, pa.DataType)

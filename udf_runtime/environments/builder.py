@@ -14,11 +14,7 @@ from udf_runtime.environments.manifest import Archive, Manifest, current_python,
 from udf_runtime.environments.requirements import Requirements, refuse_password
 from udf_runtime.environments.variables import Source, checked_sources, remember
 from udf_runtime.errors import UdfDefinitionError
-
-_NO_IMAGES = (
-    "is an image of containers, and environments are made inside of the executors that are there - in a manifest - "
-    "start the Spark application on that image (spark.kubernetes.container.image), or name packages with pip"
-)
+from udf_runtime.geneva import refusing_attributes
 
 
 class _Builder:
@@ -107,22 +103,6 @@ class _Builder:
         self._zip_folder = os.path.abspath(output_dir)
         return self
 
-    def head_image(self, head_image: str) -> Self:
-        """Refuses: there are no images."""
-        raise UdfDefinitionError(f"head_image={head_image!r} {_NO_IMAGES}")
-
-    def worker_image(self, worker_image: str) -> Self:
-        """Refuses: there are no images."""
-        raise UdfDefinitionError(f"worker_image={worker_image!r} {_NO_IMAGES}")
-
-    def default_head_image(self) -> Self:
-        """Refuses: there are no images."""
-        raise UdfDefinitionError(f"default_head_image {_NO_IMAGES}")
-
-    def default_worker_image(self) -> Self:
-        """Refuses: there are no images."""
-        raise UdfDefinitionError(f"default_worker_image {_NO_IMAGES}")
-
     def build(self) -> Manifest:
         """Returns the manifest, with the files that it names as they are now.
 
@@ -166,6 +146,7 @@ class _Builder:
         return manifest
 
 
+@refusing_attributes("SiteManifestBuilder")
 class SiteManifestBuilder(_Builder):
     """Builds a manifest of the packages that are installed for this process."""
 
@@ -174,6 +155,7 @@ class SiteManifestBuilder(_Builder):
         self._site_packages = True
 
 
+@refusing_attributes("PipManifestBuilder")
 class PipManifestBuilder(_Builder):
     """Builds a manifest of packages that an installer takes from an index.
 

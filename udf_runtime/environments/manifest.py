@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
 from udf_runtime.errors import UdfDefinitionError
+from udf_runtime.geneva import refusing_attributes
 
 if TYPE_CHECKING:
     from udf_runtime.environments.builder import PipManifestBuilder, SiteManifestBuilder
@@ -51,6 +52,7 @@ class Archive:
             raise UdfDefinitionError(f"{self!r} is no archive - in a manifest - make it with a builder")
 
 
+@refusing_attributes("GenevaManifest")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The environment that a UDF runs in, as it was described when the manifest was built.
@@ -146,17 +148,17 @@ class Manifest:
             ) from error
 
     @staticmethod
-    def from_json(text: str) -> Manifest:
+    def from_json(payload: str) -> Manifest:
         """Returns the manifest of :meth:`to_json`.
 
         Raises:
             UdfDefinitionError: It is damaged, or of a newer release.
         """
         try:
-            values = json.loads(text)
+            values = json.loads(payload)
         except ValueError as error:
             raise UdfDefinitionError(
-                f"the manifest is no JSON: {error} - {text[:200]!r} - give what Manifest.to_json() returned"
+                f"the manifest is no JSON: {error} - {payload[:200]!r} - give what Manifest.to_json() returned"
             ) from error
         return Manifest.from_dict(values)
 

@@ -6,13 +6,27 @@ import subprocess
 import sys
 import threading
 import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
 import pyarrow as pa
 import pytest
 
-from udf_runtime import UDF, Columns, ErrorPolicy, Retry, Skip, UdfDefinitionError, UnpackedUDF, as_udf, udf
+from udf_runtime import (
+    UDF,
+    Columns,
+    ErrorPolicy,
+    Retry,
+    Skip,
+    UdfDefinitionError,
+    UnpackedUDF,
+    as_udf,
+    chunker,
+    udf,
+    udtf,
+)
 
 ROOT = Path(__file__).parents[3]
 
@@ -264,3 +278,26 @@ def test_as_udf_tells_udfs_from_other_things():
     assert as_udf(double) is double
     assert as_udf(double.load()) is None
     assert as_udf("double") is None
+
+
+def test_decorators_find_types_of_the_function_around_them():
+    @dataclass
+    class Piece:
+        text: str
+
+    @chunker
+    def pieces(text: str) -> Iterator[Piece]:
+        yield Piece(text)
+
+    assert pieces.data_type == pa.struct([("text", pa.string())])
+
+
+def test_a_table_function_is_decorated_with_its_schema_in_either_way():
+    def rows(source: object) -> Iterator[pa.Table]:
+        yield pa.table({"n": [1]})
+
+    schema = pa.schema([("n", pa.int64())])
+    called, applied = udtf(rows, output_schema=schema), udtf(output_schema=schema)(rows)
+    assert called == applied and called.data_type == pa.struct(list(schema))
+    with pytest.raises(UdfDefinitionError, match="output_schema=None is no Arrow schema"):
+        udtf(rows)
