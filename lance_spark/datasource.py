@@ -17,6 +17,7 @@ from pyspark.sql.datasource import DataSource
 
 from lance_spark.dataset import DatasetRef, normalize_uri
 from lance_spark.errors import NoLocationError, OptionError, UnsupportedOperationError
+from lance_spark.interpreter import end_quietly
 from lance_spark.options import (
     METADATA_OPTION,
     SCAN_OPTION,
@@ -82,6 +83,7 @@ class LanceDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """Returns `lance`."""
+        end_quietly()
         return "lance"
 
     def schema(self) -> StructType:
@@ -111,6 +113,7 @@ class LanceDataSource(DataSource):
 
         It reads the pinned version, and of a catalog table the latest.
         """
+        end_quietly()
         if METADATA_OPTION in self.options:
             return self._metadata_reader()
         from lance_spark.read.reader import LanceReader

@@ -1,4 +1,4 @@
-"""Which Python the workers of a local session run, and whether this package is there."""
+"""Python processes of Spark: what they run, whether this package is there, how they end."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Callable
+from socket import socket
 from typing import Any
 
 from pyspark.sql import SparkSession
@@ -14,6 +16,7 @@ from pyspark.sql import SparkSession
 from lance_spark.errors import WorkerPythonError
 
 _TIMEOUT_S = 60
+_DAEMON = "pyspark.daemon"
 
 
 def use_this_interpreter() -> None:
@@ -55,3 +58,30 @@ def _has_this_package(python: str | None) -> bool:
     except (OSError, subprocess.SubprocessError):
         return False
     return done.returncode == 0
+
+
+def quietly(worker: Callable[[socket, bool], int]) -> Callable[[socket, bool], int]:
+    """Returns Spark's function of a worker, without its traceback where Spark has gone away.
+
+    A worker whose session or task ends while it is asked for cannot answer any more.
+    """
+
+    @functools.wraps(worker)
+    def run(connection: socket, authenticated: bool) -> int:
+        try:
+            return worker(connection, authenticated)
+        except BrokenPipeError:
+            return 1
+
+    return run
+
+
+def end_quietly() -> None:
+    """Has this process end without a traceback, where it is one in which Spark plans or commits.
+
+    Spark closes such a process when it was idle for a minute. It then reports an error where none
+    listens any more, and with UNIX sockets a traceback of that is printed into the user's terminal.
+    """
+    main: Any = sys.modules["__main__"]
+    if getattr(getattr(main, "__spec__", None), "name", None) == _DAEMON and not hasattr(main.worker, "__wrapped__"):
+        main.worker = quietly(main.worker)

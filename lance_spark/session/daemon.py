@@ -15,8 +15,6 @@ import ctypes
 import gc
 import importlib
 import os
-from collections.abc import Callable
-from socket import socket
 
 _NO_THREAD = ("JE_ARROW_MALLOC_CONF", "background_thread:false")
 
@@ -67,23 +65,10 @@ def keep_memory() -> None:
             mallopt(number, value)
 
 
-def quietly(worker: Callable[[socket, bool], int]) -> Callable[[socket, bool], int]:
-    """Returns Spark's function of a worker, without its traceback where Spark has gone away.
-
-    A worker whose session or task ends while it is asked for cannot answer any more.
-    """
-
-    def run(connection: socket, authenticated: bool) -> int:
-        try:
-            return worker(connection, authenticated)
-        except BrokenPipeError:
-            return 1
-
-    return run
-
-
 if __name__ == "__main__":
     from pyspark import daemon
+
+    from lance_spark.interpreter import quietly
 
     keep_memory()
     preload()

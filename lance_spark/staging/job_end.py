@@ -18,6 +18,7 @@ from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import find_job, named_files
 from lance_spark.dataset import DatasetRef, is_local
 from lance_spark.errors import CommitError, CommitOutcomeUnknownError, TableNotFoundError
+from lance_spark.interpreter import end_quietly
 from lance_spark.staging.area import Staging
 from lance_spark.staging.folders import remove_empty_folders
 
@@ -32,6 +33,7 @@ def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) 
     After a `CommitOutcomeUnknownError`, and after any other failure of an object store once the
     commit has begun, the files are kept, because a request may still arrive.
     """
+    end_quietly()
     try:
         return act()
     except CommitOutcomeUnknownError:
@@ -66,6 +68,7 @@ def abort(staging: Staging, ref: DatasetRef) -> None:
 
     Spark aborts also where the commit's process died or its answer was lost.
     """
+    end_quietly()
     if staging.close_job() and find_commit(staging, ref) is None:
         logger.warning(
             "whether job %s was committed is not known, so its files are kept - at %s - lance_spark.cleanup deletes "

@@ -7,15 +7,17 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from lance_spark import configure, enable_pushdown
+from lance_spark.interpreter import end_quietly, quietly
 from lance_spark.session.configuration import DAEMON
-from lance_spark.session.daemon import quietly
 from tests.support.java_classes import JVM_OPTIONS
 
 SOCKET, MODULE = "spark.python.unix.domain.socket.enabled", "spark.python.daemon.module"
@@ -187,3 +189,39 @@ def test_a_worker_whose_session_has_ended_says_nothing(error: type[OSError], out
         else:
             with pytest.raises(error):
                 quietly(worker)(one, False)
+
+
+def test_a_planning_process_that_was_idle_is_made_to_end_quietly_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    def worker(connection: socket.socket, authenticated: bool) -> int:
+        raise BrokenPipeError
+
+    main = ModuleType("__main__")
+    main.worker = worker
+    monkeypatch.setitem(sys.modules, "__main__", main)
+    end_quietly()
+    assert main.worker is worker, "a process of the user's"
+    main.__spec__ = ModuleSpec("pyspark.daemon", None)
+    end_quietly()
+    wrapped = main.worker
+    end_quietly()
+    one, other = socket.socketpair()
+    with one, other:
+        assert main.worker is wrapped and wrapped(one, True) == 1
+
+
+_IDLE = """
+import sys, time
+from pyspark.sql import SparkSession
+import lance_spark
+spark = lance_spark.configure(SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")).getOrCreate()
+spark.range(3).write.format("lance").mode("append").save(sys.argv[1])
+assert spark.read.format("lance").load(sys.argv[1]).count() == 3
+time.sleep(75)
+assert spark.read.format("lance").load(sys.argv[1]).count() == 3
+"""
+
+
+@pytest.mark.long
+def test_a_session_that_is_idle_for_a_minute_prints_no_traceback(table_path: str) -> None:
+    done = subprocess.run([sys.executable, "-c", _IDLE, table_path], capture_output=True, text=True, check=True)
+    assert "Traceback" not in done.stdout + done.stderr
