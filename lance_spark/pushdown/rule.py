@@ -55,10 +55,9 @@ def enable_pushdown(spark: SparkSession) -> bool:
         return False
     try:
         refuse_other_python(spark)
-        rules = _rules(spark)
-        if not any(_is_ours(rule) for rule in rules):
+        if not any(_is_ours(rule) for rule in _rules(spark)):
             threading.Thread(target=_find_sources, args=(spark,), daemon=True).start()
-            _set_rules(spark, jvm, [*rules, load(_gateway(spark), _RULE).newInstance()])
+            load(_gateway(spark), _RULE).newInstance().enable(spark._jsparkSession)  # noqa: SLF001 - as below
         if _has_catalog(spark) and has_catalog(_gateway(spark)):
             # Imported here, by its name: SQL stands on everything else, this rule too.
             import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), _PYTHON))

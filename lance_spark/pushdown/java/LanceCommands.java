@@ -10,6 +10,7 @@ import org.apache.spark.sql.catalyst.analysis.ResolvedTable;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.catalog.SessionCatalog;
 import org.apache.spark.sql.catalyst.plans.logical.*;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
@@ -29,15 +30,17 @@ final class LanceCommands {
       if (!inSessionCatalog(name)) return null;
       Identifier identifier = ((ResolvedIdentifier) name).identifier();
       if (!isLanceTable(identifier)) return null;
-      return error(identifier, "REPLACE, which deletes the table with all of its versions before its new rows are there"
-          + " - nothing was changed - write INSERT OVERWRITE " + identifier.name() + " ..., or"
-          + " df.write.format('lance').mode('overwrite').save(path), which make a new version; or DROP TABLE first");
+      return error(identifier, replacing(identifier.name()));
     }
     if (plan instanceof CreateTableAsSelect || plan instanceof CreateTable) {
       scala.Option provider = (scala.Option) Reflection.call(Reflection.call(plan, "tableSpec"), "provider");
       boolean ours = provider.isDefined() && LanceSource.NAME.equalsIgnoreCase((String) provider.get());
       LogicalPlan name = (LogicalPlan) Reflection.call(plan, "name");
-      if (!ours || !inSessionCatalog(name) || ((scala.collection.Seq) Reflection.call(plan, "partitioning")).isEmpty()) return null;
+      if (!ours || !inSessionCatalog(name)) return null;
+      if (((scala.collection.Seq) Reflection.call(plan, "partitioning")).isEmpty()) {
+        LanceDrops.watch((SparkSession) SparkSession.active());
+        return null;
+      }
       return error(((ResolvedIdentifier) name).identifier(), "PARTITIONED BY, CLUSTERED BY, partitionBy or bucketBy: its rows lie in fragments"
           + " - nothing was made - leave them out; sort the rows, or make an index, for what is often looked up");
     }
@@ -50,6 +53,17 @@ final class LanceCommands {
           + " .drop_columns, or pylance), then REFRESH TABLE " + ((ResolvedTable) table).identifier().name());
     }
     return null;
+  }
+
+  /** Says why a table is not replaced. */
+  static String replacing(String table) {
+    return "REPLACE, which deletes the table with all of its versions before its new rows are there"
+        + " - nothing was changed - write INSERT OVERWRITE " + table + " ..., or"
+        + " df.write.format('lance').mode('overwrite').save(path), which make a new version; or DROP TABLE first";
+  }
+
+  static boolean isLance(CatalogTable table) {
+    return table.provider().isDefined() && LanceSource.NAME.equalsIgnoreCase((String) table.provider().get());
   }
 
   /** REFRESH TABLE: gives the catalog's entry the columns that the table has now. */
@@ -84,9 +98,7 @@ final class LanceCommands {
     if (identifier.namespace().length != 1) return false;
     SessionCatalog catalog = LanceSource.sessionCatalog();
     TableIdentifier name = new TableIdentifier(identifier.name(), new scala.Some(identifier.namespace()[0]));
-    if (!catalog.tableExists(name)) return false;
-    scala.Option provider = ((CatalogTable) catalog.getTableMetadata(name)).provider();
-    return provider.isDefined() && LanceSource.NAME.equalsIgnoreCase((String) provider.get());
+    return catalog.tableExists(name) && isLance((CatalogTable) catalog.getTableMetadata(name));
   }
 
   private static AnalysisException error(Identifier table, String operation) {

@@ -44,7 +44,8 @@ public class LancePushdown extends Rule {
   private static final Logger LOG = LoggerFactory.getLogger("lance_spark.pushdown");
 
   /** Gives a session the rule, if it has none. */
-  static void enable(org.apache.spark.sql.classic.SparkSession session) {
+  public static void enable(org.apache.spark.sql.classic.SparkSession session) throws Exception {
+    LanceDrops.watchIfOpen(session);
     List rules = Reflection.list(session.experimental().extraOptimizations());
     for (int i = 0; i < rules.size(); i++) {
       if (rules.get(i) instanceof LancePushdown) return;

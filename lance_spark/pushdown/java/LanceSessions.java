@@ -4,6 +4,7 @@ import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.unsafe.Platform;
 import scala.runtime.AbstractFunction1;
 
 /** Gives sessions the planner rule that no Python process drives: those of the clients of a Spark Connect server. */
@@ -15,7 +16,11 @@ public final class LanceSessions extends AbstractFunction1 {
 
   /** Called by Spark when a session first analyzes a query; it wants a rule of that phase, too. */
   public Object apply(Object session) {
-    LancePushdown.enable((SparkSession) session);
+    try {
+      LancePushdown.enable((SparkSession) session);
+    } catch (Exception error) {
+      Platform.throwException(error);
+    }
     return new LanceNoRule();
   }
 }
