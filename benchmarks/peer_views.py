@@ -34,6 +34,7 @@ import pyarrow as pa
 
 from benchmarks.measure import quotient
 from benchmarks.peer_views_child import OURS, PEER
+from benchmarks.pictures import plot_bars
 from benchmarks.table_api_child import Child
 
 RELEASE = "0.17"
@@ -51,7 +52,7 @@ Round = dict[str, dict[str, Any]]
 
 
 def main() -> None:
-    """Runs the rounds, prints a table, and writes `peer_views.json`."""
+    """Runs the rounds, prints a table, and writes `peer_views.json` and `peer_views.png`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.peer_views", description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the source")
     parser.add_argument("--rounds", type=int, default=2, help="rounds of each library")
@@ -73,7 +74,13 @@ def main() -> None:
             # After each round: a run that is cut short leaves what it has.
             arguments.out.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps(as_json(rounds, abouts, arguments), indent=1) + "\n")
+        plot(json.loads(file.read_text()), arguments.out / "peer_views.png")
     print_table(json.loads(file.read_text()))
+
+
+def plot(report: dict[str, Any], path: Path) -> None:
+    """Draws the seconds of each refresh, with each library."""
+    plot_bars({case["case"]: case["seconds"] for case in report["cases"]}, path, label="seconds, median", unit="s")
 
 
 def cache_folder() -> Path:

@@ -10,6 +10,7 @@ import argparse
 import json
 import os
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 import lance_spark
 from benchmarks.measure import OURS, Case, Outcome
+from benchmarks.pictures import plot_bars
 from lance_spark import Search, Table
 
 _SIZE, _K, _TURNS, _SINGLE = 128, 10, 7, 20
@@ -38,7 +40,7 @@ Matrix = NDArray[np.float32]
 
 
 def main() -> None:
-    """Runs all cases one after the other, and writes `search.json`."""
+    """Runs all cases one after the other, and writes `search.json` and `search.png`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.search", description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
     parser.add_argument("--queries", type=int, default=500, help="queries that are searched for at once")
@@ -49,6 +51,13 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     sizes = {"rows": arguments.rows, "queries": arguments.queries, "cpus": os.cpu_count()}
     (arguments.out / "search.json").write_text(json.dumps({**sizes, **found}, indent=1) + "\n")
+    plot(found, arguments.out / "search.png")
+
+
+def plot(found: Mapping[str, Any], path: Path) -> None:
+    """Draws the seconds of each case."""
+    seconds = {f"{case['case']}: {case['note']}": case["medians"] for case in found["cases"]}
+    plot_bars(seconds, path, label="seconds, median", unit="s")
 
 
 def measure(folder: str, rows: int, queries: int) -> dict[str, object]:

@@ -22,6 +22,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from benchmarks.jvm import JvmConnector, LeftOutError, install_iceberg
 from benchmarks.measure import OURS, Case
+from benchmarks.pictures import plot_bars
 from benchmarks.sql_peers_child import PEERS
 
 _TURNS = 3
@@ -31,7 +32,7 @@ WHERE = {"1 %": "id % 100 = {n}", "10 %": "id % 10 = {n}", "100 %": "true"}
 
 
 def main() -> None:
-    """Runs all cases one after the other, and writes `sql.json`."""
+    """Runs all cases one after the other, and writes `sql.json` and `sql.png`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sql", description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
     parser.add_argument("--home", type=Path, help="folder of PySpark 3.5 and the jars; a temporary one by default")
@@ -47,6 +48,13 @@ def main() -> None:
     arguments.out.mkdir(parents=True, exist_ok=True)
     report = {"rows": arguments.rows, "cpus": os.cpu_count(), "cases": found}
     (arguments.out / "sql.json").write_text(json.dumps(report, indent=1) + "\n")
+    plot(found, arguments.out / "sql.png")
+
+
+def plot(found: list[dict[str, Any]], path: Path) -> None:
+    """Draws the bytes that each statement adds, with each contestant."""
+    megabytes = {case["case"]: {name: size / 1e6 for name, size in case["bytes"].items()} for case in found}
+    plot_bars(megabytes, path, label="megabytes that a statement writes", unit="MB")
 
 
 def cases(rows: int) -> dict[str, str]:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.measure import Outcome
+from benchmarks.pictures import plot_bars
 from benchmarks.table_api_cases import OURS, Contestant, Stage, TableCase
 from benchmarks.table_api_child import geneva_version
 from benchmarks.table_api_memory import Peaks, cpu_seconds, watched
@@ -210,30 +211,8 @@ def as_json(measured: list[Measured], arguments: argparse.Namespace, peer: str |
 
 def plot(measured: list[Measured], path: Path) -> None:
     """Draws the seconds of each contestant."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    shown = [m for m in measured if len(m.case.contestants) > 1]
-    colours = {OURS: "#54a24b", "loop": "#f58518", "parts": "#eeca3b", "geneva": "#4c78a8"}
-    figure, axes = plt.subplots(figsize=(9, 1.4 + 0.75 * len(shown)))
-    labelled: set[str] = set()
-    for row, m in enumerate(shown):
-        for place, (name, seconds) in enumerate(m.outcome.medians.items()):
-            at = row + (place - (len(m.outcome.medians) - 1) / 2) * 0.26
-            label = None if name in labelled else name
-            labelled.add(name)
-            axes.barh(at, seconds, height=0.24, color=colours[name], label=label)
-            axes.text(seconds, at, f" {seconds:.2f} s", va="center", fontsize=7)
-    axes.set_xscale("log")
-    axes.set_yticks(range(len(shown)), [m.case.name for m in shown])
-    axes.invert_yaxis()
-    axes.set_xlabel("seconds, median (less is better)")
-    axes.margins(x=0.15)
-    axes.legend(loc="best")
-    figure.tight_layout()
-    figure.savefig(path, dpi=120)
+    shown = {m.case.name: m.outcome.medians for m in measured if len(m.case.contestants) > 1}
+    plot_bars(shown, path, label="seconds, median", unit="s")
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ import pyarrow as pa
 
 from benchmarks.measure import OURS, quotient
 from benchmarks.peer_views import cache_folder, install
+from benchmarks.pictures import plot_bars
 from benchmarks.table_api_child import Child
 from benchmarks.table_operations_child import COMPACTION, OPERATIONS
 
@@ -37,7 +38,7 @@ Answers = dict[str, dict[str, Any]]
 
 
 def main() -> None:
-    """Runs all rounds, and writes `table_operations.json`."""
+    """Runs all rounds, and writes `table_operations.json` and `table_operations.png`."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.table_operations", description=__doc__)
     parser.add_argument("--rows", type=int, default=200_000, help="rows of the table")
     parser.add_argument("--rounds", type=int, default=3, help="timed rounds")
@@ -51,7 +52,13 @@ def main() -> None:
         report = measure({OURS: sys.executable, GENEVA: peer, LANCEDB: peer, PYLANCE: sys.executable}, arguments)
         arguments.out.mkdir(parents=True, exist_ok=True)
         file.write_text(json.dumps(report, indent=1) + "\n")
+        plot(report, arguments.out / "table_operations.png")
     print_table(json.loads(file.read_text()))
+
+
+def plot(report: dict[str, Any], path: Path) -> None:
+    """Draws the seconds of each operation, with each library."""
+    plot_bars({case["case"]: case["seconds"] for case in report["cases"]}, path, label="seconds, median", unit="s")
 
 
 def measure(pythons: dict[str, str], arguments: argparse.Namespace) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from lance_spark.columns.binding import (
 from lance_spark.columns.checking import check_udf
 from lance_spark.columns.foreign import to_udf
 from lance_spark.commit.conflicts.identity import TOKEN_KEY
-from lance_spark.commit.schema_change import change_schema
+from lance_spark.commit.schema_change import change_schema, set_field_metadata
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.stored import with_default
 from lance_spark.errors import (
@@ -74,7 +74,7 @@ def alter_columns(
             add_columns(ref, {column: udf})
         else:
             store_udf(udf, ref)
-            change_schema(ref, lambda head, c=str(alteration["path"]), u=udf: _rebind(head, c, u))  # type: ignore[misc]
+            change_schema(ref, lambda head, c=str(alteration["path"]), u=udf: _rebind(ref, head, c, u))  # type: ignore[misc]
 
 
 def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
@@ -178,7 +178,7 @@ def _alter(head: lance.LanceDataset, alteration: Mapping[str, object]) -> None:
         ) from error
 
 
-def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> None:
+def _rebind(ref: DatasetRef, head: lance.LanceDataset, column: str, udf: UDF) -> None:
     """Replaces the UDF of a column in this version."""
     try:
         before = binding_of(head, column)
@@ -199,4 +199,4 @@ def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> None:
     updates: dict[str, str | None] = {BINDING_KEY: binding.to_json()}
     if TOKEN_KEY not in (head.schema.field(column).metadata or {}):
         updates[TOKEN_KEY.decode()] = uuid.uuid4().hex
-    head.update_field_metadata({column: updates})
+    set_field_metadata(ref, head, {column: updates})

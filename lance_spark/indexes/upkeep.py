@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lance_spark.backfill.driver.answers import NamedJob, collect_answers, numbers_of
 from lance_spark.backfill.driver.spark_failure import SparkFailure
-from lance_spark.commit.schema_change import change_schema
+from lance_spark.commit.schema_change import change_schema, commit_change
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     CommitConflictError,
@@ -24,6 +24,7 @@ from lance_spark.errors import (
     rebuild,
 )
 from lance_spark.indexes.listing import find_index, index_stats, kind_of
+from lance_spark.indexes.segments import named_segment
 from lance_spark.lance_compat import plain
 from lance_spark.staging.area import new_id
 
@@ -92,7 +93,7 @@ class Optimize:
         """
         for found in head.describe_indices():
             if found.name == name and any(not field for field in found.field_names):
-                change_schema(self.ref, lambda dataset: dataset.drop_index(name))
+                drop_index(self.ref, name)
 
 
 def optimize_indices(
@@ -135,8 +136,16 @@ def drop_index(ref: DatasetRef, name: str) -> None:
     find_index(ref.open_latest(), name)
 
     def drop(dataset: lance.LanceDataset) -> None:
-        if any(found.name == name for found in dataset.describe_indices()):
-            dataset.drop_index(name)
+        from lance import LanceOperation
+
+        there = [
+            named_segment(segment.uuid, name)
+            for found in dataset.describe_indices()
+            for segment in found.segments
+            if found.name == name
+        ]
+        if there:
+            commit_change(ref, dataset, LanceOperation.CreateIndex(new_indices=[], removed_indices=there))
 
     for _ in range(_DROPS):
         # Measured: a compaction in that moment gives the index another id, under which it stays.

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from lance_spark.commit.schema_change import change_schema
+from lance_spark.commit.schema_change import change_schema, set_config, set_field_metadata
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, UnsupportedOperationError
 from lance_spark.sql.place import Place
-from lance_spark.sql.tables import refuse_reserved, set_config, with_comment
+from lance_spark.sql.tables import refuse_reserved, with_comment
 from lance_spark.table.connection import open_table
 from lance_spark.types import check_storable, to_lance_schema
 from lance_spark.types.schemas import COMMENT
@@ -138,9 +138,9 @@ def _set_metadata(ref: DatasetRef, changes: Sequence[_Change]) -> None:
         if change["kind"] == "UpdateColumnComment"
     }
     if comments:
-        change_schema(ref, lambda head: head.update_field_metadata(comments))
+        change_schema(ref, lambda head: set_field_metadata(ref, head, comments))
     given: dict[str, str | None] = {
         change["property"]: change.get("value") for change in changes if change["kind"].endswith("Property")
     }
     if given:
-        change_schema(ref, lambda head: set_config(head, given))
+        change_schema(ref, lambda head: set_config(ref, head, given))

@@ -13,7 +13,7 @@ import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
 from lance_spark.columns.binding import BINDING_KEY
-from lance_spark.commit.schema_change import change_schema
+from lance_spark.commit.schema_change import change_schema, set_config
 from lance_spark.dataset import DatasetRef, is_local, table_exists
 from lance_spark.errors import OptionError, TableExistsError, TableNotFoundError, UnsupportedOperationError
 from lance_spark.jobs.tables import ERRORS, JOBS, table_ref
@@ -135,7 +135,7 @@ def create_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     _refuse_existing(ref)
     _write_nothing(ref, schema, options, overwrite=False)
     if properties:
-        set_config(ref.open_latest(), properties)
+        change_schema(ref, lambda head: set_config(ref, head, properties))
     return opened(ref.pin(None))
 
 
@@ -172,7 +172,7 @@ def replace_empty(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def keep_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Keeps the TBLPROPERTIES of a table that a query has made."""
     ref = Place.of(arguments).ref(arguments["name"])
-    change_schema(ref, lambda head: set_config(head, arguments["user_properties"]))
+    change_schema(ref, lambda head: set_config(ref, head, arguments["user_properties"]))
     return {}
 
 
@@ -242,11 +242,6 @@ def refuse_reserved(names: Iterable[str]) -> None:
     for name in names:
         if name in _RESERVED or name.startswith(_PRIVATE):
             raise OptionError("TBLPROPERTIES", name, "another name: this one says what the table is")
-
-
-def set_config(dataset: lance.LanceDataset, properties: Mapping[str, str | None]) -> None:
-    """Sets TBLPROPERTIES, and takes those out that are None."""
-    dataset.update_config(dict(properties))
 
 
 def with_comment(field: pa.Field[Any], comment: str | None) -> pa.Field[Any]:

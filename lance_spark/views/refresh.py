@@ -32,7 +32,7 @@ from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import RowsToReplace
 from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.replace_commit import CommitTakenBackError, commit_replaced
-from lance_spark.commit.schema_change import change_schema
+from lance_spark.commit.schema_change import change_schema, set_config
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.task import JobEnvironments
@@ -346,7 +346,7 @@ class RefreshJob:
                     uri=self._ref.uri,
                 )
             if not restored:
-                head.update_config({CONFIG_KEY: shown.to_json()})
+                set_config(self._ref, head, {CONFIG_KEY: shown.to_json()})
 
         change_schema(self._ref, note)
 

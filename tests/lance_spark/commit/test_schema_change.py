@@ -1,0 +1,76 @@
+"""Changes that write no data: they say who made them, and take what concurrent commits did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import lance
+import pyarrow as pa
+import pytest
+
+from lance_spark.commit.attempt import this_user
+from lance_spark.commit.conflicts.history import USER_KEY
+from lance_spark.commit.schema_change import change_schema, set_config, set_field_metadata
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import ColumnNotFoundError
+from lance_spark.indexes.upkeep import drop_index
+
+Change = Callable[[DatasetRef, lance.LanceDataset], None]
+
+
+@pytest.fixture
+def ref(tmp_path: Path) -> DatasetRef:
+    table = pa.table({"id": range(10), "s": [{"a": number} for number in range(10)]})
+    dataset = lance.write_dataset(table, tmp_path / "t.lance", max_rows_per_file=4, enable_stable_row_ids=True)
+    dataset.update_config({"kept": "1", "gone": "2"})
+    dataset.create_scalar_index("id", "BTREE", name="by_id")
+    dataset.insert(pa.table({"id": [10], "s": [{"a": 10}]}))
+    dataset.optimize.optimize_indices(num_indices_to_merge=0)
+    return DatasetRef.at(str(tmp_path / "t.lance"), {}).pin(None)
+
+
+CHANGES: dict[str, tuple[Change, Callable[[lance.LanceDataset], object], object]] = {
+    "configuration": (
+        lambda ref, head: set_config(ref, head, {"new": "3", "gone": None}),
+        lambda head: {key: value for key, value in head.config().items() if not key.startswith("lance.")},
+        {"kept": "1", "new": "3"},
+    ),
+    "metadata": (
+        lambda ref, head: set_field_metadata(ref, head, {"s.a": {"k": "v"}, "id": {"x": "y"}}),
+        lambda head: [head.schema.field("id").metadata, head.schema.field("s").type.field("a").metadata],
+        [{b"x": b"y"}, {b"k": b"v"}],
+    ),
+}
+
+
+@pytest.mark.parametrize("what", CHANGES)
+def test_a_change_says_who_made_it_and_is_tried_again_on_the_latest_version(ref: DatasetRef, what: str) -> None:
+    change, found, expected = CHANGES[what]
+    tries = []
+
+    def beside_another(head: lance.LanceDataset) -> None:
+        tries.append(head.version)
+        if len(tries) == 1:
+            change(ref, ref.open_latest())  # takes the slot, with the same keys
+        change(ref, head)
+
+    head = change_schema(ref, beside_another)
+    assert found(head) == expected
+    assert (head.read_transaction(head.version).transaction_properties or {})[USER_KEY] == this_user()
+    assert head.count_rows() == 11 and head.describe_indices()
+
+
+def test_an_index_that_is_dropped_goes_with_all_its_parts_and_says_who_dropped_it(ref: DatasetRef) -> None:
+    assert len(ref.open_latest().describe_indices()[0].segments) == 2
+    drop_index(ref, "by_id")
+    head = ref.open_latest()
+    assert head.describe_indices() == [] and head.scanner(filter="id = 10").to_table().num_rows == 1
+    assert (head.read_transaction(head.version).transaction_properties or {})[USER_KEY] == this_user()
+
+
+def test_metadata_of_a_column_that_is_not_there_changes_nothing(ref: DatasetRef) -> None:
+    before = ref.open_latest().version
+    with pytest.raises(ColumnNotFoundError, match=r"'s\.b'.*columns are id, s"):
+        change_schema(ref, lambda head: set_field_metadata(ref, head, {"s.b": {"k": "v"}}))
+    assert ref.open_latest().version == before
