@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from lance_spark import errors
 from lance_spark.backfill.driver.answers import NamedJob, collect_answers
+from lance_spark.dml.ways import Way
 from lance_spark.errors import LanceSparkError, rebuild
 from lance_spark.session.sessions import known_slots
 
@@ -25,6 +26,9 @@ ANSWER = "answer string"
 
 _LOG = logging.getLogger(__name__)
 _TASK_FRAGMENTS = 1000
+
+TASK_BYTES = 64 << 20
+"""Bytes that a task is started for: reading them takes about as long as starting it."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -59,6 +63,11 @@ class Answer:
         """Returns the row that a task answers."""
         values = {name: getattr(self, name) for name in self.__dataclass_fields__}
         return pa.RecordBatch.from_arrays([pa.array([json.dumps(values, default=str)])], names=["answer"])
+
+    @property
+    def way(self) -> Way | None:
+        """The way in which a task of an update changed rows; None where it changed none."""
+        return "columns" if self.columns else "rows" if self.new else None
 
     @staticmethod
     def of(text: str) -> Answer:
@@ -123,15 +132,21 @@ class RowJobs:
     def over_fragments(
         self, fragments: list[tuple[int, int]], task: Callable[[tuple[tuple[int, ...], ...]], Any]
     ) -> list[Answer]:
-        """Runs tasks over fragments, given with about how much work each is.
+        """Runs tasks over fragments, given with about how many bytes are read or written of each.
 
         `task` makes what tasks call, from the fragments of each of them.
         """
         if not fragments:
             return []
-        units = packed(fragments, max(1, sum(work for _, work in fragments) // (known_slots(self.spark) or 8) // 4))
+        total = sum(work for _, work in fragments)
+        share = 0 if total <= TASK_BYTES else total // (known_slots(self.spark) or 8) // 4
+        units = packed(fragments, max(TASK_BYTES, share))
         call = task(units)
         return self.answers(lambda: self.spark.range(0, len(units), 1, len(units)).mapInArrow(call, ANSWER))
+
+    def alone(self, task: Callable[[Iterator[pa.RecordBatch]], Any]) -> list[Answer]:
+        """Runs one task."""
+        return self.answers(lambda: self.spark.range(0, 1, 1, 1).mapInArrow(task, ANSWER))
 
     def answers(self, frame: Callable[[], DataFrame]) -> list[Answer]:
         """Returns what the tasks of a DataFrame answer.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -17,8 +17,10 @@ import pyarrow as pa
 from lance_spark.backfill.driver.answers import numbers_of
 from lance_spark.backfill.planning.selection import matching_addresses
 from lance_spark.dataset import DatasetRef
+from lance_spark.dml import ways
 from lance_spark.dml.answers import Answer, answering
 from lance_spark.dml.column_files import ColumnFiles
+from lance_spark.dml.ways import Way
 from lance_spark.errors import LanceSparkError, ValueConversionError, panics_as_errors
 from lance_spark.read.filtering import both, explained
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, fragments_of, offsets_of, runs_of
@@ -30,9 +32,9 @@ from lance_spark.staging.fragment_writer import FragmentSink
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
-Way = Literal["count", "delete", "columns", "rows"]
-"""What tasks do: count the rows that match, delete them, write column files with their new values,
-or move them to new fragments."""
+Task: TypeAlias = Literal["count", "cheaper", Way]
+"""What tasks do: count the rows that match; change them in one of the ways; or, where one task does
+all of a statement, count them first, and change them in the way that is cheaper."""
 
 MOST_ROWS = 1 << 20
 """Rows of a new fragment, at most."""
@@ -52,7 +54,6 @@ class EditSpec:
         expressions: Columns that are set to an expression in Lance SQL.
         constants: One row with the values of the columns that are set to values.
         targets: The columns that are set.
-        layout: Layout of files of all columns, where rows move.
         stable: Whether rows keep their ids.
     """
 
@@ -62,7 +63,6 @@ class EditSpec:
     expressions: tuple[tuple[str, str], ...] = ()
     constants: pa.RecordBatch | None = None
     targets: Targets | None = None
-    layout: FileLayout | None = None
     stable: bool = True
 
 
@@ -71,7 +71,7 @@ class Edit:
     """Tasks over fragments; a callable for Spark's `mapInArrow` over the numbers of `units`."""
 
     spec: EditSpec
-    way: Way
+    task: Task
     units: tuple[tuple[int, ...], ...]
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -83,15 +83,21 @@ class Edit:
         answer = Answer(fragments=list(fragments))
         rows = SnapshotRows(self.spec.table.open())
         handles = [rows.existing_fragment(number) for number in fragments]
-        if self.way in ("count", "delete"):
+        task = self.task
+        if task in ("count", "cheaper"):
+            answer.counts = {number: len(offsets) for number, offsets in _matching(self.spec, rows, handles)}
+        if task == "cheaper" and answer.counts:
+            assert self.spec.targets is not None
+            handles = [rows.existing_fragment(number) for number in answer.counts]
+            physical = {one.fragment_id: one.metadata.physical_rows for one in handles}
+            columns = self.spec.targets.schema.names
+            task = ways.cheaper_way(self.spec.table, rows.dataset, columns, answer.counts, physical)
+        if task == "delete":
             for number, offsets in _matching(self.spec, rows, handles):
-                if self.way == "count":
-                    answer.counts[number] = len(offsets)
-                else:
-                    delete_rows(rows.existing_fragment(number), offsets, answer)
-        elif self.way == "rows":
+                delete_rows(rows.existing_fragment(number), offsets, answer)
+        elif task == "rows":
             _Moves(self.spec, rows, answer).run(handles)
-        else:
+        elif task == "columns":
             _write_columns(self.spec, rows, answer, handles)
         return answer
 
@@ -146,12 +152,12 @@ class _Moves:
     """Moves rows of some fragments to new ones. Belongs to one task."""
 
     def __init__(self, spec: EditSpec, rows: SnapshotRows, answer: Answer) -> None:
-        assert spec.layout is not None
+        layout = FileLayout.of_table(rows.dataset, rows.dataset.schema.names)
         self._spec = spec
         self._rows = rows
         self._answer = answer
-        self._schema = spec.layout.row_schema
-        self._sink = FragmentSink(spec.staging, spec.layout, max_rows=MOST_ROWS, max_bytes=MOST_BYTES)
+        self._schema = layout.row_schema
+        self._sink = FragmentSink(spec.staging, layout, max_rows=MOST_ROWS, max_bytes=MOST_BYTES)
         self._ids: list[np.ndarray] = []
         self._moved: list[np.ndarray] = []
         self._current = -1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Literal
 
@@ -17,12 +16,13 @@ from lance_spark.commit.changes import CommitNote, RowEdits
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
-from lance_spark.dml.answers import ANSWER, Answer, RowJobs
+from lance_spark.dml.answers import ANSWER, TASK_BYTES, Answer, RowJobs
 from lance_spark.dml.clauses import MergeClauses
-from lance_spark.dml.merge_tasks import DELETE, INSERT, UPDATE, Apply
+from lance_spark.dml.merge_tasks import DELETE, INSERT, UPDATE, Apply, MergeSmall
 from lance_spark.dml.result import ChangeResult
 from lance_spark.dml.rounds import run_rounds
 from lance_spark.dml.source import Source, read_table
+from lance_spark.dml.ways import known_matches, named_columns, work_of
 from lance_spark.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -46,12 +46,12 @@ _INSERT_PARTS = 32
 
 
 class Merge:
-    """One merge. Belongs to one thread of the driver."""
+    """One merge, first of a pinned version. Belongs to one thread of the driver."""
 
     def __init__(
         self, spark: SparkSession, ref: DatasetRef, clauses: MergeClauses, data: Data, *, table_name: str
     ) -> None:
-        self._ref = ref.pin(None)
+        self._ref = ref
         self._clauses = clauses
         self._policy = CommitPolicy.of(None)
         refuse_unsafe_store(ref.uri, ref.storage, allow=self._policy.allow_unsafe)
@@ -96,16 +96,52 @@ class Merge:
     def _evaluate(self, ref: DatasetRef) -> RowEdits | None:
         dataset = ref.open()
         self._check(dataset)
+        small = self._small(ref, dataset)
+        if small is not None:
+            return edits_of(ref, dataset, self._jobs.alone(small))
         actions, given = self._actions(ref, dataset)
-        apply = Apply(
+        apply = self._apply(ref, dataset, given)
+        answers = self._jobs.answers(lambda: actions.mapInArrow(apply, ANSWER))
+        return edits_of(ref, dataset, answers)
+
+    def _apply(self, ref: DatasetRef, dataset: lance.LanceDataset, values: StructType) -> Apply:
+        return Apply(
             table=ref,
             staging=self._staging,
-            values=given,
+            values=values,
             layout=FileLayout.of_table(dataset, dataset.schema.names),
             stable=dataset.has_stable_row_ids,
         )
-        answers = self._jobs.answers(lambda: actions.mapInArrow(apply, ANSWER))
-        return edits_of(ref, dataset, answers)
+
+    def _small(self, ref: DatasetRef, dataset: lance.LanceDataset) -> MergeSmall | None:
+        """Returns what one task does where it does all of the merge; else Spark joins the keys."""
+        clauses, where = self._clauses, self._listed_keys()
+        if where is None or clauses.update_where is not None:
+            return None
+        seen = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
+        known, unknown = known_matches(ref, where, seen)
+        physical = {number: seen[number].physical_rows for number in sorted((*known, *unknown))}
+        if sum(work for _, work in work_of(ref, dataset, clauses.on, physical)) > TASK_BYTES:
+            return None
+        source = self._source.staged(ref, self._staging)
+        assert source is not None
+        return MergeSmall(
+            apply=self._apply(ref, dataset, self._source.values(ref)),
+            source=source,
+            key=clauses.on[0],
+            where=where,
+            fragments=tuple(physical),
+            updates=clauses.updates,
+            inserts=clauses.inserts,
+        )
+
+    def _listed_keys(self) -> str | None:
+        """Returns a condition in Lance SQL that all rows meet that match; None for many keys."""
+        clauses = self._clauses
+        keys = None if clauses.deletes or len(clauses.on) > 1 else self._source.listed(clauses.on[0])
+        if keys is None:
+            return None
+        return f"{_quoted(clauses.on[0])} IN ({', '.join(keys)})" if keys else "false"
 
     def _actions(self, ref: DatasetRef, dataset: lance.LanceDataset) -> tuple[DataFrame, StructType]:
         """Returns what becomes of which row, by fragment, and Spark's schema of the values."""
@@ -138,19 +174,13 @@ class Merge:
         return spread(rows, clauses.on), StructType([schema[name] for name in names])
 
     def _target_rows(self, ref: DatasetRef, dataset: lance.LanceDataset) -> DataFrame:
-        texts = " ".join(text for text in (self._clauses.update_where, self._clauses.delete_where) if text)
-        words = set(re.findall(r"\w+", texts.lower()))
-        # All that a condition may name; one more column costs less than a parser.
-        named = [
-            name
-            for name in dataset.schema.names
-            if name in self._clauses.on or words.intersection(re.findall(r"\w+", name.lower()))
-        ]
+        texts = [text for text in (self._clauses.update_where, self._clauses.delete_where) if text]
+        named = [name for name in dataset.schema.names
+                 if name in self._clauses.on or name in named_columns(dataset.schema, *texts)]  # fmt: skip
         options = {"version": str(ref.version), "columns": json.dumps([*named, ROW_ADDRESS])}
-        keys = self._source.listed(self._clauses.on[0]) if len(self._clauses.on) == 1 else None
-        if keys is not None and not self._clauses.deletes:
-            # An index serves where there is one.
-            options["filter"] = f"{_quoted(self._clauses.on[0])} IN ({', '.join(keys)})" if keys else "false"
+        where = self._listed_keys()
+        if where is not None:
+            options["filter"] = where  # an index serves where there is one
         return read_table(self._source.spark, ref, ref.uri, options)
 
 

@@ -3,31 +3,38 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql.types import StructType
 
+from lance_spark.backfill.driver.answers import numbers_of
 from lance_spark.dataset import DatasetRef
-from lance_spark.dml.answers import Answer, answering
+from lance_spark.dml import ways
+from lance_spark.dml.answers import TASK_BYTES, Answer, answering
 from lance_spark.dml.column_files import ColumnFiles
 from lance_spark.dml.edits import MOST_BYTES, MOST_ROWS, add_moved, delete_rows
+from lance_spark.dml.source import plain_key
 from lance_spark.errors import MergeError
-from lance_spark.rows.row_addresses import SnapshotRows, row_ids
+from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, row_ids
 from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.fragment_writer import FragmentSink
-from lance_spark.types import WriteConverter
+from lance_spark.types import ReadConverter, WriteConverter
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
 INSERT, UPDATE, DELETE = 0, 1, 2
 """What becomes of a row."""
+
+_BATCH_ROWS = 8192
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +61,11 @@ class Apply:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Works on all rows, and yields one answer."""
-        yield answering(lambda: _Task(self).run(batches))
+        yield answering(lambda: self.run(batches))
+
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Answer:
+        """Returns what was done with all rows."""
+        return _Task(self).run(batches)
 
 
 class _Task:
@@ -163,9 +174,10 @@ class SetColumns:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Works on all rows, and yields one answer."""
-        yield answering(lambda: self._write(batches))
+        yield answering(lambda: self.run(batches))
 
-    def _write(self, batches: Iterator[pa.RecordBatch]) -> Answer:
+    def run(self, batches: Iterator[pa.RecordBatch]) -> Answer:
+        """Returns what was written of all rows."""
         answer = Answer()
         schema = self.targets.schema
         converter = WriteConverter(self.values, schema)
@@ -183,6 +195,112 @@ class SetColumns:
             files.discard()
             raise
         return answer
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetOrMove:
+    """Updates rows in the way that is cheaper; a callable for Spark's `mapInArrow`.
+
+    One task gets all rows of the statement. Memory: 64 MiB of rows; if there are more, columns are
+    set.
+    """
+
+    setting: SetColumns
+    moving: Apply
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Works on all rows, and yields one answer."""
+        yield answering(lambda: self._run(batches))
+
+    def _run(self, batches: Iterator[pa.RecordBatch]) -> Answer:
+        held: list[pa.RecordBatch] = []
+        matched: Counter[int] = Counter()
+        for batch in batches:
+            held.append(batch)
+            numbers, counts = np.unique(batch.column(0).to_numpy() >> 32, return_counts=True)
+            matched.update(dict(zip(numbers.tolist(), counts.tolist(), strict=True)))
+            if sum(one.nbytes for one in held) > TASK_BYTES:
+                return self.setting.run(itertools.chain(held, batches))
+        if not held:
+            return Answer()
+        table = self.setting.table
+        dataset = table.open()
+        physical = {fragment.fragment_id: fragment.metadata.physical_rows for fragment in dataset.get_fragments()}
+        way = ways.cheaper_way(table, dataset, self.setting.targets.schema.names, matched, physical)
+        return (self.setting if way == "columns" else self.moving).run(iter(held))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MergeSmall:
+    """Merges a few rows into some fragments in one task; a callable for Spark's `mapInArrow`.
+
+    Memory: these rows, and the keys of rows that match them.
+
+    Attributes:
+        source: Where the rows lie, as a table.
+        key: Column whose values are compared, as integers or as texts.
+        where: Condition on the table's rows, in Lance SQL: that they have one of the keys.
+        fragments: Ids of the fragments that may hold such a row.
+    """
+
+    apply: Apply
+    source: str
+    key: str
+    where: str
+    fragments: tuple[int, ...]
+    updates: bool
+    inserts: bool
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yields one answer."""
+        for _ in numbers_of(batches):
+            yield answering(lambda: self.apply.run(self._rows()))
+
+    def _rows(self) -> Iterator[pa.RecordBatch]:
+        """Yields what becomes of which row, as :class:`Apply` takes it."""
+        import lance
+
+        table = self.apply.table
+        rows = lance.dataset(self.source, storage_options=table.storage or None).to_table()
+        keys, codes = _codes(rows[self.key])
+        addresses, found = self._matches(keys)
+        order = np.argsort(codes, kind="stable")
+        first, last = (np.searchsorted(codes[order], found, side) for side in ("left", "right"))
+        # A row of the table comes as often as rows of the source match it, which is refused then.
+        times = last - first
+        at = np.repeat(first - np.concatenate([[0], np.cumsum(times)[:-1]]), times) + np.arange(times.sum())
+        changed = order[at] if self.updates else order[:0]
+        added = np.flatnonzero(~np.isin(codes, found) | (codes < 0)) if self.inserts else order[:0]
+        places = np.concatenate([np.full(len(added), -1), np.repeat(addresses, times)[: len(changed)]])
+        actions = np.repeat(np.array([INSERT, UPDATE], np.int32), [len(added), len(changed)])
+        chosen = np.concatenate([added, changed])
+        converter = ReadConverter(rows.schema, self.apply.values)
+        for start in range(0, len(chosen), _BATCH_ROWS):
+            part = slice(start, start + _BATCH_ROWS)
+            values = converter.convert(rows.take(chosen[part]).combine_chunks().to_batches()[0])
+            arrays = [pa.array(places[part], mask=places[part] < 0), pa.array(actions[part]), *values.columns]
+            yield pa.RecordBatch.from_arrays(arrays, names=["", "", *values.schema.names])
+
+    def _matches(self, keys: pa.Array[Any]) -> tuple[np.ndarray, np.ndarray]:
+        """Returns addresses of the table's rows that match, ascending, and which key each has."""
+        rows = SnapshotRows(self.apply.table.open())
+        handles = [rows.existing_fragment(number) for number in self.fragments]
+        if not handles or not len(keys):
+            return np.empty(0, np.int64), np.empty(0, np.int64)
+        scanner = rows.dataset.scanner(
+            columns=[self.key], filter=self.where, fragments=handles, with_row_address=True, scan_in_order=True
+        )
+        there = scanner.to_table()
+        codes = pc.index_in(_one(there[self.key].cast(keys.type)), value_set=keys)
+        return there[ROW_ADDRESS].to_numpy().astype(np.int64), codes.to_numpy().astype(np.int64)
+
+
+def _codes(column: pa.ChunkedArray[Any]) -> tuple[pa.Array[Any], np.ndarray]:
+    """Returns the different keys, and which of them each row has: -1 for NULL."""
+    plain = _one(column.cast(plain_key(column.type)))
+    keys = plain.unique().drop_null()
+    codes = pc.index_in(plain, value_set=keys).fill_null(-1)
+    return keys, codes.to_numpy().astype(np.int64)
 
 
 def refuse_doubled(table: DatasetRef, fragment: int, offsets: np.ndarray, last: int) -> None:

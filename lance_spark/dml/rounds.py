@@ -32,8 +32,9 @@ def run_rounds(
 ) -> ChangeResult:
     """Evaluates a statement at the latest version until a commit of it holds.
 
-    `ref` is the version that was checked; `evaluate` returns what is to be done to a version, None
-    for nothing. Files that are not committed are deleted at the end.
+    `ref` is the version that was checked, and the first that is evaluated; `evaluate` returns what
+    is to be done to a version, None for nothing. Files that are not committed are deleted at the
+    end.
 
     Raises:
         CommitConflictError: Other writers kept coming first. Nothing was changed.
@@ -44,7 +45,7 @@ def run_rounds(
 
     def act() -> ChangeResult:
         for attempt in itertools.count():
-            version = ref.pin(None)
+            version = ref.pin(None) if attempt else ref
             edits = evaluate(version)
             if edits is None:
                 return ChangeResult(version=version.version or 0)

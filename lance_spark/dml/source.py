@@ -11,13 +11,14 @@ from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import row_field
 from lance_spark.tabular import Data, is_spark, to_reader
-from lance_spark.types import check_writable
+from lance_spark.types import check_writable, to_spark_schema
 from lance_spark.types.fields import is_blob
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 _LISTED_KEYS = 10_000
 """Keys of a source in this process that a filter looks up in the table."""
@@ -35,6 +36,7 @@ class Source:
         self.spark = spark if self._frame is None else self._frame.sparkSession
         self.names: list[str] = self._rows.schema.names if self._rows is not None else list(self._frame.columns)  # type: ignore[union-attr]
         self._columns = table
+        self._place: str | None = None
 
     def check(self, rows: pa.Schema, on: Sequence[str]) -> None:
         """Checks that the columns are the table's, `rows`, and that the keys are among them.
@@ -56,29 +58,50 @@ class Source:
         if self._frame is not None:
             check_writable(self._frame.schema, self._columns)
 
-    def frame(self, ref: DatasetRef, staging: Staging) -> DataFrame:
-        """Returns the rows; those of this process are staged, and go with the job's files."""
-        if self._frame is None and self._rows is not None:
+    def staged(self, ref: DatasetRef, staging: Staging) -> str | None:
+        """Returns where rows of this process lie for tasks, until the job's files go; or None."""
+        if self._place is None and self._rows is not None:
             import lance
 
-            place = f"{ref.uri}/{staging.folder}/source"
-            lance.write_dataset(self._rows, place, storage_options=ref.storage or None)
+            self._place = f"{ref.uri}/{staging.folder}/source"
+            made = lance.write_dataset(self._rows, self._place, storage_options=ref.storage or None)
+            check_writable(to_spark_schema(made.schema), self._columns)
+        return self._place
+
+    def values(self, ref: DatasetRef) -> StructType:
+        """Returns Spark's schema of the staged rows."""
+        import lance
+
+        assert self._place is not None
+        return to_spark_schema(lance.dataset(self._place, storage_options=ref.storage or None).schema)
+
+    def frame(self, ref: DatasetRef, staging: Staging) -> DataFrame:
+        """Returns the rows; those of this process are staged."""
+        place = self.staged(ref, staging)
+        if self._frame is None and place is not None:
             self._frame = read_table(self.spark, ref, place, {})
-            check_writable(self._frame.schema, self._columns)
         assert self._frame is not None
         return self._frame
 
     def listed(self, key: str) -> list[str] | None:
         """Returns the values of a key as literals of Lance SQL; None where there are too many.
 
-        Only integers and texts are, of rows of this process.
+        Only integers and texts are, of rows of this process, where the table's column has them too.
         """
         if self._rows is None or self._rows.num_rows > _LISTED_KEYS:
             return None
         keys = self._rows.column(key).unique()
-        if not (pa.types.is_integer(keys.type) or pa.types.is_string(keys.type)):
+        kind = plain_key(keys.type)
+        if kind is None or kind != plain_key(self._columns.field(key).type):
             return None
         return sorted(_literal(value) for value in keys.to_pylist() if value is not None)
+
+
+def plain_key(kind: pa.DataType) -> pa.DataType | None:
+    """Returns the type in which keys are compared; None where Spark compares them."""
+    if pa.types.is_string(kind) or pa.types.is_large_string(kind):
+        return pa.large_string()
+    return pa.int64() if pa.types.is_integer(kind) and kind != pa.uint64() else None
 
 
 def read_table(spark: SparkSession, ref: DatasetRef, uri: str, options: Mapping[str, str]) -> DataFrame:

@@ -9,7 +9,7 @@ at one version.
 from __future__ import annotations
 
 import base64
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -24,25 +24,18 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.dml.answers import Answer, RowJobs
 from lance_spark.dml.assignments import Assignments, check_assignments, check_where
 from lance_spark.dml.column_files import targets_of
-from lance_spark.dml.edits import Edit, EditSpec, Way
+from lance_spark.dml.edits import Edit, EditSpec, Task
 from lance_spark.dml.result import ChangeResult
 from lance_spark.dml.rounds import run_rounds
+from lance_spark.dml.ways import Way, cheaper_way, known_matches, named_columns, work_of
 from lance_spark.errors import UnsupportedOperationError
-from lance_spark.read.filtering import ask_index
-from lance_spark.read.sizes import measure_row
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.staging.area import Staging, new_id
-from lance_spark.staging.file_layout import FileLayout
-from lance_spark.types.fields import is_blob
 
 if TYPE_CHECKING:
     import lance
     from lance.fragment import DataFile, FragmentMetadata
     from pyspark.sql import SparkSession
-
-_FULL_ROWS_COST = 2.0
-"""A byte of a moved row costs as much as so many of a column file: the row is read, written, and
-leaves a hole that a compaction closes."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,7 +53,7 @@ class _Evaluated:
 
 
 class Statement:
-    """An update or a deletion. Belongs to one thread of the driver.
+    """An update or a deletion, first of a pinned version. Belongs to one thread of the driver.
 
     Raises:
         FilterError, OptionError, ColumnNotFoundError, ValueConversionError,
@@ -71,12 +64,12 @@ class Statement:
     def __init__(
         self, spark: SparkSession, ref: DatasetRef, *, where: str | None, sets: Assignments | None, table_name: str
     ) -> None:
-        self._ref = ref.pin(None)
+        self._ref = ref
         self._where = where
         self._sets = sets
         self._policy = CommitPolicy.of(None)
         refuse_unsafe_store(ref.uri, ref.storage, allow=self._policy.allow_unsafe)
-        self._check(self._ref.open())
+        self._checked: tuple[DatasetRef, pa.RecordBatch | None] = self._ref, self._check(self._ref.open())
         self._operation: Literal["delete", "update"] = "delete" if sets is None else "update"
         self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id())
         self._jobs = RowJobs(
@@ -112,7 +105,8 @@ class Statement:
     def _evaluate(self, ref: DatasetRef, before: _Evaluated | None) -> _Evaluated:
         """Returns the statement at a version; what has not changed since is taken as it was."""
         dataset = ref.open()
-        constants = self._check(dataset)
+        if self._checked[0] != ref:
+            self._checked = ref, self._check(dataset)
         fields = field_identities(dataset.lance_schema)
         seen = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
         now = _Evaluated(ref=ref, fields=fields, seen=seen)
@@ -123,54 +117,53 @@ class Statement:
             now.answers = [answer for answer in before.answers if same.issuperset(answer.fragments)]
             pending -= same - {number for answer in before.answers for number in answer.fragments}
             pending -= {number for answer in now.answers for number in answer.fragments}
+        sets = self._sets
         spec = EditSpec(
             table=ref,
             staging=self._staging,
             where=self._where,
-            expressions=tuple(self._sets.expressions.items()) if self._sets else (),
-            constants=constants,
+            expressions=tuple(sets.expressions.items()) if sets else (),
+            constants=self._checked[1],
+            targets=targets_of(dataset, sets.columns) if sets else None,
             stable=dataset.has_stable_row_ids,
         )
-        matched = self._matched(spec, {number: seen[number].num_rows for number in sorted(pending)})
-        if matched:
-            now.answers += self._edit(spec, dataset, matched, now)
+        texts = [text for text in (self._where, *(sets.expressions.values() if sets else ())) if text]
+        columns = {*named_columns(dataset.schema, *texts), *(sets.columns if sets else ())}
+        now.answers += self._changed(spec, dataset, sorted(columns), {n: seen[n] for n in sorted(pending)})
         return now
 
-    def _matched(self, spec: EditSpec, rows: dict[int, int]) -> dict[int, int]:
-        """Returns fragments that may hold rows that match, with how many, or all that they hold."""
-        if spec.where is None or not rows:
-            return {number: count for number, count in rows.items() if count}
-        index = ask_index(spec.table, spec.where)
-        known: dict[int, int] = {}
-        if index is not None and index.exact and index.matches is not None:
-            known = {number: count for number, count in index.matches.items() if number in rows}
-            rows = {number: count for number, count in rows.items() if number not in index.covered}
-        if self._way == "delete":
-            return dict(sorted({**known, **rows}.items()))
-        counting = list(rows.items())
-        answers = self._jobs.over_fragments(counting, lambda units: Edit(spec=spec, way="count", units=units))
-        for answer in answers:
-            known.update(answer.counts)
-        return dict(sorted(known.items()))
-
-    def _edit(
-        self, spec: EditSpec, dataset: lance.LanceDataset, matched: dict[int, int], now: _Evaluated
+    def _changed(
+        self,
+        spec: EditSpec,
+        dataset: lance.LanceDataset,
+        columns: Sequence[str],
+        fragments: dict[int, FragmentMetadata],
     ) -> list[Answer]:
-        if self._sets is not None:
-            self._way = self._way or cheaper_way(spec.table, dataset, self._sets.columns, matched, now.seen)
-            spec = replace(
-                spec,
-                targets=targets_of(dataset, self._sets.columns),
-                layout=FileLayout.of_table(dataset, dataset.schema.names) if self._way == "rows" else None,
-            )
+        """Returns what tasks did to some fragments, where `columns` are all that they look at."""
+        physical = {number: fragment.physical_rows for number, fragment in fragments.items()}
+
+        def run(task: Callable[[int], Task], numbers: Iterable[int]) -> list[Answer]:
+            work = work_of(spec.table, dataset, columns, {number: physical[number] for number in numbers})
+            return self._jobs.over_fragments(
+                work, lambda units: Edit(spec=spec, task=task(len(units)), units=units)
+            )  # fmt: skip
+
+        matched, unknown = known_matches(spec.table, spec.where, fragments)
+        if self._way is None and unknown:
+            answers = run(lambda tasks: "count" if tasks > 1 else "cheaper", sorted((*matched, *unknown)))
+            if len(answers) == 1:
+                self._way = answers[0].way
+                return answers
+            matched = {number: rows for answer in answers for number, rows in sorted(answer.counts.items())}
+        else:
+            matched = dict(sorted((matched | unknown).items()))
+        if not matched:
+            return []
+        if self._way is None:
+            assert self._sets is not None
+            self._way = cheaper_way(spec.table, dataset, self._sets.columns, matched, physical)
         way = self._way
-        assert way is not None
-        return self._jobs.over_fragments(
-            # A task of an update writes whole columns of a fragment, or its rows that match.
-            [(number, now.seen[number].physical_rows if way == "columns" else count) for number, count in
-             matched.items()],
-            lambda units: Edit(spec=spec, way=way, units=units),
-        )  # fmt: skip
+        return run(lambda _: way, matched)
 
     # Commit
 
@@ -279,23 +272,3 @@ def _with_file(fragment: FragmentMetadata, file: DataFile, modified: frozenset[i
 
 _REPLACED = -2
 """In place of the id of a field that a newer file holds."""
-
-
-def cheaper_way(
-    ref: DatasetRef,
-    dataset: lance.LanceDataset,
-    columns: Sequence[str],
-    matched: dict[int, int],
-    seen: dict[int, FragmentMetadata],
-) -> Way:
-    """Returns whether new column files of the fragments are cheaper to write than the rows.
-
-    A table with blobs has them rewritten with the rows, so its rows stay.
-    """
-    if any(is_blob(field) for field in dataset.schema):
-        return "columns"
-    column_bytes = measure_row(dataset, columns, ref.storage_options)
-    row_bytes = measure_row(dataset, dataset.schema.names, ref.storage_options)
-    in_place = column_bytes * sum(seen[number].physical_rows for number in matched)
-    moved = row_bytes * sum(matched.values()) * _FULL_ROWS_COST
-    return "rows" if moved < in_place else "columns"

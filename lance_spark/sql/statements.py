@@ -22,13 +22,14 @@ from lance_spark.commit.changes import RowEdits
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
-from lance_spark.dml.answers import ANSWER, RowJobs
+from lance_spark.dml.answers import ANSWER, TASK_BYTES, Answer, RowJobs
 from lance_spark.dml.column_files import targets_of
 from lance_spark.dml.merge import edits_of, spread
-from lance_spark.dml.merge_tasks import DELETE, INSERT, UPDATE, Apply, SetColumns
+from lance_spark.dml.merge_tasks import DELETE, INSERT, UPDATE, Apply, SetColumns, SetOrMove
 from lance_spark.dml.result import ChangeResult
 from lance_spark.dml.rounds import run_rounds
-from lance_spark.dml.statement import Statement, cheaper_way, edits_of_columns
+from lance_spark.dml.statement import Statement, edits_of_columns
+from lance_spark.dml.ways import cheaper_way
 from lance_spark.errors import SnapshotError, UnsupportedOperationError
 from lance_spark.pushdown.filters import is_exact, translate
 from lance_spark.rows.row_addresses import ROW_ADDRESS
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
+_ACTION = "__action"
 _ACTIONS = {1: DELETE, 2: UPDATE, 3: INSERT, 4: INSERT}
 """What Spark says of a row: RowDeltaUtils's numbers, of which 4 is a row to insert again."""
 
@@ -122,44 +124,61 @@ class RowStatement:
                 f"a concurrent writer dropped, renamed or changed columns of {ref.uri} while the statement ran - "
                 "nothing was changed - run it again"
             )
-        if self._operation == "update" and self._sets_columns(ref, dataset):
-            return self._set_columns(ref, dataset)
-        return self._move_rows(ref, dataset)
+        if self._operation == "update":
+            return self._update(ref, dataset)
+        rows, small = self._at(ref, by_fragment=self._operation == "delete")
+        if self._operation == "merge":
+            rows = rows.coalesce(1).sortWithinPartitions(ROW_ADDRESS) if small else spread(rows, _keys(rows))
+        return edits_of(ref, dataset, self._applied(ref, dataset, rows), operation=self._operation)
 
-    def _at(self, ref: DatasetRef, *, by_fragment: bool) -> DataFrame:
-        """Returns the rows: address, what becomes of them, values by the names of their columns."""
+    def _at(self, ref: DatasetRef, *, by_fragment: bool) -> tuple[DataFrame, bool]:
+        """Returns the rows, and whether one task makes them all.
+
+        They have an address, what becomes of them, and values by the names of their columns. Of a
+        fragment all are in one task, by address, where `by_fragment` asks for it.
+        """
         made = self._rows.at(json.dumps(opened(ref)), by_fragment)
-        rows = DataFrame(made, self._spark)
-        return rows.toDF(ROW_ADDRESS, "__action", *self._columns)
+        small = bool(self._rows.isSmall(made, TASK_BYTES))
+        rows = DataFrame(made, self._spark).toDF(ROW_ADDRESS, _ACTION, *self._columns)
+        said = sf.col(_ACTION)
+        action = sf.coalesce(*(sf.when(said == theirs, sf.lit(ours)) for theirs, ours in _ACTIONS.items()))
+        rows = rows.withColumn(_ACTION, action)
+        return rows.coalesce(1) if small and by_fragment else rows, small
+
+    def _update(self, ref: DatasetRef, dataset: lance.LanceDataset) -> RowEdits | None:
+        """Sets columns, or moves the rows, whichever is cheaper."""
+        rows, small = self._at(ref, by_fragment=True)
+        setting = SetColumns(
+            table=ref,
+            staging=self._staging,
+            values=StructType(rows.schema.fields[2:]),
+            targets=targets_of(dataset, self._columns),
+        )
+        if small:
+            task = SetOrMove(setting=setting, moving=self._apply(ref, dataset, rows))
+            answers = self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER))
+        elif self._sets_columns(ref, dataset):
+            answers = self._jobs.answers(lambda: rows.mapInArrow(setting, ANSWER))
+        else:
+            answers = self._applied(ref, dataset, rows)
+        if any(answer.columns for answer in answers):
+            return edits_of_columns(ref, dataset, answers, self._columns)
+        return edits_of(ref, dataset, answers, operation="update")
 
     def _sets_columns(self, ref: DatasetRef, dataset: lance.LanceDataset) -> bool:
         """Tells whether new column files are cheaper to write than the rows that change."""
-        matched = {
-            int(row[0]): int(row[1])
-            for row in self._at(ref, by_fragment=False)
-            .groupBy(sf.shiftright(ROW_ADDRESS, 32).alias("fragment"))
-            .count()
-            .toLocalIterator()
-        }
-        seen = {fragment.fragment_id: fragment.metadata for fragment in dataset.get_fragments()}
-        return cheaper_way(ref, dataset, self._columns, matched, seen) == "columns"
+        rows, _ = self._at(ref, by_fragment=False)
+        counts = rows.groupBy(sf.shiftright(ROW_ADDRESS, 32)).count()
+        matched = {int(row[0]): int(row[1]) for row in counts.toLocalIterator()}
+        physical = {fragment.fragment_id: fragment.metadata.physical_rows for fragment in dataset.get_fragments()}
+        return cheaper_way(ref, dataset, self._columns, matched, physical) == "columns"
 
-    def _set_columns(self, ref: DatasetRef, dataset: lance.LanceDataset) -> RowEdits | None:
-        rows = self._at(ref, by_fragment=True)
-        values = StructType(rows.schema.fields[2:])
-        task = SetColumns(table=ref, staging=self._staging, values=values, targets=targets_of(dataset, self._columns))
-        answers = self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER))
-        return edits_of_columns(ref, dataset, answers, self._columns)
+    def _applied(self, ref: DatasetRef, dataset: lance.LanceDataset, rows: DataFrame) -> list[Answer]:
+        task = self._apply(ref, dataset, rows)
+        return self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER))
 
-    def _move_rows(self, ref: DatasetRef, dataset: lance.LanceDataset) -> RowEdits | None:
-        rows = self._at(ref, by_fragment=False)
-        said = sf.col("__action")
-        action = sf.coalesce(*(sf.when(said == theirs, sf.lit(ours)) for theirs, ours in _ACTIONS.items()))
-        simple = [
-            f.name for f in rows.schema.fields[2:] if not isinstance(f.dataType, (ArrayType, MapType, StructType))
-        ]
-        rows = spread(rows.withColumn("__action", action), simple)
-        task = Apply(
+    def _apply(self, ref: DatasetRef, dataset: lance.LanceDataset, rows: DataFrame) -> Apply:
+        return Apply(
             table=ref,
             staging=self._staging,
             values=StructType(rows.schema.fields[2:]),
@@ -167,5 +186,9 @@ class RowStatement:
             stable=dataset.has_stable_row_ids,
             kept=tuple(self._kept),
         )
-        answers = self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER))
-        return edits_of(ref, dataset, answers, operation=self._operation)
+
+
+def _keys(rows: DataFrame) -> list[str]:
+    """Returns the columns of values by which rows to insert are spread."""
+    nested = (ArrayType, MapType, StructType)
+    return [field.name for field in rows.schema.fields[2:] if not isinstance(field.dataType, nested)]

@@ -30,7 +30,7 @@ import os
 import socket
 import time
 import uuid
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -142,7 +142,7 @@ class Staging:
         kept = frozenset(keep)
         files = _find_data_files(self.objects, self._attempts())
         leftovers = {attempt: [name for name in names if name not in kept] for attempt, names in files.items()}
-        _in_parallel(lambda attempt: self.delete_attempt(attempt, leftovers[attempt]), leftovers)
+        _in_parallel(self.objects, lambda attempt: self.delete_attempt(attempt, leftovers[attempt]), leftovers)
         self.objects.delete_folder(self.folder)
         deleted = sum(len(names) for names in leftovers.values())
         if deleted:
@@ -309,19 +309,20 @@ def staged_jobs(uri: str, storage_options: tuple[tuple[str, str], ...]) -> list[
 def missing_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> list[str]:
     """Returns those of the names that are not in the table's `data/`."""
     objects = LanceObjects(uri, storage_options)
-    there = _in_parallel(lambda name: objects.contains(f"data/{name}"), names)
+    there = _in_parallel(objects, lambda name: objects.contains(f"data/{name}"), names)
     return [name for name, found in zip(names, there, strict=True) if not found]
 
 
 def delete_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> None:
     """Deletes data files of the table that no version names, with their sidecars."""
-    _in_parallel(functools.partial(_delete_data_file, LanceObjects(uri, storage_options)), names)
+    objects = LanceObjects(uri, storage_options)
+    _in_parallel(objects, functools.partial(_delete_data_file, objects), names)
 
 
 def _find_data_files(objects: LanceObjects, attempts: Collection[str]) -> dict[str, list[str]]:
     """Returns the names of the data files of each attempt, in the order of their opening."""
     if len(attempts) < _PROBED_ATTEMPTS:
-        return dict(zip(attempts, _in_parallel(functools.partial(_probe, objects), attempts), strict=True))
+        return dict(zip(attempts, _in_parallel(objects, functools.partial(_probe, objects), attempts), strict=True))
     # A stem is the attempt's id, a dash and a number; sidecars are one folder deeper.
     stems = {path.split("/")[1].removesuffix(".lance") for path in objects.list("data")}
     ours = [stem.split("-") for stem in stems if stem.split("-")[0] in attempts]
@@ -355,6 +356,9 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def _in_parallel(act: Callable[[_S], _T], items: Iterable[_S]) -> list[_T]:
+def _in_parallel(objects: LanceObjects, act: Callable[[_S], _T], items: Collection[_S]) -> list[_T]:
+    # A local file system answers sooner than a thread starts.
+    if is_local(objects.uri) or len(items) == 1:
+        return [act(item) for item in items]
     with ThreadPoolExecutor(_PARALLEL_REQUESTS) as pool:
         return list(pool.map(act, items))

@@ -8,9 +8,11 @@ format can hold the columns at all, before any task runs.
 
 from __future__ import annotations
 
+import copy
+import functools
 import tempfile
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
@@ -84,21 +86,34 @@ def _layout(schema: pa.Schema, version: str, table: LanceSchema | None) -> FileL
             "data_storage_version", version, "2.0 or newer; rewrite a table in the legacy format with pylance first"
         )
     version = stable_version() if version == "stable" else version
+    made = _sampled(schema.serialize().to_pybytes(), version)
+    if table is None:
+        return made
+    known = {field.name: field for field in field_identities(table)}
+    fields = tuple(known[field.name] for field in made.fields)
+    # Both trees are of one schema, so their nodes correspond one to one, depth first.
+    ids = dict(zip((i for f in made.fields for i in f.ids), (i for f in fields for i in f.ids), strict=True))
+    file = copy.copy(made.file)
+    file.fields = [ids[i] for i in file.fields]
+    return replace(made, fields=fields, file=file)
+
+
+@functools.lru_cache(maxsize=64)
+def _sampled(serialized: bytes, version: str) -> FileLayout:
+    """Returns the layout of a new table's files; cached, as a table's schema rarely changes."""
+    schema = pa.ipc.read_schema(pa.py_buffer(serialized))
     try:
         dataset, file = _write_sample(schema, version)
     except (ValueError, OSError, NotImplementedError) as error:
         raise explain_refusal(schema, version, error) from error
     for field in dataset.schema:
         _refuse_what_cannot_be_read_back(field.name, field)
-    fields = sampled = field_identities(dataset.lance_schema)
-    if table is not None:
-        known = {field.name: field for field in field_identities(table)}
-        fields = tuple(known[field.name] for field in sampled)
-        # Both trees are of one schema, so their nodes correspond one to one, depth first.
-        ids = dict(zip((i for f in sampled for i in f.ids), (i for f in fields for i in f.ids), strict=True))
-        file.fields = [ids[i] for i in file.fields]
     return FileLayout(
-        version=dataset.data_storage_version, table_schema=dataset.schema, row_schema=schema, fields=fields, file=file
+        version=dataset.data_storage_version,
+        table_schema=dataset.schema,
+        row_schema=schema,
+        fields=field_identities(dataset.lance_schema),
+        file=file,
     )
 
 

@@ -117,7 +117,7 @@ class TableChanges(TableVersions):
         return Statement(self._spark(), ref, where=where, sets=sets, table_name=self.name).run(note)
 
     def _rows_ref(self) -> DatasetRef:
-        """Returns the table, for what may change its rows."""
-        ref = self._ref
-        refuse_view(ref.open_latest())
+        """Returns the latest version, for what may change its rows."""
+        ref = self._ref.pin(None)
+        refuse_view(ref.open())
         return ref

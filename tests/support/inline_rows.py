@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import contextvars
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 from unittest.mock import patch
@@ -13,29 +14,32 @@ from pyspark.sql import SparkSession
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import RowEdits
 from lance_spark.dataset import DatasetRef
-from lance_spark.dml import statement
+from lance_spark.dml import statement, ways
 from lance_spark.dml.answers import Answer, RowJobs, packed
 from lance_spark.dml.assignments import Assignments
-from lance_spark.dml.edits import Way
 from lance_spark.dml.merge import edits_of
 from lance_spark.dml.merge_tasks import INSERT, UPDATE, Apply
 from lance_spark.dml.result import ChangeResult
 from lance_spark.dml.rounds import run_rounds
 from lance_spark.dml.statement import Statement
+from lance_spark.dml.ways import Way
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.types import to_spark_schema
 
 Units = tuple[tuple[int, ...], ...]
 
+TASKS = contextvars.ContextVar("tasks", default=2)
+"""Tasks of a job, at most about so many."""
+
 
 def over_fragments(
     self: RowJobs, fragments: list[tuple[int, int]], task: Callable[[Units], Callable[[Iterator[pa.RecordBatch]], Any]]
 ) -> list[Answer]:
-    """Takes the place of a Spark job of two tasks."""
+    """Takes the place of a Spark job."""
     if not fragments:
         return []
-    units = packed(fragments, max(1, sum(work for _, work in fragments) // 2))
+    units = packed(fragments, -(-sum(work for _, work in fragments) // TASKS.get()))
     numbers = pa.RecordBatch.from_arrays([pa.array(range(len(units)), pa.int64())], names=["id"])
     return [Answer.of(batch.column(0)[0].as_py()) for batch in task(units)(iter([numbers]))]
 
@@ -56,7 +60,7 @@ def update(uri: str, where: str | None, values: dict[str, object] | None = None,
 @contextlib.contextmanager
 def only(way: Way) -> Iterator[None]:
     """Lets updates write column files, or move rows, whatever is cheaper."""
-    with patch.object(statement, "cheaper_way", lambda *_: way):
+    with patch.object(statement, "cheaper_way", lambda *_: way), patch.object(ways, "cheaper_way", lambda *_: way):
         yield
 
 
@@ -96,4 +100,4 @@ def delete(uri: str, where: str) -> ChangeResult:
 def _run(uri: str, where: str | None, sets: Assignments | None) -> ChangeResult:
     spark = cast("SparkSession", None)
     with inline():
-        return Statement(spark, DatasetRef.at(uri, {}), where=where, sets=sets, table_name="t").run()
+        return Statement(spark, DatasetRef.at(uri, {}).pin(None), where=where, sets=sets, table_name="t").run()

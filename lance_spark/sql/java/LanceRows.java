@@ -1,8 +1,11 @@
 package lancespark;
 
+import java.math.BigInteger;
+import java.util.Iterator;
 import java.util.Map;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.trees.TreePattern$;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.Dataset$;
 
@@ -30,5 +33,16 @@ public final class LanceRows {
     if (!byFragment) return rows;
     LogicalPlan ordered = LanceWrites.byFragment(rows.queryExecution().optimizedPlan());
     return Dataset$.MODULE$.ofRows(classic, ordered);
+  }
+
+  /** Whether all that a query reads is so little that one task takes no longer than several, and no function of the user's makes it slow. */
+  public static boolean isSmall(Dataset rows, long bytes) {
+    LogicalPlan plan = rows.queryExecution().optimizedPlan();
+    if (plan.containsPattern(TreePattern$.MODULE$.PYTHON_UDF()) || plan.containsPattern(TreePattern$.MODULE$.EVAL_PYTHON_UDF())
+        || plan.containsPattern(TreePattern$.MODULE$.SCALA_UDF())) return false;
+    Iterator leaves = Reflection.list(plan.collectLeaves()).iterator();
+    BigInteger read = BigInteger.ZERO;
+    while (leaves.hasNext()) read = read.add(((LogicalPlan) leaves.next()).stats().sizeInBytes().bigInteger());
+    return read.compareTo(BigInteger.valueOf(bytes)) <= 0;
   }
 }

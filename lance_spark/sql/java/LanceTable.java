@@ -21,6 +21,7 @@ import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
 import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
+import org.apache.spark.sql.connector.read.Batch;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
@@ -29,6 +30,7 @@ import org.apache.spark.sql.connector.write.RowLevelOperationBuilder;
 import org.apache.spark.sql.connector.write.RowLevelOperationInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.*;
+import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.LongType$;
 import org.apache.spark.sql.types.Metadata;
@@ -264,12 +266,28 @@ final class PrunedScan implements SupportsPushDownRequiredColumns {
       Map given = new HashMap(options);
       String[] names = required.fieldNames();
       if (names.length > 0) given.put("columns", LanceSource.JSON.writeValueAsString(names));
-      CaseInsensitiveStringMap map = new CaseInsensitiveStringMap(given);
-      PythonDataSourceV2 provider = LanceTable.source();
-      StructType answered = names.length > 0 ? provider.inferSchema(map) : required;
-      return new PythonTable(provider, LanceSource.NAME, answered).newScanBuilder(map).build();
+      return new UnplannedScan(LanceTable.source(), required, new CaseInsensitiveStringMap(given));
     } catch (java.io.IOException error) {
       throw new IllegalStateException(error);
     }
+  }
+}
+
+/** A scan that asks Python only when it runs: where the planner rule is active, it takes the scan's place before. */
+final class UnplannedScan extends PythonScan {
+  private final PythonDataSourceV2 provider;
+  private final CaseInsensitiveStringMap options;
+  private final StructType required;
+
+  UnplannedScan(PythonDataSourceV2 provider, StructType required, CaseInsensitiveStringMap options) {
+    super(provider, LanceSource.NAME, required, options, new Filter[0]);
+    this.provider = provider;
+    this.options = options;
+    this.required = required;
+  }
+
+  public Batch toBatch() {
+    StructType answered = required.length() > 0 ? provider.inferSchema(options) : required;
+    return new PythonTable(provider, LanceSource.NAME, answered).newScanBuilder(options).build().toBatch();
   }
 }
