@@ -210,9 +210,9 @@ def writer(path: str, who: str, what: str, number: int, commits: int, ready: Cal
 
 
 def _appends(path: str, who: str, number: int, commits: int) -> list[Callable[[], int | None]]:
-    from lance_spark.commit.append_commit import commit_rows
     from lance_spark.commit.changes import RowsToCommit
     from lance_spark.commit.conflicts.identity import field_identities
+    from lance_spark.commit.rows.append_commit import commit_rows
     from lance_spark.dataset import DatasetRef
 
     dataset = lance.dataset(path)

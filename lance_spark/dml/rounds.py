@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import NO_NOTE, CommitNote, RowEdits
-from lance_spark.commit.row_commit import OutdatedEditsError, commit_edits
+from lance_spark.commit.rows.row_commit import OutdatedEditsError, commit_edits
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.result import ChangeResult, result_of
 from lance_spark.errors import CommitConflictError, counted

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from lance_spark.backfill.driver.spark_failure import MAX_ATTEMPTS, SparkFailure
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.compaction_commit import Basis, Compacted, commit_compacted
+from lance_spark.commit.rows.compaction_commit import Basis, Compacted, commit_compacted
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (

@@ -31,7 +31,7 @@ from lance_spark.commit.attempt import this_user
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import RowsToReplace
 from lance_spark.commit.conflicts.history import Change, events_between
-from lance_spark.commit.replace_commit import CommitTakenBackError, commit_replaced
+from lance_spark.commit.rows.replace_commit import CommitTakenBackError, commit_replaced
 from lance_spark.commit.schema_change import change_schema, set_config
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef

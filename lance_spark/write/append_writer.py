@@ -15,12 +15,12 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from lance_spark.commit.append_commit import commit_rows
 from lance_spark.commit.attempt import this_user
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import properties_of
 from lance_spark.commit.conflicts.history import USER_KEY
+from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import CommitConflictError, OptionError, SchemaMismatchError

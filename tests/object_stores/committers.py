@@ -13,9 +13,9 @@ from lance.fragment import DataFile, FragmentMetadata
 from lance.schema import LanceSchema
 from pyspark.sql.types import LongType
 
-from lance_spark.commit.append_commit import commit_rows
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.rows.append_commit import commit_rows
 from tests.lance_spark.write.backfills import Backfill, computed, snapshot_rows
 from tests.object_stores.stores import Place
 

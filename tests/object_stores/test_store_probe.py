@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType
 
 from lance_spark.commit import store_check as store_probe
-from lance_spark.commit.append_commit import commit_rows
+from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.commit.store_check import (
     ALLOW_VARIABLE,
     allowed_by_environment,

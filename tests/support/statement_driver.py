@@ -10,7 +10,7 @@ import sys
 from typing import Any
 from unittest.mock import patch
 
-from lance_spark.commit import row_commit
+from lance_spark.commit.rows import row_commit
 from lance_spark.dml import edits, merge_tasks, rounds
 from lance_spark.staging.column_file import ColumnFile
 from lance_spark.staging.fragment_writer import FragmentSink

@@ -57,7 +57,7 @@ _APPEND = Act("t", _NEW)
 _PLACEMENT = "lance_spark.views.placement"
 _DIFFERENCE = "lance_spark.views.difference"
 _REFRESH = "lance_spark.views.refresh"
-_COMMIT = "lance_spark.commit.replace_commit"
+_COMMIT = "lance_spark.commit.rows.replace_commit"
 _STATE = "lance_spark.views.state"
 
 

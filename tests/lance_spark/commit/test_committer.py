@@ -18,14 +18,14 @@ from lance.file import LanceFileSession
 from lance.fragment import DataFile, FragmentMetadata
 from lance.schema import LanceSchema
 
-from lance_spark.commit import append_commit
 from lance_spark.commit import commit_loop as committer
-from lance_spark.commit.append_commit import commit_rows
 from lance_spark.commit.attempt import Lost
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.conflicts.history import last_commit
 from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.rows import append_commit
+from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError, TableNotFoundError
 

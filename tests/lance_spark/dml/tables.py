@@ -10,7 +10,7 @@ from unittest.mock import patch
 import lance
 import pyarrow as pa
 
-from lance_spark.commit import row_commit
+from lance_spark.commit.rows import row_commit
 from lance_spark.dml import rounds
 
 SCHEMA = pa.schema(

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import lance
 import pytest
 
-from lance_spark.commit import row_commit
+from lance_spark.commit.rows import row_commit
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml import rounds

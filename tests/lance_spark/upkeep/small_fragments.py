@@ -13,7 +13,7 @@ import lance
 import pyarrow as pa
 
 from lance_spark import Connection, Table
-from lance_spark.commit import compaction_commit
+from lance_spark.commit.rows import compaction_commit
 from lance_spark.upkeep import compaction
 from tests.lance_spark.conflicts.others import rewrite
 

@@ -15,7 +15,7 @@ import lance
 import pytest
 
 from lance_spark import BackfillIncompleteError, CommitOutcomeUnknownError, Connection
-from lance_spark.commit import replace_commit
+from lance_spark.commit.rows import replace_commit
 from lance_spark.views.refresh import RefreshJob
 from lance_spark.views.row_tasks import RowTasks
 from tests.lance_spark.views.views import Watched, clean, compact, rows_of, selected, shown, watched

@@ -1,0 +1,1 @@
+"""Commits of rows: appended, edited, replaced and compacted."""
