@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from pyspark.sql.datasource import DataSource
 
 from lance_spark.dataset import DatasetRef, normalize_uri
-from lance_spark.errors import NoLocationError, OptionError, UnsupportedOperationError
+from lance_spark.errors import ColumnNotFoundError, NoLocationError, OptionError, UnsupportedOperationError
 from lance_spark.interpreter import end_quietly
 from lance_spark.options import (
     METADATA_OPTION,
@@ -209,7 +209,14 @@ class LanceDataSource(DataSource):
             spec = replace(spec, dense=dense, elements=elements, unscaled=unscaled_columns(spec.columns))
         self._spec = spec
         del self.options[SCAN_OPTION]
-        return describe_scan(self, self.pinned, options, self._spec)
+        try:
+            return describe_scan(self, self.pinned, options, self._spec)
+        except ColumnNotFoundError as error:
+            if spec.pin is not None:
+                raise
+            # Without a pin the columns are those of a catalog's table or view when it was made.
+            hint = "it was dropped since Spark's catalog was told of it: say REFRESH TABLE, or make the view anew"
+            raise ColumnNotFoundError(error.column, error.uri, hint=hint) from error
 
 
 def _no_streams(instead: str) -> UnsupportedOperationError:

@@ -104,7 +104,7 @@ class ReadConverter:
             raise SchemaMismatchError(
                 "the table no longer has the columns that the DataFrame was made with - "
                 + "; ".join(f"{path}: {text}" for path, text in planner.problems.items())
-                + " - load it again; for a catalog table, drop it and create it anew"
+                + " - load it again; for a catalog table say REFRESH TABLE, a temporary view has to be made anew"
             )
         return plan
 
