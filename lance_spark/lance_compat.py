@@ -157,9 +157,10 @@ def is_taken_slot(error: BaseException) -> bool:
 def is_conflict(error: BaseException) -> bool:
     """Tells whether a change was refused because another one came first.
 
-    Of two changes of one key of the configuration pylance refuses the second with an OSError.
+    Where it commits by itself, pylance says so with an OSError: of two changes of one key of the
+    configuration, and of an update of indexes whose fragments were compacted meanwhile.
     """
-    return _says("Incompatible transaction", error=error)
+    return _says("Incompatible transaction", "Retryable commit conflict", error=error)
 
 
 def is_preempted(error: BaseException) -> bool:
@@ -168,11 +169,7 @@ def is_preempted(error: BaseException) -> bool:
     pylance raises the same for all of them, and of an index that was built meanwhile for some of
     the fragments it says that the plan was wrong.
     """
-    return (
-        is_conflict(error)
-        or is_taken_slot(error)
-        or _says("Retryable commit conflict", "split of indexed and non-indexed", error=error)
-    )
+    return is_conflict(error) or is_taken_slot(error) or _says("split of indexed and non-indexed", error=error)
 
 
 def is_created_meanwhile(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from lance.file import LanceFileWriter
 from lance.fragment import DataFile
 
 from lance_spark import CommitConflictError, CommitImpossibleError, IndexExistsError, Table, last_commit
-from lance_spark.indexes import build
+from lance_spark.indexes import build, upkeep
 from lance_spark.indexes import commit as committing
 from tests.lance_spark.indexes.conftest import FRAGMENT_ROWS, KINDS, ROWS, create, rows, vectors, wrong_answers
 
@@ -201,18 +201,19 @@ def test_of_two_that_make_one_index_the_last_one_stays(opened: Opened, table_pat
 def test_an_index_is_dropped_and_optimized_beside_writers(opened: Opened, table_path: str, monkeypatch: Any):
     table = opened()
     create(table, "BTREE")
-    real = lance.LanceDataset.drop_index
+    real = upkeep.commit_change
 
-    def drops(dataset: lance.LanceDataset, name: str) -> None:
-        monkeypatch.setattr(lance.LanceDataset, "drop_index", real)
+    def drops(*arguments: Any) -> None:
+        monkeypatch.setattr(upkeep, "commit_change", real)
         compact(table_path)
-        real(dataset, name)
+        real(*arguments)
 
-    monkeypatch.setattr(lance.LanceDataset, "drop_index", drops)
+    monkeypatch.setattr(upkeep, "commit_change", drops)
     table.drop_index("ix")
-    assert table.list_indices() == []
+    assert upkeep.commit_change is real and table.list_indices() == []
     create(table, "BTREE")
-    lance.write_dataset(rows(ROWS, 100, 4), table_path, mode="append")
+    for number in range(3):
+        lance.write_dataset(rows(ROWS + 100 * number, 100, 4 + number), table_path, mode="append")
     optimizer = type(lance.dataset(table_path).optimize)
     really = optimizer.optimize_indices
 
