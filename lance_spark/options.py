@@ -49,7 +49,7 @@ _OF_OTHER_FORMATS = {
     "modifiedbefore": "nothing: the option timestamp reads the table as it was",
     "versionasof": "the option version",
     "timestampasof": "the option timestamp",
-    "mergeschema": "nothing: add the column first, by a backfill or Table.add_columns, then append",
+    "mergeschema": "nothing: a table has one schema; as an option of an append it adds columns",
     "overwriteschema": "nothing: an overwrite takes the columns of the DataFrame, and older versions keep theirs",
     "replacewhere": "nothing: delete the rows first, lance.dataset(path).delete(...), then append",
     "basepath": _NO_PARTITIONS,
@@ -301,6 +301,12 @@ class WriteOptions:
     enable_stable_row_ids: bool = _option(
         _boolean, "true or false", "Make a new table with stable row ids.", default=True
     )
+    mergeschema: bool = _option(
+        _boolean,
+        "true or false",
+        "`mergeSchema`: an append adds columns that the table lacks, in a version before that of the rows.",
+        default=False,
+    )
     commit_message: str | None = _option(_text, "a text", "Kept with the version.")
     commit_max_retries: int | None = _option(
         _not_negative,
@@ -407,7 +413,7 @@ def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
         if name.startswith(STORAGE_PREFIX):
             storage[key[len(STORAGE_PREFIX) :]] = text
             continue
-        if name in _OF_OTHER_FORMATS:
+        if name in _OF_OTHER_FORMATS and name not in fields:
             raise OptionError(key, text, _OF_OTHER_FORMATS[name], problem="is an option of other formats")
         if name not in fields:
             close = difflib.get_close_matches(name, fields, n=1)

@@ -21,7 +21,7 @@ from lance_spark.pushdown.java_classes import has_catalog, load
 _LOG = getLogger(__name__)
 
 _RULE, _SESSIONS = "lancespark.LancePushdown", "lancespark.LanceSessions"
-_PYTHON = "lancespark.LancePython"
+_PYTHON, _EVOLUTION = "lancespark.LancePython", "lancespark.LanceEvolution"
 CATALOG = "lancespark.LanceCatalog"
 """Class of `spark.sql.catalog.<name>`."""
 
@@ -61,6 +61,7 @@ def enable_pushdown(spark: SparkSession) -> bool:
         if _has_catalog(spark) and has_catalog(_gateway(spark)):
             # Imported here, by its name: SQL stands on everything else, this rule too.
             import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), _PYTHON))
+            load(_gateway(spark), _EVOLUTION).newInstance().follow(spark._jsparkSession)  # noqa: SLF001 - as below
         _read_arrow_unchecked(jvm)
     except (Py4JError, TypeError, AttributeError) as error:
         _LOG.info("pushdown is not available in Spark %s: %s", spark.version, error)

@@ -21,6 +21,7 @@ from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import properties_of
 from lance_spark.commit.conflicts.history import USER_KEY
 from lance_spark.commit.rows.append_commit import commit_rows
+from lance_spark.commit.schema_change import change_schema
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import CommitConflictError, OptionError, SchemaMismatchError
@@ -31,7 +32,7 @@ from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.folders import first_missing_folder
 from lance_spark.staging.fragment_writer import FragmentSink
 from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
-from lance_spark.types import WriteConverter, check_writable, to_lance_schema
+from lance_spark.types import WriteConverter, check_storable, check_writable, to_lance_schema
 
 if TYPE_CHECKING:
     import lance
@@ -79,7 +80,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
     def plan(ref: DatasetRef, schema: StructType, options: WriteOptions, *, overwrite: bool) -> LanceAppendWriter:
         """Decides what the write does, and checks all that can be checked without rows.
 
-        Runs on the driver; writes nothing.
+        Runs on the driver; writes nothing, but for the columns that the option `mergeSchema` adds.
 
         Raises:
             SchemaMismatchError: The columns do not fit the table.
@@ -99,6 +100,9 @@ class LanceAppendWriter(DataSourceArrowWriter):
             ref = ref.pin(None)
             dataset = ref.open()
             _refuse_other_settings(dataset, options, ref.uri)
+            if options.mergeschema and not overwrite:
+                ref = _with_new_columns(ref, schema, options, policy)
+                dataset = ref.open()
         staging = Staging(
             uri=ref.uri, storage_options=ref.storage_options, job_id=new_id(), made_folder=first_missing_folder(ref.uri)
         )
@@ -230,6 +234,30 @@ def _layout_of_new_table(dataset: lance.LanceDataset | None, schema: StructType,
     check_writable(schema, rows)
     version = options.data_storage_version or "stable" if dataset is None else dataset.data_storage_version
     return FileLayout.of_new_table(rows, version)
+
+
+def _with_new_columns(ref: DatasetRef, schema: StructType, options: WriteOptions, policy: CommitPolicy) -> DatasetRef:
+    """Adds the columns that a table lacks, all NULL, and returns the version that has them."""
+    rows = [row_field(field) for field in ref.open().schema]
+    known = {field.name.lower() for field in rows}
+    lacking = StructType([field for field in schema.fields if field.name.lower() not in known])
+    if not lacking.fields:
+        return ref
+    column_options = {
+        column: dict(values) for column, values in options.column_options if column.partition(".")[0] not in known
+    }
+    new = pa.schema([field.with_nullable(True) for field in to_lance_schema(lacking, column_options)])
+    check_writable(schema, pa.schema([*rows, *map(row_field, new)]))
+
+    def add(head: lance.LanceDataset) -> None:
+        check_storable(new, head.data_storage_version)
+        # What a concurrent writer has added is checked as all columns are.
+        wanted = [field for field in new if field.name not in head.schema.names]
+        if wanted:
+            head.add_columns(pa.schema(wanted))
+
+    change_schema(ref, add, policy)
+    return ref.pin(None)
 
 
 def _layout_for_append(dataset: lance.LanceDataset, schema: StructType, options: WriteOptions) -> FileLayout:

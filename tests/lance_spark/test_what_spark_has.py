@@ -38,7 +38,7 @@ READS: dict[str, tuple[Callable[[DataFrameReader, str], DataFrame], str]] = {
         lambda reader, path: reader.option("timestampAsOf", "2026-01-01").load(path),
         "OptionError.*: the option timestamp",
     ),
-    "mergeSchema": (lambda reader, path: reader.option("mergeSchema", True).load(path), "OptionError.*add_columns"),
+    "mergeSchema": (lambda reader, path: reader.option("mergeSchema", True).load(path), "OptionError.*an append"),
     "basePath": (lambda reader, path: reader.option("basePath", "/x").load(path), "OptionError.*no folders of part"),
     "inferSchema": (lambda reader, path: reader.option("inferSchema", True).load(path), "OptionError.*knows its col"),
 }
@@ -66,7 +66,6 @@ WRITES: dict[str, tuple[Callable[[DataFrameWriter, str], None], str]] = {
     "partitionBy": (lambda writer, path: writer.partitionBy("k").save(path), "partitioning or clustering columns"),
     "clusterBy": (lambda writer, path: writer.clusterBy("k").save(path), "partitioning or clustering columns"),
     "bucketBy": (lambda writer, path: writer.bucketBy(2, "k").save(path), "not support bucketBy"),
-    "mergeSchema": (lambda writer, path: writer.option("mergeSchema", True).save(path), "OptionError.*add_columns"),
     "overwriteSchema": (
         lambda writer, path: writer.option("overwriteSchema", True).save(path),
         "OptionError.*an overwrite takes the columns",

@@ -9,6 +9,7 @@ import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, ParseException, SparkRuntimeException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 
 import lance_spark
 from lance_spark import Connection, OptionError
@@ -52,11 +53,26 @@ def test_rows_are_inserted_by_place_and_by_name(sql: Sql, db: Connection, spark:
     if spark.version >= "4.2":
         sql(evolving)
         assert sql("SELECT extra, id FROM {c}.t ORDER BY id") == [(None, 13), (None, 20), (1.5, 30)]
+        merge_schema(spark, sql, db)
     else:
         with pytest.raises(ParseException):
             sql(evolving)
     sql("TRUNCATE TABLE {c}.t")
     assert db.open_table("t").count_rows() == 0
+
+
+def merge_schema(spark: SparkSession, sql: Sql, db: Connection) -> None:
+    """The option of a DataFrame does what the statement does; only of our tables, and only where it is true."""
+    new, name = spark.newSession(), "evolving"  # the catalog of the other was set after its first query
+    lance_spark.catalog(new, name, db.uri)
+    rows = new.sql("SELECT 40L AS id, 'f' AS name, 2.5D AS extra, 'g' AS more")
+    with pytest.raises(AnalysisException, match=r"TOO_MANY|EXTRA_COLUMNS|EXTRA|ARITY"):
+        rows.writeTo(f"{name}.t").option("mergeSchema", "false").append()
+    rows.writeTo(f"{name}.t").option("mergeSchema", "true").append()
+    rows.withColumn("last", sf.lit(1)).write.option("mergeschema", True).insertInto(f"{name}.t")
+    rows.withColumn("saved", sf.lit(2)).write.mode("append").option("mergeSchema", True).saveAsTable(f"{name}.t")
+    found = sql("SELECT more, last, saved FROM {c}.t WHERE id >= 30 ORDER BY id, last, saved")
+    assert found == [(None, None, None), ("g", None, None), ("g", None, 2), ("g", 1, None)]
 
 
 def test_a_query_makes_and_replaces_a_table_as_versions_of_it(sql: Sql, db: Connection) -> None:

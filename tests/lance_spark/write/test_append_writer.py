@@ -20,8 +20,10 @@ from pyspark.sql.types import (
     ArrayType,
     BinaryType,
     ByteType,
+    DoubleType,
     FloatType,
     IntegerType,
+    LongType,
     StringType,
     StructField,
     StructType,
@@ -534,3 +536,27 @@ def test_the_memory_of_a_task_does_not_grow_with_its_rows(tmp_path: Path) -> Non
         assert rows == count * 10_000
         used[count] = kib / 1024
     assert used[300] - used[40] < 60, f"MiB: {json.dumps(used)}"
+
+
+def test_merge_schema_adds_the_columns_that_the_table_lacks(tmp_path: Path) -> None:
+    write(tmp_path / "t", 1)
+    wider = StructType([*ROWS, StructField("extra", DoubleType(), nullable=False), StructField("More", LongType())])
+    with pytest.raises(SchemaMismatchError, match="extra: the table has no such column"):
+        plan(tmp_path / "t", schema=wider)
+    wrong = StructType([StructField("id", StringType()), *wider.fields[1:]])
+    with pytest.raises(SchemaMismatchError, match="id: "):
+        plan(tmp_path / "t", schema=wrong, mergeSchema="true")
+    assert lance.dataset(str(tmp_path / "t")).version == 1
+    job = plan(tmp_path / "t", schema=wider, mergeSchema="true")
+    rows = pa.record_batch({"id": [2], "s": ["b"], "extra": [0.5], "More": pa.array([None], pa.int64())})
+    job.commit([job.write(iter([rows]))])
+    dataset = lance.dataset(str(tmp_path / "t"))
+    assert dataset.version == 3 and [field.nullable for field in dataset.schema] == [True] * 4
+    assert dataset.to_table().to_pylist() == [
+        {"id": 1, "s": "row 1", "extra": None, "More": None},
+        {"id": 2, "s": "b", "extra": 0.5, "More": None},
+    ]
+    assert plan(tmp_path / "t", schema=wider, mergeSchema="true").ref.version == 3  # there is nothing to add
+    write(tmp_path / "new", 1, mergeSchema="true")
+    write(tmp_path / "t", 5, overwrite=True, mergeSchema="true")
+    assert lance.dataset(str(tmp_path / "t")).schema.names == ["id", "s"]
