@@ -10,10 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
 
 from lance_spark.read.sizes import FragmentSize
+
+if TYPE_CHECKING:
+    from lance_spark.read.search.by_distance import NearestRows
 
 MIN_PARTITION_BYTES = 4 << 20
 """A table that is smaller than one partition per core is cut finer, but not finer than this. A task
@@ -46,6 +50,7 @@ class ScanTask(InputPartition):
         batch_rows: Most rows of one batch.
         late: Columns fetched only for the rows that pass the filter; None leaves the choice to
             Lance.
+        nearest: The search that finds all rows that are needed, or None.
     """
 
     fragments: tuple[int, ...]
@@ -57,6 +62,7 @@ class ScanTask(InputPartition):
     use_index: bool = True
     batch_rows: int = 8192
     late: tuple[str, ...] | None = None
+    nearest: NearestRows | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -130,6 +130,9 @@ def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanP
         parts.append(f"aggregates: [{', '.join(calls)}]")
         if keys:
             parts.append(f"grouped by: [{', '.join(keys)}]")
+    if plan.nearest is not None:
+        call = plan.nearest.call
+        parts.append(f"nearest: {call.k} by {call.metric} of {call.column}, index: {plan.nearest.index}")
     if plan.limit is not None:
         parts.append(f"limit: {plan.limit}")
     parts.append(f"partitions: {len(plan.tasks)}, rows: {plan.rows}")

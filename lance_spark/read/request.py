@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from lance_spark.dataset import DatasetRef
     from lance_spark.options import ReadOptions
+    from lance_spark.read.search.by_distance import NearestRows
 
 BATCH_BYTES = 1 << 20
 """Bytes that a batch aims at, estimated from the width of a row."""
@@ -54,6 +55,7 @@ class ScanPlan:
         limited: Whether that is the limit that Spark asked for: then Spark drops none of the rows.
         exact: Whether Spark drops none of the rows that pass the filter, as aggregates need it.
         indexes: Names of the scalar indexes that serve the filter.
+        nearest: The search that finds all rows that Spark needs, or None.
     """
 
     tasks: tuple[ScanTask, ...]
@@ -66,6 +68,7 @@ class ScanPlan:
     limited: bool
     exact: bool
     indexes: tuple[str, ...]
+    nearest: NearestRows | None = None
 
 
 def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: StructType) -> ScanPlan:
@@ -109,8 +112,9 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
         answer = ask_index(ref, selection)
         indexes = answer.names if answer is not None and answer.serves else ()
         tasks = _filtered(ref, options, spec, size, selection)
-        if options.limit is not None:
-            tasks = _in_one(tasks, size.fragments)
+    nearest = _nearest(dataset, options, spec, size) if keeps_all else None
+    if nearest is not None or (selection is not None and options.limit is not None):
+        tasks = _in_one(tasks, size.fragments)
     rows = max(1, int(BATCH_BYTES / max(1.0, size.row_bytes)))
     late = None if selection is None else _late(size, ref.uri)
     tasks = [
@@ -120,6 +124,7 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
             limit=None if selection is None else limit,
             batch_rows=min(options.batch_size, rows),
             late=None if t.use_index else late,
+            nearest=nearest,
         )
         for t in tasks
     ]
@@ -128,6 +133,9 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
     total = sum(t.rows for t in tasks)
     stored = sum(f.stored_bytes for f in size.fragments if f.fragment_id in read)
     live = sum(f.live_rows for f in size.fragments)
+    if nearest is not None:  # an estimate: it reads all where it does not find enough
+        total = min(total, nearest.call.k)
+        stored = min(stored, int(total * size.row_bytes))
     return ScanPlan(
         tasks=tuple(tasks),
         rows=total if limit is None else min(total, limit if options.limit is not None else limit * max(1, len(tasks))),
@@ -139,7 +147,17 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
         limited=keeps_all and spec.limit is not None,
         exact=exact,
         indexes=indexes,
+        nearest=nearest,
     )
+
+
+def _nearest(dataset: lance.LanceDataset, options: ReadOptions, spec: ScanSpec, size: ScanSize) -> NearestRows | None:
+    if spec.nearest is None or options.limit is not None:
+        return None
+    # Imported here: workers of plain scans import this module, and start sooner without more.
+    from lance_spark.read.search.by_distance import plan_nearest
+
+    return plan_nearest(dataset, options, spec.nearest, size.row_bytes)
 
 
 def check_fragments(dataset: lance.LanceDataset, ids: Sequence[int], uri: str) -> None:

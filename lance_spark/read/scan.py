@@ -50,6 +50,11 @@ def read_batches(
         FilterError: The filter failed on a value, for example dividing by zero.
     """
     scan = _Scan(ref=ref, dataset=ref.open(), task=task, columns=columns, blobs=blobs)
+    if task.nearest is not None:
+        found = task.nearest.found(scan.dataset, columns, task.filter, blobs)
+        if found is not None:
+            yield from found
+            return
     batches = scan.batches()
     # A batch without columns is a number of rows, which merging would lose.
     yield from merged(batches, task.batch_rows, clock=time.monotonic) if columns else batches

@@ -9,6 +9,7 @@ rows that Spark would drop anyway.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -24,7 +25,7 @@ from lance_spark.read.aggregates.terms import Term, columns_of, parse_term, rena
 AggregateFunction = Literal["group", "count_star", "count", "min", "max", "sum"]
 
 _FUNCTIONS = get_args(AggregateFunction)
-_KEYS = {"pin", "columns", "elements", "predicate", "limit", "aggregate", "whole_fragments"}
+_KEYS = {"pin", "columns", "elements", "predicate", "limit", "aggregate", "whole_fragments", "nearest"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +90,29 @@ class AggregateCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NearestCall:
+    """The first rows of a sort by distance, which a search may find instead of reading all rows.
+
+    Attributes:
+        column: Top-level column of vectors, as Spark writes it.
+        q: The vector, of finite numbers.
+        k: Rows after which Spark needs no more.
+        metric: How distances are measured.
+        nulls_first: Whether rows without a distance come before the others, and may be there.
+    """
+
+    column: str
+    q: tuple[float, ...]
+    k: int
+    metric: Literal["l2", "cosine", "dot"]
+    nulls_first: bool
+
+    def __post_init__(self) -> None:
+        if self.metric not in ("l2", "cosine", "dot") or self.k < 1 or not all(map(math.isfinite, self.q)):
+            raise ValueError(f"the planner rule asks for {self.k} nearest rows by {self.metric!r}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScanSpec:
     """What one scan is asked for, beside the user's options.
 
@@ -110,6 +134,7 @@ class ScanSpec:
         aggregate: Aggregates to be answered instead of rows: each partition gives one row of
             partial results, or several per group where rows are grouped. Empty means rows.
         whole_fragments: Whether all rows of a fragment must arrive in one partition.
+        nearest: Rows that are enough, where nothing between them and the sort is left to Spark.
         dense: Columns that the scan gives in two (:mod:`lance_spark.read.border.dense`); set by the
             data source.
         unscaled: Decimals that it gives as integers (:mod:`lance_spark.read.border.unscaled`); set
@@ -126,6 +151,7 @@ class ScanSpec:
     limit: int | None = None
     aggregate: tuple[AggregateCall, ...] = ()
     whole_fragments: bool = False
+    nearest: NearestCall | None = None
     dense: tuple[str, ...] = ()
     unscaled: tuple[str, ...] = ()
 
@@ -157,7 +183,7 @@ class ScanSpec:
         unknown = raw.keys() - _KEYS
         if unknown:
             raise ValueError(f"unknown keys {sorted(unknown)}")
-        columns, limit = raw.get("columns"), raw.get("limit")
+        columns, limit, nearest = raw.get("columns"), raw.get("limit"), raw.get("nearest")
         if isinstance(columns, str):
             columns = json.loads(columns, object_hook=_without_classes)
         return ScanSpec(
@@ -169,6 +195,9 @@ class ScanSpec:
             limit=None if limit is None else int(limit),
             aggregate=tuple(AggregateCall.parse(call) for call in raw.get("aggregate") or ()),
             whole_fragments=bool(raw.get("whole_fragments", False)),
+            nearest=None
+            if nearest is None
+            else NearestCall(**{**nearest, "k": int(nearest["k"]), "q": tuple(map(float, nearest["q"]))}),
         )
 
 

@@ -46,6 +46,7 @@ public class LancePushdown extends Rule {
   /** Gives a session the rule, if it has none. */
   public static void enable(org.apache.spark.sql.classic.SparkSession session) throws Exception {
     LanceDrops.watchIfOpen(session);
+    new LanceDistance().register(session);
     List rules = Reflection.list(session.experimental().extraOptimizations());
     for (int i = 0; i < rules.size(); i++) {
       if (rules.get(i) instanceof LancePushdown) return;
@@ -91,7 +92,8 @@ public class LancePushdown extends Rule {
       LogicalPlan answered = aggregate((Aggregate) plan);
       if (answered != null) return subqueries(answered);
     }
-    LogicalPlan planned = plan instanceof Aggregate ? overElements((Aggregate) plan) : overScan(plan, limit, null);
+    LogicalPlan planned = nearest(plan);
+    if (planned == null) planned = plan instanceof Aggregate ? overElements((Aggregate) plan) : overScan(plan, limit, null, null);
     if (planned == null) {
       Integer below = null;
       if (plan instanceof LocalLimit) {
@@ -106,7 +108,7 @@ public class LancePushdown extends Rule {
     return planned instanceof V2WriteCommand ? LanceWrites.plan(planned) : planned;
   }
 
-  private static Integer rows(Expression limit) {
+  static Integer rows(Expression limit) {
     Object rows = limit instanceof Literal ? ((Literal) limit).value() : null;
     return rows instanceof Integer ? (Integer) rows : null;
   }
@@ -213,7 +215,7 @@ public class LancePushdown extends Rule {
   private LogicalPlan overElements(Aggregate plan) throws Exception {
     Elements elements = new Elements();
     elements.use(Reflection.list(plan.expressions()));
-    LogicalPlan child = overScan(plan.child(), null, elements);
+    LogicalPlan child = overScan(plan.child(), null, elements, null);
     if (child == null) return null;
     Map changes = new HashMap();
     changes.put("groupingExpressions", Reflection.seq(elements.rewriteAll(Reflection.list(plan.groupingExpressions()))));
@@ -222,8 +224,20 @@ public class LancePushdown extends Rule {
     return (LogicalPlan) Reflection.copy((Product) plan, changes);
   }
 
+  /** Plans a scan of the nearest rows below a sort by distance and its limit; null where the plan is something else. */
+  private LogicalPlan nearest(LogicalPlan plan) throws Exception {
+    LanceNearest search = LanceNearest.of(plan, conf());
+    LogicalPlan planned = search == null ? null : overScan(search.below, null, null, search.wanted);
+    for (int i = 0; planned != null && i < search.above.size(); i++) {
+      List child = new ArrayList();
+      child.add(subqueries(planned));
+      planned = (LogicalPlan) ((LogicalPlan) search.above.get(i)).withNewChildren(Reflection.seq(child));
+    }
+    return planned;
+  }
+
   /** Plans a scan below any filters and at most one projection, and what uses its elements; null where the plan is something else. */
-  private LogicalPlan overScan(LogicalPlan plan, Integer limit, Elements above) throws Exception {
+  private LogicalPlan overScan(LogicalPlan plan, Integer limit, Elements above, Map nearest) throws Exception {
     Project project = plan instanceof Project ? (Project) plan : null;
     LogicalPlan at = project == null ? plan : project.child();
     List filters = new ArrayList();
@@ -261,6 +275,7 @@ public class LancePushdown extends Rule {
     spec.put("limit", pushable && described ? limit : null);
     spec.put("aggregate", null);
     spec.put("whole_fragments", Boolean.FALSE);
+    spec.put("nearest", pushable && described ? nearest : null);
     LanceScan scan = source.scan(spec);
     // A write asks the scan's columns which version their row addresses are of.
     if (scan.rows == 0 && !LanceSource.hasRowColumns(narrowed)) return localRelation(plan.output(), new ArrayList());
@@ -355,7 +370,7 @@ public class LancePushdown extends Rule {
     return condition == null ? null : LanceSource.JSON.writeValueAsString(condition);
   }
 
-  private static boolean deterministic(List filters) {
+  static boolean deterministic(List filters) {
     Iterator each = filters.iterator();
     while (each.hasNext()) {
       if (!((Expression) each.next()).deterministic()) return false;
