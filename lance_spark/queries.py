@@ -51,7 +51,8 @@ class VectorQuery:
         k: Most rows.
         offset: Nearest rows that are left out.
         metric: How distances are measured; None is as the index does, else `l2`.
-        nprobes: Partitions of an index that are searched; None leaves it to Lance.
+        nprobes: Partitions of an index that are searched, and more where these have fewer than `k`
+            rows; None leaves it to Lance.
         refine_factor: Of so many times as many rows the distances are computed from the vectors
             themselves, where an index has compressed them; None takes the index's.
         ef: Candidates in a graph (HNSW); None leaves it to Lance.

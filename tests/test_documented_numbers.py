@@ -14,6 +14,7 @@ from lance_spark.backfill.planning import fragment_plan as plan
 from lance_spark.backfill.task import checkpoint_buffer as keeping
 from lance_spark.backfill.task import error_log as failures
 from lance_spark.jobs import history
+from lance_spark.read.search import by_distance as near
 from lance_spark.rows import input_reader as inputs
 from udf_runtime.execute.calls import stream, time_limit
 from udf_runtime.policies import AdaptiveSize, Backoff, Retry, batch_size
@@ -21,6 +22,12 @@ from udf_runtime.policies import AdaptiveSize, Backoff, Retry, batch_size
 DOCS = Path(__file__).parents[1] / "docs"
 
 SAID = {
+    "search.md": [
+        f"Of n partitions n^{near.EFFORT} are searched",
+        {10: "of ten times as many rows"}[near.REFINE],
+        f"of up to {near.CHECKED_BYTES >> 20} MiB, it is looked up",
+        f"the rows may take more than {near.FOUND_BYTES >> 20} MiB",
+    ],
     "checkpoints.md": [
         f"after {keeping.FLUSH_BYTES >> 20} MiB of values",
         f"persisted: {keeping.FLUSH_BYTES >> 20} MiB, and a batch",

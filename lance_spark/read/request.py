@@ -56,6 +56,7 @@ class ScanPlan:
         exact: Whether Spark drops none of the rows that pass the filter, as aggregates need it.
         indexes: Names of the scalar indexes that serve the filter.
         nearest: The search that finds all rows that Spark needs, or None.
+        unserved: Why no search does where Spark sorts by distance, or None.
     """
 
     tasks: tuple[ScanTask, ...]
@@ -69,6 +70,7 @@ class ScanPlan:
     exact: bool
     indexes: tuple[str, ...]
     nearest: NearestRows | None = None
+    unserved: str | None = None
 
 
 def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: StructType) -> ScanPlan:
@@ -112,7 +114,7 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
         answer = ask_index(ref, selection)
         indexes = answer.names if answer is not None and answer.serves else ()
         tasks = _filtered(ref, options, spec, size, selection)
-    nearest = _nearest(dataset, options, spec, size) if keeps_all else None
+    nearest, unserved = _nearest(ref, options, spec, size, keeps_all=keeps_all)
     if nearest is not None or (selection is not None and options.limit is not None):
         tasks = _in_one(tasks, size.fragments)
     rows = max(1, int(BATCH_BYTES / max(1.0, size.row_bytes)))
@@ -148,16 +150,25 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
         exact=exact,
         indexes=indexes,
         nearest=nearest,
+        unserved=unserved,
     )
 
 
-def _nearest(dataset: lance.LanceDataset, options: ReadOptions, spec: ScanSpec, size: ScanSize) -> NearestRows | None:
-    if spec.nearest is None or options.limit is not None:
-        return None
+def _nearest(
+    ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanSize, *, keeps_all: bool
+) -> tuple[NearestRows | None, str | None]:
+    """Returns the search that serves a sort by distance, or why none does."""
+    if spec.nearest is None:
+        return None, None
+    if not keeps_all:
+        return None, "a filter is left to Spark"
     # Imported here: workers of plain scans import this module, and start sooner without more.
     from lance_spark.read.search.by_distance import plan_nearest
 
-    return plan_nearest(dataset, options, spec.nearest, size.row_bytes)
+    rows = sum(fragment.live_rows for fragment in size.fragments)
+    vectors = int(rows * size.column_bytes.get(spec.nearest.column, size.row_bytes))
+    planned = plan_nearest(ref, options, spec.nearest, row_bytes=size.row_bytes, vector_bytes=vectors)
+    return (None, planned) if isinstance(planned, str) else (planned, None)
 
 
 def check_fragments(dataset: lance.LanceDataset, ids: Sequence[int], uri: str) -> None:

@@ -95,7 +95,10 @@ class Search(Query):
         return self.distance_type(metric)
 
     def nprobes(self, nprobes: int) -> Search:
-        """Sets how many partitions of an index are searched; more find more, and take longer."""
+        """Sets how many partitions of an index are searched; more find more, and take longer.
+
+        Where these have fewer rows than are asked for, others are searched too.
+        """
         return self._set("nprobes", nprobes)
 
     def refine_factor(self, refine_factor: int) -> Search:

@@ -275,7 +275,7 @@ public class LancePushdown extends Rule {
     spec.put("limit", pushable && described ? limit : null);
     spec.put("aggregate", null);
     spec.put("whole_fragments", Boolean.FALSE);
-    spec.put("nearest", pushable && described ? nearest : null);
+    spec.put("nearest", nearest);
     LanceScan scan = source.scan(spec);
     // A write asks the scan's columns which version their row addresses are of.
     if (scan.rows == 0 && !LanceSource.hasRowColumns(narrowed)) return localRelation(plan.output(), new ArrayList());

@@ -6,7 +6,7 @@ that it computes itself, and takes the first rows of that.
 
 from __future__ import annotations
 
-import os
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -20,6 +20,7 @@ from lance_spark.types.fields import BlobHandling
 if TYPE_CHECKING:
     import lance
 
+    from lance_spark.dataset import DatasetRef
     from lance_spark.options import ReadOptions
     from lance_spark.read.spec import NearestCall
 
@@ -38,6 +39,9 @@ Lance's in their last digits."""
 
 FOUND_BYTES = 64 << 20
 """Bytes that the rows of a search may take in memory, estimated by their width."""
+
+CHECKED_BYTES = 128 << 20
+"""Bytes of a column in which NULLs are looked for while a query is planned: 0.1 s."""
 
 _ROUNDING = 1e-5
 _TINY = {"l2": 0.0, "cosine": 1e-6, "dot": 0.0}
@@ -108,47 +112,54 @@ class NearestRows:
 
 
 def plan_nearest(
-    dataset: lance.LanceDataset, options: ReadOptions, call: NearestCall, row_bytes: float
-) -> NearestRows | None:
-    """Returns the search that serves a sort by distance; None where none does.
+    ref: DatasetRef, options: ReadOptions, call: NearestCall, *, row_bytes: float, vector_bytes: int
+) -> NearestRows | str:
+    """Returns the search that serves a sort by distance, or in words why none does.
 
-    None does where no index of the column measures so, where the vector has another length, where
-    rows without a distance come first and there may be some, or where the rows take too much
-    memory. Runs on the driver; reads the manifest, and where rows without a distance come first the
-    index's statistics.
+    Runs on the driver. Reads the manifest, and where rows without a vector come first a column of
+    up to CHECKED_BYTES.
+
+    Args:
+        ref: The table at a version.
+        options: The user's options.
+        call: What the planner rule asks for.
+        row_bytes: Estimated bytes of a row of the scan.
+        vector_bytes: Estimated bytes of the column of vectors.
     """
-    most = int(FOUND_BYTES / max(1.0, row_bytes))
-    if options.fragments is not None or call.k + max(SPARE_ROWS, call.k // 4) > most or not _fits(dataset, call):
-        return None
-    indexes = [one for one in dataset.describe_indices() if one.field_names == [call.column]]
-    vectors = [one for one in indexes if "VectorIndex" in one.type_url]
+    dataset = ref.open()
+    if options.fragments is not None or options.limit is not None:
+        return "the options fragments and limit come first"
+    if DISTANCE in dataset.schema.names or call.column not in dataset.schema.names:
+        return f"there is a column {DISTANCE}"
+    kind = dataset.schema.field(call.column).type
+    if not pa.types.is_fixed_size_list(kind) or not pa.types.is_float32(kind.value_type):
+        return f"{call.column} has no vectors of float32"
+    if kind.list_size != len(call.q):
+        return f"the vector has {len(call.q)} numbers, and those of {call.column} have {kind.list_size}"
+    if call.metric == "cosine" and not any(call.q):
+        return "nothing has an angle to a vector of zeros"
+    found = [one for one in dataset.describe_indices() if one.field_names == [call.column]]
+    vectors = [one for one in found if "VectorIndex" in one.type_url]
     # With several, Lance chooses one by itself.
     if not vectors or {str((one.details or {}).get("metric_type")).lower() for one in vectors} != {call.metric}:
-        return None
-    if call.nulls_first and not all(_has_all_rows(dataset, one) for one in vectors):
-        return None
+        return f"no index of {call.column} measures by {call.metric}"
+    most = int(FOUND_BYTES / max(1.0, row_bytes))
+    if call.k + max(SPARE_ROWS, call.k // 4) > most:
+        return f"{call.k} rows may take more than {FOUND_BYTES >> 20} MiB"
+    may_be_null = call.nulls_first and dataset.schema.field(call.column).nullable
+    if may_be_null and (vector_bytes > CHECKED_BYTES or _any_null(ref, call.column)):
+        return f"rows without {call.column} may come first: say NULLS LAST, or {call.column} IS NOT NULL"
     return NearestRows(call=call, index=vectors[0].name, most=most)
 
 
-def _fits(dataset: lance.LanceDataset, call: NearestCall) -> bool:
-    if call.column not in dataset.schema.names or DISTANCE in dataset.schema.names:
-        return False
-    kind = dataset.schema.field(call.column).type
-    floats = pa.types.is_fixed_size_list(kind) and pa.types.is_float32(kind.value_type)
-    # Nothing has an angle to a vector of zeros.
-    return floats and kind.list_size == len(call.q) and (call.metric != "cosine" or any(call.q))
+@functools.lru_cache(maxsize=64)
+def _any_null(ref: DatasetRef, column: str) -> bool:
+    """Tells whether a column may have NULLs.
 
-
-def _has_all_rows(dataset: lance.LanceDataset, index: Any) -> bool:  # noqa: ANN401 - a class of pylance that it does not export
-    """Tells whether every row of the table is in an index, which leaves out what has no distance.
-
-    Not where rows were deleted before it was built: the manifest does not say how many.
+    Cached, because a scan is described and planned one after the other in one process.
     """
-    served = {number for segment in index.segments for number in segment.fragment_ids}
-    fragments = {fragment.fragment_id: fragment for fragment in dataset.get_fragments()}
-    if fragments.keys() - served:
-        return False
-    os.environ.setdefault("LANCE_INCLUDE_VECTOR_CENTROIDS", "false")
-    segments: list[Any] = dataset.stats.index_stats(index.name)["segments"]
-    held = sum(part["size"] for segment in segments for part in segment["partitions"])
-    return bool(held >= sum(fragment.physical_rows for fragment in fragments.values()))
+    if "`" in column:  # there is no way to write it in Lance SQL
+        return True
+    dataset = ref.open()
+    with search_errors(dataset, None):
+        return bool(dataset.count_rows(f"`{column}` IS NULL"))

@@ -225,7 +225,8 @@ def nearest_of(query: VectorQuery, q: object) -> dict[str, Any]:
         "q": q,
         "k": query.k + query.offset,
         "metric": query.metric,
-        "nprobes": query.nprobes,
+        # By `nprobes` Lance would look no further where so many partitions have fewer than k rows.
+        "minimum_nprobes": query.nprobes,
         "refine_factor": query.refine_factor,
         "ef": query.ef,
         "use_index": query.use_index,

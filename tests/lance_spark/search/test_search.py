@@ -77,6 +77,14 @@ def test_more_rows_than_the_table_has(table: Table, q: list[float]):
     assert found.schema.names == ["id", "kind", "text", "vec", "_distance"]
 
 
+def test_partitions_with_fewer_rows_than_asked_for_are_not_the_last_ones(table: Table, table_path: str, q: list[float]):
+    table.create_index(vector_column_name="vec", index_type="IVF_FLAT", num_partitions=8)
+    assert len(ids(table.search(q).nprobes(1).limit(300))) == 300
+    wanted = nearest(table_path, q, 50, lambda row: row["kind"] == 2)
+    found = ids(table.search(q).nprobes(1).limit(50).where("kind = 2"))
+    assert len(wanted) == len(set(found)) == 50, "there are 69"
+
+
 def test_a_filter_after_the_search_takes_rows_out_of_what_was_found(table: Table, table_path: str, q: list[float]):
     near = nearest(table_path, q, 20)
     assert ids(table.search(q).limit(20).where("kind = 2", prefilter=False)) == [n for n in near if n % 5 == 2]
