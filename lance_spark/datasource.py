@@ -17,7 +17,6 @@ from pyspark.sql.datasource import DataSource
 
 from lance_spark.dataset import DatasetRef, normalize_uri
 from lance_spark.errors import ColumnNotFoundError, NoLocationError, OptionError, UnsupportedOperationError
-from lance_spark.interpreter import end_quietly
 from lance_spark.options import (
     METADATA_OPTION,
     SCAN_OPTION,
@@ -83,7 +82,7 @@ class LanceDataSource(DataSource):
     @classmethod
     def name(cls) -> str:
         """Returns `lance`."""
-        end_quietly()
+        _end_quietly()
         return "lance"
 
     def schema(self) -> StructType:
@@ -113,7 +112,7 @@ class LanceDataSource(DataSource):
 
         It reads the pinned version, and of a catalog table the latest.
         """
-        end_quietly()
+        _end_quietly()
         if METADATA_OPTION in self.options:
             return self._metadata_reader()
         from lance_spark.read.reader import LanceReader
@@ -217,6 +216,13 @@ class LanceDataSource(DataSource):
             # Without a pin the columns are those of a catalog's table or view when it was made.
             hint = "it was dropped since Spark's catalog was told of it: say REFRESH TABLE, or make the view anew"
             raise ColumnNotFoundError(error.column, error.uri, hint=hint) from error
+
+
+def _end_quietly() -> None:
+    # Workers need nothing of it.
+    from lance_spark.interpreter import end_quietly
+
+    end_quietly()
 
 
 def _no_streams(instead: str) -> UnsupportedOperationError:
