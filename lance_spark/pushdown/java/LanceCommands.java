@@ -10,7 +10,6 @@ import org.apache.spark.sql.catalyst.analysis.ResolvedTable;
 import org.apache.spark.sql.catalyst.catalog.CatalogTable;
 import org.apache.spark.sql.catalyst.catalog.SessionCatalog;
 import org.apache.spark.sql.catalyst.plans.logical.*;
-import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
@@ -29,41 +28,31 @@ final class LanceCommands {
       LogicalPlan name = (LogicalPlan) Reflection.call(plan, "name");
       if (!inSessionCatalog(name)) return null;
       Identifier identifier = ((ResolvedIdentifier) name).identifier();
-      if (!isLanceTable(identifier)) return null;
-      return error(identifier, replacing(identifier.name()));
+      if (identifier.namespace().length != 1) return null;
+      return isLanceTable(new TableIdentifier(identifier.name(), new scala.Some(identifier.namespace()[0]))) ? replacing(identifier.name()) : null;
+    }
+    // `saveAsTable` with a format of Spark's own, such as its default: it drops the table, whose rows the query may want to read, and makes another.
+    if (plan.getClass().getSimpleName().equals("SaveAsV1TableCommand") && "Overwrite".equals(String.valueOf(Reflection.call(plan, "mode")))) {
+      TableIdentifier name = ((CatalogTable) Reflection.call(plan, "tableDesc")).identifier();
+      return isLanceTable(name) ? replacing(name.table()) : null;
     }
     if (plan instanceof CreateTableAsSelect || plan instanceof CreateTable) {
       scala.Option provider = (scala.Option) Reflection.call(Reflection.call(plan, "tableSpec"), "provider");
       boolean ours = provider.isDefined() && LanceSource.NAME.equalsIgnoreCase((String) provider.get());
       LogicalPlan name = (LogicalPlan) Reflection.call(plan, "name");
-      if (!ours || !inSessionCatalog(name)) return null;
-      if (((scala.collection.Seq) Reflection.call(plan, "partitioning")).isEmpty()) {
-        LanceDrops.watch((SparkSession) SparkSession.active());
-        return null;
-      }
-      return error(((ResolvedIdentifier) name).identifier(), "PARTITIONED BY, CLUSTERED BY, partitionBy or bucketBy: its rows lie in fragments"
+      if (!ours || !inSessionCatalog(name) || ((scala.collection.Seq) Reflection.call(plan, "partitioning")).isEmpty()) return null;
+      return error(((ResolvedIdentifier) name).identifier().name(), "PARTITIONED BY, CLUSTERED BY, partitionBy or bucketBy: its rows lie in fragments"
           + " - nothing was made - leave them out; sort the rows, or make an index, for what is often looked up");
     }
     if (plan instanceof AddColumns || plan instanceof DropColumns || plan instanceof RenameColumn || plan instanceof ReplaceColumns
         || plan.getClass().getSimpleName().startsWith("AlterColumn")) {
       LogicalPlan table = (LogicalPlan) Reflection.call(plan, "table");
       if (!(table instanceof ResolvedTable) || !isLance(((ResolvedTable) table).table())) return null;
-      return error(((ResolvedTable) table).identifier(), "ALTER TABLE of columns, which changes Spark's catalog and not the table"
+      return error(((ResolvedTable) table).identifier().name(), "ALTER TABLE of columns, which changes Spark's catalog and not the table"
           + " - nothing was changed - change the table (lance_spark.connect(...).open_table(...).add_columns, .alter_columns,"
           + " .drop_columns, or pylance), then REFRESH TABLE " + ((ResolvedTable) table).identifier().name());
     }
     return null;
-  }
-
-  /** Says why a table is not replaced. */
-  static String replacing(String table) {
-    return "REPLACE, which deletes the table with all of its versions before its new rows are there"
-        + " - nothing was changed - write INSERT OVERWRITE " + table + " ..., or"
-        + " df.write.format('lance').mode('overwrite').save(path), which make a new version; or DROP TABLE first";
-  }
-
-  static boolean isLance(CatalogTable table) {
-    return table.provider().isDefined() && LanceSource.NAME.equalsIgnoreCase((String) table.provider().get());
   }
 
   /** REFRESH TABLE: gives the catalog's entry the columns that the table has now. */
@@ -94,16 +83,22 @@ final class LanceCommands {
     return table instanceof PythonTable && table.name().equals(LanceSource.NAME);
   }
 
-  private static boolean isLanceTable(Identifier identifier) throws Exception {
-    if (identifier.namespace().length != 1) return false;
+  private static boolean isLanceTable(TableIdentifier name) throws Exception {
     SessionCatalog catalog = LanceSource.sessionCatalog();
-    TableIdentifier name = new TableIdentifier(identifier.name(), new scala.Some(identifier.namespace()[0]));
-    return catalog.tableExists(name) && isLance((CatalogTable) catalog.getTableMetadata(name));
+    if (!catalog.tableExists(name)) return false;
+    scala.Option provider = ((CatalogTable) catalog.getTableMetadata(name)).provider();
+    return provider.isDefined() && LanceSource.NAME.equalsIgnoreCase((String) provider.get());
   }
 
-  private static AnalysisException error(Identifier table, String operation) {
+  private static AnalysisException replacing(String table) {
+    return error(table, "REPLACE, which deletes the table with all of its versions before its new rows are there"
+        + " - nothing was changed - write INSERT OVERWRITE " + table + " ..., or"
+        + " df.write.format('lance').mode('overwrite').save(path), which make a new version; or DROP TABLE first");
+  }
+
+  private static AnalysisException error(String table, String operation) {
     Map parameters = new HashMap();
-    parameters.put("tableName", "`" + table.name() + "`");
+    parameters.put("tableName", "`" + table + "`");
     parameters.put("operation", operation);
     return new AnalysisException("UNSUPPORTED_FEATURE.TABLE_OPERATION", scala.collection.immutable.Map$.MODULE$.from(CollectionConverters.asScala(parameters)));
   }

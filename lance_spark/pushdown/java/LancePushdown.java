@@ -45,7 +45,6 @@ public class LancePushdown extends Rule {
 
   /** Gives a session the rule, if it has none. */
   public static void enable(org.apache.spark.sql.classic.SparkSession session) throws Exception {
-    LanceDrops.watchIfOpen(session);
     new LanceDistance().register(session);
     List rules = Reflection.list(session.experimental().extraOptimizations());
     for (int i = 0; i < rules.size(); i++) {
