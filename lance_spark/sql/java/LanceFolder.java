@@ -23,7 +23,11 @@ public abstract class LanceFolder implements StagingTableCatalog, SupportsNamesp
   public void initialize(String name, CaseInsensitiveStringMap options) {
     this.name = name;
     this.options = new HashMap(options.asCaseSensitiveMap());
-    LancePushdown.enable(org.apache.spark.sql.classic.SparkSession.active());
+    try {
+      LancePushdown.enable(org.apache.spark.sql.classic.SparkSession.active());
+    } catch (Exception error) {
+      Platform.throwException(error);
+    }
   }
 
   public String name() {
