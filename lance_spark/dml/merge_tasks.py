@@ -270,7 +270,7 @@ class MergeSmall:
         times = last - first
         at = np.repeat(first - np.concatenate([[0], np.cumsum(times)[:-1]]), times) + np.arange(times.sum())
         changed = order[at] if self.updates else order[:0]
-        added = np.flatnonzero(~np.isin(codes, found) | (codes < 0)) if self.inserts else order[:0]
+        added = np.flatnonzero(~np.isin(codes, found)) if self.inserts else order[:0]
         places = np.concatenate([np.full(len(added), -1), np.repeat(addresses, times)[: len(changed)]])
         actions = np.repeat(np.array([INSERT, UPDATE], np.int32), [len(added), len(changed)])
         chosen = np.concatenate([added, changed])

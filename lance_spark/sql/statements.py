@@ -138,7 +138,7 @@ class RowStatement:
         fragment all are in one task, by address, where `by_fragment` asks for it.
         """
         made = self._rows.at(json.dumps(opened(ref)), by_fragment)
-        small = bool(self._rows.isSmall(made, TASK_BYTES))
+        small = self._rows.bytes() <= TASK_BYTES
         rows = DataFrame(made, self._spark).toDF(ROW_ADDRESS, _ACTION, *self._columns)
         said = sf.col(_ACTION)
         action = sf.coalesce(*(sf.when(said == theirs, sf.lit(ours)) for theirs, ours in _ACTIONS.items()))

@@ -12,12 +12,13 @@ import pyarrow as pa
 from pyspark.sql import SparkSession
 
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.changes import RowEdits
+from lance_spark.commit.changes import CommitNote, RowEdits
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml import statement, ways
 from lance_spark.dml.answers import Answer, RowJobs, packed
 from lance_spark.dml.assignments import Assignments
-from lance_spark.dml.merge import edits_of
+from lance_spark.dml.clauses import MergeClauses
+from lance_spark.dml.merge import Merge, edits_of
 from lance_spark.dml.merge_tasks import INSERT, UPDATE, Apply
 from lance_spark.dml.result import ChangeResult
 from lance_spark.dml.rounds import run_rounds
@@ -44,10 +45,16 @@ def over_fragments(
     return [Answer.of(batch.column(0)[0].as_py()) for batch in task(units)(iter([numbers]))]
 
 
+def alone(self: RowJobs, task: Callable[[Iterator[pa.RecordBatch]], Any]) -> list[Answer]:
+    """Takes the place of a Spark job of one task."""
+    number = pa.RecordBatch.from_arrays([pa.array([0], pa.int64())], names=["id"])
+    return [Answer.of(batch.column(0)[0].as_py()) for batch in task(iter([number]))]
+
+
 @contextlib.contextmanager
 def inline() -> Iterator[None]:
     """Runs updates and deletions of this process without Spark."""
-    with patch.object(RowJobs, "over_fragments", over_fragments):
+    with patch.object(RowJobs, "over_fragments", over_fragments), patch.object(RowJobs, "alone", alone):
         yield
 
 
@@ -90,6 +97,14 @@ def merge(uri: str, key: str, data: pa.Table) -> ChangeResult:
         return edits_of(version, dataset, [Answer.of(one.column(0)[0].as_py()) for one in apply(iter([batch]))])
 
     return run_rounds(ref, staging, CommitPolicy.of(None), evaluate)
+
+
+def merge_small(uri: str, key: str, data: pa.Table, *, updates: bool, inserts: bool) -> ChangeResult:
+    """Merges rows of this process by a key, as :class:`lance_spark.Table` does where one task does all of it."""
+    clauses = MergeClauses(on=(key,), updates=updates, inserts=inserts)
+    spark = cast("SparkSession", None)
+    with inline():
+        return Merge(spark, DatasetRef.at(uri, {}).pin(None), clauses, data, table_name="t").run(CommitNote())
 
 
 def delete(uri: str, where: str) -> ChangeResult:

@@ -14,6 +14,7 @@ public final class LanceRows {
   private final LanceStatement statement;
   private final SparkSession session;
   private final LanceTable table;
+  private long bytes;
 
   LanceRows(LanceStatement statement, SparkSession session, LanceTable table) {
     this.statement = statement;
@@ -30,19 +31,22 @@ public final class LanceRows {
     LanceTable now = new LanceTable(table.catalog, table.identifier, (Map) LancePython.parsed(opened));
     org.apache.spark.sql.classic.SparkSession classic = (org.apache.spark.sql.classic.SparkSession) session;
     Dataset rows = Dataset$.MODULE$.ofRows(classic, statement.at(now));
-    if (!byFragment) return rows;
-    LogicalPlan ordered = LanceWrites.byFragment(rows.queryExecution().optimizedPlan());
-    return Dataset$.MODULE$.ofRows(classic, ordered);
+    LogicalPlan plan = rows.queryExecution().optimizedPlan();
+    bytes = bytesRead(plan);
+    return byFragment ? Dataset$.MODULE$.ofRows(classic, LanceWrites.byFragment(plan)) : rows;
   }
 
-  /** Whether all that a query reads is so little that one task takes no longer than several, and no function of the user's makes it slow. */
-  public static boolean isSmall(Dataset rows, long bytes) {
-    LogicalPlan plan = rows.queryExecution().optimizedPlan();
+  /** Bytes that the rows are made of, as far as Spark knows; more than there can be where functions of the user make them. */
+  public long bytes() {
+    return bytes;
+  }
+
+  private static long bytesRead(LogicalPlan plan) {
     if (plan.containsPattern(TreePattern$.MODULE$.PYTHON_UDF()) || plan.containsPattern(TreePattern$.MODULE$.EVAL_PYTHON_UDF())
-        || plan.containsPattern(TreePattern$.MODULE$.SCALA_UDF())) return false;
+        || plan.containsPattern(TreePattern$.MODULE$.SCALA_UDF())) return Long.MAX_VALUE;
     Iterator leaves = Reflection.list(plan.collectLeaves()).iterator();
     BigInteger read = BigInteger.ZERO;
     while (leaves.hasNext()) read = read.add(((LogicalPlan) leaves.next()).stats().sizeInBytes().bigInteger());
-    return read.compareTo(BigInteger.valueOf(bytes)) <= 0;
+    return read.min(BigInteger.valueOf(Long.MAX_VALUE)).longValue();
   }
 }

@@ -59,7 +59,13 @@ STATEMENTS = st.lists(
 
 
 @pytest.mark.promise("C01", "C02")
-@given(statements=STATEMENTS, stable=st.booleans(), indexed=st.booleans(), version=st.sampled_from(["2.0", "stable"]))
+@given(
+    statements=STATEMENTS,
+    stable=st.booleans(),
+    indexed=st.booleans(),
+    version=st.sampled_from(["2.0", "stable"]),
+    tasks=st.integers(1, 2),
+)
 @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck))
 def test_statements_do_what_pylance_does(
     tmp_path_factory: pytest.TempPathFactory,
@@ -67,7 +73,9 @@ def test_statements_do_what_pylance_does(
     stable: bool,
     indexed: bool,
     version: str,
+    tasks: int,
 ):
+    inline_rows.TASKS.set(tasks)
     folder = tmp_path_factory.mktemp("statements")
     ours, theirs = str(folder / "ours"), str(folder / "theirs")
     for uri in (ours, theirs):

@@ -1,0 +1,98 @@
+"""Merges that one task does, without Spark, beside a model in Python."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, event, given, settings
+from hypothesis import strategies as st
+
+from lance_spark.errors import MergeError
+from tests.support import inline_rows
+
+KEYS = {
+    pa.int32(): st.integers(-3, 12),
+    pa.int64(): st.integers(-3, 12),
+    pa.string(): st.sampled_from(["", "a", "b'c", "é", "`d`", "e"]),
+}
+PLAIN = (pa.int8(), pa.int64())
+
+
+@st.composite
+def merges(draw: st.DrawFn) -> dict[str, Any]:
+    kind = draw(st.sampled_from(list(KEYS)))
+    keys = st.one_of(st.none(), KEYS[kind])
+    theirs = draw(st.sampled_from(PLAIN)) if pa.types.is_integer(kind) else kind
+    return {
+        "kind": kind,
+        "table": draw(st.lists(keys, max_size=12)),
+        "source": draw(st.lists(keys, max_size=8)),
+        "type": theirs,
+        "whole": draw(st.booleans()),
+        "updates": (updates := draw(st.booleans())),
+        "inserts": draw(st.booleans()) or not updates,
+        "stable": draw(st.booleans()),
+        "indexed": draw(st.booleans()),
+        "gone": draw(st.sets(st.integers(0, 11))),
+    }
+
+
+@given(merge=merges())
+@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_small_merge_is_that_of_rows_one_by_one(
+    tmp_path_factory: pytest.TempPathFactory, merge: dict[str, Any]
+) -> None:
+    uri = str(tmp_path_factory.mktemp("merge") / "t")
+    keys, updates, inserts = merge["table"], merge["updates"], merge["inserts"]
+    table = pa.table(
+        {
+            "k": pa.array(keys, merge["kind"]),
+            "n": pa.array(range(len(keys)), pa.int64()),
+            "s": pa.array(["x"] * len(keys), pa.string()),
+        }
+    )
+    lance.write_dataset(table, uri, max_rows_per_file=5, enable_stable_row_ids=merge["stable"])
+    if merge["indexed"] and keys:
+        lance.dataset(uri).create_scalar_index("k", "BTREE")
+    gone = {i for i in merge["gone"] if i < len(keys)}
+    if gone:
+        lance.dataset(uri).delete(f"n IN ({', '.join(map(str, gone))})")
+    source = pa.table(
+        {
+            "k": pa.array(merge["source"], merge["type"]),
+            "n": pa.array(range(100, 100 + len(merge["source"])), pa.int64()),
+        }
+    )
+    if merge["whole"]:
+        source = source.append_column("s", pa.array(["y"] * len(source), pa.string()))
+    expected, added, changed = [], [], 0
+    twice = False
+    given = source.to_pylist()
+    for number, key in enumerate(keys):
+        if number in gone:
+            continue
+        matching = [row for row in given if key is not None and row["k"] == key] if updates else []
+        twice |= len(matching) > 1
+        changed += bool(matching)
+        expected.append({"k": key, "n": number, "s": "x"} | (matching[0] if matching else {}))
+    there = {key for number, key in enumerate(keys) if number not in gone and key is not None}
+    if inserts:
+        added = [{"s": None, **row} for row in given if row["k"] not in there]
+    version = lance.dataset(uri).version
+    if twice:
+        event("two rows of the source match one")
+        with pytest.raises(MergeError, match="several rows of the source match one row"):
+            inline_rows.merge_small(uri, "k", source, updates=updates, inserts=inserts)
+        assert lance.dataset(uri).version == version
+        return
+    result = inline_rows.merge_small(uri, "k", source, updates=updates, inserts=inserts)
+    assert (result.rows_inserted, result.rows_updated, result.rows_deleted) == (len(added), changed, 0)
+    dataset = lance.dataset(uri)
+    dataset.validate()
+    assert dataset.version == version + bool(added or changed)
+    order = [("k", "ascending"), ("n", "ascending")]
+    wanted = pa.Table.from_pylist([*expected, *added], table.schema)
+    assert dataset.to_table().sort_by(order).to_pylist() == wanted.sort_by(order).to_pylist()
