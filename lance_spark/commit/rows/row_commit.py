@@ -111,6 +111,8 @@ def _operation(head: lance.LanceDataset, edits: RowEdits) -> LanceOperation.Base
         removed_fragment_ids=removed,
         new_fragments=list(edits.new),
         fields_modified=list(edits.modified),
+        # Lance would say of each index over other fields that it has the rows of new fragments.
+        fields_for_preserving_frag_bitmap=[one for field in field_identities(head.lance_schema) for one in field.ids],
         update_mode="rewrite_columns" if edits.modified else "rewrite_rows",
         updated_fragment_offsets=dict(edits.offsets) or None,
     )

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lance_spark.dml.edits import Way
 from lance_spark.errors import (
     ColumnNotFoundError,
     FilterError,
@@ -196,3 +197,35 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path)
         with pytest.raises(error, match=said):
             statement()
         assert sorted(str(path) for path in tmp_path.rglob("*")) == before, said
+
+
+NEW = {"k": 77, "s": "another word", "l": [77], "v": [9.0, 9.0]}
+QUERIES: dict[str, tuple[str, dict[str, object]]] = {
+    "BTREE": ("k", {"filter": "k = 77"}),
+    "BITMAP": ("k", {"filter": "k = 77"}),
+    "LABEL_LIST": ("l", {"filter": "array_has(l, 77)"}),
+    "NGRAM": ("s", {"filter": "contains(s, 'another')"}),
+    "INVERTED": ("s", {"full_text_query": "another"}),
+    "IVF_FLAT": ("v", {"nearest": {"column": "v", "q": [9.0, 9.0], "k": 4}}),
+}
+
+
+@pytest.mark.parametrize("stable", [True, False])
+@pytest.mark.parametrize("way", ["rows", "columns"])
+@pytest.mark.parametrize("kind", QUERIES)
+def test_an_index_does_not_hide_what_rows_are_now(tmp_path: Path, kind: str, way: Way, stable: bool) -> None:
+    column, query = QUERIES[kind]
+    given = pa.Table.from_pylist([{"id": i, "k": i, "s": f"word{i}", "l": [i], "v": [i / 40, 0]} for i in range(20)])
+    vectors = given["v"].cast(pa.list_(pa.float32(), 2))
+    uri = str(tmp_path / "t.lance")
+    table = given.set_column(4, "v", vectors)
+    dataset = lance.write_dataset(table, uri, max_rows_per_file=10, enable_stable_row_ids=stable)
+    if kind == "IVF_FLAT":
+        dataset.create_index(column, kind, num_partitions=1)
+    else:
+        dataset.create_scalar_index(column, kind)
+    with inline_rows.only(way):
+        inline_rows.update(uri, "id = 3", NEW)
+    inline_rows.merge(uri, "id", pa.Table.from_pylist([{"id": i, **NEW} for i in (12, 20, 21)], table.schema))
+    found = lance.dataset(uri).to_table(columns=["id"], **query)["id"].to_pylist()  # type: ignore[arg-type]
+    assert sorted(found) == [3, 12, 20, 21]
