@@ -29,6 +29,7 @@ from lance_spark.errors import (
     ColumnExistsError,
     ColumnNotFoundError,
     RegistrationError,
+    SchemaMismatchError,
     StoredUdfError,
     panics_as_errors,
 )
@@ -82,6 +83,7 @@ def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
 
     Raises:
         ColumnNotFoundError: One is not there; none was dropped.
+        SchemaMismatchError: None would be left; none was dropped.
     """
 
     def drop(head: lance.LanceDataset) -> None:
@@ -90,6 +92,11 @@ def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
                 raise ColumnNotFoundError(
                     column, ref.uri, hint=f"its columns are {', '.join(head.schema.names)}; nothing was dropped"
                 )
+        if set(columns) == set(head.schema.names):
+            raise SchemaMismatchError(
+                f"a table has at least one column, and all would be dropped - {ref.uri} - nothing was dropped - add "
+                "another column first, or drop the table"
+            )
         head.drop_columns(list(columns))
 
     change_schema(ref, drop)

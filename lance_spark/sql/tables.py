@@ -23,7 +23,7 @@ from lance_spark.read.reader import read_schema
 from lance_spark.sql.errors import NamespaceNotFoundError
 from lance_spark.sql.metadata_tables import TABLES
 from lance_spark.sql.place import Place
-from lance_spark.table.connection import connect, open_table
+from lance_spark.table.connection import delete_table, open_table
 from lance_spark.types import LANCE_FIELD, to_lance_schema, to_spark_schema
 from lance_spark.types.fields import encode_field
 from lance_spark.types.schemas import COMMENT
@@ -182,8 +182,7 @@ def drop_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     ref = place.ref(arguments["name"])
     if not table_exists(ref.uri, ref.storage):
         return {"dropped": False}
-    folder, _, name = ref.uri.rpartition("/")
-    connect(folder, storage_options=ref.storage).drop_table(name.removesuffix(".lance"))
+    delete_table(ref.uri, ref.storage)
     return {"dropped": True}
 
 

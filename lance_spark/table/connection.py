@@ -145,15 +145,25 @@ def table_uri(folder: str, name: str) -> str:
         not isinstance(name, str)
         or not name
         or name.startswith((".", "_"))
-        or any(sign in name for sign in "/\\\0")
+        or any(sign in "/\\" or sign < " " for sign in name)
         or name != name.strip()
     ):
         raise OptionError(
             "name",
             repr(name),
-            "the name of a table: not empty, without slashes, and not beginning with a dot or an underscore",
+            "the name of a table: not empty, in one line, without slashes, not beginning with a dot or an underscore",
         )
     return f"{folder}/{name}{_SUFFIX}"
+
+
+def delete_table(uri: str, storage_options: Mapping[str, str]) -> None:
+    """Deletes the table of a location with all its versions, checkpoints and history."""
+    if is_local(uri):
+        shutil.rmtree(uri)
+    else:
+        import lance
+
+        lance.LanceDataset.drop(uri, storage_options=dict(storage_options) or None)
 
 
 @refusing("Connection")
@@ -414,12 +424,7 @@ class Connection:
             if ignore_missing:
                 return
             raise TableNotFoundError(uri, hint="table_names() lists the tables")
-        if is_local(uri):
-            shutil.rmtree(uri)
-        else:
-            import lance
-
-            lance.LanceDataset.drop(uri, storage_options=self.storage_options or None)
+        delete_table(uri, self.storage_options)
 
     def rename_table(self, name: str, new_name: str) -> None:
         """Renames a table on a local file system, with its versions, checkpoints and history.

@@ -143,6 +143,7 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
 
         Raises:
             ColumnNotFoundError: One is not there; none was dropped.
+            SchemaMismatchError: None would be left; none was dropped.
         """
         drop_columns(self._ref, columns_of(columns))
 

@@ -149,6 +149,11 @@ def test_names(sql: Sql, db: Connection, tmp_path: Path) -> None:
     assert db.open_table("api").count_rows() == 2
     sql("DROP TABLE {c}.api")
     assert db.table_names() == []
+    sql(f"CREATE TABLE {{c}}.`{tmp_path}/elsewhere/plain` AS SELECT 1 AS x")
+    sql(f"DROP TABLE {{c}}.`{tmp_path}/elsewhere/plain`")
+    assert not (tmp_path / "elsewhere" / "plain").exists()
+    with pytest.raises(AnalysisException, match=r"OptionError.*in one line"):
+        sql("CREATE TABLE {c}.`a\nb` (x INT)")
 
 
 def test_what_cannot_be_is_refused_by_name(sql: Sql, db: Connection) -> None:

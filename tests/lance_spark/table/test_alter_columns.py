@@ -14,7 +14,7 @@ import pytest
 from pyspark.sql.functions import pandas_udf
 
 from lance_spark import ColumnNotFoundError, CommitImpossibleError, RegistrationError, Table
-from lance_spark.errors import LanceSparkError
+from lance_spark.errors import LanceSparkError, SchemaMismatchError
 from tests.lance_spark.table.seen import Seen
 from tests.support.waiting import eventually
 from udf_runtime import UDF, Columns, UdfDefinitionError, UdfRuntimeError, udf
@@ -358,6 +358,8 @@ def test_dropping_takes_one_or_several_columns_or_none(filled: Table, seen: Seen
     filled.drop_columns("double")
     filled.drop_columns(["other", "text"])
     assert filled.schema.names == ["id", "triple"]
+    with pytest.raises(SchemaMismatchError, match="at least one column"):
+        filled.drop_columns(["triple", "id"])
 
 
 def test_a_column_that_was_dropped_and_added_again_starts_empty(filled: Table, seen: Seen):
