@@ -18,7 +18,7 @@ from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.answers import ANSWER, TASK_BYTES, Answer, RowJobs
 from lance_spark.dml.clauses import MergeClauses
-from lance_spark.dml.merge_tasks import DELETE, INSERT, UPDATE, Apply, MergeSmall
+from lance_spark.dml.merge_tasks import ACTION, DELETE, INSERT, UPDATE, Apply, MergeSmall
 from lance_spark.dml.result import ChangeResult
 from lance_spark.dml.rounds import run_rounds
 from lance_spark.dml.source import Source, read_table
@@ -40,8 +40,7 @@ if TYPE_CHECKING:
     import lance
     from pyspark.sql import Column, DataFrame, SparkSession
 
-_ACTION = "__action"
-_GIVEN = "__given"
+_GIVEN = "row.given"
 _INSERT_PARTS = 32
 
 
@@ -153,7 +152,7 @@ class Merge:
             matches &= sf.col(f"source.{_quoted(name)}") == sf.col(f"target.{_quoted(name)}")
         how = {(True, True): "full", (True, False): "left", (False, True): "right", (False, False): "inner"}
         joined = source.join(target, matches, how[clauses.inserts, clauses.deletes])
-        here, there = sf.col(f"source.{_GIVEN}").isNotNull(), sf.col(f"target.{ROW_ADDRESS}").isNotNull()
+        here, there = sf.col(f"source.`{_GIVEN}`").isNotNull(), sf.col(f"target.{ROW_ADDRESS}").isNotNull()
         action = sf.lit(None).cast("int")
         if clauses.deletes:
             action = sf.when(there & ~here & _condition(clauses.delete_where), DELETE).otherwise(action)
@@ -164,8 +163,8 @@ class Merge:
         names = [name for name in source.columns if name != _GIVEN]
         values = [sf.col(f"source.{_quoted(name)}").alias(name) for name in names]
         try:
-            rows = joined.select(sf.col(f"target.{ROW_ADDRESS}"), action.alias(_ACTION), *values)
-            rows = rows.where(sf.col(_ACTION).isNotNull())
+            rows = joined.select(sf.col(f"target.{ROW_ADDRESS}"), action.alias(ACTION), *values)
+            rows = rows.where(sf.col(ACTION).isNotNull())
             schema = rows.schema
         except AnalysisException as error:
             text = " and ".join(repr(one) for one in (clauses.update_where, clauses.delete_where) if one)

@@ -34,6 +34,9 @@ if TYPE_CHECKING:
 INSERT, UPDATE, DELETE = 0, 1, 2
 """What becomes of a row."""
 
+ACTION = "_rowoffset"
+"""Name of the column that says it: one that Lance keeps for itself, which no table has."""
+
 _BATCH_ROWS = 8192
 
 

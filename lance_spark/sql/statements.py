@@ -25,7 +25,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.dml.answers import ANSWER, TASK_BYTES, Answer, RowJobs
 from lance_spark.dml.column_files import targets_of
 from lance_spark.dml.merge import edits_of, spread
-from lance_spark.dml.merge_tasks import DELETE, INSERT, UPDATE, Apply, SetColumns, SetOrMove
+from lance_spark.dml.merge_tasks import ACTION, DELETE, INSERT, UPDATE, Apply, SetColumns, SetOrMove
 from lance_spark.dml.result import ChangeResult
 from lance_spark.dml.rounds import run_rounds
 from lance_spark.dml.statement import Statement, edits_of_columns
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger(__name__)
 
-_ACTION = "__action"
 _ACTIONS = {1: DELETE, 2: UPDATE, 3: INSERT, 4: INSERT}
 """What Spark says of a row: RowDeltaUtils's numbers, of which 4 is a row to insert again."""
 
@@ -139,10 +138,10 @@ class RowStatement:
         """
         made = self._rows.at(json.dumps(opened(ref)), by_fragment)
         small = self._rows.bytes() <= TASK_BYTES
-        rows = DataFrame(made, self._spark).toDF(ROW_ADDRESS, _ACTION, *self._columns)
-        said = sf.col(_ACTION)
+        rows = DataFrame(made, self._spark).toDF(ROW_ADDRESS, ACTION, *self._columns)
+        said = sf.col(ACTION)
         action = sf.coalesce(*(sf.when(said == theirs, sf.lit(ours)) for theirs, ours in _ACTIONS.items()))
-        rows = rows.withColumn(_ACTION, action)
+        rows = rows.withColumn(ACTION, action)
         return rows.coalesce(1) if small and by_fragment else rows, small
 
     def _update(self, ref: DatasetRef, dataset: lance.LanceDataset) -> RowEdits | None:

@@ -87,6 +87,8 @@ public class LancePushdown extends Rule {
   private LogicalPlan rewrite(LogicalPlan plan, Integer limit) throws Exception {
     if (plan instanceof CreateTempViewUsing) return marked((CreateTempViewUsing) plan);
     if (plan instanceof RefreshTable) LanceCommands.refresh((RefreshTable) plan);
+    // Spark wants to find the table there, and not rows of which it is known that there are none.
+    if (plan instanceof DeleteFromTable) return plan;
     if (plan instanceof Aggregate) {
       LogicalPlan answered = aggregate((Aggregate) plan);
       if (answered != null) return subqueries(answered);

@@ -103,6 +103,16 @@ public abstract class LanceFolder implements StagingTableCatalog, SupportsNamesp
     if (inserts) arguments.put("blob_handling", "bytes");
   }
 
+  /** Has Spark read anew what it has cached of a table that has changed, as it does by itself where its own writes change one. */
+  void refreshCaches(org.apache.spark.sql.SparkSession session, Identifier identifier) {
+    List parts = new ArrayList();
+    parts.add(name);
+    parts.addAll(java.util.Arrays.asList(identifier.namespace()));
+    parts.add(identifier.name());
+    org.apache.spark.sql.classic.SparkSession classic = (org.apache.spark.sql.classic.SparkSession) session;
+    classic.sharedState().cacheManager().recacheTableOrView(classic, Reflection.seq(parts), false);
+  }
+
   public boolean tableExists(Identifier identifier) {
     return Boolean.TRUE.equals(run("table_exists", identifier, new HashMap()).get("exists"));
   }

@@ -19,10 +19,13 @@ final class LanceMerge {
   private static final String[] CLAUSES = {"matchedInstructions", "notMatchedInstructions", "notMatchedBySourceInstructions"};
 
   private final MergeRows rows;
+  /** Where the address of a row is among the values of a clause. */
+  private final int address;
   private final Set kept = new HashSet();
 
-  LanceMerge(MergeRows rows) {
+  LanceMerge(MergeRows rows, int address) {
     this.rows = rows;
+    this.address = address;
   }
 
   boolean inserts() throws Exception {
@@ -40,9 +43,15 @@ final class LanceMerge {
     return false;
   }
 
-  /** Whether all updates leave the column at a position as it is; a column of which that is so is not read for them. */
+  /** Whether there are updates, and all leave the column at a position as it is; it is not read for them then. */
   boolean keeps(int at, String name) throws Exception {
-    if (!does(LanceStatement.UPDATES)) return false;
+    if (!does(LanceStatement.UPDATES) || changes(at, name)) return false;
+    kept.add(Integer.valueOf(at));
+    return true;
+  }
+
+  /** Whether an update gives the column at a position another value. */
+  boolean changes(int at, String name) throws Exception {
     for (int c = 0; c < CLAUSES.length; c++) {
       Iterator each = clauses(c).iterator();
       while (each.hasNext()) {
@@ -51,34 +60,36 @@ final class LanceMerge {
         // Spark splits no update here, so what is no list of values discards the row.
         if (output == null || action(output) != LanceStatement.UPDATES) continue;
         Object value = output.get(at);
-        Object address = output.get(output.size() - 1);
-        if (!(value instanceof Attribute) || !(address instanceof Attribute)) return false;
+        if (!(value instanceof Attribute) || !(output.get(address) instanceof Attribute)) return true;
         Object[] from = LanceStatement.origin(rows.child(), (Attribute) value);
-        Object[] row = LanceStatement.origin(rows.child(), (Attribute) address);
-        if (from == null || row == null || from[0] != row[0] || !from[1].equals(name)) return false;
+        Object[] row = LanceStatement.origin(rows.child(), (Attribute) output.get(address));
+        if (from == null || row == null || from[0] != row[0] || !from[1].equals(name)) return true;
       }
     }
-    kept.add(Integer.valueOf(at));
-    return true;
+    return false;
   }
 
-  /** Returns the merge without the values that are kept. */
-  MergeRows pruned() throws Exception {
+  /** Returns the merge without the values that are kept, and without those whose places are not used. */
+  MergeRows pruned(Set used) throws Exception {
     Map changes = new HashMap();
     for (int c = 0; c < CLAUSES.length; c++) {
       List pruned = new ArrayList();
       Iterator each = clauses(c).iterator();
-      while (each.hasNext()) pruned.add(pruned(each.next()));
+      while (each.hasNext()) pruned.add(pruned(each.next(), used));
       changes.put(CLAUSES[c], Reflection.seq(pruned));
     }
     return (MergeRows) Reflection.copy((Product) rows, changes);
   }
 
-  private Object pruned(Object clause) throws Exception {
+  private Object pruned(Object clause, Set used) throws Exception {
     List output = output(clause);
-    if (output == null || action(output) != LanceStatement.UPDATES) return clause;
+    if (output == null) return clause;
+    // Where a clause names columns of rows, Spark gives those columns once more, and not in what comes out.
+    output = output.subList(0, Reflection.list(rows.output()).size());
+    boolean updates = action(output) == LanceStatement.UPDATES;
     for (int i = 0; i < output.size(); i++) {
-      if (kept.contains(Integer.valueOf(i))) output.set(i, Literal$.MODULE$.create(null, ((Expression) output.get(i)).dataType()));
+      boolean needed = used.contains(Integer.valueOf(i)) && !(updates && kept.contains(Integer.valueOf(i)));
+      if (!needed) output.set(i, Literal$.MODULE$.create(null, ((Expression) output.get(i)).dataType()));
     }
     return Reflection.copy((Product) clause, "output", Reflection.seq(output));
   }

@@ -1,6 +1,7 @@
 package lancespark;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
@@ -8,6 +9,7 @@ import java.util.Map;
 import org.apache.spark.sql.catalyst.CatalystTypeConverters;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
+import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.procedures.BoundProcedure;
 import org.apache.spark.sql.connector.catalog.procedures.ProcedureParameter;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
@@ -66,8 +68,21 @@ final class LanceProcedure implements UnboundProcedure, BoundProcedure {
     arguments.put("procedure", name());
     arguments.put("values", values);
     List scans = new ArrayList();
-    scans.add(new LanceAnswer(catalog.run("call", null, arguments)));
+    try {
+      scans.add(new LanceAnswer(catalog.run("call", null, arguments)));
+    } finally {
+      Identifier table = named((String) values.get(0));
+      if (table != null) catalog.refreshCaches(org.apache.spark.sql.classic.SparkSession.active(), table);
+    }
     return scans.iterator();
+  }
+
+  /** The table that is named as one text, without the catalog or with it; null where there is no name. */
+  private Identifier named(String text) {
+    if (text == null || text.isEmpty()) return null;
+    String[] parts = text.indexOf('/') >= 0 ? new String[] {text} : text.split("\\.", -1);
+    int from = parts.length > 1 && parts[0].equals(catalog.name()) ? 1 : 0;
+    return Identifier.of((String[]) Arrays.copyOfRange(parts, from, parts.length - 1), parts[parts.length - 1]);
   }
 }
 

@@ -8,6 +8,11 @@ import org.apache.spark.sql.connector.catalog.Table;
 /** Statements on tables of the catalog, for the rule. */
 public final class LanceSql extends LanceHooks {
   LogicalPlan planned(LogicalPlan plan) throws Exception {
+    if (plan instanceof WithCTE) {
+      // What Spark has found to be common to subqueries stands beside the statement.
+      LogicalPlan statement = planned(((WithCTE) plan).plan());
+      return statement instanceof LanceStatement ? ((LanceStatement) statement).beside(((WithCTE) plan).cteDefs()) : null;
+    }
     if (plan instanceof WriteDelta) return LanceStatement.of((WriteDelta) plan);
     if (plan instanceof OverwriteByExpression) return LanceStatement.of((OverwriteByExpression) plan);
     if (!(plan instanceof AnalyzeTable)) return null;

@@ -2,10 +2,12 @@ package lancespark;
 
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.HashSet;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.analysis.NamedRelation;
 import org.apache.spark.sql.catalyst.expressions.*;
@@ -23,7 +25,6 @@ import scala.Function1;
 import scala.Product;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
-import scala.runtime.AbstractPartialFunction;
 
 /**
  * UPDATE, DELETE or MERGE: a query of the rows that change, what becomes of each, and new values. Python runs it, at one version, and commits:
@@ -67,12 +68,16 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
     List output = Reflection.list(query.output());
     WriteDeltaProjections projections = delta.projections();
     List wanted = new ArrayList();
-    wanted.add(output.get(((Integer) projections.rowIdProjection().colOrdinals().apply(0)).intValue()));
-    Attribute address = (Attribute) wanted.get(0);
+    int addressAt = ((Integer) projections.rowIdProjection().colOrdinals().apply(0)).intValue();
+    Attribute address = (Attribute) output.get(addressAt);
+    wanted.add(address);
     wanted.add(named(output, ACTION));
+    Set used = new HashSet();
+    used.add(Integer.valueOf(addressAt));
+    used.add(Integer.valueOf(output.indexOf(wanted.get(1))));
     List columns = new ArrayList();
     List kept = new ArrayList();
-    LanceMerge merge = query instanceof MergeRows ? new LanceMerge((MergeRows) query) : null;
+    LanceMerge merge = query instanceof MergeRows ? new LanceMerge((MergeRows) query, addressAt) : null;
     if (projections.rowProjection().isDefined()) {
       Object row = projections.rowProjection().get();
       StructType schema = (StructType) Reflection.call(row, "schema");
@@ -80,17 +85,24 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
       for (int i = 0; i < ordinals.size(); i++) {
         int at = ((Integer) ordinals.get(i)).intValue();
         Attribute value = (Attribute) output.get(at);
-        if (operation.equals("update") && isKept(query, value, schema.fields()[i].name(), address)) continue;
-        if (merge != null && merge.keeps(at, schema.fields()[i].name())) {
-          if (!merge.inserts()) continue;
-          kept.add(schema.fields()[i].name());
+        String name = schema.fields()[i].name();
+        if (operation.equals("update") && isKept(query, value, name, address)) continue;
+        if (table.schema().getFieldIndex(name).isEmpty()) {
+          // A column of rows, which a statement may name. Of values, Spark has it among the columns of the table then.
+          if (merge == null || merge.changes(at, name)) throw table.refusal(operation, "a column that each row has is not set: " + name);
+          continue;
         }
-        columns.add(schema.fields()[i].name());
+        used.add(Integer.valueOf(at));
+        if (merge != null && merge.keeps(at, name)) {
+          if (!merge.inserts()) continue;
+          kept.add(name);
+        }
+        columns.add(name);
         wanted.add(as(value, "value_" + columns.size()));
       }
     }
     wanted.set(0, as(address, ADDRESS));
-    LogicalPlan rows = new Project(Reflection.seq(wanted), merge == null ? query : merge.pruned());
+    LogicalPlan rows = new Project(Reflection.seq(wanted), merge == null ? query : merge.pruned(used));
     return new LanceStatement(table, operation, rows, columns, kept, operation.equals("delete") ? LancePushdown.wholePredicate(query) : null);
   }
 
@@ -119,6 +131,11 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
     both.add(new Project(Reflection.seq(made), overwrite.query()));
     LogicalPlan rows = (LogicalPlan) Reflection.create(Union.class, new Object[] {Reflection.seq(both)});
     return new LanceStatement(table(relation), "merge", rows, columns, new ArrayList(), null);
+  }
+
+  /** Returns the statement with queries to which its own refers. */
+  LanceStatement beside(Seq queries) {
+    return new LanceStatement(table, operation, new WithCTE(rows, queries), columns, kept, predicate);
   }
 
   private static LanceTable table(DataSourceV2Relation relation) {
@@ -189,72 +206,21 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
     arguments.put("kept", kept);
     arguments.put("predicate", predicate == null ? null : LancePython.parsed(predicate));
     arguments.put("opened", table.opened);
-    int[] reads = new int[1];
-    rows.transformDownWithSubqueries(new Counted(table, reads));
-    arguments.put("reads_others", Boolean.valueOf(reads[0] > 1));
+    arguments.put("reads_others", Boolean.valueOf(new LanceQuery(rows, table).reads() > 1));
     try {
       table.catalog.ask("change", table.identifier, arguments, new LanceRows(this, session, table));
     } catch (LancePython.Failure failure) {
       Platform.throwException(LancePython.error(operation, failure));
+    } finally {
+      // Also where it failed, which a commit may have survived.
+      table.catalog.refreshCaches(session, table.identifier);
     }
     return Reflection.seq(new ArrayList());
   }
 
-  /** Returns the query over another version of the table. */
+  /** Returns the query at a version of the table, and as it is now of others. */
   LogicalPlan at(LanceTable now) {
-    return (LogicalPlan) rows.transformDownWithSubqueries(new Fresh(table, now));
-  }
-
-  /** Counts the scans of a table, those in subqueries among them. */
-  private static final class Counted extends AbstractPartialFunction {
-    private final LanceTable table;
-    private final int[] reads;
-
-    Counted(LanceTable table, int[] reads) {
-      this.table = table;
-      this.reads = reads;
-    }
-
-    public boolean isDefinedAt(Object node) {
-      LanceTable read = null;
-      if (node instanceof DataSourceV2ScanRelation) read = tableOf(((DataSourceV2ScanRelation) node).relation().table());
-      if (node instanceof DataSourceV2Relation) read = table((DataSourceV2Relation) node);
-      return read != null && !read.travelled() && read.id().equals(table.id());
-    }
-
-    public Object apply(Object node) {
-      reads[0]++;
-      return node;
-    }
-  }
-
-  private static final class Fresh extends AbstractPartialFunction {
-    private final LanceTable before;
-    private final LanceTable now;
-
-    Fresh(LanceTable before, LanceTable now) {
-      this.before = before;
-      this.now = now;
-    }
-
-    public boolean isDefinedAt(Object node) {
-      if (node instanceof DataSourceV2Relation) return table((DataSourceV2Relation) node) == before;
-      return node instanceof DataSourceV2ScanRelation && LancePushdown.isLance((LogicalPlan) node);
-    }
-
-    public Object apply(Object node) {
-      Map changes = new HashMap();
-      try {
-        if (node instanceof DataSourceV2Relation) return Reflection.copy((Product) node, "table", now);
-        DataSourceV2ScanRelation scan = (DataSourceV2ScanRelation) node;
-        changes.put("output", scan.output());
-        LanceTable read = tableOf(scan.relation().table());
-        if (read != null) changes.put("table", !read.travelled() && read.id().equals(before.id()) ? now : read);
-        return Reflection.copy((Product) scan.relation(), changes);
-      } catch (Exception error) {
-        throw new IllegalStateException(error);
-      }
-    }
+    return new LanceQuery(rows, table).at(now);
   }
 
   // What Spark asks of a command

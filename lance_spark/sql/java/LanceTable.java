@@ -7,6 +7,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
+import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.analysis.IndexAlreadyExistsException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchIndexException;
 import org.apache.spark.sql.connector.catalog.Identifier;
@@ -142,7 +143,14 @@ public class LanceTable extends PythonTable implements SupportsMetadataColumns, 
 
   /** Deletes all rows; other deletions are statements of {@link LanceStatement}. */
   public void deleteWhere(Predicate[] predicates) {
+    if (travelled()) Platform.throwException(refusal("delete", "the rows of an older version stay; name the table itself"));
     catalog.run("truncate", identifier, new HashMap());
+  }
+
+  /** The error of a statement that cannot be. */
+  AnalysisException refusal(String operation, String why) {
+    String text = "lance_spark.errors.UnsupportedOperationError: " + operation + " of " + name() + ", version " + version() + " - nothing was changed - " + why;
+    return LancePython.error(operation, new LancePython.Failure("UnsupportedOperationError", text));
   }
 
   public boolean truncateTable() {

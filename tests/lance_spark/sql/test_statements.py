@@ -80,6 +80,87 @@ def test_values_fit_or_nothing_is_changed(sql: Sql, db: Connection) -> None:
     assert db.open_table("t").version == 3  # where no row is concerned, there is no version
 
 
+def test_statements_with_several_subqueries(sql: Sql, db: Connection) -> None:
+    """Spark makes one query of those that are over one table, which then stands beside the statement."""
+    sql("CREATE TABLE {c}.t AS SELECT id, id AS a, id AS b FROM range(10)")
+    sql("DELETE FROM {c}.t WHERE (SELECT count(*) FROM {c}.t) > 2 AND id = (SELECT max(id) FROM {c}.t)")
+    sql("UPDATE {c}.t SET a = (SELECT max(a) FROM {c}.t), b = (SELECT min(a) FROM {c}.t) WHERE id = 4")
+    one, other = (f"(SELECT {name}(x) FROM VALUES (2), (3) v(x))" for name in ("max", "min"))
+    sql(f"UPDATE {{c}}.t SET a = {one}, b = {other} WHERE id > {one} + {other}")
+    expected = [(i, i, i) for i in range(4)] + [(4, 8, 0), (5, 5, 5)] + [(i, 3, 2) for i in range(6, 9)]
+    assert sql("SELECT * FROM {c}.t ORDER BY id") == expected
+    sql(f"INSERT INTO {{c}}.t REPLACE WHERE id > 0 SELECT {one}, {other}, (SELECT count(*) FROM {{c}}.t)")
+    assert sql("SELECT * FROM {c}.t ORDER BY id") == [(0, 0, 0), (3, 2, 9)]
+
+
+def test_columns_of_rows_are_named_in_statements(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, id % 3 AS k, id AS a FROM range(12)")
+    newest = "SELECT _rowid AS r, row_number() OVER (PARTITION BY k ORDER BY id DESC) AS n FROM {c}.t"
+    sql(f"DELETE FROM {{c}}.t WHERE _rowid IN (SELECT r FROM ({newest}) WHERE n > 1)")
+    assert sql("SELECT id FROM {c}.t ORDER BY id") == [(9,), (10,), (11,)]
+    ids = [row[0] for row in sql("SELECT _rowid FROM {c}.t ORDER BY id")]
+    sql("UPDATE {c}.t SET a = _row_created_at_version + _rowid WHERE _rowaddr IN (SELECT min(_rowaddr) FROM {c}.t)")
+    assert sql("SELECT a FROM {c}.t WHERE id = 9") == [(1 + ids[0],)]
+    sql(
+        "MERGE INTO {c}.t USING (SELECT _rowid, id FROM {c}.t) n ON t._rowid = n._rowid AND n.id < 11 "
+        "WHEN MATCHED AND t._row_last_updated_at_version = 3 THEN UPDATE SET a = t._rowid WHEN MATCHED THEN UPDATE SET k = 7 "
+        "WHEN NOT MATCHED BY SOURCE AND t._rowid > 0 THEN DELETE"
+    )
+    sql(
+        "MERGE INTO {c}.t USING (SELECT _rowid, id + 1 AS id FROM {c}.t) n ON t.id = n.id "
+        "WHEN MATCHED THEN UPDATE SET a = n._rowid WHEN NOT MATCHED THEN INSERT (id, a) VALUES (n.id, n._rowid)"
+    )
+    assert set(sql("SELECT * FROM {c}.t")) == {(9, 0, ids[0]), (10, 7, ids[0]), (11, None, ids[1])}
+    with pytest.raises(AnalysisException, match="each row has is not set: _rowaddr"):
+        sql("MERGE INTO {c}.t USING {c}.t n ON t._rowid = n._rowid WHEN MATCHED THEN UPDATE SET _rowaddr = 5")
+
+
+def test_columns_have_any_name_but_one(sql: Sql, db: Connection) -> None:
+    names = ["__action", "__given", "value_1"]
+    sql(f"CREATE TABLE {{c}}.t AS SELECT id, {', '.join(f'id AS {name}' for name in names)} FROM range(4)")
+    sql(f"UPDATE {{c}}.t SET {', '.join(f'{name} = {name} + 1' for name in names)} WHERE id = 1")
+    sql(
+        f"MERGE INTO {{c}}.t USING (SELECT id + 1 AS {', id AS '.join(['id', *names])} FROM range(2, 4)) n ON t.id = n.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    expected = [(0, 0, 0, 0), (1, 2, 2, 2), (2, 2, 2, 2), (3, 2, 2, 2), (4, 3, 3, 3)]
+    assert sql("SELECT * FROM {c}.t ORDER BY id") == expected
+    given = [dict.fromkeys(["id", *names], 4), dict.fromkeys(["id", *names], 5)]
+    db.open_table("t").merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(given)
+    assert sql("SELECT * FROM {c}.t WHERE id > 3 ORDER BY id") == [(4,) * 4, (5,) * 4]
+    sql("ALTER TABLE {c}.t RENAME COLUMN value_1 TO __row_operation")
+    for statement in (
+        "UPDATE {c}.t SET id = 1",
+        "MERGE INTO {c}.t USING {c}.t n ON t.id = n.id WHEN MATCHED THEN DELETE",
+    ):
+        with pytest.raises(Exception, match="Spark keeps the name __row_operation"):
+            sql(statement)
+    sql("DELETE FROM {c}.t WHERE __row_operation IN (SELECT 4)")
+    assert sql("SELECT count(*) FROM {c}.t") == [(5,)]
+
+
+def test_statements_on_a_table_without_rows(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t (id BIGINT, a BIGINT)")
+    for statement in (
+        "DELETE FROM {c}.t",
+        "DELETE FROM {c}.t WHERE id IN (SELECT id FROM {c}.t)",
+        "UPDATE {c}.t SET a = (SELECT max(id) FROM {c}.t)",
+        "MERGE INTO {c}.t USING {c}.t n ON t.id = n.id WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT *",
+    ):
+        sql(statement)
+    assert sql("SELECT count(*) FROM {c}.t") == [(0,)]
+
+
+def test_an_older_version_is_not_deleted_from(sql: Sql, db: Connection, spark: SparkSession) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id FROM range(3)")
+    sql("INSERT INTO {c}.t VALUES (7)")
+    sql("CREATE OR REPLACE TEMPORARY VIEW older AS SELECT * FROM {c}.t VERSION AS OF 1")
+    with pytest.raises(Exception, match="the rows of an older version stay"):
+        sql("DELETE FROM older")
+    assert sql("SELECT count(*) FROM {c}.t") == [(4,)]
+    spark.catalog.dropTempView("older")
+
+
 def test_explain_says_what_is_written(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, id AS a, 'x' AS s FROM range(3)")
     assert "Lance update of a in" in sql("EXPLAIN UPDATE {c}.t SET a = 1 WHERE id = 1")[0][0]
