@@ -42,6 +42,11 @@ if TYPE_CHECKING:
 FOLDER = "_lance_spark"
 """Folder of a table that is ours."""
 
+MAIN_BRANCH = "main"
+"""What Lance calls the versions that are in the table's own folder."""
+
+_TREE = "/tree/"
+
 _OPEN_DATASETS = 16
 """Datasets kept open per process; each holds its manifest (about 200 bytes a fragment)."""
 
@@ -50,10 +55,14 @@ _OPEN_DATASETS = 16
 class DatasetRef:
     """A table, and the version of it that is meant.
 
+    A branch is to Lance a table of its own below the table, and so it is here: its location, in
+    `uri`, is all that reads, writes and our folder beside the data need.
+
     Attributes:
-        uri: Location, as Lance takes it: a plain absolute path for local files, else a URI.
+        uri: Location, as Lance takes it: a plain absolute path for local files, else a URI. That of
+            the branch where there is one: `<table>/tree/<branch>`.
         version: Number of the pinned version; None means whatever is the latest when it is opened.
-        branch: Branch that the version belongs to; None for the main one.
+        branch: Name of the branch that `uri` is of; None for the main one.
         incarnation: Identifies the pinned version's history: a table that was deleted and made anew
             has other incarnations under the same version numbers. None where no version is pinned.
         storage_options: Options of the object store, as pairs sorted by key. Not part of the
@@ -68,7 +77,12 @@ class DatasetRef:
 
     def __repr__(self) -> str:
         branch = "" if self.branch is None else f"{self.branch}:"
-        return f"DatasetRef({self.uri}@{branch}{self.version if self.version is not None else 'latest'})"
+        return f"DatasetRef({self.table_uri}@{branch}{self.version if self.version is not None else 'latest'})"
+
+    @property
+    def table_uri(self) -> str:
+        """Location of the table, also where this is a branch of it."""
+        return self.uri if self.branch is None else self.uri.removesuffix(f"{_TREE}{self.branch}")
 
     @property
     def storage(self) -> dict[str, str]:
@@ -77,8 +91,29 @@ class DatasetRef:
 
     @staticmethod
     def at(uri: str, storage_options: Mapping[str, str] | tuple[tuple[str, str], ...] = ()) -> DatasetRef:
-        """Returns a reference to the latest version, without touching storage."""
+        """Returns a reference to the latest version at a location, without touching storage."""
         return DatasetRef(uri=normalize_uri(uri), storage_options=tuple(sorted(dict(storage_options).items())))
+
+    @staticmethod
+    def find(
+        uri: str, storage_options: Mapping[str, str] | tuple[tuple[str, str], ...] = (), branch: str | None = None
+    ) -> DatasetRef:
+        """Returns a reference to the latest version of a table, or of a branch of it.
+
+        Storage is looked at only for a branch, or for a location that may be one of a branch.
+
+        Raises:
+            OptionError: The location is that of another branch.
+            VersionNotFoundError: There is no such branch.
+            TableNotFoundError, TableUnreadableError: There is no table that could have it.
+        """
+        ref = _with_branch(DatasetRef.at(uri, storage_options))
+        if branch is None:
+            return ref
+        if ref.branch is not None and ref.branch != branch:
+            here = f"none, or {ref.branch!r}: the location is that of this branch"
+            raise OptionError("branch", branch, here, problem="contradicts the location")
+        return ref.on_branch(branch)
 
     @staticmethod
     def resolve(options: ReadOptions) -> DatasetRef:
@@ -92,20 +127,66 @@ class DatasetRef:
         """
         if not options.path:
             raise OptionError("path", None, "the URI of a Lance table, as in load(path)")
-        ref = DatasetRef.at(options.path, options.storage)
+        ref = DatasetRef.find(options.path, options.storage, options.branch)
         if options.timestamp is not None:
             return ref.pin(_version_at(ref, options.timestamp))
-        if options.version is None:
-            return ref.pin(None)
-        branch, colon, number = options.version.rpartition(":")
-        if colon:
-            return replace(ref, branch=branch).pin(int(number))
-        return ref.pin(int(number) if number.isdecimal() else number)
+        version = options.version
+        pinned = ref.pin(int(version) if version is not None and version.isdecimal() else version)
+        if options.branch is not None and pinned.uri != ref.uri:
+            here = f"a version of branch {options.branch!r}: a number, or a tag of one"
+            raise OptionError("version", version, here, problem="is of another branch")
+        return pinned
 
     def pin(self, version: int | str | None) -> DatasetRef:
-        """Returns this reference at a version: a number, a tag, or None for the branch's latest."""
+        """Returns this reference at a version.
+
+        Args:
+            version: A number of the branch that this is; a tag, or `branch:number`, which may be of
+                another branch; or the name of a branch, for its latest version. Of a tag and a
+                branch of one name the tag is meant. None is the latest version.
+
+        Raises:
+            VersionNotFoundError: There is no such version, tag or branch.
+        """
+        if isinstance(version, str):
+            return self._named(version)
         dataset = _open(self.uri, self.branch, version, self.storage_options)
         return replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
+
+    def on_branch(self, name: str) -> DatasetRef:
+        """Returns a reference to the latest version of a branch; `main` is the table's own.
+
+        Raises:
+            VersionNotFoundError: There is no such branch.
+        """
+        table = replace(self, uri=self.table_uri, branch=None, version=None, incarnation=None)
+        if name == MAIN_BRANCH:
+            return table
+        # Lance itself opens, and commits to, what is left of a branch that was deleted.
+        names = branches_of(table.open_latest())
+        if name not in names:
+            raise VersionNotFoundError(table.uri, name, available=_listed("branches", names), what="branch")
+        return replace(table, uri=f"{table.uri}{_TREE}{name}", branch=name)
+
+    def _named(self, version: str) -> DatasetRef:
+        branch, colon, number = version.rpartition(":")
+        head = self.open_latest()
+        available = f"the latest version is {head.version}"
+        if colon and number.isdecimal():
+            try:
+                return self.on_branch(branch).pin(int(number))
+            except VersionNotFoundError as error:
+                raise VersionNotFoundError(self.uri, version, available=f"{error.available}; {available}") from error
+        # Through the location of a branch pylance opens a tag of the main one as it is there, and
+        # the number alone would then mean a version of the branch.
+        tags = head.tags.list()
+        if version in tags:
+            return self.on_branch(tags[version]["branch"] or MAIN_BRANCH).pin(int(tags[version]["version"]))
+        names = branches_of(head)
+        if version in names:
+            return self.on_branch(version).pin(None)
+        names_there = f"{_listed('tags', tags)}; {_listed('branches', names)}"
+        raise VersionNotFoundError(self.uri, version, available=f"{names_there}; {available}")
 
     def open(self) -> lance.LanceDataset:
         """Opens the version, for one thread; one that was pinned comes from this process's cache.
@@ -128,7 +209,7 @@ class DatasetRef:
         return _open(self.uri, self.branch, None, self.storage_options)
 
     def snapshot_json(self) -> str:
-        """Returns table, version, incarnation and branch, never storage options, as JSON."""
+        """Returns location, version, incarnation and branch, never storage options, as JSON."""
         return json.dumps(
             {"uri": self.uri, "version": self.version, "incarnation": self.incarnation, "branch": self.branch},
             sort_keys=True,
@@ -147,7 +228,28 @@ class DatasetRef:
             raise ValueError(f"not a pinned version of a table: {text[:200]!r}")
         if not all(isinstance(values[key], kind) for key, kind in kinds.items()):  # type: ignore[arg-type]
             raise ValueError(f"not a pinned version of a table: {text[:200]!r}")
+        if values["branch"] is not None and not values["uri"].endswith(f"{_TREE}{values['branch']}"):
+            raise ValueError(f"a branch that is not at its location: {text[:200]!r}")
         return DatasetRef(**values, storage_options=storage_options)
+
+
+def branches_of(dataset: lance.LanceDataset) -> list[str]:
+    """Returns the names of the branches of a table, sorted, from any of them."""
+    return sorted(dataset.branches.list())
+
+
+def _with_branch(ref: DatasetRef) -> DatasetRef:
+    """Returns a reference with the name of the branch that its location is of, if it is of one."""
+    parts = ref.uri.split(_TREE)
+    for count in range(1, len(parts)):
+        table, name = _TREE.join(parts[:count]), _TREE.join(parts[count:])
+        try:
+            names = branches_of(_open(table, None, None, ref.storage_options))
+        except LanceSparkError:  # a folder of this name, and no table
+            continue
+        if name in names:
+            return replace(ref, branch=name)
+    return ref
 
 
 def incarnation_of(dataset: lance.LanceDataset) -> str:
@@ -226,17 +328,16 @@ def _open_pinned(ref: DatasetRef) -> lance.LanceDataset:
 
 
 def _open(
-    uri: str, branch: str | None, version: int | str | None, storage_options: tuple[tuple[str, str], ...]
+    uri: str, branch: str | None, version: int | None, storage_options: tuple[tuple[str, str], ...]
 ) -> lance.LanceDataset:
     load_lance()
     import lance
 
-    at = None if branch is not None else version
     try:
         with panics_as_errors():
-            dataset = lance.dataset(uri, version=at, storage_options=dict(storage_options) or None, session=_session())
-            if branch is not None:
-                dataset = dataset.checkout_version((branch, None if version is None else int(version)))
+            dataset = lance.dataset(
+                uri, version=version, storage_options=dict(storage_options) or None, session=_session()
+            )
     except (ValueError, OSError, RuntimeError) as error:
         raise _explain(error, uri, branch, version, storage_options) from error
     if dataset.version == 0:
@@ -250,25 +351,23 @@ def _explain(
     error: Exception,
     uri: str,
     branch: str | None,
-    version: int | str | None,
+    version: int | None,
     storage_options: tuple[tuple[str, str], ...],
 ) -> Exception:
     """Returns one of our errors for pylance's."""
-    asked = (
-        "latest" if version is None and branch is None else ":".join(str(p) for p in (branch, version) if p is not None)
-    )
     missing = is_missing(error)
-    if missing and (version is not None or branch is not None):
+    if missing and version is not None:
         try:
-            latest = _open(uri, None, None, storage_options).version
+            latest = _open(uri, branch, None, storage_options).version
         except LanceSparkError as again:
             return again
-        return VersionNotFoundError(
-            uri, asked, available=f"the latest version is {latest}; tags and branches are named as they were made"
-        )
+        asked = str(version) if branch is None else f"{branch}:{version}"
+        return VersionNotFoundError(uri, asked, available=f"the latest version is {latest}")
     if missing and any(sign in uri for sign in "*?[{"):
         hint = "a location is that of one table, and no pattern: read each table by itself, and call union"
         return TableNotFoundError(uri, hint=hint)
+    if missing and branch is not None:
+        return TableNotFoundError(uri, hint=f"the branch {branch!r} was deleted; open another one, or the table itself")
     if missing:
         return TableNotFoundError(uri)
     if is_unknown_scheme(error):
@@ -296,3 +395,7 @@ def moments_of(dataset: lance.LanceDataset, versions: Collection[int]) -> str:
     found = {v["version"]: moment_of(v) for v in versions_of(dataset)}
     known = [f"version {v} is of {found[v].isoformat(timespec='seconds')}" for v in versions if v in found]
     return f"; {', '.join(known)}" if known else ""
+
+
+def _listed(what: str, names: Collection[str]) -> str:
+    return f"its {what} are {', '.join(sorted(names))}" if names else f"it has no {what}"

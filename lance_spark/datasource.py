@@ -145,7 +145,7 @@ class LanceDataSource(DataSource):
                 "- nothing was written - call lance_spark.enable_pushdown(spark) first, "
                 "or write df.write.format('lance').mode('append').save(path)"
             )
-        ref = DatasetRef.at(path, options.storage)
+        ref = DatasetRef.find(path, options.storage, options.branch)
         writer: LanceBackfillWriter | LanceAppendWriter
         if options.mode == "backfill":
             from lance_spark.write.column_writer import LanceBackfillWriter
@@ -235,7 +235,7 @@ def _pinned_at(pin: str, options: ReadOptions) -> DatasetRef:
     The storage options are those of the scan itself: the pin carries none.
     """
     pinned = DatasetRef.of_snapshot_json(pin, options.storage)
-    if pinned.uri != normalize_uri(options.path):
+    if normalize_uri(options.path) not in (pinned.uri, pinned.table_uri):
         raise OptionError(SCAN_OPTION, pin, f"the table that is read, {options.path}", problem="names another table")
     return pinned
 

@@ -170,10 +170,12 @@ class VersionNotFoundError(LanceSparkError, LookupError):
     Attributes:
         uri: The location of the table.
         version: What was asked for.
+        available: What there is, in words.
     """
 
-    def __init__(self, uri: str, version: str, *, available: str) -> None:
-        super().__init__(f"version {version} does not exist - in {uri} - {available}")
+    def __init__(self, uri: str, version: str, *, available: str, what: str = "version") -> None:
+        super().__init__(f"{what} {version} does not exist - in {uri} - {available}")
+        self.available = available
         self.uri = uri
         self.version = version
 

@@ -26,8 +26,13 @@ if TYPE_CHECKING:
 
 
 def objects_beside(ref: DatasetRef) -> LanceObjects:
-    """Returns what is in our folder of a table. Touches no storage."""
+    """Returns what is in our folder of a table, or of a branch of it. Touches no storage."""
     return LanceObjects(f"{ref.uri}/{FOLDER}", ref.storage_options)
+
+
+def objects_of_table(ref: DatasetRef) -> LanceObjects:
+    """Returns what is in our folder of a table for all its branches. Touches no storage."""
+    return LanceObjects(f"{ref.table_uri}/{FOLDER}", ref.storage_options)
 
 
 @functools.lru_cache(maxsize=16)

@@ -132,6 +132,12 @@ def _version(text: str) -> str:
     return text.strip()
 
 
+def _branch(text: str) -> str:
+    if not re.fullmatch(r"[^\s:]+", text):
+        raise ValueError
+    return text
+
+
 def _text(text: str) -> str:
     if not text.strip():
         raise ValueError
@@ -169,9 +175,14 @@ class ReadOptions:
     )
     version: str | None = _option(
         _version,
-        "a version number, a tag, or branch:number",
-        "Version to read: a number, the name of a tag, or `branch:number`. Without it the latest version is pinned "
-        "when the DataFrame is made.",
+        "a version number, a tag, branch:number, or a branch",
+        "Version to read: a number, the name of a tag, `branch:number`, or the name of a branch for its latest. "
+        "Without it the latest version is pinned when the DataFrame is made.",
+    )
+    branch: str | None = _option(
+        _branch,
+        "the name of a branch",
+        "Branch to read; `version` and `timestamp` are then of this branch. See [Branches](versions.md#branches).",
     )
     timestamp: datetime | None = _option(
         _timestamp,
@@ -267,6 +278,11 @@ class WriteOptions:
         "rows or backfill",
         "`rows` writes rows. `backfill` writes values of columns into existing rows that `_rowaddr` or `_rowid` names.",
         default="rows",
+    )
+    branch: str | None = _option(
+        _branch,
+        "the name of a branch",
+        "Branch to write to, which must be there. Row addresses of a backfill must be of this branch.",
     )
     version: int | None = _option(
         _positive,
@@ -397,7 +413,8 @@ def _of_this_use(cls: type[object], options: Mapping[str, str]) -> dict[str, str
     reads = {f.name for f in dataclasses.fields(ReadOptions)}
 
     def serves(name: str) -> bool:
-        return name not in stored or name.startswith(STORAGE_PREFIX) or (name in reads) == (cls is ReadOptions)
+        both = name.startswith(STORAGE_PREFIX) or name == "branch"
+        return name not in stored or both or (name in reads) == (cls is ReadOptions)
 
     return {key: text for key, text in options.items() if key != TABLE_OPTION and serves(key.lower())}
 

@@ -80,12 +80,16 @@ def write_rows(
         options |= {f"{PROPERTY_PREFIX}{name}": value for name, value in note.properties}
         if note.message is not None:
             options["commit_message"] = note.message
+        if ref.branch is not None:
+            options["branch"] = ref.branch
         with active_in_thread(data.sparkSession):  # type: ignore[union-attr, arg-type]
             writer = data.write.format("lance").mode("overwrite" if overwrite else "append")  # type: ignore[union-attr]
-            writer.options(**options).save(ref.uri)
+            writer.options(**options).save(ref.table_uri)
         return
     refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
-    exists = table_exists(ref.uri, ref.storage)
+    exists = ref.branch is not None or table_exists(ref.uri, ref.storage)
+    if ref.branch is not None:
+        ref.open_latest()  # a branch is not made by writing to it
     appends = schema is None and not overwrite and exists
     table = pa.schema([row_field(field) for field in ref.open_latest().schema]) if appends else None
     reader = _with_blobs(to_reader(data, schema, table=table), table)

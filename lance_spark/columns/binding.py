@@ -21,7 +21,7 @@ from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, fiel
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.environments.stored import upload_archives
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError, UnsupportedTypeError
-from lance_spark.objects import LanceObjects, objects_beside
+from lance_spark.objects import LanceObjects, objects_of_table
 from lance_spark.staging.blobs import is_logical_blob, prepares_blobs, row_field
 from lance_spark.types.fields import BLOB_ENCODING
 from udf_runtime import UDF, Kind, Manifest
@@ -238,14 +238,15 @@ def _dropped_since(dataset: lance.LanceDataset, version: int, ids: Sequence[int]
 def store_udf(udf: UDF, ref: DatasetRef) -> str:
     """Writes the pickled UDF beside a table unless it is there, and returns its digest.
 
-    So are the archives of its manifest.
+    So are the archives of its manifest. A branch begins with columns of UDFs, so all branches of a
+    table have one place for them.
 
     Raises:
         UdfDefinitionError: One of these is neither there nor a file of this process.
         TableUnwritableError: The store refused.
     """
     upload_archives(udf, ref)
-    objects, payload = objects_beside(ref), udf.dumps()
+    objects, payload = objects_of_table(ref), udf.dumps()
     digest = UDF.payload_digest(payload)
     path = f"{_UDFS}/{digest}"
     if objects.get(path) is None:

@@ -29,7 +29,7 @@ _MANIFESTS = "manifests"
 
 def archives_beside(ref: DatasetRef) -> LanceObjects:
     """Returns where the archives of a table's UDFs are: beside it, for all tables of its folder."""
-    return LanceObjects(f"{ref.uri.rpartition('/')[0]}/{FOLDER}", ref.storage_options)
+    return LanceObjects(f"{ref.table_uri.rpartition('/')[0]}/{FOLDER}", ref.storage_options)
 
 
 def upload_archives(udf: UDF, ref: DatasetRef) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from lance_spark.columns.binding import binding_of, load_udf
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, RegistrationError, UnsupportedOperationError
-from lance_spark.objects import objects_beside
+from lance_spark.objects import objects_of_table
 from lance_spark.sql.indexes import build as build_index
 from lance_spark.sql.place import Place
 from lance_spark.table.connection import open_table
@@ -50,7 +50,7 @@ def _add_column(table: Table, column: str, source: DatasetRef, source_column: st
             f"the UDF of column {named!r} of {source.uri} makes {len(binding.columns)} columns - nothing was changed - "
             "add them with add_columns of the table API"
         )
-    table.add_columns({column: (load_udf(binding, objects_beside(source), named), list(binding.inputs))})
+    table.add_columns({column: (load_udf(binding, objects_of_table(source), named), list(binding.inputs))})
     return [column, table.version]
 
 

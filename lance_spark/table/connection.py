@@ -10,7 +10,7 @@ from typing import Literal
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_spark.dataset import DatasetRef, is_local, normalize_uri, table_exists
+from lance_spark.dataset import DatasetRef, branches_of, is_local, normalize_uri, table_exists
 from lance_spark.environments.capture import capture
 from lance_spark.environments.stored import StoredManifests
 from lance_spark.errors import (
@@ -108,6 +108,7 @@ def open_table(
     *,
     checkpoint: str | None = None,
     progress: bool | None = None,
+    branch: str | None = None,
 ) -> Table:
     """Opens one table by its own location. Runs on the driver.
 
@@ -117,9 +118,11 @@ def open_table(
         storage_options: As there.
         checkpoint: As there; the table's own checkpoints are in the folder there that has its name.
         progress: As there.
+        branch: The branch that is read and written; None is the main one.
 
     Raises:
         TableNotFoundError: There is no table.
+        VersionNotFoundError: It has no such branch.
         TableUnreadableError: It cannot be opened.
         UnsupportedOperationError: The URI means a remote service.
         OptionError: The URI is empty.
@@ -132,7 +135,8 @@ def open_table(
             more = ", ..." if len(inside) > _SHOWN else ""
             raise TableNotFoundError(place.uri, hint=f"it is a folder with the tables {shown}{more}: name one of them")
         raise TableNotFoundError(place.uri)
-    return place._table_at(place.uri, place.uri.rpartition("/")[2].removesuffix(_SUFFIX))  # noqa: SLF001 - same module
+    ref = DatasetRef.find(place.uri, place.storage_options, branch)
+    return place._table_at(ref, ref.table_uri.rpartition("/")[2].removesuffix(_SUFFIX))  # noqa: SLF001 - same module
 
 
 def table_uri(folder: str, name: str) -> str:
@@ -218,11 +222,17 @@ class Connection:
         """
         return sorted(name for name in self._folders() if self._is_there(name))
 
-    def open_table(self, name: str) -> Table:
+    def open_table(self, name: str, *, branch: str | None = None, version: int | str | None = None) -> Table:
         """Opens a table.
+
+        Args:
+            name: Its name.
+            branch: The branch that is read and written; None is the main one.
+            version: A version to check out, as :meth:`lance_spark.Table.checkout` takes it.
 
         Raises:
             TableNotFoundError: There is none of this name.
+            VersionNotFoundError: There is no such branch or version.
             TableUnreadableError: It cannot be opened.
         """
         uri = self._uri_of(name)
@@ -232,7 +242,10 @@ class Connection:
                 uri,
                 hint=f"the tables here are {names}" if names else "there is no table here yet: create_table makes one",
             )
-        return self._table(name)
+        table = self._table_at(DatasetRef.find(uri, self.storage_options, branch), name)
+        if version is not None:
+            table.checkout(version)
+        return table
 
     def create_table(
         self,
@@ -432,7 +445,8 @@ class Connection:
         Raises:
             TableNotFoundError: There is none of this name.
             TableExistsError: There is one of the new name.
-            UnsupportedOperationError: The tables are on an object store, which cannot rename.
+            UnsupportedOperationError: The tables are on an object store, which cannot rename, or it
+                has branches.
         """
         old, new = self._uri_of(name), self._uri_of(new_name)
         if not table_exists(old, self.storage_options):
@@ -441,6 +455,12 @@ class Connection:
             raise UnsupportedOperationError(
                 f"an object store cannot rename - {old} "
                 f"- copy the folder to {new} with the store's own tools, and drop the old one"
+            )
+        branches = branches_of(DatasetRef.at(old, self.storage_options).open_latest())
+        if branches:
+            raise UnsupportedOperationError(
+                f"the branches {', '.join(branches)} name their first files by the table's location - {old} - nothing "
+                "was renamed; delete the branches first, or write a new table"
             )
         if os.path.exists(new):
             raise TableExistsError(new, hint="drop it first, or choose another name")
@@ -458,10 +478,9 @@ class Connection:
         return render_tables(self.uri, self.table_names())
 
     def _table(self, name: str) -> Table:
-        return self._table_at(self._uri_of(name), name)
+        return self._table_at(DatasetRef.at(self._uri_of(name), self.storage_options), name)
 
-    def _table_at(self, uri: str, name: str) -> Table:
-        ref = DatasetRef.at(uri, self.storage_options)
+    def _table_at(self, ref: DatasetRef, name: str) -> Table:
         return Table(
             ref,
             name,
@@ -469,7 +488,7 @@ class Connection:
             query_spark=lambda: self.spark,
             checkpoint=self._checkpoint_of(ref.uri),
             progress=self._progress,
-            default_manifest=lambda: self._default_manifest(uri.rpartition("/")[0]),
+            default_manifest=lambda: self._default_manifest(ref.table_uri.rpartition("/")[0]),
         )
 
     def _default_manifest(self, folder: str) -> Manifest | None:

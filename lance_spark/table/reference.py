@@ -29,16 +29,19 @@ class TableReference:
     found in the environment there, as Lance does.
 
     Attributes:
-        uri: Location of the table.
+        uri: Location of the table, or of the branch of it that is meant.
         name: Its name.
-        version: The version that is meant; None is the latest.
+        branch: The branch; None is the main one.
+        version: The version that is meant, by its number, or as `branch:number` where it is of
+            another branch; None is the latest.
         storage_options: Options of the object store without secrets.
         checkpoint: Where its checkpoints are, if not beside it.
     """
 
     uri: str
     name: str
-    version: int | None = None
+    branch: str | None = None
+    version: int | str | None = None
     storage_options: Mapping[str, str] = field(default_factory=dict)
     checkpoint: str | None = None
 
@@ -55,7 +58,7 @@ class TableReference:
             TableNotFoundError: It is not there any more.
             VersionNotFoundError: The version is not.
         """
-        table = self.open_db(storage_options).open_table(self.name)
+        table = self.open_db(storage_options).open_table(self.name, branch=self.branch)
         if self.version is not None:
             table.checkout(self.version)
         return table
@@ -64,7 +67,8 @@ class TableReference:
         """Returns a connection to the folder that the table is in."""
         # The folder that tables share has one of each place, and there one of each table.
         shared = None if self.checkpoint is None else self.checkpoint.rsplit("/", 2)[0]
-        return connect(self.uri.rpartition("/")[0], storage_options=self._options(storage_options), checkpoint=shared)
+        folder = DatasetRef(uri=self.uri, branch=self.branch).table_uri.rpartition("/")[0]
+        return connect(folder, storage_options=self._options(storage_options), checkpoint=shared)
 
     def as_system_table(self, table_name: str) -> TableReference:
         """Returns the reference of a table beside the data.
@@ -79,7 +83,7 @@ class TableReference:
             raise OptionError("table_name", repr(table_name), " or ".join(_SYSTEM_TABLES))
         path = _SYSTEM_TABLES[table_name]
         name = path.rpartition("/")[2].removesuffix(".lance")
-        return replace(self, uri=f"{self.uri}/{path}", name=name, version=None, checkpoint=None)
+        return replace(self, uri=f"{self.uri}/{path}", name=name, branch=None, version=None, checkpoint=None)
 
     def open_checkpoint_store(self, storage_options: Mapping[str, str] | None = None) -> CheckpointStore:
         """Returns where checkpoints of the table's columns are kept. Touches no storage."""

@@ -78,7 +78,8 @@ class TableRows(TableVersions):
         Args:
             columns: Columns to read; None reads all.
             filter: Filter in Lance SQL, or None for all rows.
-            version: Version number, tag, or `branch:number`; None is the one that is shown.
+            version: Version number of this branch, tag, `branch:number`, or a branch; None is the
+                one that is shown.
         """
         reader = self._query_spark().read.format("lance")
         options = {f"storage.{key}": value for key, value in self._latest.storage.items()}
@@ -90,7 +91,7 @@ class TableRows(TableVersions):
             version = self.version  # over Connect a DataFrame is made where it is first used
         if version is not None:
             options["version"] = str(version)
-        return reader.options(**options).load(self.uri)
+        return reader.options(**options).load(self._shown.uri)
 
     def to_arrow(
         self,

@@ -38,6 +38,7 @@ from lance_spark.jobs.handle import Job, wait
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
 from lance_spark.jobs.progress import Progress
+from lance_spark.objects import checkpoint_place
 from lance_spark.table.changes import TableChanges
 from lance_spark.table.display import describe, render_html
 from lance_spark.table.loads import TableLoads
@@ -63,7 +64,7 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
 
     Attributes:
         name: Name of the table.
-        uri: Its location.
+        uri: Its location; that of the branch where it is opened at one.
     """
 
     def __init__(
@@ -85,6 +86,20 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
         self._checkpoint = checkpoint
         self._progress = progress
         self._default_manifest = default_manifest
+
+    def _at(self, ref: DatasetRef) -> Table:
+        """Returns the table at another branch."""
+        # The folder that tables share has one of each place, and there one of each table.
+        shared = None if self._checkpoint is None else self._checkpoint.rsplit("/", 2)[0]
+        return Table(
+            ref,
+            self.name,
+            self._spark,
+            query_spark=self._query_spark,
+            checkpoint=None if shared is None else checkpoint_place(shared, ref.uri),
+            progress=self._progress,
+            default_manifest=self._default_manifest,
+        )
 
     # Columns
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from abc import ABC
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +16,7 @@ from lance_spark.commit.attempt import Landed, attempt_commit
 from lance_spark.commit.changes import CommitNote, CommitResult
 from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, USER_KEY, Event, event_of
 from lance_spark.commit.schema_change import change_schema
-from lance_spark.dataset import DatasetRef, moment_of
+from lance_spark.dataset import MAIN_BRANCH, DatasetRef, branches_of, moment_of
 from lance_spark.errors import (
     OptionError,
     StableRowIdsError,
@@ -26,6 +26,7 @@ from lance_spark.errors import (
 )
 from lance_spark.lance_compat import is_missing, plain, version_of
 from lance_spark.options import OWN_PROPERTIES
+from lance_spark.table.branches import Branches
 from lance_spark.words import InWords, listed
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from lance import Transaction
 
     from lance_spark.table.reference import TableReference
+    from lance_spark.table.table import Table
 
 _ROW_ID = "_rowid"
 _OPERATIONS = {
@@ -72,18 +74,21 @@ class TableDiff:
 
 
 class Tags:
-    """The tags of a table: names of versions. Made by :attr:`lance_spark.Table.tags`.
+    """The tags of a table's branch: names of versions. Made by :attr:`lance_spark.Table.tags`.
 
-    A tag is no version of its own; a version with a tag is not cleaned up.
+    A tag is no version of its own; a version with a tag is not cleaned up. No two tags of a table
+    have the same name, whatever branch they are of.
     """
 
     def __init__(self, ref: DatasetRef) -> None:
         self._ref = ref
 
     def list(self) -> dict[str, int]:
-        """Returns the versions by the names of their tags, sorted."""
+        """Returns the versions of this branch by the names of their tags, sorted."""
         found = self._ref.open_latest().tags.list()
-        return {name: int(found[name]["version"]) for name in sorted(found)}
+        return {
+            name: int(found[name]["version"]) for name in sorted(found) if found[name]["branch"] == self._ref.branch
+        }
 
     def get_version(self, tag: str) -> int:
         """Returns the version of a tag.
@@ -101,7 +106,7 @@ class Tags:
 
         Args:
             tag: Its name: letters, digits, `.`, `-` and `_`, and no number.
-            version: A version, or another tag of it.
+            version: A version, another tag of it, or `branch:number`.
 
         Raises:
             VersionNotFoundError: There is no such version.
@@ -110,11 +115,12 @@ class Tags:
         """
         if isinstance(tag, str) and tag.strip().isdecimal():
             raise OptionError("tag", tag, "a name, which a number cannot be told from a version")
-        number = self._ref.pin(version).version
-        tags = self._ref.open_latest().tags
+        head = self._of_branch(version)
         with refusals_as_errors(self._ref.uri):
+            if tag in branches_of(head):
+                raise OptionError("tag", repr(tag), "a name that no branch has")
             try:
-                tags.create(tag, number)
+                head.tags.create(tag, head.version)
             except (ValueError, OSError, TypeError) as error:
                 if isinstance(error, OSError) and not is_missing(error):
                     raise
@@ -128,9 +134,9 @@ class Tags:
             TableUnwritableError: The store refused.
         """
         self.get_version(tag)
-        number = self._ref.pin(version).version
+        head = self._of_branch(version)
         with self._changing(tag):
-            self._ref.open_latest().tags.update(tag, number)
+            head.tags.update(tag, head.version)
 
     def delete(self, tag: str) -> None:
         """Deletes a tag; the version stays until it is cleaned up.
@@ -142,6 +148,10 @@ class Tags:
         self.get_version(tag)
         with self._changing(tag):
             self._ref.open_latest().tags.delete(tag)
+
+    def _of_branch(self, version: int | str) -> lance.LanceDataset:
+        """Returns a version, open: Lance's tags are of the branch that they are made through."""
+        return self._ref.pin(version).open()
 
     @contextlib.contextmanager
     def _changing(self, tag: str) -> Iterator[None]:
@@ -313,10 +323,13 @@ class TableVersions(ABC):
         """Returns the table, and what is checked out, as a value for other processes."""
         from lance_spark.table.reference import TableReference
 
+        shown = self._shown
+        elsewhere = shown.uri != self.uri
         return TableReference(
             uri=self.uri,
             name=self.name,
-            version=self._shown.version,
+            branch=self._latest.branch,
+            version=f"{shown.branch or MAIN_BRANCH}:{shown.version}" if elsewhere else shown.version,
             storage_options=self._latest.storage,
             checkpoint=self._checkpoint,
         )
@@ -328,14 +341,30 @@ class TableVersions(ABC):
 
     @property
     def tags(self) -> Tags:
-        """The tags of the table."""
+        """The tags of the table, of versions of its branch."""
         return Tags(self._latest)
+
+    @property
+    def branches(self) -> Branches:
+        """The branches of the table."""
+        return Branches(self._latest, self._at)
+
+    def current_branch(self) -> str | None:
+        """Returns the branch that is read and written; None is the main one."""
+        return self._latest.branch
+
+    @abstractmethod
+    def _at(self, ref: DatasetRef) -> Table:
+        """Returns the table at another branch."""
 
     def checkout(self, version: int | str) -> None:
         """Shows an older version from now on, in this object; changes are refused then.
 
+        `branches.checkout` returns the table at a branch, which can be changed.
+
         Args:
-            version: Its number, or a tag.
+            version: Its number on this branch, a tag, `branch:number`, or the name of a branch for
+                its latest version.
 
         Raises:
             VersionNotFoundError: There is no such version.
@@ -343,7 +372,7 @@ class TableVersions(ABC):
         self._shown = self._latest.pin(_checked(version))
 
     def checkout_latest(self) -> None:
-        """Shows the latest version again, and follows it."""
+        """Shows the latest version of the table's own branch again, and follows it."""
         self._shown = self._latest
 
     def restore(
@@ -358,19 +387,25 @@ class TableVersions(ABC):
         No data is copied, and the versions in between stay.
 
         Args:
-            version: Its number, or a tag; None is the one that is checked out.
+            version: Its number, or a tag of this branch; None is the one that is checked out.
             commit_message: Kept with the version.
             properties: Kept with the version, too: texts by names.
 
         Raises:
             VersionNotFoundError: There is no such version.
             OptionError: None is given, and none is checked out.
+            UnsupportedOperationError: It is a version of another branch.
             CommitConflictError: Other writers kept changing the table first.
         """
         if version is None and self._shown.version is None:
             raise OptionError("version", None, "a version or a tag, or none where one is checked out")
         old = self._shown if version is None else self._latest.pin(_checked(version))
-
+        if old.uri != self._latest.uri:
+            raise UnsupportedOperationError(
+                f"{old!r} is of another branch, and a branch goes back to versions of its own - {self.uri} - nothing "
+                f"was changed; branches.checkout({(old.branch or MAIN_BRANCH)!r}) returns the table there, and "
+                "branches.create makes a branch of any version"
+            )
         note = CommitNote.of(commit_message, properties)
         given = dict(note.properties) | ({} if note.message is None else {MESSAGE_KEY: note.message})
 
@@ -393,7 +428,8 @@ class TableVersions(ABC):
         Raises:
             VersionNotFoundError: There is no such version.
         """
-        found: Transaction | None = self._latest.pin(_checked(version)).open().read_transaction(version)
+        pinned = self._latest.pin(_checked(version))
+        found: Transaction | None = pinned.open().read_transaction(pinned.version or 0)
         return found
 
     def diff(self, first: int | str, second: int | str | None = None) -> TableDiff:
@@ -404,16 +440,22 @@ class TableVersions(ABC):
 
         Args:
             first: The older version, or a tag.
-            second: The newer one; None is the latest.
+            second: The newer one, of the same branch; None is the latest.
 
         Raises:
             VersionNotFoundError: There is no such version.
             StableRowIdsError: The table has no stable row ids.
+            UnsupportedOperationError: They are of two branches.
         """
         before, after = (
             self._latest.pin(_checked(first)),
             self._latest.pin(None if second is None else _checked(second)),
         )
+        if before.uri != after.uri:
+            raise UnsupportedOperationError(
+                f"{before!r} and {after!r} are of two branches, which give the same ids to new rows - nothing was read "
+                "- compare versions of one branch, or by a key with exceptAll of two DataFrames"
+            )
         for ref in (before, after):
             if not ref.open().has_stable_row_ids:
                 raise StableRowIdsError(

@@ -27,7 +27,7 @@ from lance_spark.errors import (
     ViewError,
     ViewSourceError,
 )
-from lance_spark.objects import objects_beside
+from lance_spark.objects import objects_of_table
 from lance_spark.views.spark.form import SparkForm
 from lance_spark.views.state import has_unfinished, refreshed_of
 from udf_runtime import Kind
@@ -109,7 +109,7 @@ class ViewDefinition:
     def source_of(self, view: DatasetRef) -> DatasetRef:
         """Returns the source at its latest version, with the storage options of the view."""
         inside = "://" not in self.source and "/" not in self.source
-        uri = f"{view.uri.rpartition('/')[0]}/{self.source}" if inside else self.source
+        uri = f"{view.table_uri.rpartition('/')[0]}/{self.source}" if inside else self.source
         return DatasetRef.at(uri, view.storage_options)
 
     def pin_source(self, view: DatasetRef, version: int | str | None) -> DatasetRef:
@@ -326,7 +326,7 @@ def define(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillReques
     row_id = next(field for field in field_identities(dataset.lance_schema) if field.name == SOURCE_ROW_ID)
     return Definition(
         stored=binding,
-        loaded=None if request.plan_only else load_udf(binding, objects_beside(ref), column),
+        loaded=None if request.plan_only else load_udf(binding, objects_of_table(ref), column),
         key=binding.key,
         inputs=(row_id,),
         outputs=binding.columns,

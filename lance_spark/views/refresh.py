@@ -46,7 +46,7 @@ from lance_spark.jobs.history import JobHistory, this_process
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResult, Status
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import path_of
-from lance_spark.objects import objects_beside
+from lance_spark.objects import objects_of_table
 from lance_spark.session.sessions import cancel, tagged
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.job_end import commit_or_give_up, finish
@@ -98,7 +98,7 @@ class RefreshJob:
         self._environments = JobEnvironments(ref, spark)
         for binding, columns in (*groups_of(start.dataset), (definition.function, ("",))):
             if binding is not None:
-                function = load_udf(binding, objects_beside(ref), columns[0])
+                function = load_udf(binding, objects_of_table(ref), columns[0])
                 self._environments.of(function)
                 if request.admission_check:
                     check_resources(spark, function, strict=request.admission_strict)

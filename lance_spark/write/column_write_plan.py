@@ -13,7 +13,7 @@ from pyspark.sql.types import ArrayType, DataType, LongType, MapType, StructType
 
 from lance_spark.commit.changes import InputsFrom
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, FieldIdentity, field_identities
-from lance_spark.dataset import DatasetRef, is_local
+from lance_spark.dataset import MAIN_BRANCH, DatasetRef, is_local
 from lance_spark.errors import (
     ColumnNotFoundError,
     OptionError,
@@ -171,15 +171,16 @@ def _snapshot(ref: DatasetRef, metadata: Mapping[str, Any], version: int | None,
     carried = _carried(metadata.get(_TABLE, "{}"), ref)
     if carried is None:
         return _named_snapshot(ref, version, reads)
+    if not _same_place(carried.uri, ref.uri) and _same_place(carried.table_uri, ref.table_uri):
+        read, write = (MAIN_BRANCH if one.branch is None else one.branch for one in (carried, ref))
+        raise SnapshotError(
+            f"the row addresses are of branch {read!r}, and the write goes to branch {write!r} - writing to {ref.uri} "
+            f"- they mean other rows there; write with option('branch', {read!r}), or read branch {write!r}"
+        )
     if not _same_place(carried.uri, ref.uri):
         raise SnapshotError(
             f"the row addresses are of another table, {carried.uri} - writing to {ref.uri} - they mean other rows "
             f"here; write to {carried.uri}, or join on a key with a read of this table"
-        )
-    if carried.branch is not None:
-        raise SnapshotError(
-            f"the row addresses are of branch {carried.branch!r}, and a DataFrame write goes to the main branch - "
-            f"writing to {ref.uri} - read the main branch"
         )
     if version is not None and version != carried.version:
         raise SnapshotError(

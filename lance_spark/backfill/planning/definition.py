@@ -26,7 +26,7 @@ from lance_spark.errors import (
     StoredUdfError,
     UnsupportedOperationError,
 )
-from lance_spark.objects import objects_beside
+from lance_spark.objects import objects_of_table
 from lance_spark.rows.row_set import RowSet
 from udf_runtime import UDF
 from udf_runtime.checkpoint import CheckpointKey
@@ -126,7 +126,7 @@ def definition_of(ref: DatasetRef, dataset: lance.LanceDataset, request: Backfil
     if request.udf is None and binding is not None:
         return Definition(
             stored=binding,
-            loaded=None if request.plan_only else load_udf(binding, objects_beside(ref), column),
+            loaded=None if request.plan_only else load_udf(binding, objects_of_table(ref), column),
             key=binding.key,
             inputs=inputs_now(dataset, binding, column),
             outputs=binding.columns,

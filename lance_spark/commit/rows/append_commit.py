@@ -60,6 +60,12 @@ def _commit_rows_once(
 ) -> CommitResult | Lost | Unknown:
     from lance import LanceOperation
 
+    if head is None and ref.branch is not None:
+        raise CommitConflictError(
+            f"the branch {ref.branch!r} was deleted while rows for it were written - at {ref.table_uri} - nothing was "
+            "committed; write again to a branch that is there",
+            uri=ref.uri,
+        )
     fragments = list(change.fragments)
     result = CommitResult(
         uri=ref.uri,

@@ -1,0 +1,227 @@
+"""Branches of a table: :class:`Branches`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NoReturn
+
+from lance_spark.dataset import MAIN_BRANCH, DatasetRef, branches_of
+from lance_spark.errors import (
+    OptionError,
+    TableUnwritableError,
+    UnsupportedOperationError,
+    refusals_as_errors,
+)
+from lance_spark.lance_compat import plain
+
+if TYPE_CHECKING:
+    from lance_spark.table.table import Table
+
+_FOLDERS = ("data", "tree")
+"""Folders of a table that do not begin with an underscore."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Branch:
+    """A branch, as it was made.
+
+    Attributes:
+        name: Its name.
+        parent: The branch that it was made from: `main` is the table's own.
+        parent_version: The version of that, which is also its own first one.
+        created_at: When, in UTC.
+    """
+
+    name: str
+    parent: str
+    parent_version: int
+    created_at: datetime
+
+
+class Branches:
+    """The branches of a table. Made by :attr:`lance_spark.Table.branches`.
+
+    A branch begins with the rows and columns of a version, and goes on by itself: what is written
+    to it changes no other branch, and no data is copied.
+    """
+
+    def __init__(self, ref: DatasetRef, opened: Callable[[DatasetRef], Table]) -> None:
+        self._main = ref.on_branch(MAIN_BRANCH)
+        self._opened = opened
+
+    def list(self) -> dict[str, Branch]:
+        """Returns the branches by their names, sorted, without `main`."""
+        found = self._main.open_latest().branches.list()
+        return {
+            name: Branch(
+                name=name,
+                parent=found[name]["parent_branch"] or MAIN_BRANCH,
+                parent_version=int(found[name]["parent_version"]),
+                created_at=datetime.fromtimestamp(found[name]["create_at"], UTC),
+            )
+            for name in sorted(found)
+        }
+
+    def create(self, name: str, from_ref: int | str | None = None, from_version: int | None = None) -> Table:
+        """Makes a branch, and returns the table at it.
+
+        It begins without checkpoints, records of what was computed, and a history of jobs.
+
+        Args:
+            name: Its name: letters, digits, `.`, `-`, `_` and `/`, and no number.
+            from_ref: What it begins with: a branch, a tag, `branch:number`, or the number of a
+                version of the main branch; None is the main branch.
+            from_version: The version of the branch that `from_ref` names; None is its latest.
+
+        Raises:
+            VersionNotFoundError: There is no such version, tag or branch.
+            OptionError: The name is not valid, or taken, or contradicts that of another branch.
+            TableUnwritableError: The store refused.
+        """
+        head = self._main.open_latest()
+        _check_name(name, branches_of(head), head.tags.list())
+        if from_version is not None:
+            branch = MAIN_BRANCH if from_ref is None else from_ref
+            if not isinstance(branch, str):
+                raise OptionError("from_ref", repr(from_ref), "the name of a branch, beside from_version")
+            start = self._main.on_branch(branch).pin(from_version)
+        else:
+            start = self._main.pin(from_ref)
+        with refusals_as_errors(self._main.uri):
+            try:
+                head.create_branch(name, (start.branch, start.version))
+            except (ValueError, OSError) as error:
+                if name in branches_of(self._main.open_latest()):
+                    raise OptionError("name", repr(name), "a name that no branch has") from error
+                raise TableUnwritableError(
+                    self._main.uri, f"the branch {name!r} could not be made: {plain(error)}"
+                ) from error
+        return self.checkout(name)
+
+    def checkout(self, name: str, version: int | None = None) -> Table:
+        """Returns the table at a branch, for reads and writes of it; this object stays where it is.
+
+        Args:
+            name: Name of the branch, or `main`.
+            version: A version of it, which is checked out; None follows the latest.
+
+        Raises:
+            VersionNotFoundError: There is no such branch, or no such version of it.
+        """
+        table = self._opened(self._main.on_branch(name))
+        if version is not None:
+            table.checkout(version)
+        return table
+
+    def delete(self, name: str) -> None:
+        """Deletes a branch with all its versions and what only they use.
+
+        Raises:
+            VersionNotFoundError: There is no such branch.
+            OptionError: It is `main`.
+            UnsupportedOperationError: A tag or another branch needs it. Nothing was deleted.
+            TableUnwritableError: The store refused.
+        """
+        if name == MAIN_BRANCH:
+            raise OptionError("name", repr(name), "a branch beside the main one; drop_table deletes the table")
+        branch, head = self._main.on_branch(name), self._main.open_latest()
+        tags = [tag for tag, about in head.tags.list().items() if about["branch"] == name]
+        if tags:
+            raise _needed(branch, f"the tags {', '.join(sorted(tags))}")
+        # Lance deletes only what the folder of the other branch does not hold, and then still opens
+        # what is left, and commits to it.
+        inside = [other for other in branches_of(head) if other.startswith(f"{name}/")]
+        if inside:
+            raise _needed(branch, f"branches below its name, {', '.join(inside)}")
+        with refusals_as_errors(branch.uri):
+            try:
+                head.branches.delete(name)
+            except (ValueError, OSError) as error:
+                if name in branches_of(self._main.open_latest()) and "referenced" in str(error):
+                    raise _needed(branch, f"branches that were made from it ({plain(error)})") from error
+                raise
+
+    def rename(self, name: str, new_name: str) -> NoReturn:
+        """Refused: a branch lies in the folder of its name.
+
+        Raises:
+            UnsupportedOperationError: Always.
+        """
+        raise UnsupportedOperationError(
+            f"Lance cannot rename a branch, whose folder has its name - {name!r} of {self._main.uri} - nothing was "
+            f"changed; create({new_name!r}, {name!r}) makes one that goes on from it"
+        )
+
+    def move(self, name: str, version: int | str) -> NoReturn:
+        """Refused: a branch has versions of its own, and is no name of one.
+
+        Raises:
+            UnsupportedOperationError: Always.
+        """
+        raise UnsupportedOperationError(
+            f"Lance cannot move a branch to another version - {name!r} of {self._main.uri} - nothing was changed; "
+            f"checkout({name!r}).restore({version!r}) makes an older version of it the latest, and delete and create "
+            "begin it anew"
+        )
+
+    def diff(self, from_branch: str) -> NoReturn:
+        """Refused: versions of two branches have no common history of rows.
+
+        Raises:
+            UnsupportedOperationError: Always.
+        """
+        raise UnsupportedOperationError(
+            f"branches are not compared row by row, since both give new rows the same ids - {from_branch!r} of "
+            f"{self._main.uri} - compare by a key with exceptAll of two DataFrames, or use Table.diff for versions of "
+            "one branch"
+        )
+
+    def cherry_pick(self, from_branch: str, dry_run: bool = False) -> NoReturn:  # noqa: ARG002 - LanceDB's parameters
+        """Refused: Lance takes nothing from one branch into another.
+
+        Raises:
+            UnsupportedOperationError: Always.
+        """
+        raise UnsupportedOperationError(
+            f"Lance takes no commits from one branch into another - {from_branch!r} of {self._main.uri} - nothing was "
+            "changed; read the branch with Spark, and write its rows with merge_insert, or its columns with "
+            "load_columns"
+        )
+
+    def __repr__(self) -> str:
+        return f"Branches({list(self.list())})"
+
+
+def _check_name(name: object, branches: Collection[str], tags: Collection[str]) -> None:
+    """Refuses names that Lance does not take, or takes to destroy something.
+
+    Names with slashes are folders in folders: a branch `b/_versions` is where the versions of `b`
+    are, and with `b/c` there, `b` cannot be deleted as a whole.
+    """
+
+    def refuse(why: str) -> OptionError:
+        return OptionError("name", repr(name), why)
+
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)*", name) or name.endswith(".lock"):
+        raise refuse("a name of letters, digits, '.', '-' and '_', in parts divided by '/'")
+    if name.isdecimal() or name == MAIN_BRANCH:
+        raise refuse("a name that is neither a number, which means a version, nor that of the main branch")
+    if any(
+        part.strip(".") == "" or ".." in part or part.startswith("_") or part in _FOLDERS for part in name.split("/")
+    ):
+        raise refuse(f"no part that begins with '_', has '..', or is {' or '.join(map(repr, _FOLDERS))}")
+    if name in branches or name in tags:
+        raise refuse("a name that no branch and no tag has")
+    for other in branches:
+        if name.startswith(f"{other}/") or other.startswith(f"{name}/"):
+            raise refuse(f"a name that is not in the folder of another branch, as with {other!r}")
+
+
+def _needed(branch: DatasetRef, what: str) -> UnsupportedOperationError:
+    return UnsupportedOperationError(
+        f"the branch {branch.branch!r} is needed by {what} - {branch.table_uri} - nothing was deleted; delete these "
+        "first"
+    )
