@@ -369,6 +369,17 @@ def tags(uri: Uri, storage: StorageOptions = None, as_json: AsJson = False) -> N
 
 
 @app.command()
+def branches(uri: Uri, storage: StorageOptions = None, as_json: AsJson = False) -> None:
+    """Lists the branches of a table, and what each was made from."""
+    found = open_table(uri, storage_options=_storage(storage)).branches.list().values()
+    if as_json:
+        _print_json([{**dataclasses.asdict(one), "created_at": one.created_at.isoformat()} for one in found])
+        return
+    rows = [[one.name, f"{one.parent}:{one.parent_version}", _moment(one.created_at)] for one in found]
+    _print_rows(["branch", "from", "made"], rows, nothing="no branches")
+
+
+@app.command()
 def restore(
     uri: Uri,
     to: Annotated[str, typer.Argument(metavar="VERSION", help="Number of a version, or a tag")],

@@ -166,7 +166,7 @@ class DatasetRef:
         names = branches_of(table.open_latest())
         if name not in names:
             raise VersionNotFoundError(table.uri, name, available=_listed("branches", names), what="branch")
-        return replace(table, uri=f"{table.uri}{_TREE}{name}", branch=name)
+        return replace(table, uri=location_of(table.uri, name), branch=name)
 
     def _named(self, version: str) -> DatasetRef:
         branch, colon, number = version.rpartition(":")
@@ -231,6 +231,11 @@ class DatasetRef:
         if values["branch"] is not None and not values["uri"].endswith(f"{_TREE}{values['branch']}"):
             raise ValueError(f"a branch that is not at its location: {text[:200]!r}")
         return DatasetRef(**values, storage_options=storage_options)
+
+
+def location_of(table_uri: str, branch: str) -> str:
+    """Returns where Lance keeps a branch of a table."""
+    return f"{table_uri}{_TREE}{branch}"
 
 
 def branches_of(dataset: lance.LanceDataset) -> list[str]:

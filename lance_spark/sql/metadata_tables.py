@@ -1,10 +1,11 @@
-"""Tables about a table: `SELECT * FROM lance.t.versions`, `.fragments`, `.indexes`, `.tags`.
+"""Tables about a table: `SELECT * FROM lance.t.versions`, `.branches`, `.fragments`, `.tags`, ...
 
 `.jobs` and `.errors` are Lance tables beside the data, and read as such.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import MAIN_BRANCH, DatasetRef
 from lance_spark.errors import OptionError
 from lance_spark.indexes.listing import index_stats, list_indices
 from lance_spark.jobs.tables import ERRORS, JOBS
 from lance_spark.options import METADATA_OPTION, ReadOptions
+from lance_spark.table.branches import branches_in
 from lance_spark.table.versions import TableVersion
 from lance_spark.types import to_spark_schema
 from lance_spark.types.mapping import spark_arrow_schema
@@ -54,7 +56,13 @@ _INDEXES: dict[str, pa.DataType] = {
     "rows_indexed": pa.int64(),
     "rows_unindexed": pa.int64(),
 }
-_TAGS: dict[str, pa.DataType] = {"tag": pa.string(), "version": pa.int64()}
+_TAGS: dict[str, pa.DataType] = {"tag": pa.string(), "branch": pa.string(), "version": pa.int64()}
+_BRANCHES: dict[str, pa.DataType] = {
+    "name": pa.string(),
+    "parent": pa.string(),
+    "parent_version": pa.int64(),
+    "created_at": pa.timestamp("us", tz="UTC"),
+}
 
 
 def _versions(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
@@ -91,7 +99,11 @@ def _indexes(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
 
 def _tags(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
     for tag, about in sorted(dataset.tags.list().items()):
-        yield {"tag": tag, "version": about["version"]}
+        yield {"tag": tag, "branch": about["branch"] or MAIN_BRANCH, "version": about["version"]}
+
+
+def _branches(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
+    return (dataclasses.asdict(branch) for branch in branches_in(dataset))
 
 
 def _nothing(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
@@ -100,6 +112,7 @@ def _nothing(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
 
 
 TABLES: dict[str, tuple[pa.Schema, Callable[[lance.LanceDataset], Iterator[dict[str, object]]]]] = {
+    "branches": (pa.schema(_BRANCHES), _branches),
     "errors": (ERRORS.schema, _nothing),
     "fragments": (pa.schema(_FRAGMENTS), _fragments),
     "indexes": (pa.schema(_INDEXES), _indexes),

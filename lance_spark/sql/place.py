@@ -85,7 +85,7 @@ class Place:
         ref = self.ref(name)
         if not table_exists(ref.uri, ref.storage):
             raise TableNotFoundError(ref.uri)
-        return ref
+        return DatasetRef.find(ref.uri, ref.storage)
 
     def folders(self) -> list[str]:
         """Returns the names of the namespaces in this one, sorted."""

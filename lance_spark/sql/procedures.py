@@ -83,6 +83,17 @@ def _tag(table: Table, name: str, version: int | None) -> Sequence[object]:
     return [name, at]
 
 
+def _create_branch(table: Table, name: str, from_ref: str | None) -> Sequence[object]:
+    start = int(from_ref) if from_ref is not None and from_ref.isdecimal() else from_ref
+    made = table.branches.create(name, start)
+    return [name, made.version]
+
+
+def _drop_branch(table: Table, name: str) -> Sequence[object]:
+    table.branches.delete(name)
+    return [name]
+
+
 def _restore(table: Table, version: str) -> Sequence[object]:
     table.restore(int(version) if version.isdecimal() else version)
     return [table.version]
@@ -113,11 +124,23 @@ PROCEDURES = {
         "fragments_removed BIGINT, fragments_added BIGINT, version BIGINT",
         _compact,
     ),
+    "create_branch": Procedure(
+        "makes a branch of a branch, a tag or a version, by default of the latest version",
+        (("*name", "STRING"), ("from_ref", "STRING")),
+        "name STRING, version BIGINT",
+        _create_branch,
+    ),
     "create_index": Procedure(
         "builds an index: BTREE, BITMAP, FTS, IVF_PQ, ...",
         (("*column", "STRING"), ("type", "STRING")),
         "column STRING, version BIGINT",
         _create_index,
+    ),
+    "drop_branch": Procedure(
+        "deletes a branch with its versions",
+        (("*name", "STRING"),),
+        "name STRING",
+        _drop_branch,
     ),
     "restore": Procedure(
         "makes an older version, by its number or tag, the latest",

@@ -77,7 +77,7 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
         beside = {"jobs": JOBS, "errors": ERRORS}.get(name)
         if beside is not None and table_exists((kept := table_ref(ref, beside)).uri, ref.storage):
             ref, about = kept, None
-    moment: dict[str, str] = {}
+    moment = {} if arguments.get("branch") is None else {"branch": str(arguments["branch"])}
     if arguments.get("version") is not None:
         moment["version"] = str(arguments["version"])
     if arguments.get("timestamp") is not None:
@@ -89,7 +89,7 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if about is not None:
         read = {**_read_options(pinned), METADATA_OPTION: about}
         return {"metadata": about, "schema": to_spark_schema(TABLES[about][0]).json(), "read": read}
-    return opened(pinned, travelled=bool(moment), blob_handling=arguments.get("blob_handling"))
+    return opened(pinned, travelled=bool(moment.keys() - {"branch"}), blob_handling=arguments.get("blob_handling"))
 
 
 def _timestamp(microseconds: int) -> datetime:
@@ -101,8 +101,8 @@ def _timestamp(microseconds: int) -> datetime:
 
 
 def _read_options(ref: DatasetRef) -> dict[str, str]:
-    branch = "" if ref.branch is None else f"{ref.branch}:"
-    return {"path": ref.uri, "version": f"{branch}{ref.version}", **_storage(ref)}
+    branch = {} if ref.branch is None else {"branch": ref.branch}
+    return {"path": ref.table_uri, **branch, "version": str(ref.version), **_storage(ref)}
 
 
 def opened(ref: DatasetRef, *, travelled: bool = False, blob_handling: str | None = None) -> dict[str, Any]:
@@ -118,7 +118,7 @@ def opened(ref: DatasetRef, *, travelled: bool = False, blob_handling: str | Non
         "travelled": travelled,
         "schema": read_schema(ref, ReadOptions.parse(read)).json(),
         "read": read,
-        "write": {"path": ref.uri, **storage},
+        "write": {"path": ref.table_uri, **({} if ref.branch is None else {"branch": ref.branch}), **storage},
         "pin": ref.snapshot_json(),
         "metadata_columns": _row_columns(dataset, ref),
     }
@@ -177,11 +177,20 @@ def keep_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drop_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Deletes a table with all its versions; answers whether there was one."""
+    """Deletes a table with all its versions; answers whether there was one.
+
+    Raises:
+        UnsupportedOperationError: The location is that of a branch.
+    """
     place = Place.of(arguments)
     ref = place.ref(arguments["name"])
     if not table_exists(ref.uri, ref.storage):
         return {"dropped": False}
+    if (branch := DatasetRef.find(ref.uri, ref.storage).branch) is not None:
+        raise UnsupportedOperationError(
+            f"the location is that of the branch {branch!r} - {ref.uri} - nothing was deleted - CALL "
+            f"{arguments['catalog']}.system.drop_branch(table => '...', name => '{branch}')"
+        )
     delete_table(ref.uri, ref.storage)
     return {"dropped": True}
 

@@ -8,16 +8,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
-from lance_spark.dataset import MAIN_BRANCH, DatasetRef, branches_of
+from lance_spark.dataset import MAIN_BRANCH, DatasetRef, branches_of, location_of, table_exists
 from lance_spark.errors import (
     OptionError,
-    TableUnwritableError,
     UnsupportedOperationError,
     refusals_as_errors,
 )
 from lance_spark.lance_compat import plain
 
 if TYPE_CHECKING:
+    import lance
+
     from lance_spark.table.table import Table
 
 _FOLDERS = ("data", "tree")
@@ -41,6 +42,20 @@ class Branch:
     created_at: datetime
 
 
+def branches_in(dataset: lance.LanceDataset) -> list[Branch]:
+    """Returns the branches of a table by name, sorted, from any of them."""
+    found = dataset.branches.list()
+    return [
+        Branch(
+            name=name,
+            parent=found[name]["parent_branch"] or MAIN_BRANCH,
+            parent_version=int(found[name]["parent_version"]),
+            created_at=datetime.fromtimestamp(found[name]["create_at"], UTC),
+        )
+        for name in sorted(found)
+    ]
+
+
 class Branches:
     """The branches of a table. Made by :attr:`lance_spark.Table.branches`.
 
@@ -54,16 +69,7 @@ class Branches:
 
     def list(self) -> dict[str, Branch]:
         """Returns the branches by their names, sorted, without `main`."""
-        found = self._main.open_latest().branches.list()
-        return {
-            name: Branch(
-                name=name,
-                parent=found[name]["parent_branch"] or MAIN_BRANCH,
-                parent_version=int(found[name]["parent_version"]),
-                created_at=datetime.fromtimestamp(found[name]["create_at"], UTC),
-            )
-            for name in sorted(found)
-        }
+        return {branch.name: branch for branch in branches_in(self._main.open_latest())}
 
     def create(self, name: str, from_ref: int | str | None = None, from_version: int | None = None) -> Table:
         """Makes a branch, and returns the table at it.
@@ -96,9 +102,11 @@ class Branches:
             except (ValueError, OSError) as error:
                 if name in branches_of(self._main.open_latest()):
                     raise OptionError("name", repr(name), "a name that no branch has") from error
-                raise TableUnwritableError(
-                    self._main.uri, f"the branch {name!r} could not be made: {plain(error)}"
-                ) from error
+                place = location_of(self._main.uri, name)
+                if not table_exists(place, self._main.storage):
+                    raise
+                left = f"a name whose folder is free: delete {place}, what is left of an unfinished or deleted branch"
+                raise OptionError("name", repr(name), left) from error
         return self.checkout(name)
 
     def checkout(self, name: str, version: int | None = None) -> Table:

@@ -71,6 +71,16 @@ def test_tags_are_listed_and_restored(run: Run, uri: str):
     assert code == 1 and "second" in err
 
 
+def test_branches_are_listed_and_given_by_their_location(run: Run, uri: str):
+    assert "no branches" in run("branches", uri)[1]
+    lance.dataset(uri).create_branch("work", 2)
+    (branch,) = json.loads(run("branches", uri, "--json")[1])
+    assert (branch["name"], branch["parent"], branch["parent_version"]) == ("work", "main", 2)
+    assert {"work", "main:2"} <= set(run("branches", uri)[1].split())
+    assert run("restore", f"{uri}/tree/work", "2")[1] == "version 2 is the latest again, as version 3\n"
+    assert lance.dataset(uri).version == 3 == lance.dataset(f"{uri}/tree/work").version
+
+
 def test_compaction_and_cleanup(run: Run, uri: str, spark: SparkSession):
     code, out, _ = run("compact", uri)
     assert code == 0 and out.startswith("3 fragments became 1, with 30 rows")

@@ -108,6 +108,54 @@ def test_a_version_is_of_the_same_moment_in_every_time_zone(
         assert resolve(table, timestamp=moment).version == index + 1
 
 
+@pytest.mark.parametrize(
+    ("options", "rows"),
+    [
+        ({"branch": "audit"}, 15),
+        ({"branch": "main"}, None),
+        ({"version": "audit"}, 15),
+        ({"branch": "audit", "version": "1"}, 10),
+        ({"branch": "audit", "version": "audit:2"}, 15),
+        ({"version": "of_audit"}, 15),
+        ({"branch": "audit", "version": "of_audit"}, 15),
+        ({"branch": "audit", "version": "main:1"}, "is of another branch"),
+        ({"branch": "audit", "version": "of_main"}, "is of another branch"),
+        ({"branch": "main", "version": "of_audit"}, "is of another branch"),
+        ({"branch": "audits"}, "branch audits does not exist"),
+    ],
+)
+def test_a_branch_is_named_by_an_option(table: str, options: dict[str, str], rows: int | str | None) -> None:
+    branch = lance.dataset(table).create_branch("audit", 1)
+    lance.write_dataset(pa.table({"id": range(5)}), branch, mode="append")
+    lance.dataset(table).tags.create("of_audit", ("audit", 2))
+    lance.dataset(table).tags.create("of_main", 2)
+    if isinstance(rows, str):
+        with pytest.raises((OptionError, VersionNotFoundError), match=rows):
+            resolve(table, **options)
+        return
+    ref = resolve(table, **options)
+    assert ref.open().count_rows() == (lance.dataset(table).count_rows() if rows is None else rows)
+    again = DatasetRef.of_snapshot_json(ref.snapshot_json(), ())
+    assert again == ref == pickle.loads(pickle.dumps(ref)) and again.table_uri == table
+    by_location = resolve(ref.uri, version=str(ref.version))
+    assert by_location == ref and resolve(f"{table}/tree/audit").uri == f"{table}/tree/audit"
+
+
+def test_of_a_tag_and_a_branch_of_one_name_the_tag_is_meant(table: str) -> None:
+    lance.dataset(table).create_branch("both", 1)
+    lance.dataset(table).tags.create("both", 2)
+    assert resolve(table, version="both").version == 2 and resolve(table, branch="both").version == 1
+
+
+def test_a_table_in_a_folder_named_as_that_of_branches_is_a_table(tmp_path: Path) -> None:
+    for place in ("tree/b", "t/tree/b"):
+        lance.write_dataset(pa.table({"id": range(3)}), str(tmp_path / place))
+    lance.write_dataset(pa.table({"id": range(2)}), str(tmp_path / "t"))
+    for place in ("tree/b", "t/tree/b"):
+        ref = resolve(str(tmp_path / place))
+        assert ref.branch is None and ref.table_uri == ref.uri and ref.open().count_rows() == 3
+
+
 @pytest.mark.parametrize("asked", ["99", "nosuchtag", "nosuchbranch:1", "main:99"])
 def test_a_missing_version_is_an_error_that_tells_the_latest(table: str, asked: str) -> None:
     with pytest.raises(VersionNotFoundError, match="the latest version is 3") as caught:

@@ -101,7 +101,7 @@ final class LanceSource {
     while (entries.hasNext()) {
       Map.Entry entry = (Map.Entry) entries.next();
       String key = ((String) entry.getKey()).toLowerCase(Locale.ROOT);
-      boolean ours = key.equals("version") || key.equals("timestamp") || key.equals("blob_handling");
+      boolean ours = key.equals("version") || key.equals("branch") || key.equals("timestamp") || key.equals("blob_handling");
       if (ours && !HANDS_OVER_OPTIONS) {
         throw new IllegalArgumentException("the option `" + key + "` of a table of a catalog needs Spark 4.3: say `versionAsOf` or `timestampAsOf`,"
             + " or VERSION AS OF or TIMESTAMP AS OF in SQL, or read the table by its path");

@@ -17,6 +17,7 @@ public final class LanceCatalog extends LanceFolder {
   public Set tableStateOptionKeys() {
     Set keys = new HashSet();
     keys.add("version");
+    keys.add("branch");
     keys.add("timestamp");
     keys.add("blob_handling");
     return keys;
@@ -25,6 +26,7 @@ public final class LanceCatalog extends LanceFolder {
   public Table loadTable(Identifier identifier, TableContext context, CaseInsensitiveStringMap options) throws NoSuchTableException {
     Map moment = new HashMap();
     if (options.containsKey("version")) moment.put("version", options.get("version"));
+    if (options.containsKey("branch")) moment.put("branch", options.get("branch"));
     if (options.containsKey("timestamp")) moment.put("timestamp", options.get("timestamp"));
     if (options.containsKey("blob_handling")) moment.put("blob_handling", options.get("blob_handling"));
     takeBytes(context.writePrivileges(), moment);

@@ -263,6 +263,10 @@ SPARK = {
         Case("EXECUTE IMMEDIATE 'SELECT count(*) FROM {c}.w WHERE id > ?' USING 3"),
         Case("BEGIN DECLARE n BIGINT; SET n = (SELECT count(*) FROM {c}.w); DELETE FROM {c}.w WHERE id > n; END"),
         Case("CALL {c}.system.tag(table => 'w', name => 'kept')"),
+        Case("CALL {c}.system.create_branch(table => 'w', name => 'b')"),
+        Case("SELECT count(*) FROM {c}.w VERSION AS OF 'b'"),
+        Case("SELECT name, parent, parent_version FROM {c}.w.branches"),
+        Case("CALL {c}.system.drop_branch(table => 'w', name => 'b')"),
         Case("SHOW PROCEDURES IN {c}.system"),
         Case("CREATE INDEX by_id ON {c}.w USING BTREE (id)"),
         Case("DROP INDEX by_id ON {c}.w"),
@@ -338,7 +342,11 @@ JVM = {
             "CALL lance.system.tag(table => 'w', name => 'v1')",
         ),
         Case("SHOW TAGS {c}.w", "PARSE_SYNTAX_ERROR", "SELECT * FROM lance.w.tags"),
-        Case("ALTER TABLE {c}.w CREATE BRANCH b", "PARSE_SYNTAX_ERROR", "there is no statement for branches"),
+        Case(
+            "ALTER TABLE {c}.w CREATE BRANCH b",
+            "PARSE_SYNTAX_ERROR",
+            "CALL lance.system.create_branch(table => 'w', name => 'b')",
+        ),
         Case(
             "ALTER TABLE {c}.w SET UNENFORCED PRIMARY KEY (id)",
             "PARSE_SYNTAX_ERROR",

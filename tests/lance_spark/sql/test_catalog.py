@@ -178,8 +178,7 @@ def test_a_statement_sees_the_latest_version_and_keeps_it(sql: Sql, db: Connecti
     lance.dataset(table.uri).add_columns({"twice": "id * 2"})
     assert sql("SELECT count(*), sum(twice) FROM {c}.t") == [(7, 618)]
     for version in ("1", "'one'", "'main:1'"):
-        if version != "'main:1'":
-            assert sql(f"SELECT count(*) FROM {{c}}.t VERSION AS OF {version}") == [(4,)]
+        assert sql(f"SELECT count(*) FROM {{c}}.t VERSION AS OF {version}") == [(4,)]
     joined = "SELECT count(*) FROM {c}.t VERSION AS OF 1 a JOIN {c}.t b ON a.id = b.id"
     assert sql(joined) == [(4,)]
     moment = lance.dataset(table.uri).versions()[0]["timestamp"].astimezone()
@@ -308,6 +307,53 @@ def test_another_session_of_the_same_jvm(sql: Sql, db: Connection, spark: SparkS
     spark.sql("SELECT 1").collect()
 
 
+def test_branches_are_made_read_and_dropped(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id FROM range(4)")
+    assert sql("CALL {c}.system.create_branch('t', 'work')") == [("work", 1)]
+    assert sql("CALL {c}.system.create_branch(table => 't', name => 'old', from_ref => '1')") == [("old", 1)]
+    work = db.open_table("t", branch="work")
+    work.add([{"id": 4}])
+    work.tags.create("tagged", 2)
+    joined = "SELECT count(*) FROM {c}.t a RIGHT JOIN {c}.t VERSION AS OF 'work:1' b USING (id) JOIN {c}.t VERSION AS OF 'work' c"
+    assert sql(joined) == [(20,)]
+    found = sql(
+        "SELECT name, parent, parent_version, created_at < current_timestamp() FROM {c}.t.branches ORDER BY name"
+    )
+    assert found == [("old", "main", 1, True), ("work", "main", 1, True)]
+    with pytest.raises(AnalysisException, match=r"the tags tagged"):
+        sql("CALL {c}.system.drop_branch('t', 'work')")
+    assert sql("CALL {c}.system.drop_branch('t', 'old')") == [("old",)]
+    assert list(work.branches.list()) == ["work"]
+
+
+@pytest.mark.long
+def test_branches_are_read_and_changed_by_their_location_and_by_an_option(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id FROM range(4)")
+    table = db.open_table("t")
+    work = table.branches.create("work")
+    work.add([{"id": 4}])
+    table.tags.create("tagged", "work:2")
+    table.tags.create("first", "work:1")
+    for version, rows in (("work", 5), ("work:1", 4), ("tagged", 5), ("first", 4), ("main:1", 4)):
+        assert sql(f"SELECT count(*) FROM {{c}}.t VERSION AS OF '{version}'") == [(rows,)]
+    assert sql("SELECT * FROM {c}.t.tags ORDER BY tag") == [("first", "work", 1), ("tagged", "work", 2)]
+    sql(f"UPDATE {{c}}.`{work.uri}` SET id = id + 100 WHERE id IN (SELECT max(id) FROM {{c}}.t)")
+    sql(f"INSERT INTO {{c}}.`{work.uri}` VALUES (7), (8)")
+    sql(f"DELETE FROM {{c}}.`{work.uri}` WHERE id % 9 = 8")
+    sql(f"MERGE INTO {{c}}.`{work.uri}` b USING {{c}}.t t ON b.id = t.id WHEN MATCHED THEN UPDATE SET id = b.id - 50")
+    assert sql("SELECT id FROM {c}.t VERSION AS OF 'work' ORDER BY id") == [(-50,), (-49,), (-48,), (4,), (7,), (103,)]
+    if spark.version >= "4.3":
+        name = next(key.split(".")[3] for key, root in spark.conf.getAll.items() if root == db.uri)
+        spark.createDataFrame([(8,)], "id bigint").writeTo(f"{name}.t").option("branch", "work").append()
+        read = spark.read.option("branch", "work").table(f"{name}.t")
+        assert (read.count(), read.where("id = 8").count(), table.count_rows()) == (7, 1, 4)
+    with pytest.raises(AnalysisException, match=r"drop_branch"):
+        sql(f"DROP TABLE {{c}}.`{work.uri}`")
+    assert sql("SELECT sum(id) FROM {c}.t") == [(6,)] and table.version == 1 and work.count_rows() >= 6
+
+
 def test_tables_about_a_table(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s FROM range(10)")
     sql("DELETE FROM {c}.t WHERE id IN (SELECT 3)")
@@ -318,7 +364,7 @@ def test_tables_about_a_table(sql: Sql, db: Connection) -> None:
     assert [(row[0], row[2]) for row in versions] == [(1, 10), (2, 9), (3, 9)] and "delete" in versions[1][1].lower()
     assert sql("SELECT sum(rows), sum(deleted_rows), min(data_files) FROM {c}.t.fragments") == [(9, 1, 1)]
     assert sql("SELECT name, columns, rows_indexed, rows_unindexed FROM {c}.t.indexes") == [("id_idx", ["id"], 9, 0)]
-    assert sql("SELECT * FROM {c}.t.tags") == [("first", 1)]
+    assert sql("SELECT * FROM {c}.t.tags") == [("first", "main", 1)]
     assert sql("SELECT count(*) FROM {c}.t.jobs") == [(0,)] == sql("SELECT count(*) FROM {c}.t.errors")
     table.add_columns({"twice": twice})
     table.backfill("twice")

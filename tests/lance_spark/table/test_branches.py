@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import threading
 from collections.abc import Callable
 from datetime import timedelta
@@ -139,6 +140,18 @@ def test_a_branch_is_deleted_with_its_files_unless_something_needs_it(table: Tab
     with pytest.raises(TableNotFoundError, match="the branch 'work' was deleted"):
         work.count_rows()
     assert table.branches.create("work", 1).count_rows() == 10
+
+
+def test_what_is_left_of_a_branch_is_neither_opened_nor_taken_for_one(table: Table):
+    work = table.branches.create("work")
+    (Path(table.uri) / "_refs" / "branches" / "work.json").unlink()  # as where its maker died before the end
+    assert table.branches.list() == {} and work.to_lance().count_rows() == 30
+    with pytest.raises(VersionNotFoundError, match="branch work does not exist"):
+        table.branches.checkout("work")
+    with pytest.raises(OptionError, match=r"delete .*/tree/work, what is left of an unfinished"):
+        table.branches.create("work")
+    shutil.rmtree(work.uri)
+    assert table.branches.create("work").count_rows() == 30
 
 
 def test_nothing_is_written_to_a_branch_that_was_deleted(table: Table):
@@ -289,6 +302,57 @@ def test_a_computed_column_of_a_branch_is_filled_there_alone(db: Connection, tab
     work.to_lance().update({"id": "id + 100"}, where="id < 3")
     assert work.backfill("both", stale=True).rows_computed == 5  # what main had computed is not known here
     assert work.to_arrow(filter="id >= 100")["both"].to_pylist() == [200, 202, 204]
+
+
+@pytest.mark.long
+@pytest.mark.spark
+def test_indexes_searches_loads_views_and_blobs_work_on_a_branch(db: Connection, table: Table, seen: Seen):
+    table.create_scalar_index("id")
+    table.create_fts_index("text")
+    work = table.branches.create("work")
+    work.add([{"id": 100, "text": "unheard"}])
+    work.optimize_indices()
+    assert work.index_stats("id_idx").num_unindexed_rows == 0 and table.index_stats("id_idx").num_indexed_rows == 30
+    assert work.search("unheard").to_arrow()["id"].to_pylist() == [100] and table.search("unheard").to_list() == []
+    assert work.search("unheard").to_spark().count() == 1
+    work.load_columns(pa.table({"id": [1, 100], "loaded": [10, 1000]}), "id", ["loaded"])
+    assert work.to_spark(["loaded"], "loaded IS NOT NULL").count() == 2
+    view = db.create_materialized_view("view", work.search(None).select(["id", "loaded"]).where("id > 20"))
+    view.refresh()
+    assert (view.count_rows(), max(ids(view))) == (10, 100)
+    work.add([{"id": 200, "text": "later"}])
+    table.add([{"id": 300, "text": "elsewhere"}])
+    view.refresh()
+    assert (view.count_rows(), max(ids(view))) == (11, 200)
+    work.delete("id = 200")
+    shown = view.branches.create("shown")
+    shown.refresh()
+    assert (shown.count_rows(), max(ids(shown)), view.count_rows()) == (10, 100, 11)
+    work.add_columns({"three": seen.times(3)})
+    work.backfill("three", protect_snapshot=True, where="id >= 0")
+    assert work.count_rows("three = 3 * id") == 31 and work.tags.list() == {}
+    assert work.maintain().compaction.fragments_removed > 0 and work.count_rows("three = 3 * id") == 31
+
+
+@pytest.mark.parametrize("version", ["2.1", "2.2"])
+def test_blobs_of_the_table_are_read_on_a_branch(db: Connection, version: str):
+    blobs = [b"x" * size for size in (10, 100_000, 300_000)]
+    metadata = {"lance-encoding:blob": "true"}
+    if version == "2.1":
+        schema = pa.schema([pa.field("id", pa.int64()), pa.field("b", pa.large_binary(), metadata=metadata)])
+        data = pa.table([[0, 1, 2], blobs], schema=schema)
+    else:
+        data = pa.table({"id": [0, 1, 2], "b": lance.blob_array(blobs)})
+    table = db.create_table("blobs", data, data_storage_version=version)
+    work = table.branches.create("work")
+    work.add([{"id": 3, "b": b"y" * 200_000}])
+    work.delete("id = 1")
+    for _ in range(2):
+        read = work.to_arrow(blob_handling="bytes").sort_by("id").to_pydict()
+        assert read == {"id": [0, 2, 3], "b": [blobs[0], blobs[2], b"y" * 200_000]}
+        work.compact_files(target_rows_per_fragment=100)
+        work.cleanup_old_versions(timedelta(0), delete_unverified=True)
+    assert table.to_arrow(blob_handling="bytes")["b"].to_pylist() == blobs
 
 
 def test_tags_are_of_a_branch_and_their_names_of_the_table(table: Table):

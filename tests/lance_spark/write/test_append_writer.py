@@ -396,6 +396,22 @@ def test_cleanup_finds_what_a_dead_driver_left_and_spares_what_a_version_referen
         dead.commit([message])
 
 
+def test_cleanup_of_a_branch_spares_files_that_only_a_branch_of_it_references(path: Path) -> None:
+    write(path, 0)
+    parent = path / "tree" / "parent"
+    lance.dataset(str(path)).create_branch("parent")
+    job = write(parent, 5)
+    child = lance.dataset(str(path)).create_branch("child", ("parent", None))
+    write(parent, 9, overwrite=True)
+    (parent / "_versions" / f"{2**64 - 1 - 2}.manifest").unlink()  # version 2 is gone from the parent
+    (file,) = child.get_fragments()[1].data_files()
+    _leave_marker(parent, job, file.path)
+
+    assert cleanup(uri_of(path), older_than=LATER) == 0 == cleanup(uri_of(parent), older_than=LATER)
+    assert not [file for file in (parent / "_lance_spark").rglob("*") if file.is_file()]  # it was looked at
+    assert child.to_table()["id"].to_pylist() == [0, 5]
+
+
 def test_cleanup_spares_files_that_only_a_branch_references(path: Path) -> None:
     write(path, 0)
     job = write(path, 5)

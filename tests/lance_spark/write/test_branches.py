@@ -36,6 +36,7 @@ def ids(frame: DataFrame) -> list[int]:
     return sorted(row.id for row in frame.select("id").collect())
 
 
+@pytest.mark.long
 def test_a_branch_is_read_at_its_latest_version_at_others_and_at_times(spark: SparkSession, path: str):
     main, latest = list(range(10)), [*range(10), 100, 101]
     moment = lance.dataset(path).checkout_version(("b", 3)).versions()[1]["timestamp"].astimezone().isoformat()
@@ -62,6 +63,7 @@ def test_rows_are_appended_to_and_overwritten_on_a_branch_alone(spark: SparkSess
     assert not list(Path(path, "tree", "b", "_lance_spark").rglob("*"))
 
 
+@pytest.mark.long
 def test_a_branch_that_is_not_there_is_not_made_by_a_write(spark: SparkSession, path: str, tmp_path: Path):
     for mode in ("append", "overwrite"):
         with pytest.raises(Exception, match=r"branch nosuch does not exist.*its branches are b"):
@@ -81,13 +83,16 @@ def test_a_column_is_filled_on_the_branch_that_was_read(spark: SparkSession, pat
     found = lance.dataset(path).checkout_version(("b", None)).to_table().to_pydict()
     assert found["twice"] == [2 * i for i in found["id"]] and 100 not in found["id"]
     assert lance.dataset(path).schema.names == ["id"]
-    values.select("_rowaddr", (sf.col("twice") + 1).alias("twice")).write.format("lance").mode("append").option(
+    again = read(spark, path, version="b", with_row_address=True)
+    again.select("_rowaddr", (sf.col("twice") + 1).alias("twice")).write.format("lance").mode("append").option(
         "mode", "backfill"
     ).save(f"{path}/tree/b")
     assert read(spark, path, branch="b").where("twice = 2 * id + 1").count() == 11
 
 
-@pytest.mark.parametrize(("of", "to"), [("main", "b"), ("b", "main"), ("b", "c")])
+@pytest.mark.parametrize(
+    ("of", "to"), [("main", "b"), *(pytest.param("b", to, marks=pytest.mark.long) for to in ("main", "c"))]
+)
 def test_addresses_of_another_branch_are_refused_by_name(spark: SparkSession, path: str, of: str, to: str):
     lance.dataset(path).create_branch("c")
     frame = read(spark, path, branch=of, with_row_address=True).select("_rowaddr", (sf.col("id") * 2).alias("twice"))
@@ -99,12 +104,28 @@ def test_addresses_of_another_branch_are_refused_by_name(spark: SparkSession, pa
     assert [head.schema.names for head in heads] == [["id"]] * 3
 
 
+@pytest.mark.long
+def test_views_and_catalog_tables_of_a_branch_take_rows_for_it(spark: SparkSession, path: str):
+    options = f"OPTIONS (path '{path}', branch 'b')"
+    spark.sql(f"CREATE TEMPORARY VIEW view_of_b USING lance {options}")
+    spark.sql(f"CREATE TABLE table_of_b USING lance {options}")
+    try:
+        for name, rows in (("view_of_b", 13), ("table_of_b", 14)):
+            spark.sql(f"INSERT INTO {name} VALUES (500)")
+            assert spark.table(name).count() == rows == lance.dataset(f"{path}/tree/b").count_rows()
+    finally:
+        spark.sql("DROP TABLE table_of_b")
+        spark.catalog.dropTempView("view_of_b")
+    assert lance.dataset(path).count_rows() == 10
+
+
+@pytest.mark.long
 def test_rows_are_merged_into_a_branch(spark: SparkSession, path: str):
     table = lance_spark.connect(str(Path(path).parent), spark, progress=False).open_table("t", branch="b")
     table.add_columns({"twice": "id * 2"})
     source = spark.createDataFrame([(1, 0), (100, 0), (400, 0)], "id bigint, twice bigint")
     done = table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(source)
-    assert (done.num_updated_rows, done.num_inserted_rows) == (2, 1)
+    assert (done.rows_updated, done.rows_inserted) == (2, 1)
     assert table.to_spark().where("twice = 0").count() == 4 and lance.dataset(path).count_rows() == 10
     frame = table.to_spark()
     table.checkout("main:1")
