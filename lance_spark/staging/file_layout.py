@@ -12,7 +12,7 @@ import copy
 import functools
 import tempfile
 from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import pyarrow as pa
@@ -86,7 +86,7 @@ def _layout(schema: pa.Schema, version: str, table: LanceSchema | None) -> FileL
             "data_storage_version", version, "2.0 or newer; rewrite a table in the legacy format with pylance first"
         )
     version = stable_version() if version == "stable" else version
-    made = _sampled(schema.serialize().to_pybytes(), version)
+    made = _sampled(_Sample(schema, schema.serialize().to_pybytes(), version))
     if table is None:
         return made
     known = {field.name: field for field in field_identities(table)}
@@ -98,16 +98,25 @@ def _layout(schema: pa.Schema, version: str, table: LanceSchema | None) -> FileL
     return replace(made, fields=fields, file=file)
 
 
+@dataclass(frozen=True, slots=True)
+class _Sample:
+    """Columns and format of a file; equal where the schemas are, with all metadata."""
+
+    schema: pa.Schema = field(compare=False)
+    serialized: bytes
+    version: str
+
+
 @functools.lru_cache(maxsize=64)
-def _sampled(serialized: bytes, version: str) -> FileLayout:
+def _sampled(sample: _Sample) -> FileLayout:
     """Returns the layout of a new table's files; cached, as a table's schema rarely changes."""
-    schema = pa.ipc.read_schema(pa.py_buffer(serialized))
+    schema, version = sample.schema, sample.version
     try:
         dataset, file = _write_sample(schema, version)
     except (ValueError, OSError, NotImplementedError) as error:
         raise explain_refusal(schema, version, error) from error
-    for field in dataset.schema:
-        _refuse_what_cannot_be_read_back(field.name, field)
+    for column in dataset.schema:
+        _refuse_what_cannot_be_read_back(column.name, column)
     return FileLayout(
         version=dataset.data_storage_version,
         table_schema=dataset.schema,
@@ -141,12 +150,12 @@ def explain_refusal(
 ) -> UnsupportedTypeError:
     """Turns Lance's refusal of a schema, or of rows, into one that names the column at fault."""
     at_fault = schema.field(0)
-    for field in schema:
-        rows = None if batch is None or is_logical_blob(field) else batch.select([field.name])
+    for column in schema:
+        rows = None if batch is None or is_logical_blob(column) else batch.select([column.name])
         try:
-            _write_sample(pa.schema([field]), version, rows)
+            _write_sample(pa.schema([column]), version, rows)
         except (ValueError, OSError, NotImplementedError) as own:
-            at_fault, error = field, own
+            at_fault, error = column, own
             break
     return UnsupportedTypeError(
         at_fault.name,

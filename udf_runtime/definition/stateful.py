@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import inspect
+import io
 import pickle
 import pickletools
 import threading
 from collections.abc import Callable, Iterable, Mapping
+from types import CodeType
+from typing import Any
 
 import cloudpickle
 
@@ -131,6 +134,21 @@ def forget_instances() -> None:
         _instances.clear()
 
 
+_NO_FILE = "<dynamic-code>"
+"""What cloudpickle, from 3.1.3 on, writes in place of the name of a function's file."""
+
+
+class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    """Pickles functions with the names of their files: tracebacks of a UDF show its lines."""
+
+    def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - as pickle has it
+        if not isinstance(obj, CodeType):
+            return super().reducer_override(obj)
+        make, arguments = self.dispatch_table[CodeType](obj)
+        # A copy: pickle tells equal texts from the same one.
+        return make, tuple("".join(obj.co_filename) if part == _NO_FILE else part for part in arguments)
+
+
 def pickled(value: object, *, what: str) -> bytes:
     """Returns a value as cloudpickle has it.
 
@@ -138,7 +156,9 @@ def pickled(value: object, *, what: str) -> bytes:
         UdfDefinitionError: It holds something that cannot be pickled.
     """
     try:
-        return bytes(cloudpickle.dumps(value))
+        written = io.BytesIO()
+        _Pickler(written).dump(value)
+        return written.getvalue()
     except Exception as error:
         raise UdfDefinitionError(
             f"{what} cannot be pickled: {type(error).__name__}: {error} - on its way to other processes - "
