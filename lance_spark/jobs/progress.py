@@ -211,16 +211,42 @@ def _bars() -> Bars:
     from rich.progress import Progress as Bars
     from rich.table import Column
 
-    return Bars(
+    class _Console(Console):
+        """A console that one thread at a time draws on.
+
+        rich looks where its lines begin, and writes over them later: two threads at once, such as
+        the one that refreshes and one that prints, wrote over lines above.
+        """
+
+        drawing: threading.RLock | None = None
+
+        def __enter__(self) -> _Console:
+            if self.drawing is not None:
+                self.drawing.acquire()
+            super().__enter__()
+            return self
+
+        def __exit__(self, *about: object) -> None:
+            try:
+                super().__exit__(*about)
+            finally:
+                if self.drawing is not None:
+                    self.drawing.release()
+
+    console = _Console(stderr=True)
+    bars = Bars(
         TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=1)),
         BarColumn(bar_width=20),
         TextColumn("{task.fields[text]}", markup=False, table_column=Column(no_wrap=True)),
         TimeElapsedColumn(),
-        console=Console(stderr=True),
+        console=console,
         refresh_per_second=_REFRESHES_A_SECOND,
         redirect_stdout=_is_terminal(sys.stdout),  # what goes to a file stays there
         expand=True,
     )
+    # The lock that rich has while it refreshes, so that there is one order.
+    console.drawing = bars.live._lock  # noqa: SLF001 - it has no other name
+    return bars
 
 
 def _on_terminal() -> bool:
