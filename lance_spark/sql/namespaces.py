@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from lance_spark.dataset import is_local
+from lance_spark.dataset import FOLDER, is_local
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.sql.errors import NamespaceNotFoundError
-from lance_spark.sql.place import Place
+from lance_spark.sql.place import TABLE_SUFFIX, Place
 
 
 def list_namespaces(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,19 +51,46 @@ def alter_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Deletes an empty namespace, or with `CASCADE` one with all tables in it."""
+    """Deletes an empty namespace, or with `CASCADE` one with all tables in it.
+
+    Raises:
+        UnsupportedOperationError: It is the catalog itself, or holds files that are no tables.
+    """
     place = Place.of(arguments)
     _check(place)
-    tables = place.connection().table_names()
-    if not arguments["cascade"] and (tables or place.folders()):
+    if not place.namespace:
+        raise UnsupportedOperationError(
+            f"the folder of a catalog stays - {place.folder} - nothing was dropped - drop its tables and namespaces"
+        )
+    tables, folders = place.connection().table_names(), place.folders()
+    if not arguments["cascade"] and (tables or folders):
         return {"not_empty": True}
-    for folder in place.folders():
-        drop_namespace({**arguments, "namespace": [*place.namespace, folder]})
+    others = _others(place)
+    if others:
+        raise UnsupportedOperationError(
+            f"a folder with files that are no tables is not deleted - {others[0]} - nothing was dropped - move them"
+        )
+    for folder in folders:
+        drop_namespace({**arguments, "namespace": place.inside(folder).namespace})
     for name in tables:
         place.connection().drop_table(name)
     if is_local(place.root):
-        shutil.rmtree(place.folder) if arguments["cascade"] else os.rmdir(place.folder)
+        shutil.rmtree(place.folder)
     return {}
+
+
+def _others(place: Place) -> list[str]:
+    """Returns files of a namespace on a file system that are no tables, namespaces or ours."""
+    if not is_local(place.root):
+        return []
+    folders = place.folders()
+    found = [
+        f"{place.folder}/{name}"
+        for name in sorted(os.listdir(place.folder))
+        if name not in (*folders, FOLDER)
+        and not (name.endswith(TABLE_SUFFIX) and os.path.isdir(os.path.join(place.folder, name)))
+    ]
+    return found + [path for name in folders for path in _others(place.inside(name))]
 
 
 def _check(place: Place) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri, table_exists
@@ -13,7 +13,7 @@ from lance_spark.objects import open_session
 from lance_spark.options import STORAGE_PREFIX
 from lance_spark.table.connection import Connection, connect, table_uri
 
-_SUFFIX = ".lance"
+TABLE_SUFFIX = ".lance"
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,19 @@ class Place:
     def folder(self) -> str:
         """Location of the namespace."""
         for part in self.namespace:
-            if part.startswith((".", "_")) or "/" in part or part.endswith(_SUFFIX) or part != part.strip() or not part:
+            if (
+                part.startswith((".", "_"))
+                or "/" in part
+                or part.endswith(TABLE_SUFFIX)
+                or part != part.strip()
+                or not part
+            ):
                 raise OptionError("namespace", part, "a folder's name, which begins with neither a dot nor '_'")
         return "/".join((self.root, *self.namespace))
+
+    def inside(self, folder: str) -> Place:
+        """Returns a namespace in this one."""
+        return replace(self, namespace=(*self.namespace, folder))
 
     def connection(self) -> Connection:
         """Returns the namespace as :func:`lance_spark.connect` opens it."""
@@ -97,4 +107,4 @@ class Place:
         else:
             listed = open_session(self.folder, self.storage).list_with_delimiter("").common_prefixes
             found = {path.rstrip("/").rsplit("/", 1)[-1] for path in listed}
-        return sorted(name for name in found if not name.endswith(_SUFFIX) and not name.startswith((".", "_")))
+        return sorted(name for name in found if not name.endswith(TABLE_SUFFIX) and not name.startswith((".", "_")))

@@ -134,8 +134,18 @@ def test_names(sql: Sql, db: Connection, tmp_path: Path) -> None:
     assert sql("SELECT * FROM {c}.db.u") == [(1,)]
     with pytest.raises(AnalysisException, match=r"cannot drop|SCHEMA_NOT_EMPTY|not empty"):
         sql("DROP NAMESPACE {c}.db")
+    sql("CREATE NAMESPACE {c}.db.inner")
+    theirs = tmp_path / "db" / "inner" / "photo.jpg"
+    theirs.touch()
+    for refused in ("{c}.db.inner", "{c}.db.inner CASCADE", "{c}.db CASCADE"):
+        with pytest.raises(AnalysisException, match=r"photo\.jpg - nothing was dropped"):
+            sql(f"DROP NAMESPACE {refused}")
+    assert sql("SELECT * FROM {c}.db.u") == [(1,)]
+    theirs.unlink()
     sql("DROP NAMESPACE {c}.db CASCADE")
     assert not (tmp_path / "db").exists()
+    with pytest.raises(Exception, match="the folder of a catalog stays"):
+        sql("DROP NAMESPACE {c} CASCADE")
     for missing in ("SELECT * FROM {c}.nix", "DROP TABLE {c}.nix", "SHOW TABLES IN {c}.nix", "SELECT * FROM {c}.a.b"):
         if missing.startswith("SHOW"):
             assert sql(missing) == []
