@@ -93,9 +93,7 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
           continue;
         }
         used.add(Integer.valueOf(at));
-        // Rows that are updated to what they are have one column that is set.
-        boolean last = i == ordinals.size() - 1 || table.schema().getFieldIndex(schema.fields()[i + 1].name()).isEmpty();
-        if (merge != null && !(last && columns.isEmpty()) && merge.keeps(at, name)) {
+        if (merge != null && merge.keeps(at, name)) {
           if (!merge.inserts()) continue;
           kept.add(name);
         }
