@@ -127,6 +127,8 @@ class RowStatement:
             return self._update(ref, dataset)
         rows, small = self._at(ref, by_fragment=self._operation == "delete")
         if self._operation == "merge":
+            if not self._columns:
+                rows = rows.where(sf.col(ACTION) != UPDATE)  # each column is set to itself
             rows = rows.coalesce(1).sortWithinPartitions(ROW_ADDRESS) if small else spread(rows, _keys(rows))
         return edits_of(ref, dataset, self._applied(ref, dataset, rows), operation=self._operation)
 

@@ -121,6 +121,11 @@ def test_columns_of_rows_are_named_in_statements(sql: Sql, db: Connection) -> No
             f"MERGE INTO {{c}}.t USING (SELECT * FROM range(10)) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET {values}"
         )
     assert sql("SELECT * FROM {c}.t ORDER BY id") == before
+    with pytest.raises(AnalysisException, match="each row has is not set: _row"):
+        sql(
+            "MERGE INTO {c}.t USING (SELECT _rowid FROM {c}.t) n ON t._rowid = n._rowid "
+            "WHEN MATCHED AND t._rowid >= 0 THEN UPDATE SET _rowaddr = 5 WHEN NOT MATCHED BY SOURCE AND t._rowid > 0 THEN DELETE"
+        )
 
 
 def test_columns_have_any_name_but_one(sql: Sql, db: Connection) -> None:
@@ -204,6 +209,17 @@ def test_a_merge_reads_no_column_that_it_leaves(sql: Sql, db: Connection) -> Non
     sql("MERGE INTO {c}.t USING (SELECT 5L AS id FROM range(3)) n ON t.id = n.id WHEN MATCHED THEN DELETE")
     del expected[5]
     assert {row[0]: row[1:] for row in sql("SELECT id, a, v[0], size(v) FROM {c}.t")} == expected
+
+
+def test_an_update_of_a_merge_that_changes_nothing(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, id AS a FROM range(10)")
+    sql("MERGE INTO {c}.t USING (SELECT 5L AS id) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET a = t.a")
+    assert db.open_table("t").version == 1
+    sql(
+        "MERGE INTO {c}.t USING (SELECT id FROM range(5)) n ON t.id = n.id "
+        "WHEN MATCHED THEN UPDATE SET a = t.a WHEN NOT MATCHED BY SOURCE THEN DELETE"
+    )
+    assert sql("SELECT * FROM {c}.t ORDER BY id") == [(i, i) for i in range(5)]
 
 
 def test_blobs_stay_where_they_are(sql: Sql, db: Connection) -> None:
