@@ -121,7 +121,7 @@ class RowStatement:
         if not self._fields <= set(field_identities(dataset.lance_schema)):
             raise SnapshotError(
                 f"a concurrent writer dropped, renamed or changed columns of {ref.uri} while the statement ran - "
-                "nothing was changed - run it again"
+                "nothing was changed - run it again, after REFRESH TABLE where Spark has the table cached"
             )
         if self._operation == "update":
             return self._update(ref, dataset)
