@@ -13,6 +13,7 @@ the parent.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import faulthandler
 import io
@@ -21,8 +22,9 @@ import pickle
 import signal
 import sys
 import threading
+import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 import cloudpickle
 import pyarrow as pa
@@ -60,6 +62,16 @@ def main(parent: int) -> None:
     faulthandler.enable()  # where native code crashed, for the log
     runner_side = Parent(reading, writing)
     threading.Thread(target=_end_with, args=(parent, reading), name="parent", daemon=True).start()
+    try:
+        _serve(runner_side)
+    except BaseException:  # noqa: BLE001 - whatever it is, the process ends with what it has started
+        # What the user's code raises is an answer; what comes here is that none could be given.
+        with contextlib.suppress(OSError):
+            traceback.print_exc()
+        _end()
+
+
+def _serve(runner_side: Parent) -> None:
     _, payload = runner_side.read()
     serving = _Serving(runner_side)
     try:
@@ -102,7 +114,7 @@ class _Serving:
                         self._parent.write(Tag.VALUES, to_ipc(batch))
                     self._parent.write(Tag.END)
             except BrokenPipeError:
-                return
+                raise
             except BaseException as error:  # noqa: BLE001 - as in main
                 self.send_error(error)
 
@@ -162,12 +174,17 @@ def _take_standard_streams() -> tuple[int, int]:
 
 
 def _end_with(parent: int, reading: int) -> None:
-    """Ends the process, and those that the UDF has started, when the parent is gone.
+    """Ends the process, and those that the UDF has started, when the parent is gone."""
+    while os.getppid() == parent and not wait_closed(reading, PARENT_CHECK_S):
+        pass
+    _end()
+
+
+def _end() -> NoReturn:
+    """Ends the process, and those that the UDF has started.
 
     No process wants the rest of a call that may take long: no cleanup, no waiting for threads.
     """
-    while os.getppid() == parent and not wait_closed(reading, PARENT_CHECK_S):
-        pass
     if os.getpgrp() == os.getpid():
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
