@@ -1,7 +1,7 @@
 """What tasks do for an index: train a model of vectors, build a segment, merge, optimize.
 
 All run on executors, with the threads of Lance's own pool, and answer with JSON. A task that runs
-twice writes its segment twice, under names of its own; the one that nobody asks for is deleted by
+twice writes its segment twice, under names of its own; the one that no answer names is deleted by
 Lance's `cleanup_old_versions`.
 """
 
