@@ -21,7 +21,7 @@ from lance_spark.pushdown.java_classes import has_catalog, load
 _LOG = getLogger(__name__)
 
 _RULE, _SESSIONS = "lancespark.LancePushdown", "lancespark.LanceSessions"
-_PYTHON, _EVOLUTION = "lancespark.LancePython", "lancespark.LanceEvolution"
+_PYTHON, _ANALYSIS = "lancespark.LancePython", "lancespark.LanceAnalysis"
 CATALOG = "lancespark.LanceCatalog"
 """Class of `spark.sql.catalog.<name>`."""
 
@@ -58,10 +58,12 @@ def enable_pushdown(spark: SparkSession) -> bool:
         if not any(_is_ours(rule) for rule in _rules(spark)):
             threading.Thread(target=_find_sources, args=(spark,), daemon=True).start()
             load(_gateway(spark), _RULE).newInstance().enable(spark._jsparkSession)  # noqa: SLF001 - as below
-        if _has_catalog(spark) and has_catalog(_gateway(spark)):
-            # Imported here, by its name: SQL stands on everything else, this rule too.
-            import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), _PYTHON))
-            load(_gateway(spark), _EVOLUTION).newInstance().follow(spark._jsparkSession)  # noqa: SLF001 - as below
+        if has_catalog(_gateway(spark)):
+            # Also where no catalog is set yet: after its first query a session takes no such rules.
+            load(_gateway(spark), _ANALYSIS).newInstance().follow(spark._jsparkSession)  # noqa: SLF001 - as below
+            if _has_catalog(spark):
+                # Imported here, by its name: SQL stands on everything else, this rule too.
+                import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), _PYTHON))
         _read_arrow_unchecked(jvm)
     except (Py4JError, TypeError, AttributeError) as error:
         _LOG.info("pushdown is not available in Spark %s: %s", spark.version, error)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql import DataFrame, SparkSession
@@ -50,7 +50,7 @@ _ACTIONS = {1: DELETE, 2: UPDATE, 3: INSERT, 4: INSERT}
 
 
 def change(arguments: Mapping[str, Any], rows: Any) -> dict[str, Any]:  # noqa: ANN401 - a Java object
-    """Runs a statement; `rows` gives its rows at a version (LanceRows.java).
+    """Runs a statement, and returns what it did. LanceRows.java gives its rows at a version.
 
     Raises:
         CommitConflictError: Other writers kept coming first. Nothing was changed.
@@ -61,7 +61,7 @@ def change(arguments: Mapping[str, Any], rows: Any) -> dict[str, Any]:  # noqa: 
     ref = DatasetRef.of_snapshot_json(arguments["opened"]["pin"], place.storage)
     result = RowStatement(ref, arguments, rows).run()
     _LOG.info("%s of %s: %r", arguments["operation"], ref.uri, result)
-    return {"version": result.version}
+    return asdict(result)
 
 
 class RowStatement:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -216,11 +216,10 @@ def rename_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def truncate(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Deletes all rows, as a new version."""
+    """Deletes all rows, as a new version, and returns how many there were."""
     place = Place.of(arguments)
     ref = place.existing(arguments["name"])
-    open_table(ref.uri, storage_options=ref.storage).delete("true")
-    return {}
+    return asdict(open_table(ref.uri, storage_options=ref.storage).delete("true"))
 
 
 def properties(arguments: Mapping[str, Any]) -> dict[str, Any]:

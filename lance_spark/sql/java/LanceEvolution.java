@@ -2,7 +2,6 @@ package lancespark;
 
 import java.util.Iterator;
 import java.util.Map;
-import java.util.WeakHashMap;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -12,31 +11,15 @@ import org.apache.spark.sql.connector.catalog.CatalogManager;
 import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import scala.Product;
-import scala.runtime.AbstractFunction1;
 
 /**
  * Has the option mergeSchema of a DataFrame write to a table of the catalog do what INSERT WITH SCHEMA EVOLUTION does. Spark compares the
- * columns before it asks a table, so this comes before that; it serves sessions that have not analyzed a query yet.
+ * columns before it asks a table, so this comes before that.
  */
-public final class LanceEvolution extends AbstractFunction1 {
-  private static final Map FOLLOWED = new WeakHashMap();
-
-  public void follow(SparkSession session) {
-    synchronized (FOLLOWED) {
-      if (FOLLOWED.put(session.extensions(), Boolean.TRUE) == null) session.extensions().injectHintResolutionRule(this);
-    }
-  }
-
-  /** Called by Spark when a session first analyzes a query. */
-  public Object apply(Object session) {
-    return new LanceEvolving((SparkSession) session);
-  }
-}
-
-final class LanceEvolving extends Rule {
+final class LanceEvolution extends Rule {
   private final SparkSession session;
 
-  LanceEvolving(SparkSession session) {
+  LanceEvolution(SparkSession session) {
     this.session = session;
   }
 

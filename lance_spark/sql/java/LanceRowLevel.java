@@ -83,7 +83,11 @@ final class LanceNoWrite implements DeltaWriteBuilder, DeltaWrite {
   }
 
   public DeltaBatchWrite toBatch() {
-    throw new UnsupportedOperationException(command + " of a Lance table needs lance_spark.enable_pushdown(spark), which is not active"
+    throw refusal(command);
+  }
+
+  static UnsupportedOperationException refusal(RowLevelOperation.Command command) {
+    return new UnsupportedOperationException(command + " of a Lance table needs lance_spark.enable_pushdown(spark), which is not active"
         + " in this session - nothing was changed");
   }
 }

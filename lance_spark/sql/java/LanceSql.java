@@ -13,6 +13,7 @@ public final class LanceSql extends LanceHooks {
       LogicalPlan statement = planned(((WithCTE) plan).plan());
       return statement instanceof LanceStatement ? ((LanceStatement) statement).beside(((WithCTE) plan).cteDefs()) : null;
     }
+    if (plan instanceof LanceCounted) return ((LanceCounted) plan).statement();
     if (plan instanceof WriteDelta) return LanceStatement.of((WriteDelta) plan);
     if (plan instanceof OverwriteByExpression) return LanceStatement.of((OverwriteByExpression) plan);
     if (!(plan instanceof AnalyzeTable)) return null;

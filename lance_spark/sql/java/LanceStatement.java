@@ -4,7 +4,6 @@ import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -12,25 +11,21 @@ import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.analysis.NamedRelation;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.*;
-import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.catalyst.util.WriteDeltaProjections;
 import org.apache.spark.sql.connector.write.RowLevelOperation;
-import org.apache.spark.sql.execution.command.LeafRunnableCommand;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.types.LongType$;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.unsafe.Platform;
-import scala.Function1;
 import scala.Product;
-import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
 /**
  * UPDATE, DELETE or MERGE: a query of the rows that change, what becomes of each, and new values. Python runs it, at one version, and commits:
  * lance_spark/sql/statements.py. Where a concurrent commit came between, it asks for the query at the latest version, and runs that.
  */
-public final class LanceStatement extends LogicalPlan implements LeafRunnableCommand {
+public final class LanceStatement extends LanceCommand {
   private static final String ACTION = "__row_operation";
   private static final String ADDRESS = "_rowaddr";
   /** What Spark says of a row: its RowDeltaUtils. */
@@ -46,10 +41,10 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
   /** Of these, the ones that an update leaves: a new value is for new rows alone. */
   private final List kept;
   private final String predicate;
-  private Seq patterns = Reflection.seq(new ArrayList());
 
   /** Also what Spark makes copies with. */
-  public LanceStatement(LanceTable table, String operation, LogicalPlan rows, List columns, List kept, String predicate) {
+  public LanceStatement(LanceTable table, String operation, LogicalPlan rows, List columns, List kept, String predicate, List result) {
+    super(result);
     this.table = table;
     this.operation = operation;
     this.rows = rows;
@@ -60,10 +55,10 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
 
   /** Returns the statement that Spark's analyzer has written as a delta; null where it is of another table. */
   static LanceStatement of(WriteDelta delta) throws Exception {
-    Object relation = Reflection.call(delta, "originalTable");
+    Object relation = delta.originalTable();
     LanceTable table = relation instanceof DataSourceV2Relation ? tableOf(((DataSourceV2Relation) relation).table()) : null;
     if (table == null) return null;
-    String operation = ((RowLevelOperation) Reflection.call(delta, "operation")).command().toString().toLowerCase();
+    String operation = delta.operation().command().toString().toLowerCase();
     LogicalPlan query = delta.query();
     List output = Reflection.list(query.output());
     WriteDeltaProjections projections = delta.projections();
@@ -103,7 +98,7 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
     }
     wanted.set(0, as(address, ADDRESS));
     LogicalPlan rows = new Project(Reflection.seq(wanted), merge == null ? query : merge.pruned(used));
-    return new LanceStatement(table, operation, rows, columns, kept, operation.equals("delete") ? LancePushdown.wholePredicate(query) : null);
+    return new LanceStatement(table, operation, rows, columns, kept, operation.equals("delete") ? LancePushdown.wholePredicate(query) : null, new ArrayList());
   }
 
   /** Returns INSERT INTO .. REPLACE WHERE as a statement; null where the plan is something else. */
@@ -130,12 +125,17 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
     both.add(new Project(Reflection.seq(gone), new Filter(overwrite.deleteExpr(), relation)));
     both.add(new Project(Reflection.seq(made), overwrite.query()));
     LogicalPlan rows = (LogicalPlan) Reflection.create(Union.class, new Object[] {Reflection.seq(both)});
-    return new LanceStatement(table(relation), "merge", rows, columns, new ArrayList(), null);
+    return new LanceStatement(table(relation), "merge", rows, columns, new ArrayList(), null, new ArrayList());
   }
 
   /** Returns the statement with queries to which its own refers. */
   LanceStatement beside(Seq queries) {
-    return new LanceStatement(table, operation, new WithCTE(rows, queries), columns, kept, predicate);
+    return new LanceStatement(table, operation, new WithCTE(rows, queries), columns, kept, predicate, result);
+  }
+
+  /** Returns the statement with the columns of its result. */
+  LanceStatement counted(List columnsOfResult) {
+    return new LanceStatement(table, operation, rows, columns, kept, predicate, columnsOfResult);
   }
 
   private static LanceTable table(DataSourceV2Relation relation) {
@@ -208,14 +208,14 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
     arguments.put("opened", table.opened);
     arguments.put("reads_others", Boolean.valueOf(new LanceQuery(rows, table).reads() > 1));
     try {
-      table.catalog.ask("change", table.identifier, arguments, new LanceRows(this, session, table));
+      return LanceCounts.rows(result, table.catalog.ask("change", table.identifier, arguments, new LanceRows(this, session, table)));
     } catch (LancePython.Failure failure) {
       Platform.throwException(LancePython.error(operation, failure));
+      return null;
     } finally {
       // Also where it failed, which a commit may have survived.
       table.catalog.refreshCaches(session, table.identifier);
     }
-    return Reflection.seq(new ArrayList());
   }
 
   /** Returns the query at a version of the table, and as it is now of others. */
@@ -225,38 +225,10 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
 
   // What Spark asks of a command
 
-  public Seq output() {
-    return Reflection.seq(new ArrayList());
-  }
-
-  public scala.collection.immutable.Map metrics() {
-    return scala.collection.immutable.Map$.MODULE$.from(scala.jdk.javaapi.CollectionConverters.asScala(new HashMap()));
-  }
-
-  public Seq children() {
-    return Reflection.seq(new ArrayList());
-  }
-
   public Seq innerChildren() {
     List inner = new ArrayList();
     inner.add(rows);
     return Reflection.seq(inner);
-  }
-
-  public TreeNode mapChildren(Function1 f) {
-    return this;
-  }
-
-  public TreeNode withNewChildrenInternal(IndexedSeq children) {
-    return this;
-  }
-
-  public Seq nodePatterns() {
-    return patterns;
-  }
-
-  public void org$apache$spark$sql$catalyst$plans$logical$Command$_setter_$nodePatterns_$eq(Seq given) {
-    patterns = given;
   }
 
   public String nodeName() {
@@ -269,22 +241,14 @@ public final class LanceStatement extends LogicalPlan implements LeafRunnableCom
   }
 
   public int productArity() {
-    return 6;
+    return 7;
   }
 
   public Object productElement(int n) {
-    return new Object[] {table, operation, rows, columns, kept, predicate}[n];
+    return new Object[] {table, operation, rows, columns, kept, predicate, result}[n];
   }
 
   public boolean canEqual(Object other) {
     return other instanceof LanceStatement;
-  }
-
-  public boolean equals(Object other) {
-    return this == other;
-  }
-
-  public int hashCode() {
-    return System.identityHashCode(this);
   }
 }

@@ -143,8 +143,13 @@ public class LanceTable extends PythonTable implements SupportsMetadataColumns, 
 
   /** Deletes all rows; other deletions are statements of {@link LanceStatement}. */
   public void deleteWhere(Predicate[] predicates) {
+    truncated();
+  }
+
+  /** Deletes all rows, and returns how many there were. */
+  Map truncated() {
     if (travelled()) Platform.throwException(refusal("delete", "the rows of an older version stay; name the table itself"));
-    catalog.run("truncate", identifier, new HashMap());
+    return catalog.run("truncate", identifier, new HashMap());
   }
 
   /** The error of a statement that cannot be. */

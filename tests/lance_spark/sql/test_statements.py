@@ -164,6 +164,26 @@ def test_statements_on_a_table_without_rows(sql: Sql, db: Connection) -> None:
     assert sql("SELECT count(*) FROM {c}.t") == [(0,)]
 
 
+def test_statements_say_how_many_rows_they_changed(sql: Sql, db: Connection, spark: SparkSession) -> None:
+    lance_spark.catalog(spark, "counted", db.uri)
+    sql("CREATE TABLE {c}.t AS SELECT id, id AS a FROM range(100)")
+    updated = spark.sql("UPDATE counted.t SET a = -a WHERE id < 7")
+    assert updated.schema.simpleString() == "struct<num_affected_rows:bigint>" and updated.collect() == [(7,)]
+    merged = spark.sql(
+        "MERGE INTO counted.t t USING (SELECT id FROM range(90, 120)) n ON t.id = n.id WHEN MATCHED AND n.id < 95 THEN DELETE "
+        "WHEN MATCHED THEN UPDATE SET a = 1 WHEN NOT MATCHED THEN INSERT (id) VALUES (n.id)"
+    )
+    assert merged.columns == ["num_affected_rows", "num_updated_rows", "num_deleted_rows", "num_inserted_rows"]
+    assert merged.collect() == merged.collect() == [(30, 5, 5, 20)]  # it ran once
+    assert sql("UPDATE {c}.t SET a = 3 WHERE id = -1") == sql("DELETE FROM {c}.t WHERE id IN (SELECT 500L)") == [(0,)]
+    assert sql("UPDATE {c}.t SET a = a") == [(0,)]  # nothing is set
+    assert sql("DELETE FROM {c}.t WHERE id % 2 = 0 AND id < 10") == [(5,)]
+    assert sql("DELETE FROM {c}.t WHERE 1 = 1") == [(110,)]
+    sql("INSERT INTO {c}.t VALUES (1, 1), (2, 2)")
+    assert sql("DELETE FROM {c}.t") == [(2,)]
+    assert sql("DELETE FROM {c}.t") == [(0,)]
+
+
 def test_an_older_version_is_not_deleted_from(sql: Sql, db: Connection, spark: SparkSession) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id FROM range(3)")
     sql("INSERT INTO {c}.t VALUES (7)")
@@ -319,11 +339,16 @@ def one_sequence(sql: Sql, db: Connection, spark: SparkSession, seed: int) -> No
         ours, theirs = one_statement(draw)
         done.append(ours)
         place = f"{{c}}.t{seed}"
-        sql(
+        found = sql(
             ours.replace("{t}", f"{place} t", 1).replace("{t}", "t") if ours.startswith("MERGE") else named(ours, place)
         )
+        counts = {"UPDATE": 0, "DELETE": 0, "INSERT": 0}
         for text in theirs:
-            other.execute(text.replace("{t}", "t"))
+            changed = other.execute(text.replace("{t}", "t")).rowcount
+            if "{t}" in text and (kind := text.split()[0]) in counts:
+                counts[kind] += changed
+        affected = (sum(counts.values()), *(counts.values() if ours.startswith("MERGE") else ()))
+        assert found == ([] if ours.startswith("INSERT") else [affected]), done
     expected = sorted(other.execute("SELECT * FROM t").fetchall(), key=repr)
     dataset = lance.dataset(uri)
     dataset.validate()

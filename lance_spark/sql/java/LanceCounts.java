@@ -1,0 +1,81 @@
+package lancespark;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import org.apache.spark.sql.Row;
+import org.apache.spark.sql.RowFactory;
+import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
+import org.apache.spark.sql.catalyst.plans.logical.*;
+import org.apache.spark.sql.catalyst.rules.Rule;
+import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.types.LongType$;
+import org.apache.spark.sql.types.Metadata;
+import scala.collection.immutable.Seq;
+
+/**
+ * Gives UPDATE, DELETE and MERGE a result: how many rows they changed. Spark takes the columns of a command's result from the analyzed plan, so
+ * they stand there, until the statement takes them over.
+ */
+final class LanceCounts extends Rule {
+  public TreeNode apply(TreeNode plan) {
+    try {
+      if (plan instanceof WriteDelta) {
+        WriteDelta delta = (WriteDelta) plan;
+        Object relation = delta.originalTable();
+        if (!(relation instanceof DataSourceV2Relation) || LanceStatement.tableOf(((DataSourceV2Relation) relation).table()) == null) return plan;
+        return new LanceCounted(delta, delta.query(), columns(delta.operation().command().toString().toLowerCase()));
+      }
+      LanceTable emptied = emptied(plan);
+      return emptied == null ? plan : new LanceTruncation(emptied, columns("delete"));
+    } catch (Exception error) {
+      return plan;
+    }
+  }
+
+  /** The table of which all rows go; null where the plan is something else. */
+  private static LanceTable emptied(TreeNode plan) {
+    if (!(plan instanceof DeleteFromTable)) return null;
+    DeleteFromTable delete = (DeleteFromTable) plan;
+    boolean all = delete.condition() instanceof Literal && Boolean.TRUE.equals(((Literal) delete.condition()).value());
+    LogicalPlan table = EliminateSubqueryAliases.apply(delete.table());
+    return all && table instanceof DataSourceV2Relation ? LanceStatement.tableOf(((DataSourceV2Relation) table).table()) : null;
+  }
+
+  private static List columns(String operation) {
+    List columns = new ArrayList();
+    columns.add(column("num_affected_rows"));
+    if (operation.equals("merge")) {
+      columns.add(column("num_updated_rows"));
+      columns.add(column("num_deleted_rows"));
+      columns.add(column("num_inserted_rows"));
+    }
+    return columns;
+  }
+
+  private static AttributeReference column(String name) {
+    Seq unqualified = Reflection.seq(new ArrayList());
+    return new AttributeReference(name, LongType$.MODULE$, false, Metadata.empty(), NamedExpression$.MODULE$.newExprId(), unqualified);
+  }
+
+  /** Returns the rows of a result: none where it has no columns. */
+  static Seq rows(List columns, Map answer) {
+    List rows = new ArrayList();
+    if (columns.isEmpty()) return Reflection.seq(rows);
+    Object[] counts = new Object[] {Long.valueOf(0), of(answer, "rows_updated"), of(answer, "rows_deleted"), of(answer, "rows_inserted")};
+    long affected = 0;
+    for (int i = 1; i < counts.length; i++) affected += ((Long) counts[i]).longValue();
+    counts[0] = Long.valueOf(affected);
+    Row row = RowFactory.create((Object[]) java.util.Arrays.copyOf(counts, columns.size()));
+    rows.add(row);
+    return Reflection.seq(rows);
+  }
+
+  private static Long of(Map answer, String key) {
+    return Long.valueOf(((Number) answer.get(key)).longValue());
+  }
+}
