@@ -28,6 +28,8 @@ final class LanceCounts extends Rule {
         WriteDelta delta = (WriteDelta) plan;
         Object relation = delta.originalTable();
         if (!(relation instanceof DataSourceV2Relation) || LanceStatement.tableOf(((DataSourceV2Relation) relation).table()) == null) return plan;
+        // Spark is to see, and refuse, a condition that is not deterministic.
+        if (!LancePushdown.deterministic(Reflection.list(delta.expressions()))) return plan;
         return new LanceCounted(delta, delta.query(), columns(delta.operation().command().toString().toLowerCase()));
       }
       LanceTable emptied = emptied(plan);

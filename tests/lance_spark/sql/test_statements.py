@@ -69,6 +69,8 @@ def test_values_fit_or_nothing_is_changed(sql: Sql, db: Connection) -> None:
         "UPDATE {c}.t SET nix = 1": "UNRESOLVED_COLUMN",
         "UPDATE {c}.t SET n = 1, n = 2": "n",
         "DELETE FROM {c}.t WHERE 1 / n > 0 AND n / 0 = 1": "DIVIDE_BY_ZERO",
+        "DELETE FROM {c}.t WHERE id > rand()": "INVALID_NON_DETERMINISTIC_EXPRESSIONS",
+        "UPDATE {c}.t SET n = 1 WHERE id > rand()": "INVALID_NON_DETERMINISTIC_EXPRESSIONS",
     }.items():
         with pytest.raises(Exception, match=reason):
             sql(wrong)
