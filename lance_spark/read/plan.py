@@ -18,6 +18,7 @@ from lance_spark.read.sizes import FragmentSize
 
 if TYPE_CHECKING:
     from lance_spark.read.search.by_distance import NearestRows
+    from lance_spark.read.spec import TopN
 
 MIN_PARTITION_BYTES = 4 << 20
 """A table that is smaller than one partition per core is cut finer, but not finer than this. A task
@@ -51,6 +52,7 @@ class ScanTask(InputPartition):
         late: Columns fetched only for the rows that pass the filter; None leaves the choice to
             Lance.
         nearest: The search that finds all rows that are needed, or None.
+        top: The first rows of a sort, which are enough, or None.
     """
 
     fragments: tuple[int, ...]
@@ -63,6 +65,7 @@ class ScanTask(InputPartition):
     batch_rows: int = 8192
     late: tuple[str, ...] | None = None
     nearest: NearestRows | None = None
+    top: TopN | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

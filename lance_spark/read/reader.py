@@ -135,6 +135,8 @@ def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanP
         parts.append(f"nearest: {call.k} by {call.metric} of {call.column}, index: {plan.nearest.index}")
     if plan.unserved is not None:
         parts.append(f"no search: {plan.unserved}")
+    if plan.top is not None:
+        parts.append(f"first: {plan.top}")
     if plan.limit is not None:
         parts.append(f"limit: {plan.limit}")
     parts.append(f"partitions: {len(plan.tasks)}, rows: {plan.rows}")

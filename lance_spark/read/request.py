@@ -15,7 +15,7 @@ from lance_spark.read.columns import Projection, table_schema
 from lance_spark.read.filtering import IndexAnswer, ask_index, both, check_filter, usable
 from lance_spark.read.plan import CutRule, ScanTask, plan_scan_tasks
 from lance_spark.read.sizes import FragmentSize, ScanSize, measure
-from lance_spark.read.spec import AggregateCall, ScanSpec
+from lance_spark.read.spec import AggregateCall, ScanSpec, TopN
 
 if TYPE_CHECKING:
     import lance
@@ -57,6 +57,7 @@ class ScanPlan:
         indexes: Names of the scalar indexes that serve the filter.
         nearest: The search that finds all rows that Spark needs, or None.
         unserved: Why no search does where Spark sorts by distance, or None.
+        top: The first rows of a sort, where a partition gives no others, or None.
     """
 
     tasks: tuple[ScanTask, ...]
@@ -71,6 +72,7 @@ class ScanPlan:
     indexes: tuple[str, ...]
     nearest: NearestRows | None = None
     unserved: str | None = None
+    top: TopN | None = None
 
 
 def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: StructType) -> ScanPlan:
@@ -117,6 +119,7 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
     nearest, unserved = _nearest(ref, options, spec, size, keeps_all=keeps_all)
     if nearest is not None or (selection is not None and options.limit is not None):
         tasks = _in_one(tasks, size.fragments)
+    top = spec.top if spec.top is not None and keeps_all and _is_served(dataset, options, spec.top) else None
     rows = max(1, int(BATCH_BYTES / max(1.0, size.row_bytes)))
     late = None if selection is None else _late(size, ref.uri)
     tasks = [
@@ -127,6 +130,7 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
             batch_rows=min(options.batch_size, rows),
             late=None if t.use_index else late,
             nearest=nearest,
+            top=top,
         )
         for t in tasks
     ]
@@ -151,7 +155,21 @@ def plan_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, target: Str
         indexes=indexes,
         nearest=nearest,
         unserved=unserved,
+        top=top,
     )
+
+
+def _is_served(dataset: lance.LanceDataset, options: ReadOptions, top: TopN) -> bool:
+    """Tells whether the first rows of a sort can be told by its key."""
+    # Imported here: workers of plain scans import this module, and start sooner without more.
+    from lance_spark.read.top_n import is_sortable
+
+    name = top.column
+    if options.limit is not None or name not in dataset.schema.names or "." in name or "`" in name:
+        return False
+    if not _reads_by_address(dataset):
+        return False
+    return is_sortable(dataset.schema.field(name).type)
 
 
 def _nearest(
@@ -252,7 +270,7 @@ def _rule(
 def _filtered(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanSize, filter: str) -> list[ScanTask]:
     """Plans a scan with a filter: of the matches that an index lists, else of all fragments."""
     answer = ask_index(ref, filter)
-    can_mask = ref.open().data_storage_version not in ("legacy", "0.1")
+    can_mask = _reads_by_address(ref.open())
     if answer is None or not answer.serves:
         tasks = plan_scan_tasks(size.fragments, _rule(options, spec, splittable=can_mask, physical=True))
         return [replace(t, use_index=False) for t in tasks]
@@ -262,6 +280,11 @@ def _filtered(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, size: ScanS
     unknown = [f for f in size.fragments if f.fragment_id not in answer.covered]
     rest = plan_scan_tasks(unknown, _rule(options, spec, splittable=can_mask, physical=True))
     return plan_scan_tasks(found, _rule(options, spec, splittable=False)) + [replace(t, use_index=False) for t in rest]
+
+
+def _reads_by_address(dataset: lance.LanceDataset) -> bool:
+    """Tells whether Lance reads chosen rows of a table: of its first format it cannot."""
+    return dataset.data_storage_version not in ("legacy", "0.1")
 
 
 def _matching(fragment: FragmentSize, answer: IndexAnswer, row_bytes: float) -> FragmentSize:

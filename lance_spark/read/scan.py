@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from lance_spark.errors import FilterError, LanceSparkError, TableUnreadableError, panics_as_errors
 from lance_spark.lance_compat import is_filter_failure, plain
-from lance_spark.read.columns import lance_blob_handling
+from lance_spark.read.columns import ROW_ADDRESS, lance_blob_handling
 from lance_spark.read.filtering import both
 from lance_spark.read.masks import range_mask
+from lance_spark.read.plan import ScanTask
 from lance_spark.types.fields import BlobHandling
 
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from lance.fragment import LanceFragment
 
     from lance_spark.dataset import DatasetRef
-    from lance_spark.read.plan import ScanTask
+    from lance_spark.read.spec import TopN
 
 BATCH_BYTES_LIMIT = 32 << 20
 """Bytes at which a batch ends before it has its rows: values of very different sizes, such as
@@ -55,6 +56,8 @@ def read_batches(
         if found is not None:
             yield from found
             return
+    if task.top is not None:
+        scan = scan.of_first_rows(task.top)
     batches = scan.batches()
     # A batch without columns is a number of rows, which merging would lose.
     yield from merged(batches, task.batch_rows, clock=time.monotonic) if columns else batches
@@ -127,6 +130,26 @@ class _Scan:
             if batch is None:
                 return
             yield batch
+
+    def of_first_rows(self, top: TopN) -> _Scan:
+        """Returns the scan of the rows that may be first by a key, or of all, if it cannot tell."""
+        # Most workers never need it.
+        from lance_spark.read.top_n import first_rows
+
+        if self.task.rows <= 2 * top.n:
+            return self
+        addresses = first_rows(replace(self, columns=[top.column, ROW_ADDRESS]).batches(), top)
+        if addresses is None:
+            return self
+        chosen: list[int] = addresses.tolist()
+        found = {address >> 32 for address in chosen}
+        task = ScanTask(
+            fragments=tuple(number for number in self.task.fragments if number in found),
+            filter=f"{ROW_ADDRESS} IN ({', '.join(map(str, chosen))})",
+            use_index=False,
+            batch_rows=self.task.batch_rows,
+        )
+        return replace(self, task=task)
 
     def _fragment(self, number: int) -> LanceFragment:
         fragment = self.dataset.get_fragment(number)

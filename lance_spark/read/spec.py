@@ -25,7 +25,7 @@ from lance_spark.read.aggregates.terms import Term, columns_of, parse_term, rena
 AggregateFunction = Literal["group", "count_star", "count", "min", "max", "sum"]
 
 _FUNCTIONS = get_args(AggregateFunction)
-_KEYS = {"pin", "columns", "elements", "predicate", "limit", "aggregate", "whole_fragments", "nearest"}
+_KEYS = {"pin", "columns", "elements", "predicate", "limit", "aggregate", "whole_fragments", "nearest", "top"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,6 +113,31 @@ class NearestCall:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class TopN:
+    """The first rows of a sort, of which Spark needs no more.
+
+    Attributes:
+        column: Top-level column that is the first key, as Spark writes it.
+        n: How many rows.
+        ascending: Whether the smallest come first.
+        nulls_first: Whether rows without a key come before the others.
+    """
+
+    column: str
+    n: int
+    ascending: bool
+    nulls_first: bool
+
+    def __post_init__(self) -> None:
+        if self.n < 1:
+            raise ValueError(f"the planner rule asks for the first {self.n} rows")
+
+    def __str__(self) -> str:
+        order, nulls = "ASC" if self.ascending else "DESC", "FIRST" if self.nulls_first else "LAST"
+        return f"{self.n} by {self.column} {order} NULLS {nulls}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ScanSpec:
     """What one scan is asked for, beside the user's options.
 
@@ -135,6 +160,7 @@ class ScanSpec:
             partial results, or several per group where rows are grouped. Empty means rows.
         whole_fragments: Whether all rows of a fragment must arrive in one partition.
         nearest: Rows that are enough, where nothing between them and the sort is left to Spark.
+        top: The same, of a sort by a column.
         dense: Columns that the scan gives in two (:mod:`lance_spark.read.border.dense`); set by the
             data source.
         unscaled: Decimals that it gives as integers (:mod:`lance_spark.read.border.unscaled`); set
@@ -152,6 +178,7 @@ class ScanSpec:
     aggregate: tuple[AggregateCall, ...] = ()
     whole_fragments: bool = False
     nearest: NearestCall | None = None
+    top: TopN | None = None
     dense: tuple[str, ...] = ()
     unscaled: tuple[str, ...] = ()
 
@@ -183,7 +210,7 @@ class ScanSpec:
         unknown = raw.keys() - _KEYS
         if unknown:
             raise ValueError(f"unknown keys {sorted(unknown)}")
-        columns, limit, nearest = raw.get("columns"), raw.get("limit"), raw.get("nearest")
+        columns, limit, nearest, top = raw.get("columns"), raw.get("limit"), raw.get("nearest"), raw.get("top")
         if isinstance(columns, str):
             columns = json.loads(columns, object_hook=_without_classes)
         return ScanSpec(
@@ -198,6 +225,7 @@ class ScanSpec:
             nearest=None
             if nearest is None
             else NearestCall(**{**nearest, "k": int(nearest["k"]), "q": tuple(map(float, nearest["q"]))}),
+            top=None if top is None else TopN(**top),
         )
 
 

@@ -7,7 +7,6 @@ import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.expressions.objects.StaticInvoke;
-import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.catalyst.util.ArrayData;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.ArrayType;
@@ -21,76 +20,27 @@ final class LanceNearest {
   private static final String SETTING = "spark.lance.vectorSearch.enabled";
   /** Where Spark's functions of vectors end, once the optimizer has replaced them. */
   private static final String FUNCTIONS = "org.apache.spark.sql.catalyst.expressions.VectorFunctionImplUtils";
-  /** Most rows of a search. */
-  private static final int MAX_ROWS = 10000;
+  private LanceNearest() {}
 
-  /** What is between the limit, which is the last, and the projection and filters over the scan. */
-  final List above;
-  final LogicalPlan below;
-  /** Column, vector, number of rows, metric, and whether rows without a distance come first: JSON for lance_spark/read/spec.py. */
-  final Map wanted;
-
-  private LanceNearest(List above, LogicalPlan below, Map wanted) {
-    this.above = above;
-    this.below = below;
-    this.wanted = wanted;
-  }
-
-  /** Returns the search that a plan may become; null where it is something else. */
-  static LanceNearest of(LogicalPlan plan, SQLConf conf) {
-    if (!(plan instanceof LocalLimit) || !conf.getConfString(SETTING, "false").equalsIgnoreCase("true")) return null;
-    Integer rows = LancePushdown.rows(((LocalLimit) plan).limitExpr());
-    if (rows == null || rows.intValue() < 1 || rows.intValue() > MAX_ROWS) return null;
-    List above = new ArrayList();
-    above.add(plan);
-    LogicalPlan at = ((LocalLimit) plan).child();
-    while (at instanceof Project && LancePushdown.deterministic(Reflection.list(at.expressions()))) {
-      above.add(0, at);
-      at = ((Project) at).child();
-    }
-    if (!(at instanceof Sort) || !((Sort) at).global() || !LancePushdown.deterministic(Reflection.list(at.expressions()))) return null;
-    above.add(0, at);
-    LogicalPlan below = ((Sort) at).child();
-    Map wanted = wanted((SortOrder) ((Sort) at).order().head(), below);
-    if (wanted == null) return null;
-    wanted.put("k", rows);
-    return new LanceNearest(above, below, wanted);
-  }
-
-  private static Map wanted(SortOrder order, LogicalPlan below) {
-    List named = new ArrayList();
-    LogicalPlan at = below;
-    if (at instanceof Project) {
-      named = Reflection.list(((Project) at).projectList());
-      at = ((Project) at).child();
-    }
-    List filters = new ArrayList();
-    for (; at instanceof Filter; at = ((Filter) at).child()) filters.add(((Filter) at).condition());
-    if (!LancePushdown.isLance(at) || !LancePushdown.deterministic(named) || !LancePushdown.deterministic(filters)) return null;
-    Expression key = meant(order.child(), named);
+  /** Returns column, vector, number of rows, metric, and whether rows without a distance come first; null where a sort is by something else. */
+  static Map wanted(LanceSorted sorted, SQLConf conf) {
+    if (!conf.getConfString(SETTING, "false").equalsIgnoreCase("true")) return null;
+    Expression key = sorted.meant(sorted.order.child());
     if (!(key instanceof StaticInvoke) || !((StaticInvoke) key).staticObject().getName().equals(FUNCTIONS)) return null;
-    String metric = metric(((StaticInvoke) key).functionName(), order.direction() instanceof Ascending$);
+    String metric = metric(((StaticInvoke) key).functionName(), sorted.order.direction() instanceof Ascending$);
     List arguments = Reflection.list(((StaticInvoke) key).arguments());
-    Expression left = meant((Expression) arguments.get(0), named);
-    Expression right = meant((Expression) arguments.get(1), named);
+    Expression left = sorted.meant((Expression) arguments.get(0));
+    Expression right = sorted.meant((Expression) arguments.get(1));
     Expression column = left instanceof Literal ? right : left;
     List vector = vector(left instanceof Literal ? left : right);
-    if (metric == null || vector == null || !(column instanceof AttributeReference)) return null;
+    if (metric == null || vector == null || sorted.column(column) == null) return null;
     Map wanted = new LinkedHashMap();
-    wanted.put("column", ((AttributeReference) column).name());
+    wanted.put("column", sorted.column(column));
     wanted.put("q", vector);
     wanted.put("metric", metric);
-    wanted.put("nulls_first", Boolean.valueOf(order.nullOrdering() instanceof NullsFirst$ && !excludesNull(filters, (AttributeReference) column)));
+    wanted.put("nulls_first", Boolean.valueOf(sorted.nullsFirst() && !excludesNull(sorted.filters, (AttributeReference) column)));
+    wanted.put("k", sorted.rows);
     return wanted;
-  }
-
-  /** What a column of the projection stands for. */
-  private static Expression meant(Expression e, List named) {
-    for (int i = 0; e instanceof AttributeReference && i < named.size(); i++) {
-      NamedExpression one = (NamedExpression) named.get(i);
-      if (one instanceof Alias && one.exprId().equals(((AttributeReference) e).exprId())) return ((Alias) one).child();
-    }
-    return e;
   }
 
   /** The metric by which a function puts the nearest first, in the order in which it does. */

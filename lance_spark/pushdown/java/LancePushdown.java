@@ -93,7 +93,7 @@ public class LancePushdown extends Rule {
       LogicalPlan answered = aggregate((Aggregate) plan);
       if (answered != null) return subqueries(answered);
     }
-    LogicalPlan planned = nearest(plan);
+    LogicalPlan planned = firstRows(plan);
     if (planned == null) planned = plan instanceof Aggregate ? overElements((Aggregate) plan) : overScan(plan, limit, null, null);
     if (planned == null) {
       Integer below = null;
@@ -225,20 +225,24 @@ public class LancePushdown extends Rule {
     return (LogicalPlan) Reflection.copy((Product) plan, changes);
   }
 
-  /** Plans a scan of the nearest rows below a sort by distance and its limit; null where the plan is something else. */
-  private LogicalPlan nearest(LogicalPlan plan) throws Exception {
-    LanceNearest search = LanceNearest.of(plan, conf());
-    LogicalPlan planned = search == null ? null : overScan(search.below, null, null, search.wanted);
-    for (int i = 0; planned != null && i < search.above.size(); i++) {
+  /** Plans a scan of the first rows below a sort and its limit; null where the plan is something else. */
+  private LogicalPlan firstRows(LogicalPlan plan) throws Exception {
+    LanceSorted sorted = LanceSorted.of(plan);
+    if (sorted == null) return null;
+    Map first = new HashMap();
+    first.put("nearest", LanceNearest.wanted(sorted, conf()));
+    first.put("top", sorted.top());
+    LogicalPlan planned = overScan(sorted.below, null, null, first);
+    for (int i = 0; planned != null && i < sorted.above.size(); i++) {
       List child = new ArrayList();
       child.add(subqueries(planned));
-      planned = (LogicalPlan) ((LogicalPlan) search.above.get(i)).withNewChildren(Reflection.seq(child));
+      planned = (LogicalPlan) ((LogicalPlan) sorted.above.get(i)).withNewChildren(Reflection.seq(child));
     }
     return planned;
   }
 
   /** Plans a scan below any filters and at most one projection, and what uses its elements; null where the plan is something else. */
-  private LogicalPlan overScan(LogicalPlan plan, Integer limit, Elements above, Map nearest) throws Exception {
+  private LogicalPlan overScan(LogicalPlan plan, Integer limit, Elements above, Map first) throws Exception {
     Project project = plan instanceof Project ? (Project) plan : null;
     LogicalPlan at = project == null ? plan : project.child();
     List filters = new ArrayList();
@@ -276,7 +280,7 @@ public class LancePushdown extends Rule {
     spec.put("limit", pushable && described ? limit : null);
     spec.put("aggregate", null);
     spec.put("whole_fragments", Boolean.FALSE);
-    spec.put("nearest", nearest);
+    if (first != null) spec.putAll(first);
     LanceScan scan = source.scan(spec);
     // A write asks the scan's columns which version their row addresses are of.
     if (scan.rows == 0 && !LanceSource.hasRowColumns(narrowed)) return localRelation(plan.output(), new ArrayList());
