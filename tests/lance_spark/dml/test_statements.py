@@ -210,6 +210,7 @@ QUERIES: dict[str, tuple[str, dict[str, object]]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize("stable", [True, False])
 @pytest.mark.parametrize("way", ["rows", "columns"])
 @pytest.mark.parametrize("kind", QUERIES)
