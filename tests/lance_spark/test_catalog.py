@@ -85,6 +85,27 @@ def test_insert_overwrite_makes_a_new_version(
     assert rows(two[0]) == [1, 2]
 
 
+@pytest.mark.parametrize("mode", ["static", "dynamic"])
+def test_an_overwrite_replaces_all_rows_whatever_the_mode_for_partitions(
+    spark: SparkSession, names: tuple[str, str], two: tuple[str, str], mode: str
+) -> None:
+    name, path = names[0], two[0]
+    spark.sql(f"CREATE TABLE {name} USING lance OPTIONS (path '{path}')")
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", mode)
+    try:
+        spark.sql(f"INSERT OVERWRITE {name} SELECT id + 10, s FROM {name} WHERE id > 1")
+        assert rows(path) == [12]
+        spark.sql("SELECT 13L, 'i'").write.insertInto(name, overwrite=True)
+        assert rows(path) == [13]
+        spark.sql("SELECT 14L AS id, 'p' AS s").writeTo(name).overwritePartitions()
+        assert rows(path) == [14]
+        spark.sql("SELECT 15L AS id, 'q' AS s").write.format("lance").mode("overwrite").save(path)
+        assert rows(path) == [15] == [row.id for row in spark.table(name).collect()]
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert [lance.dataset(path, version=v).count_rows() for v in range(1, 6)] == [2, 1, 1, 1, 1]
+
+
 def test_without_the_rule_a_catalog_insert_is_refused_since_spark_does_not_say_where_to(
     spark: SparkSession, plain_spark: SparkSession, names: tuple[str, str], two: tuple[str, str]
 ) -> None:

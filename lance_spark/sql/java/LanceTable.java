@@ -98,6 +98,7 @@ public class LanceTable extends PythonTable implements SupportsMetadataColumns, 
   public Set capabilities() {
     Set all = new HashSet(super.capabilities());
     all.add(TableCapability.OVERWRITE_BY_FILTER);
+    all.add(TableCapability.OVERWRITE_DYNAMIC);
     all.add(TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
     return all;
   }

@@ -2,6 +2,7 @@ package lancespark;
 
 import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
+import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
 import org.apache.spark.sql.connector.write.SupportsOverwriteV2;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
@@ -9,7 +10,7 @@ import org.apache.spark.sql.connector.write.BatchWrite;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWriteBuilder;
 
 /** Spark's own write of a Python data source, which can also replace the rows that a condition names: a statement of {@link LanceStatement}. */
-final class LanceWriteBuilder implements SupportsOverwriteV2 {
+final class LanceWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite {
   private final PythonWriteBuilder python;
   private final boolean replaces;
   private boolean conditional;
@@ -23,6 +24,11 @@ final class LanceWriteBuilder implements SupportsOverwriteV2 {
   public WriteBuilder truncate() {
     python.truncate();
     return this;
+  }
+
+  /** A table without partitions is one partition. */
+  public WriteBuilder overwriteDynamicPartitions() {
+    return truncate();
   }
 
   public WriteBuilder overwrite(Predicate[] predicates) {

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import lance
@@ -73,6 +75,44 @@ def merge_schema(spark: SparkSession, sql: Sql, db: Connection) -> None:
     rows.withColumn("saved", sf.lit(2)).write.mode("append").option("mergeSchema", True).saveAsTable(f"{name}.t")
     found = sql("SELECT more, last, saved FROM {c}.t WHERE id >= 30 ORDER BY id, last, saved")
     assert found == [(None, None, None), ("g", None, None), ("g", None, 2), ("g", 1, None)]
+
+
+@pytest.mark.parametrize("mode", [pytest.param("static", marks=pytest.mark.long), "dynamic"])
+def test_an_overwrite_replaces_all_rows_whatever_the_mode_for_partitions(
+    sql: Sql, db: Connection, spark: SparkSession, mode: str
+) -> None:
+    sql("CREATE TABLE {c}.t (id BIGINT NOT NULL, s STRING) TBLPROPERTIES ('team' = 'x')")
+    sql("INSERT INTO {c}.t SELECT id, 'a' FROM range(4)")
+    table, name = db.open_table("t"), f"{_names(spark, db)[0]}.t"
+    with overwrites(spark, mode):
+        sql("INSERT OVERWRITE {c}.t SELECT id + 10, s FROM {c}.t WHERE id > 1")
+        assert sql("SELECT * FROM {c}.t ORDER BY id") == [(12, "a"), (13, "a")]
+        sql("INSERT OVERWRITE {c}.t BY NAME SELECT 'b' AS s, id FROM {c}.t WHERE id = 12")
+        assert sql("SELECT * FROM {c}.t") == [(12, "b")]
+        for failing in ("SELECT id div 0, s FROM {c}.t", "SELECT CAST(NULL AS BIGINT), 'c'"):
+            with pytest.raises(Exception, match=r"DIVIDE_BY_ZERO|NOT_NULL_ASSERT_VIOLATION"):
+                sql(f"INSERT OVERWRITE {{c}}.t {failing}")
+        sql("INSERT INTO {c}.t REPLACE WHERE id = 12 SELECT 20L, 'r'")
+        spark.table(name).selectExpr("id + 1", "'i'").write.insertInto(name, overwrite=True)
+        assert sql("SELECT * FROM {c}.t") == [(21, "i")]
+        spark.table(name).selectExpr("'p' AS s", "id + 1 AS id").writeTo(name).overwritePartitions()
+        assert sql("SELECT * FROM {c}.t") == [(22, "p")]
+        sql("INSERT OVERWRITE {c}.t SELECT * FROM {c}.t WHERE id = 0")
+    counts = [
+        sql(f"SELECT count(*) FROM {{c}}.t VERSION AS OF {v}") for v in range(table.version - 6, table.version + 1)
+    ]
+    assert counts == [[(n,)] for n in (4, 2, 1, 1, 1, 1, 0)]
+    assert not table.to_lance().schema.field("id").nullable and ("team", "x") in sql("SHOW TBLPROPERTIES {c}.t")
+
+
+@contextmanager
+def overwrites(spark: SparkSession, mode: str) -> Iterator[None]:
+    """Sets what INSERT OVERWRITE does with partitions that get no rows."""
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", mode)
+    try:
+        yield
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
 
 
 def test_a_query_makes_and_replaces_a_table_as_versions_of_it(sql: Sql, db: Connection) -> None:

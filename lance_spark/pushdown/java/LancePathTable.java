@@ -1,0 +1,53 @@
+package lancespark;
+
+import java.util.HashSet;
+import java.util.Set;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
+import org.apache.spark.sql.connector.write.SupportsTruncate;
+import org.apache.spark.sql.connector.write.Write;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonWriteBuilder;
+import org.apache.spark.sql.types.StructType;
+
+/** A table that its path or Spark's own catalog names: Spark's table of a Python data source, which a dynamic overwrite replaces, too. */
+public final class LancePathTable extends PythonTable {
+  public LancePathTable(PythonDataSourceV2 provider, StructType schema) {
+    super(provider, LanceSource.NAME, schema);
+  }
+
+  public Set capabilities() {
+    Set all = new HashSet(super.capabilities());
+    all.add(TableCapability.OVERWRITE_DYNAMIC);
+    return all;
+  }
+
+  public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    return new LanceOverwrite((PythonWriteBuilder) super.newWriteBuilder(info));
+  }
+}
+
+/** A write that replaces all rows where Spark asks for those of some partitions: a table without partitions is one. */
+final class LanceOverwrite implements SupportsTruncate, SupportsDynamicOverwrite {
+  private final PythonWriteBuilder python;
+
+  LanceOverwrite(PythonWriteBuilder python) {
+    this.python = python;
+  }
+
+  public WriteBuilder truncate() {
+    python.truncate();
+    return this;
+  }
+
+  public WriteBuilder overwriteDynamicPartitions() {
+    return truncate();
+  }
+
+  public Write build() {
+    return python.build();
+  }
+}
