@@ -16,7 +16,7 @@ from lance_spark.sql.place import Place
 from lance_spark.sql.tables import refuse_reserved, with_comment
 from lance_spark.table.connection import open_table
 from lance_spark.types import check_storable, to_lance_schema
-from lance_spark.types.schemas import COMMENT
+from lance_spark.types.schemas import COMMENT, as_declared
 
 if TYPE_CHECKING:
     import lance
@@ -97,9 +97,9 @@ def _unsupported(what: str, dataset: lance.LanceDataset, instead: str) -> Unsupp
 
 
 def _add(ref: DatasetRef, changes: Sequence[_Change]) -> None:
-    made = pa.schema([_field(change["column"][0], change["type"]) for change in changes])
-    comments = {change["column"][0]: change["comment"] for change in changes if change.get("comment")}
-    made = pa.schema([with_comment(field, comments.get(field.name)) for field in made])
+    made = pa.schema(
+        [with_comment(_field(change["column"][0], change["type"]), change.get("comment") or None) for change in changes]
+    )
 
     def add(head: lance.LanceDataset) -> None:
         there = [name for name in made.names if name in head.schema.names]
@@ -126,9 +126,10 @@ def _alteration(change: _Change) -> dict[str, object] | None:
 
 
 def _field(name: str, kind: str) -> pa.Field[Any]:
-    """Returns a nullable column of a type that Spark gives as JSON."""
+    """Returns a nullable column of a type that Spark gives as JSON, with its fields' NOT NULL."""
     described = {"name": name, "type": json.loads(kind), "nullable": True, "metadata": {}}
-    return to_lance_schema(StructType.fromJson({"type": "struct", "fields": [described]}), {}).field(0)
+    schema = StructType.fromJson({"type": "struct", "fields": [described]})
+    return as_declared(to_lance_schema(schema, {}).field(0), nullable=True, kind=schema[0].dataType)
 
 
 def _set_metadata(ref: DatasetRef, changes: Sequence[_Change]) -> None:

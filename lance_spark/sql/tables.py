@@ -26,7 +26,7 @@ from lance_spark.sql.place import Place
 from lance_spark.table.connection import delete_table, open_table
 from lance_spark.types import LANCE_FIELD, to_lance_schema, to_spark_schema
 from lance_spark.types.fields import encode_field
-from lance_spark.types.schemas import COMMENT
+from lance_spark.types.schemas import COMMENT, as_declared
 from lance_spark.write.append_writer import LanceAppendWriter
 
 if TYPE_CHECKING:
@@ -313,7 +313,8 @@ def _declared(schema: StructType, options: Mapping[str, Sequence[tuple[str, str]
     made = to_lance_schema(schema, {name: dict(pairs) for name, pairs in options.items()})
     fields = []
     for field, lance_field in zip(schema.fields, made, strict=True):
-        declared = with_comment(lance_field.with_nullable(field.nullable), (field.metadata or {}).get(COMMENT))
+        declared = as_declared(lance_field, nullable=field.nullable, kind=field.dataType)
+        declared = with_comment(declared, (field.metadata or {}).get(COMMENT))
         fields.append(StructField(field.name, field.dataType, field.nullable, {LANCE_FIELD: encode_field(declared)}))
     return StructType(fields)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 from pyspark.sql import types as spark
@@ -198,6 +198,28 @@ def _are_descriptors(kept: pa.Field[Any], kind: spark.DataType) -> bool:
 def _as_nullable_as(field: pa.Field[Any], *, nullable: bool, kind: spark.DataType) -> pa.Field[Any]:
     """Returns a field that is NOT NULL only where Spark says the same: outer joins bring NULLs."""
     field = field.with_nullable(field.nullable or nullable)
+    return _with_inner(field, kind, _as_nullable_as)
+
+
+def as_declared(field: pa.Field[Any], *, nullable: bool, kind: spark.DataType) -> pa.Field[Any]:
+    """Returns a field that is NOT NULL where its declaration says so, at every depth.
+
+    The elements of vectors are nullable: for them Lance keeps no NOT NULL.
+    """
+    field = field.with_nullable(nullable)
+    if pa.types.is_fixed_size_list(field.type):
+        return field
+    return _with_inner(field, kind, as_declared)
+
+
+class _Nullability(Protocol):
+    """Decides about a field and those below it."""
+
+    def __call__(self, field: pa.Field[Any], *, nullable: bool, kind: spark.DataType) -> pa.Field[Any]: ...
+
+
+def _with_inner(field: pa.Field[Any], kind: spark.DataType, decide: _Nullability) -> pa.Field[Any]:
+    """Returns a field with the nullability of those below it decided."""
     if isinstance(field.type, pa.BaseExtensionType) or isinstance(kind, spark.UserDefinedType):
         return field
     inner: list[tuple[bool, spark.DataType]]
@@ -210,7 +232,6 @@ def _as_nullable_as(field: pa.Field[Any], *, nullable: bool, kind: spark.DataTyp
     else:
         return field
     children = [
-        _as_nullable_as(child, nullable=may, kind=of)
-        for child, (may, of) in zip(children_of(field), inner, strict=True)
+        decide(child, nullable=may, kind=of) for child, (may, of) in zip(children_of(field), inner, strict=True)
     ]
     return field.with_type(with_children(field.type, children))

@@ -80,6 +80,13 @@ SPARK = {
         Case(
             "CREATE TABLE {c}.t (id BIGINT NOT NULL COMMENT 'key', s STRING, d DECIMAL(9, 2), p STRUCT<x: INT, y: STRING>) COMMENT 'a table'"
         ),
+        Case("CREATE TABLE {c}.nested (p STRUCT<x: INT NOT NULL, q: STRUCT<y: STRING NOT NULL> NOT NULL>)"),
+        Case("INSERT INTO {c}.nested VALUES (NULL)"),
+        Case(
+            "INSERT INTO {c}.nested SELECT named_struct('x', CAST(NULL AS INT), 'q', named_struct('y', 'a'))",
+            "NULL",
+            "x is NOT NULL",
+        ),
         Case("CREATE TABLE IF NOT EXISTS {c}.t (id BIGINT)"),
         Case("CREATE TABLE {c}.t (id BIGINT)", "TABLE_OR_VIEW_ALREADY_EXISTS", "it exists"),
         Case("CREATE TABLE {c}.u (id BIGINT) USING lance TBLPROPERTIES ('team' = 'us')"),
@@ -148,6 +155,8 @@ SPARK = {
         Case("ALTER TABLE {c}.t ADD COLUMNS (f FLOAT, a ARRAY<STRING>)"),
         Case("ALTER TABLE {c}.t ADD COLUMN n INT", "FIELD_ALREADY_EXISTS|FIELDS_ALREADY_EXISTS", "it exists"),
         Case("ALTER TABLE {c}.t ADD COLUMN m INT NOT NULL", "NOT NULL|NULL", "rows that are there would be NULL"),
+        Case("ALTER TABLE {c}.t ADD COLUMN r STRUCT<x: INT NOT NULL>"),
+        Case("ALTER TABLE {c}.t ALTER COLUMN r.x DROP NOT NULL"),
         Case("ALTER TABLE {c}.t ADD COLUMN m INT FIRST", "FIRST", "columns come last; a query gives the order"),
         Case("ALTER TABLE {c}.t ADD COLUMN m INT AFTER id", "AFTER", "columns come last; a query gives the order"),
         Case("ALTER TABLE {c}.t ADD COLUMN m INT DEFAULT 5", "DEFAULT|default", "add it, then UPDATE"),

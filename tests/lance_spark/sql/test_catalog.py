@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException, ParseException, SparkRuntimeException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
+from pyspark.sql.types import ArrayType, FloatType, IntegerType, MapType, StringType, StructField, StructType
 
 import lance_spark
 from lance_spark import Connection, OptionError
@@ -113,6 +114,101 @@ def overwrites(spark: SparkSession, mode: str) -> Iterator[None]:
         yield
     finally:
         spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+
+
+@pytest.mark.parametrize(
+    "most", [pytest.param(None, marks=pytest.mark.long, id="all"), pytest.param(4, id="the first doors")]
+)
+def test_not_null_of_fields_of_structs_holds_whatever_writes(
+    sql: Sql, db: Connection, spark: SparkSession, most: int | None
+) -> None:
+    sql("CREATE TABLE {c}.t (id BIGINT, s STRUCT<x: INT NOT NULL, y: STRING>, a ARRAY<STRUCT<z: INT NOT NULL>>)")
+    sql(
+        "INSERT INTO {c}.t VALUES (1, named_struct('x', 1, 'y', NULL), array(named_struct('z', 1), NULL)), (2, NULL, NULL)"
+    )
+    sql("ALTER TABLE {c}.t ADD COLUMN more STRUCT<inner: STRUCT<w: INT NOT NULL> NOT NULL>")
+    sql("INSERT INTO {c}.t (id, more) VALUES (3, named_struct('inner', named_struct('w', 1)))")
+    table = db.open_table("t")
+    lance_schema = table.to_lance().schema
+    assert lance_schema.field("s").type == pa.struct([pa.field("x", pa.int32(), nullable=False), ("y", pa.string())])
+    assert not lance_schema.field("a").type.value_field.type.field("z").nullable
+    inner = lance_schema.field("more").type.field("inner")
+    assert not inner.nullable and not inner.type.field("w").nullable
+    assert "s STRUCT<x: INT NOT NULL, y: STRING" in sql("SHOW CREATE TABLE {c}.t")[0][0]
+    version = table.version
+    bad = spark.sql("SELECT 1L AS id, named_struct('x', CAST(NULL AS INT), 'y', 'y') AS s")
+    bad.createOrReplaceTempView("bad")
+    addressed = spark.read.format("lance").option("with_row_address", True).load(table.uri).select("_rowaddr", "id")
+    doors: dict[str, Callable[[], object]] = {
+        "insert": lambda: sql("INSERT INTO {c}.t (id, s) SELECT * FROM bad"),
+        "update": lambda: sql("UPDATE {c}.t SET s.x = NULL WHERE id = 1"),
+        "backfill": lambda: addressed.join(bad, "id").select("_rowaddr", "s").write.format("lance").mode("append").option("mode", "backfill").save(table.uri),
+        "update of the table API": lambda: table.update("id = 1", {"s": {"x": None, "y": "y"}}),
+        "insert elements": lambda: sql("INSERT INTO {c}.t (id, a) VALUES (1, array(named_struct('z', CAST(NULL AS INT))))"),
+        "insert deep": lambda: sql("INSERT INTO {c}.t (id, more) SELECT 1, named_struct('inner', if(id > 5, named_struct('w', 1), NULL)) FROM bad"),
+        "overwrite": lambda: sql("INSERT OVERWRITE {c}.t (id, s) SELECT * FROM bad"),
+        "replace where": lambda: sql("INSERT INTO {c}.t REPLACE WHERE id = 1 SELECT id, s, NULL, NULL FROM bad"),
+        "update by a query": lambda: sql("UPDATE {c}.t SET s = (SELECT s FROM bad) WHERE id = 1"),
+        "merge": lambda: sql("MERGE INTO {c}.t USING bad ON t.id = bad.id WHEN MATCHED THEN UPDATE SET s = bad.s"),
+        "merge of new rows": lambda: sql(
+            "MERGE INTO {c}.t USING bad ON t.id = bad.id + 9 WHEN NOT MATCHED THEN INSERT (id, s) VALUES (bad.id, bad.s)"
+        ),
+        "append": lambda: bad.write.format("lance").mode("append").save(table.uri),
+        "add": lambda: table.add([{"id": 9, "s": {"x": None, "y": "y"}}]),
+        "expression of the table API": lambda: table.update("id = 1", values_sql={"s": "named_struct('x', CAST(NULL AS INT), 'y', 'y')"}),
+        "merge_insert": lambda: table.merge_insert("id").when_matched_update_all().when_not_matched_insert_all().execute(
+            bad
+        ),
+    }  # fmt: skip
+    for door, write in list(doors.items())[:most]:
+        with pytest.raises(Exception) as failed:  # noqa: PT011 - Spark's or ours
+            write()
+        assert "NULL" in str(failed.value).upper(), (door, str(failed.value))
+        assert (door, table.version) == (door, version)
+    assert sql("SELECT id, s, a, more.inner.w FROM {c}.t ORDER BY id") == [
+        (1, (1, None), [(1,), None], None),
+        (2, None, None, None),
+        (3, None, None, 1),
+    ]
+    sql("UPDATE {c}.t SET s.x = 7, more = NULL WHERE id IN (1, 3)")
+    sql("ALTER TABLE {c}.t ALTER COLUMN s.x DROP NOT NULL")
+    sql("UPDATE {c}.t SET s = (SELECT s FROM bad) WHERE id = 1")
+    assert sql("SELECT s FROM {c}.t WHERE id = 1") == [((None, "y"),)]
+    sql("CREATE OR REPLACE TABLE {c}.t (s STRUCT<x: INT NOT NULL>)")
+    assert not table.to_lance().schema.field("s").type.field("x").nullable
+
+
+def test_columns_of_a_query_are_nullable_at_every_depth(sql: Sql, db: Connection, spark: SparkSession) -> None:
+    """What happens to hold no NULL in one query is no declaration."""
+    query = "SELECT 1L AS id, array(1) AS a, named_struct('x', 1) AS s"
+    assert not spark.sql(query).schema["a"].dataType.containsNull  # type: ignore[attr-defined]
+    sql(f"CREATE TABLE {{c}}.t AS {query}")
+    if spark.version >= "4.2":
+        sql(f"INSERT WITH SCHEMA EVOLUTION INTO {{c}}.t SELECT *, a AS a2, s AS s2 FROM ({query})")
+        sql("INSERT INTO {c}.t (a2, s2) VALUES (array(NULL), named_struct('x', NULL))")
+    sql("INSERT INTO {c}.t (a, s) VALUES (array(NULL), named_struct('x', NULL))")
+    assert sql("SELECT count(*) FROM {c}.t WHERE a[0] IS NULL AND s.x IS NULL AND id IS NULL") != [(0,)]
+    sql(f"CREATE OR REPLACE TABLE {{c}}.t AS {query}")
+    sql("INSERT INTO {c}.t (a, s) VALUES (array(NULL), named_struct('x', NULL))")
+
+
+def test_not_null_of_elements_and_of_values_of_maps(sql: Sql, db: Connection, spark: SparkSession) -> None:
+    """SQL has no words for it; a schema of a program has."""
+    schema = StructType(
+        [
+            StructField("a", ArrayType(IntegerType(), False)),
+            StructField("m", MapType(StringType(), IntegerType(), False)),
+            StructField("v", ArrayType(FloatType(), False)),
+        ]
+    )
+    options = {"v.arrow.fixed-size-list.size": "2", "data_storage_version": "2.2"}
+    spark.catalog.createTable(f"{_names(spark, db)[0]}.t", source="lance", schema=schema, **options)
+    sql("INSERT INTO {c}.t VALUES (array(1), map('k', 1), array(1, 2)), (NULL, NULL, NULL)")
+    for wrong in ("array(CAST(NULL AS INT)), NULL, NULL", "NULL, map('k', CAST(NULL AS INT)), NULL"):
+        with pytest.raises(Exception, match="NULL"):
+            sql(f"INSERT INTO {{c}}.t SELECT {wrong}")
+    sql("INSERT INTO {c}.t VALUES (array(3), map(), array(NULL, 2))")  # vectors have no NOT NULL for their elements
+    assert sql("SELECT count(*), count(a), count(m), count(v) FROM {c}.t") == [(3, 2, 2, 2)]
 
 
 def test_a_query_makes_and_replaces_a_table_as_versions_of_it(sql: Sql, db: Connection) -> None:
