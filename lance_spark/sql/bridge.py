@@ -28,6 +28,7 @@ _COMMANDS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "create_index": indexes.create_index,
     "create_namespace": namespaces.create_namespace,
     "create_table": tables.create_table,
+    "declared_properties": tables.declared_properties,
     "drop_index": indexes.drop_index,
     "drop_namespace": namespaces.drop_namespace,
     "drop_table": tables.drop_table,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -25,8 +25,9 @@ from lance_spark.sql.metadata_tables import TABLES
 from lance_spark.sql.place import Place
 from lance_spark.table.connection import delete_table, open_table
 from lance_spark.types import LANCE_FIELD, to_lance_schema, to_spark_schema
-from lance_spark.types.fields import encode_field
-from lance_spark.types.schemas import COMMENT, as_declared
+from lance_spark.types.fields import children_of, encode_field, is_blob
+from lance_spark.types.schemas import COMMENT, ENCODING, LIST_SIZE, as_declared
+from lance_spark.types.storable import fixed_width
 from lance_spark.write.append_writer import LanceAppendWriter
 
 if TYPE_CHECKING:
@@ -40,6 +41,9 @@ _COMMENTS = {
 }
 _RESERVED = ("current-version", "rows", "fragments", "format", "stable-row-ids", "indexes", "udf-columns")
 _PRIVATE = "lance-spark."
+_OPTION_PREFIX = "option."
+"""How Spark begins the names of OPTIONS among TBLPROPERTIES."""
+
 _OF_SPARK = ("provider", "owner", "external", "location", "is_managed_location", "comment", "collation", "table_type")
 
 
@@ -240,6 +244,40 @@ def properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"properties": {**_user_properties(dataset), **about}}
 
 
+def declared_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the properties with which `CREATE TABLE` makes a table like this version.
+
+    Those are the ones that were given, and write options where the table is not what it would be
+    without.
+    """
+    from lance.file import stable_version
+
+    dataset = DatasetRef.of_snapshot_json(arguments["pin"], Place.of(arguments).storage).open()
+    given = {k: v for k, v in _user_properties(dataset).items() if k == "comment" or _is_free(k)}
+    options = {key: size for field in dataset.schema for key, size in _vector_sizes(field, field.name)}
+    options |= {f"{field.name}.{ENCODING}": "blob" for field in dataset.schema if is_blob(field)}
+    if dataset.data_storage_version != stable_version():
+        options["data_storage_version"] = dataset.data_storage_version
+    if not dataset.has_stable_row_ids:
+        options["enable_stable_row_ids"] = "false"
+    return {"properties": {**given, **options, "provider": "lance"}}
+
+
+def _is_free(name: str) -> bool:
+    """Tells whether a property is kept as it is where `CREATE TABLE` names it."""
+    taken = name in _RESERVED or name in _OF_SPARK or _is_option(name)
+    return not (taken or name.startswith((_OPTION_PREFIX, _PRIVATE)))
+
+
+def _vector_sizes(field: pa.Field[Any], path: str) -> Iterator[tuple[str, str]]:
+    """Gives the options with which a column and its fields become vectors again."""
+    if pa.types.is_fixed_size_list(field.type) and fixed_width(field.type.value_type):
+        yield f"{path}.{LIST_SIZE}", str(field.type.list_size)
+    elif pa.types.is_struct(field.type):
+        for child in children_of(field):
+            yield from _vector_sizes(child, f"{path}.{child.name}")
+
+
 def refuse_reserved(names: Iterable[str]) -> None:
     """Refuses properties that say what a table is.
 
@@ -296,8 +334,8 @@ def _wanted(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[
         )
     if "location" in given:
         raise OptionError("LOCATION", given["location"], f"none: tables of this catalog are in {place.root}")
-    own = {k: v for k, v in given.items() if k not in _OF_SPARK and not k.startswith("option.")}
-    own |= {k.removeprefix("option."): v for k, v in given.items() if k.startswith("option.")}
+    own = {k: v for k, v in given.items() if k not in _OF_SPARK and not k.startswith(_OPTION_PREFIX)}
+    own |= {k.removeprefix(_OPTION_PREFIX): v for k, v in given.items() if k.startswith(_OPTION_PREFIX)}
     options = {key: text for key, text in own.items() if _is_option(key)}
     columns = WriteOptions.parse(options).column_options
     kept = {key: text for key, text in own.items() if key not in options}

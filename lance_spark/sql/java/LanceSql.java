@@ -4,6 +4,7 @@ import java.util.Map;
 import org.apache.spark.sql.catalyst.analysis.ResolvedTable;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.connector.catalog.Table;
+import scala.Product;
 
 /** Statements on tables of the catalog, for the rule. */
 public final class LanceSql extends LanceHooks {
@@ -14,6 +15,7 @@ public final class LanceSql extends LanceHooks {
       return statement instanceof LanceStatement ? ((LanceStatement) statement).beside(((WithCTE) plan).cteDefs()) : null;
     }
     if (plan instanceof LanceCounted) return ((LanceCounted) plan).statement();
+    if (plan instanceof ShowCreateTable) return shown((ShowCreateTable) plan);
     if (plan instanceof WriteDelta) return LanceStatement.of((WriteDelta) plan);
     if (plan instanceof OverwriteByExpression) return LanceStatement.of((OverwriteByExpression) plan);
     if (!(plan instanceof AnalyzeTable)) return null;
@@ -21,6 +23,15 @@ public final class LanceSql extends LanceHooks {
     LogicalPlan child = ((AnalyzeTable) plan).child();
     boolean ours = child instanceof ResolvedTable && ((ResolvedTable) child).table() instanceof LanceTable;
     return ours ? new RefreshTable(child) : null;
+  }
+
+  /** Returns SHOW CREATE TABLE of what a statement declares; null where it is that, or of another table. */
+  private static LogicalPlan shown(ShowCreateTable plan) throws Exception {
+    if (!(plan.child() instanceof ResolvedTable)) return null;
+    ResolvedTable resolved = (ResolvedTable) plan.child();
+    if (!(resolved.table() instanceof LanceTable) || resolved.table() instanceof LanceDeclaredTable) return null;
+    LanceTable table = LanceDeclaredTable.of((LanceTable) resolved.table());
+    return (LogicalPlan) Reflection.copy((Product) plan, "child", Reflection.copy((Product) resolved, "table", table));
   }
 
   Map options(Table table) {

@@ -211,6 +211,47 @@ def test_not_null_of_elements_and_of_values_of_maps(sql: Sql, db: Connection, sp
     assert sql("SELECT count(*), count(a), count(m), count(v) FROM {c}.t") == [(3, 2, 2, 2)]
 
 
+def test_what_show_create_table_says_makes_the_table_again(sql: Sql, db: Connection, spark: SparkSession) -> None:
+    sql(
+        "CREATE TABLE {c}.t (id BIGINT NOT NULL COMMENT 'it''s the key', v ARRAY<FLOAT> COMMENT 'vector', b BINARY, "
+        "s STRUCT<x: INT NOT NULL, e: ARRAY<DOUBLE>>, a ARRAY<STRUCT<z: STRING>>, d DECIMAL(9, 2), "
+        "i INTERVAL DAY TO SECOND, j VARIANT, `odd name` STRING) COMMENT 'our \"table\"' TBLPROPERTIES ("
+        "'v.arrow.fixed-size-list.size' = '2', 's.e.arrow.fixed-size-list.size' = '3', 'b.lance.encoding' = 'blob', "
+        "'team' = 'it''s us', 'data_storage_version' = '2.1', "
+        "'enable_stable_row_ids' = 'false')"
+    )
+    table = db.open_table("t")
+    made = (table.to_lance().schema, table.to_lance().data_storage_version, table.to_lance().has_stable_row_ids)
+    table.tags.create("kept", 1)
+    sql("INSERT INTO {c}.t (id, v) VALUES (1, array(1, 2))")
+    sql("CREATE INDEX by_id ON {c}.t USING BTREE (id)")
+    [(text,)] = sql("SHOW CREATE TABLE {c}.t")
+    for informational in ("LOCATION", "OPTIONS", "current-version", "'rows'", "by_id", "fragments", "owner"):
+        assert informational not in text, text
+    described = sql("DESCRIBE {c}.t")
+    sql("DROP TABLE {c}.t")
+    sql(text)
+    assert sql("SHOW CREATE TABLE {c}.t") == [(text,)] and sql("DESCRIBE {c}.t") == described
+    again = db.open_table("t").to_lance()
+    assert (again.schema, again.data_storage_version, again.has_stable_row_ids) == made
+    assert again.schema.equals(made[0], check_metadata=True)
+    properties = dict(sql("SHOW TBLPROPERTIES {c}.t"))
+    assert (properties["team"], properties["rows"]) == ("it's us", "0")
+    assert ("Comment", 'our "table"') in [row[:2] for row in sql("DESCRIBE EXTENDED {c}.t")]
+
+
+def test_show_create_table_of_tables_that_others_made(sql: Sql, db: Connection) -> None:
+    """Types that Spark has no name for come as those of Spark that hold them."""
+    wide = pa.list_(pa.list_(pa.float32(), 2), 3)
+    fields = [pa.field("n", pa.uint32()), pa.field("h", pa.list_(pa.float16(), 2)), pa.field("w", wide)]
+    lance.write_dataset(pa.schema(fields).empty_table(), f"{db.uri}/t.lance")
+    [(text,)] = sql("SHOW CREATE TABLE {c}.t")
+    sql("DROP TABLE {c}.t")
+    sql(text)
+    again = db.open_table("t").to_lance().schema
+    assert again.types == [pa.int64(), pa.list_(pa.float32(), 2), pa.list_(pa.list_(pa.float32()))]
+
+
 def test_a_query_makes_and_replaces_a_table_as_versions_of_it(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t TBLPROPERTIES ('team' = 'x') AS SELECT id, 'a' AS s FROM range(5)")
     table = db.open_table("t")
