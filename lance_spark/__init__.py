@@ -76,10 +76,10 @@ if TYPE_CHECKING:
     from lance_spark.session.configuration import configure
     from lance_spark.sql.catalog import catalog
     from lance_spark.table.connection import Connection, connect
+    from lance_spark.table.history.versions import TableDiff, TableVersion, Tags, Versions
     from lance_spark.table.preview import Preview
     from lance_spark.table.reference import TableReference
     from lance_spark.table.table import Table
-    from lance_spark.table.versions import TableDiff, TableVersion, Tags, Versions
     from lance_spark.upkeep.results import CleanupResult, CompactionResult, MaintenanceResult, TableStatistics
     from lance_spark.views.plan import RefreshPlan
     from udf_runtime import (
@@ -139,12 +139,12 @@ _LATER = {
     "Reranker": "search.rerank",
     "Search": "search.ranked",
     "Table": "table.table",
-    "TableDiff": "table.versions",
-    "TableVersion": "table.versions",
+    "TableDiff": "table.history.versions",
+    "TableVersion": "table.history.versions",
     "TableReference": "table.reference",
     "TableStatistics": "upkeep.results",
-    "Tags": "table.versions",
-    "Versions": "table.versions",
+    "Tags": "table.history.versions",
+    "Versions": "table.history.versions",
     "UdfResult": "jobs.model",
     "Watch": "backfill.watch",
     "catalog": "sql.catalog",

@@ -18,8 +18,8 @@ from lance_spark.errors import OptionError
 from lance_spark.indexes.listing import index_stats, list_indices
 from lance_spark.jobs.tables import ERRORS, JOBS
 from lance_spark.options import METADATA_OPTION, ReadOptions
-from lance_spark.table.branches import branches_in
-from lance_spark.table.versions import TableVersion
+from lance_spark.table.history.branches import branches_in
+from lance_spark.table.history.versions import TableVersion
 from lance_spark.types import to_spark_schema
 from lance_spark.types.mapping import spark_arrow_schema
 

@@ -23,7 +23,7 @@ from lance_spark import (
     VersionNotFoundError,
 )
 from lance_spark.commit.attempt import this_user
-from lance_spark.table.versions import TableVersion, Tags
+from lance_spark.table.history.versions import TableVersion, Tags
 from tests.lance_spark.table.conftest import make_table
 from tests.lance_spark.table.seen import Seen
 

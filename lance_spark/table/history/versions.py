@@ -26,7 +26,7 @@ from lance_spark.errors import (
 )
 from lance_spark.lance_compat import is_missing, plain, version_of
 from lance_spark.options import OWN_PROPERTIES
-from lance_spark.table.branches import Branches
+from lance_spark.table.history.branches import Branches
 from lance_spark.words import InWords, listed
 
 if TYPE_CHECKING:
