@@ -12,7 +12,7 @@ import pytest
 from pyspark.errors import AnalysisException, ParseException, SparkRuntimeException
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as sf
-from pyspark.sql.types import ArrayType, FloatType, IntegerType, MapType, StringType, StructField, StructType
+from pyspark.sql.types import ArrayType, FloatType, IntegerType, MapType, StructField, StructType
 
 import lance_spark
 from lance_spark import Connection, OptionError
@@ -197,14 +197,14 @@ def test_not_null_of_elements_and_of_values_of_maps(sql: Sql, db: Connection, sp
     schema = StructType(
         [
             StructField("a", ArrayType(IntegerType(), False)),
-            StructField("m", MapType(StringType(), IntegerType(), False)),
+            StructField("m", MapType(IntegerType(), IntegerType(), False)),
             StructField("v", ArrayType(FloatType(), False)),
         ]
     )
     options = {"v.arrow.fixed-size-list.size": "2", "data_storage_version": "2.2"}
     spark.catalog.createTable(f"{_names(spark, db)[0]}.t", source="lance", schema=schema, **options)
-    sql("INSERT INTO {c}.t VALUES (array(1), map('k', 1), array(1, 2)), (NULL, NULL, NULL)")
-    for wrong in ("array(CAST(NULL AS INT)), NULL, NULL", "NULL, map('k', CAST(NULL AS INT)), NULL"):
+    sql("INSERT INTO {c}.t VALUES (array(1), map(7, 1), array(1, 2)), (NULL, NULL, NULL)")
+    for wrong in ("array(CAST(NULL AS INT)), NULL, NULL", "NULL, map(7, CAST(NULL AS INT)), NULL"):
         with pytest.raises(Exception, match="NULL"):
             sql(f"INSERT INTO {{c}}.t SELECT {wrong}")
     sql("INSERT INTO {c}.t VALUES (array(3), map(), array(NULL, 2))")  # vectors have no NOT NULL for their elements
@@ -223,7 +223,7 @@ def test_what_show_create_table_says_makes_the_table_again(sql: Sql, db: Connect
     table = db.open_table("t")
     made = (table.to_lance().schema, table.to_lance().data_storage_version, table.to_lance().has_stable_row_ids)
     table.tags.create("kept", 1)
-    sql("INSERT INTO {c}.t (id, v) VALUES (1, array(1, 2))")
+    sql("INSERT INTO {c}.t (id, v, a) VALUES (1, array(1, 2), array(named_struct('z', 'q')))")
     sql("CREATE INDEX by_id ON {c}.t USING BTREE (id)")
     [(text,)] = sql("SHOW CREATE TABLE {c}.t")
     for informational in ("LOCATION", "OPTIONS", "current-version", "'rows'", "by_id", "fragments", "owner"):
