@@ -306,7 +306,7 @@ def one_statement(draw: random.Random) -> tuple[str, list[str]]:
     ]
 
 
-QUICK, ALL, ITEM = 160, 2400, 20
+QUICK, ALL, ITEM = 200, 2400, 20
 """Sequences of `make test`, of `make test-long`, and of one test."""
 
 
