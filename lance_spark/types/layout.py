@@ -1,12 +1,12 @@
-"""Arrow buffers without copies: another schema of the same layout, and alignment.
+"""Arrow buffers without copies: another schema of the same layout, and what Lance demands of them.
 
-Only buffers that are misaligned are moved.
+Only buffers that Lance does not take are copied.
 """
 
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -117,45 +117,77 @@ def filler(kind: Kind, length: int) -> Array:
     return assemble(kind, length, [None, pa.py_buffer(bytes((length * kind.bit_width + 7) // 8))])
 
 
+class _Demand(NamedTuple):
+    """What Lance demands of a buffer.
+
+    Attributes:
+        alignment: Its address is a multiple of it.
+        offset_bytes: Bytes of an offset, of which it has one, at least; 0 for other buffers.
+    """
+
+    alignment: int
+    offset_bytes: int = 0
+
+    def is_met(self, buffer: pa.Buffer | None) -> bool:
+        """Tells whether Lance takes a buffer.
+
+        Arrow lets an array without values have no offset, but Lance reads the first. What came over
+        Arrow's C interface says that it has one then, which may be anything.
+        """
+        if buffer is None:
+            return True
+        if buffer.address % self.alignment:
+            return False
+        return buffer.size > self.offset_bytes or self.offset_bytes == 0 or _is_zero(buffer, self.offset_bytes)
+
+
+def _is_zero(buffer: pa.Buffer, size: int) -> bool:
+    return buffer.size == size and buffer.to_pybytes() == bytes(size)
+
+
+_ANY = _Demand(1)
+_OFFSETS, _LARGE_OFFSETS = _Demand(4, 4), _Demand(8, 8)
+
+
 @functools.lru_cache(maxsize=1024)
-def _alignments(kind: Kind) -> tuple[int, ...]:
-    """Returns the alignment that Lance demands of each of `Array.buffers()`; 1 is no demand."""
+def _demands(kind: Kind) -> tuple[_Demand, ...]:
+    """Returns what Lance demands of each of `Array.buffers()`."""
     kind = plain_type(kind)
-    own: tuple[int, ...]
+    own: tuple[_Demand, ...]
     if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind):
-        own = (1,)
+        own = (_ANY,)
     elif pa.types.is_map(kind):
         # The second bitmap is that of the entries.
-        own = (1, 4, 1)
+        own = (_ANY, _OFFSETS, _ANY)
     elif pa.types.is_null(kind):
-        own = (1,)
+        own = (_ANY,)
     elif pa.types.is_list(kind):
-        own = (1, 4)
+        own = (_ANY, _OFFSETS)
     elif pa.types.is_large_list(kind):
-        own = (1, 8)
+        own = (_ANY, _LARGE_OFFSETS)
     elif pa.types.is_string(kind) or pa.types.is_binary(kind):
-        own = (1, 4, 1)
+        own = (_ANY, _OFFSETS, _ANY)
     elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
-        own = (1, 8, 1)
+        own = (_ANY, _LARGE_OFFSETS, _ANY)
     elif pa.types.is_decimal(kind):
-        own = (1, _DECIMAL_ALIGNMENT)
+        own = (_ANY, _Demand(_DECIMAL_ALIGNMENT))
     elif pa.types.is_boolean(kind) or pa.types.is_fixed_size_binary(kind):
-        own = (1, 1)
+        own = (_ANY, _ANY)
     elif pa.types.is_dictionary(kind):
-        own = (1, kind.index_type.byte_width)
+        own = (_ANY, _Demand(kind.index_type.byte_width))
     else:
-        own = (1, kind.byte_width)
-    return own + tuple(a for child in children_of(pa.field("", kind)) for a in _alignments(child.type))
+        own = (_ANY, _Demand(kind.byte_width))
+    return own + tuple(demand for child in children_of(pa.field("", kind)) for demand in _demands(child.type))
 
 
 def aligned(array: Array) -> Array:
     """Returns the array with every buffer where Lance can take it, copying only those that are not.
 
     Lance panics on a buffer whose address is not a multiple of its values' width (16 for decimals);
-    this was measured type by type.
+    this was measured type by type. Text and lists without values get an offset, which Spark 4.1
+    leaves out.
     """
-    demands = _alignments(array.type)
-    if all(b is None or b.address % demand == 0 for b, demand in zip(array.buffers(), demands, strict=False)):
+    if all(demand.is_met(b) for b, demand in zip(array.buffers(), _demands(array.type), strict=False)):
         return array
     return _moved(array)
 
@@ -176,9 +208,11 @@ def _moved(array: Array) -> Array:
         children = [aligned(array.values)]
     else:
         children = []
-    demands = _alignments(kind)[: 1 if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind) else 3]
+    demands = _demands(kind)[: 1 if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind) else 3]
     own = array.buffers()[: len(demands) if not children or len(demands) == 1 else 2]
-    buffers = [b if b is None or b.address % a == 0 else _copied(b) for b, a in zip(own, demands, strict=False)]
+    buffers = [
+        b if b is None or demand.is_met(b) else _copied(b, demand) for b, demand in zip(own, demands, strict=False)
+    ]
     return assemble(kind, len(array), buffers, children or None)
 
 
@@ -202,8 +236,9 @@ def _nests_structs(kind: Kind) -> bool:
     return pa.types.is_struct(kind) and any(pa.types.is_struct(child.type) for child in kind)
 
 
-def _copied(buffer: pa.Buffer) -> pa.Buffer:
+def _copied(buffer: pa.Buffer, demand: _Demand) -> pa.Buffer:
     # Arrow's own allocations start at multiples of 64; those of Python and numpy need not.
-    copy = pa.allocate_buffer(buffer.size)
-    memoryview(copy)[:] = memoryview(buffer)
+    size = 0 if buffer.size <= demand.offset_bytes else buffer.size
+    copy = pa.allocate_buffer(max(size, demand.offset_bytes))
+    memoryview(copy).cast("B")[:] = buffer.to_pybytes() if size else bytes(demand.offset_bytes)
     return copy

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -52,7 +53,7 @@ def shifted(array: Any, by: int) -> Any:
 
 
 def demands(array: Any) -> list[int]:
-    return list(layout._alignments(array.type))
+    return [demand.alignment for demand in layout._demands(array.type)]
 
 
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
@@ -85,6 +86,34 @@ def test_lance_takes_every_type_from_every_address(kind: pa.DataType, by: int, t
     got = WriteConverter(spark_schema, to_lance_schema(spark_schema, {})).convert(batch)
     lance.write_dataset(pa.Table.from_batches([got]), tmp_path / "t")
     assert lance.dataset(tmp_path / "t").to_table().to_pylist() == batch.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [pa.string(), pa.large_string(), pa.binary(), pa.list_(pa.string()), pa.map_(pa.string(), pa.int32())],
+    ids=str,
+)
+def test_lance_takes_lists_without_values_whose_offsets_are_left_out(kind: pa.DataType, tmp_path: Path):
+    """As Spark 4.1 sends them."""
+    nothing = pa.py_buffer(b"")
+
+    def empty(kind: Any) -> Any:
+        if pa.types.is_map(kind):
+            entries = pa.StructArray.from_arrays(
+                [empty(kind.key_type), empty(kind.item_type)], fields=[kind.key_field, kind.item_field]
+            )
+            return pa.Array.from_buffers(kind, 0, [None, nothing], children=[entries])
+        if pa.types.is_list(kind):
+            return pa.Array.from_buffers(kind, 0, [None, nothing], children=[empty(kind.value_type)])
+        return pa.Array.from_buffers(kind, 0, [None, nothing, nothing][: 2 if pa.types.is_integer(kind) else 3])
+
+    outer = pa.list_(kind)
+    column = pa.Array.from_buffers(outer, 2, [pa.py_buffer(b"\x02"), pa.py_buffer(bytes(12))], children=[empty(kind)])
+    batch = pa.record_batch({"c": column})
+    spark_schema = to_spark_schema(batch.schema)
+    got = WriteConverter(spark_schema, to_lance_schema(spark_schema, {})).convert(batch)
+    lance.write_dataset(pa.Table.from_batches([got]), tmp_path / "t", data_storage_version="2.2")
+    assert lance.dataset(tmp_path / "t").to_table().to_pylist() == [{"c": None}, {"c": []}]
 
 
 def test_a_misaligned_slice_is_moved():
