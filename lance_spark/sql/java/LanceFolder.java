@@ -139,6 +139,14 @@ public abstract class LanceFolder implements StagingTableCatalog, SupportsNamesp
     return new LanceTable(this, identifier, creating("create_table", identifier, CatalogV2Util.v2ColumnsToStructType(columns), partitions, properties));
   }
 
+  /** Makes an empty table that is declared as another one is, with the properties that a statement adds. */
+  final Table createLike(Identifier identifier, LanceTable like, Map given) throws TableAlreadyExistsException, NoSuchNamespaceException {
+    LanceTable declared = LanceDeclaredTable.of(like);
+    Map properties = new HashMap(declared.properties());
+    properties.putAll(given);
+    return new LanceTable(this, identifier, creating("create_table", identifier, declared.schema(), new Transform[0], properties));
+  }
+
   private Map creating(String command, Identifier identifier, StructType schema, Transform[] partitions, Map properties)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
     Map arguments = new HashMap();

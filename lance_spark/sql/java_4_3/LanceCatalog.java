@@ -4,10 +4,13 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Map;
 import java.util.Set;
+import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
+import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableContext;
+import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.catalog.TimeTravel;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -36,5 +39,10 @@ public final class LanceCatalog extends LanceFolder {
       else moment.put("microseconds", Long.valueOf(((TimeTravel.AsOfTimestamp) as).micros()));
     }
     return load(identifier, moment);
+  }
+
+  /** CREATE TABLE .. LIKE. Of a table of another catalog Spark gives the columns. */
+  public Table createTableLike(Identifier identifier, TableInfo info, Table like) throws TableAlreadyExistsException, NoSuchNamespaceException {
+    return like instanceof LanceTable ? createLike(identifier, (LanceTable) like, info.properties()) : createTable(identifier, info);
   }
 }
