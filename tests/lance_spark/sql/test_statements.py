@@ -278,11 +278,13 @@ def one_statement(draw: random.Random) -> tuple[str, list[str]]:
     """Returns a statement of Spark's, and what does the same in SQLite."""
     where = draw.choice(CONDITIONS)
     kind = draw.choice(("update", "update", "delete", "merge", "insert"))
-    if kind == "update":
-        text = f"UPDATE {{t}} SET {draw.choice(('a = a + 1', 'a = id, s = NULL', 'a = -a, s = upper(s)', 'id = id + 20'))} WHERE {where}"
-        return text, [text]
-    if kind == "delete":
-        return (text := f"DELETE FROM {{t}} WHERE {where} AND id % 3 = 0"), [text]
+    if kind in ("update", "delete"):
+        if kind == "update":
+            change = f"UPDATE {{t}} SET {draw.choice(('a = a + 1', 'a = id, s = NULL', 'a = -a, s = upper(s)', 'id = id + 20'))}"
+        else:
+            change, where = "DELETE FROM {t}", f"{where} AND id % 3 = 0"
+        # SQLite lets a condition see the rows that the statement has changed already, unless it is evaluated first.
+        return f"{change} WHERE {where}", [f"{change} WHERE rowid IN (SELECT rowid FROM {{t}} WHERE {where})"]
     ids = draw.sample(range(30), 6)
     values = ", ".join(f"({i}, {draw.randint(0, 9)}, 'm{i}')" for i in ids)
     if kind == "insert":
