@@ -16,6 +16,7 @@ from lance_spark.read.filtering import IndexAnswer, ask_index, both, check_filte
 from lance_spark.read.plan import CutRule, ScanTask, plan_scan_tasks
 from lance_spark.read.sizes import FragmentSize, ScanSize, measure
 from lance_spark.read.spec import AggregateCall, ScanSpec, TopN
+from lance_spark.types.fields import is_blob
 
 if TYPE_CHECKING:
     import lance
@@ -167,9 +168,9 @@ def _is_served(dataset: lance.LanceDataset, options: ReadOptions, top: TopN) -> 
     name = top.column
     if options.limit is not None or name not in dataset.schema.names or "." in name or "`" in name:
         return False
-    if not _reads_by_address(dataset):
-        return False
-    return is_sortable(dataset.schema.field(name).type)
+    field = dataset.schema.field(name)
+    # Of a blob the scan gives where it lies.
+    return _reads_by_address(dataset) and not is_blob(field) and is_sortable(field.type)
 
 
 def _nearest(

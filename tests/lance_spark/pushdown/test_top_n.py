@@ -180,6 +180,24 @@ def test_a_table_of_the_first_format(spark: SparkSession, tmp_path: Path):
     assert df.collect() == [(0,), (1,)] and "first: " not in planned(df)
 
 
+@pytest.mark.classic
+@pytest.mark.parametrize("version", ["2.0", "2.1", "2.2"])
+def test_blobs_are_sorted_by_what_the_scan_gives(
+    version: str, spark: SparkSession, plain_spark: SparkSession, tmp_path: Path
+):
+    blob = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
+    rows = pa.table(
+        {"b": [bytes([i % 7]) * (i % 5) for i in range(60)], "id": range(60)}, pa.schema([blob, ("id", pa.int64())])
+    )
+    lance.write_dataset(rows, tmp_path / "t", data_storage_version=version)
+    found = []
+    for session in (spark, plain_spark):
+        df = session.read.format("lance").load(str(tmp_path / "t")).orderBy("b", "id").limit(4)
+        assert "first: " not in planned(df)
+        found.append(df.collect())
+    assert found[0] == found[1]
+
+
 def crossed(df: DataFrame) -> int:
     """Returns how many rows the scan of a query gave."""
     plan = df._jdf.queryExecution().executedPlan()
