@@ -65,13 +65,16 @@ def change(arguments: Mapping[str, Any], rows: Any) -> dict[str, Any]:  # noqa: 
 
 
 class RowStatement:
-    """One statement. Belongs to one thread of the driver."""
+    """One statement. Belongs to one thread of the driver.
+
+    An `insert` is a `MERGE` that does nothing else: its rows are all new.
+    """
 
     def __init__(self, ref: DatasetRef, arguments: Mapping[str, Any], rows: Any) -> None:  # noqa: ANN401 - as above
         from pyspark import SparkContext
 
         self._ref = ref
-        self._operation: Literal["delete", "update", "merge"] = arguments["operation"]
+        self._operation: Literal["delete", "update", "merge", "insert"] = arguments["operation"]
         self._columns: Sequence[str] = arguments["columns"]
         self._kept: Sequence[str] = arguments["kept"]
         self._predicate = arguments["predicate"]
@@ -126,11 +129,14 @@ class RowStatement:
         if self._operation == "update":
             return self._update(ref, dataset)
         rows, small = self._at(ref, by_fragment=self._operation == "delete")
+        if self._operation == "insert":
+            rows = rows.coalesce(1) if small else rows
         if self._operation == "merge":
             if not self._columns:
                 rows = rows.where(sf.col(ACTION) != UPDATE)  # each column is set to itself
             rows = rows.coalesce(1).sortWithinPartitions(ROW_ADDRESS) if small else spread(rows, _keys(rows))
-        return edits_of(ref, dataset, self._applied(ref, dataset, rows), operation=self._operation)
+        operation = "merge" if self._operation == "insert" else self._operation
+        return edits_of(ref, dataset, self._applied(ref, dataset, rows), operation=operation)
 
     def _at(self, ref: DatasetRef, *, by_fragment: bool) -> tuple[DataFrame, bool]:
         """Returns the rows, and whether one task makes them all.

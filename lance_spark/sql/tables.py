@@ -125,6 +125,7 @@ def opened(ref: DatasetRef, *, travelled: bool = False, blob_handling: str | Non
         "write": {"path": ref.table_uri, **({} if ref.branch is None else {"branch": ref.branch}), **storage},
         "pin": ref.snapshot_json(),
         "metadata_columns": _row_columns(dataset, ref),
+        "blobs": any(map(is_blob, dataset.schema)),
     }
 
 

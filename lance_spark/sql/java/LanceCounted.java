@@ -4,34 +4,42 @@ import java.util.ArrayList;
 import java.util.List;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.plans.logical.WriteDelta;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.connector.write.RowLevelOperation;
 import scala.Function1;
 import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
 /**
- * A delta of the analyzer's with the columns of its result, until the planner rule takes both into a {@link LanceStatement}. Its child is the
- * query of the delta: Spark runs a command within a command before that.
+ * A statement as the analyzer writes it, with the columns of its result, until the planner rule takes both into a {@link LanceStatement}. Its
+ * child is the query of the statement: Spark runs a command within a command before that.
  */
 public final class LanceCounted extends LanceCommand {
-  private final WriteDelta delta;
+  private final V2WriteCommand written;
   private final LogicalPlan query;
 
   /** Also what Spark makes copies with. */
-  public LanceCounted(WriteDelta delta, LogicalPlan query, List result) {
+  public LanceCounted(V2WriteCommand written, LogicalPlan query, List result) {
     super(result);
-    this.delta = delta;
+    this.written = written;
     this.query = query;
   }
 
   LanceStatement statement() throws Exception {
-    return LanceStatement.of((WriteDelta) delta.withNewQuery(query)).counted(result);
+    V2WriteCommand whole = written.withNewQuery(query);
+    LanceStatement statement = whole instanceof WriteDelta ? LanceStatement.of((WriteDelta) whole) : LanceStatement.inserting(whole);
+    return statement.counted(result);
   }
 
   /** What stays in the plan where no rule replaces it. */
   public Seq run(SparkSession session) {
-    throw LanceNoWrite.refusal(delta.operation().command());
+    throw LanceNoWrite.refusal(command());
+  }
+
+  private RowLevelOperation.Command command() {
+    return written instanceof WriteDelta ? ((WriteDelta) written).operation().command() : RowLevelOperation.Command.MERGE;
   }
 
   public Seq children() {
@@ -42,15 +50,15 @@ public final class LanceCounted extends LanceCommand {
 
   public TreeNode mapChildren(Function1 f) {
     LogicalPlan now = (LogicalPlan) f.apply(query);
-    return now.fastEquals(query) ? this : new LanceCounted(delta, now, result);
+    return now.fastEquals(query) ? this : new LanceCounted(written, now, result);
   }
 
   public TreeNode withNewChildrenInternal(IndexedSeq children) {
-    return new LanceCounted(delta, (LogicalPlan) children.head(), result);
+    return new LanceCounted(written, (LogicalPlan) children.head(), result);
   }
 
   public String nodeName() {
-    return "Lance " + delta.operation().command().toString().toLowerCase();
+    return "Lance " + command().toString().toLowerCase();
   }
 
   public String simpleString(int maxFields) {
@@ -62,7 +70,7 @@ public final class LanceCounted extends LanceCommand {
   }
 
   public Object productElement(int n) {
-    return new Object[] {delta, query, result}[n];
+    return new Object[] {written, query, result}[n];
   }
 
   public boolean canEqual(Object other) {
@@ -70,7 +78,7 @@ public final class LanceCounted extends LanceCommand {
   }
 
   public boolean equals(Object other) {
-    return other instanceof LanceCounted && ((LanceCounted) other).delta == delta && ((LanceCounted) other).query.equals(query);
+    return other instanceof LanceCounted && ((LanceCounted) other).written == written && ((LanceCounted) other).query.equals(query);
   }
 
   public int hashCode() {

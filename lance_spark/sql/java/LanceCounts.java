@@ -22,6 +22,9 @@ import scala.collection.immutable.Seq;
  * they stand there, until the statement takes them over.
  */
 final class LanceCounts extends Rule {
+  /** What Spark makes of a MERGE that only inserts, from 4.3 on; before, an append like any other. */
+  private static final String INSERTS = "InsertOnlyMerge";
+
   public TreeNode apply(TreeNode plan) {
     try {
       if (plan instanceof WriteDelta) {
@@ -31,6 +34,14 @@ final class LanceCounts extends Rule {
         // Spark is to see, and refuse, a condition that is not deterministic.
         if (!LancePushdown.deterministic(Reflection.list(delta.expressions()))) return plan;
         return new LanceCounted(delta, delta.query(), columns(delta.operation().command().toString().toLowerCase()));
+      }
+      if (plan instanceof V2WriteCommand && plan.getClass().getSimpleName().equals(INSERTS)) {
+        V2WriteCommand merge = (V2WriteCommand) plan;
+        Object relation = Reflection.call(merge, "table");
+        LanceTable table = relation instanceof DataSourceV2Relation ? LanceStatement.tableOf(((DataSourceV2Relation) relation).table()) : null;
+        // A statement has no values for blobs, and Spark's own append has.
+        if (table == null || Boolean.TRUE.equals(table.opened.get("blobs"))) return plan;
+        return new LanceCounted(merge, merge.query(), columns("merge"));
       }
       LanceTable emptied = emptied(plan);
       return emptied == null ? plan : new LanceTruncation(emptied, columns("delete"));

@@ -107,25 +107,38 @@ public final class LanceStatement extends LanceCommand {
     Object target = Reflection.call(overwrite, "table");
     if (write.isEmpty() || !(write.get() instanceof LanceReplaceWhere) || !(target instanceof DataSourceV2Relation)) return null;
     DataSourceV2Relation relation = ((DataSourceV2Relation) target).withMetadataColumns();
+    List columns = new ArrayList();
+    Project made = made(table(relation), overwrite.query(), columns);
     List gone = new ArrayList();
-    List made = new ArrayList();
     gone.add(as(named(Reflection.list(relation.output()), ADDRESS), ADDRESS));
     gone.add(as(Literal$.MODULE$.apply(Integer.valueOf(DELETES)), ACTION));
-    made.add(as(Literal$.MODULE$.create(null, LongType$.MODULE$), ADDRESS));
-    made.add(as(Literal$.MODULE$.apply(Integer.valueOf(INSERTS)), ACTION));
-    List columns = new ArrayList();
     List given = Reflection.list(overwrite.query().output());
-    for (int i = 0; i < given.size(); i++) {
-      Attribute value = (Attribute) given.get(i);
-      columns.add(table(relation).schema().fields()[i].name());
-      gone.add(as(Literal$.MODULE$.create(null, value.dataType()), "value_" + columns.size()));
-      made.add(as(value, "value_" + columns.size()));
-    }
+    for (int i = 0; i < given.size(); i++) gone.add(as(Literal$.MODULE$.create(null, ((Attribute) given.get(i)).dataType()), "value_" + (i + 1)));
     List both = new ArrayList();
     both.add(new Project(Reflection.seq(gone), new Filter(overwrite.deleteExpr(), relation)));
-    both.add(new Project(Reflection.seq(made), overwrite.query()));
+    both.add(made);
     LogicalPlan rows = (LogicalPlan) Reflection.create(Union.class, new Object[] {Reflection.seq(both)});
     return new LanceStatement(table(relation), "merge", rows, columns, new ArrayList(), null, new ArrayList());
+  }
+
+  /** Returns a MERGE that only inserts, of which the analyzer has written the rows, as a statement. */
+  static LanceStatement inserting(V2WriteCommand merge) throws Exception {
+    LanceTable table = table((DataSourceV2Relation) Reflection.call(merge, "table"));
+    List columns = new ArrayList();
+    return new LanceStatement(table, "insert", made(table, merge.query(), columns), columns, new ArrayList(), null, new ArrayList());
+  }
+
+  /** Returns the rows of a query, which are all new; adds the names of their columns. */
+  private static Project made(LanceTable table, LogicalPlan query, List columns) {
+    List made = new ArrayList();
+    made.add(as(Literal$.MODULE$.create(null, LongType$.MODULE$), ADDRESS));
+    made.add(as(Literal$.MODULE$.apply(Integer.valueOf(INSERTS)), ACTION));
+    List given = Reflection.list(query.output());
+    for (int i = 0; i < given.size(); i++) {
+      columns.add(table.schema().fields()[i].name());
+      made.add(as((Attribute) given.get(i), "value_" + columns.size()));
+    }
+    return new Project(Reflection.seq(made), query);
   }
 
   /** Returns the statement with queries to which its own refers. */
@@ -206,7 +219,9 @@ public final class LanceStatement extends LanceCommand {
     arguments.put("kept", kept);
     arguments.put("predicate", predicate == null ? null : LancePython.parsed(predicate));
     arguments.put("opened", table.opened);
-    arguments.put("reads_others", Boolean.valueOf(new LanceQuery(rows, table).reads() > 1));
+    // A statement reads the rows that it changes; one that only inserts changes none.
+    int own = operation.equals("insert") ? 0 : 1;
+    arguments.put("reads_others", Boolean.valueOf(new LanceQuery(rows, table).reads() > own));
     try {
       return LanceCounts.rows(result, table.catalog.ask("change", table.identifier, arguments, new LanceRows(this, session, table)));
     } catch (LancePython.Failure failure) {

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import pyarrow as pa
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -113,3 +114,19 @@ def test_a_subquery_over_the_table_is_read_again(sql: Sql, db: Connection, tmp_p
         pytest.raises(PySparkException, match="in that moment"),
     ):
         sql("UPDATE {c}.t SET a = (SELECT max(id) FROM {c}.t) WHERE id = 1")
+
+
+def test_two_merges_insert_a_missing_row_once(sql: Sql, db: Connection, spark: SparkSession, tmp_path: Path) -> None:
+    """A MERGE that only inserts looks for its rows again where another one came first."""
+    if spark.version < "4.3":
+        pytest.skip("before Spark 4.3 such a MERGE is an append of Spark's own")
+    make(uri := str(tmp_path / "t.lance"))
+    merge = "MERGE INTO {c}.t USING (SELECT id FROM range(27, 33)) n ON t.id = n.id WHEN NOT MATCHED THEN INSERT (id) VALUES (n.id)"
+    new = lance.dataset(uri).to_table(filter="id < 2")
+    given = new.set_column(new.schema.get_field_index("id"), new.schema.field("id"), pa.array([30, 31], pa.int64()))
+    other = lance.dataset(uri).merge_insert("id").when_not_matched_insert_all()
+    with meanwhile("before", lambda: other.execute(given)) as acted:
+        assert sql(merge) == [(1, 0, 0, 1)]
+    assert acted and sql("SELECT id, count(*) FROM {c}.t WHERE id >= 27 GROUP BY id ORDER BY id") == [
+        (i, 1) for i in range(27, 33)
+    ]

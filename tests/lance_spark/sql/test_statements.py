@@ -177,6 +177,14 @@ def test_statements_say_how_many_rows_they_changed(sql: Sql, db: Connection, spa
     )
     assert merged.columns == ["num_affected_rows", "num_updated_rows", "num_deleted_rows", "num_inserted_rows"]
     assert merged.collect() == merged.collect() == [(30, 5, 5, 20)]  # it ran once
+    if spark.version >= "4.3":
+        missing = (
+            "MERGE INTO {c}.t t USING (SELECT id, -1L AS a FROM range(115, 125)) n ON t.id = n.id WHEN NOT MATCHED"
+        )
+        assert sql(f"{missing} AND n.id != 121 THEN INSERT *") == [(4, 0, 0, 4)]
+        assert sql(f"{missing} THEN INSERT *") == [(1, 0, 0, 1)] and sql(f"{missing} THEN INSERT *") == [(0, 0, 0, 0)]
+        assert sql("DELETE FROM {c}.t WHERE a = -1 AND id > 50") == [(5,)]
+        assert "Lance insert of id, a in" in sql(f"EXPLAIN {missing} THEN INSERT *")[0][0]
     assert sql("UPDATE {c}.t SET a = 3 WHERE id = -1") == sql("DELETE FROM {c}.t WHERE id IN (SELECT 500L)") == [(0,)]
     assert sql("UPDATE {c}.t SET a = a") == [(0,)]  # nothing is set
     assert sql("DELETE FROM {c}.t WHERE id % 2 = 0 AND id < 10") == [(5,)]
