@@ -3,6 +3,7 @@ package lancespark;
 import java.util.ArrayList;
 import java.util.List;
 import java.util.Map;
+import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases;
@@ -15,6 +16,7 @@ import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.types.LongType$;
 import org.apache.spark.sql.types.Metadata;
+import org.apache.spark.unsafe.Platform;
 import scala.collection.immutable.Seq;
 
 /**
@@ -26,6 +28,7 @@ final class LanceCounts extends Rule {
   private static final String INSERTS = "InsertOnlyMerge";
 
   public TreeNode apply(TreeNode plan) {
+    AnalysisException refused = null;
     try {
       if (plan instanceof WriteDelta) {
         WriteDelta delta = (WriteDelta) plan;
@@ -39,15 +42,17 @@ final class LanceCounts extends Rule {
         V2WriteCommand merge = (V2WriteCommand) plan;
         Object relation = Reflection.call(merge, "table");
         LanceTable table = relation instanceof DataSourceV2Relation ? LanceStatement.tableOf(((DataSourceV2Relation) relation).table()) : null;
-        // A statement has no values for blobs, and Spark's own append has.
-        if (table == null || Boolean.TRUE.equals(table.opened.get("blobs"))) return plan;
-        return new LanceCounted(merge, merge.query(), columns("merge"));
+        if (table == null) return plan;
+        if (!Boolean.TRUE.equals(table.opened.get("blobs"))) return new LanceCounted(merge, merge.query(), columns("merge"));
+        refused = table.refusal("merge", "SQL has no values for blob columns: use merge_insert of the table API");
       }
       LanceTable emptied = emptied(plan);
-      return emptied == null ? plan : new LanceTruncation(emptied, columns("delete"));
+      if (emptied != null) return new LanceTruncation(emptied, columns("delete"));
     } catch (Exception error) {
       return plan;
     }
+    if (refused != null) Platform.throwException(refused);
+    return plan;
   }
 
   /** The table of which all rows go; null where the plan is something else. */

@@ -252,7 +252,7 @@ def test_an_update_of_a_merge_that_changes_nothing(sql: Sql, db: Connection) -> 
     assert sql("SELECT * FROM {c}.t ORDER BY id") == [(i, i) for i in range(5)]
 
 
-def test_blobs_stay_where_they_are(sql: Sql, db: Connection) -> None:
+def test_blobs_stay_where_they_are(sql: Sql, db: Connection, spark: SparkSession) -> None:
     field = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     rows = pa.table(
         {"id": [1, 2, 3], "a": [1, 2, 3], "b": [b"x", b"y", None]}, pa.schema([("id", "int64"), ("a", "int64"), field])
@@ -266,6 +266,11 @@ def test_blobs_stay_where_they_are(sql: Sql, db: Connection) -> None:
     ]
     with pytest.raises(AnalysisException, match="merge_insert of the table API"):
         sql("MERGE INTO {c}.t USING (SELECT 2L AS id) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET a = 0")
+    if spark.version >= "4.3":
+        with pytest.raises(AnalysisException, match="merge_insert of the table API"):
+            sql(
+                "MERGE INTO {c}.t USING (SELECT 9L AS id) n ON t.id = n.id WHEN NOT MATCHED THEN INSERT (id) VALUES (n.id)"
+            )
 
 
 CONDITIONS = (
