@@ -32,6 +32,9 @@ blobs, defeat an estimate by width."""
 MERGED_BYTES = 4 << 20
 """Bytes up to which small batches are put together."""
 
+KEY_BATCH_ROWS = 1 << 16
+"""Rows of a batch in which the first rows of a sort are looked for."""
+
 MERGE_S = 0.1
 """Seconds for which rows are held back for others to join them. A LIMIT above a filter that few
 rows pass must not wait."""
@@ -138,7 +141,9 @@ class _Scan:
 
         if self.task.rows <= 2 * top.n:
             return self
-        addresses = first_rows(replace(self, columns=[top.column, ROW_ADDRESS]).batches(), top)
+        # Batches of a task have few rows where these are wide, and keys are narrow.
+        keys = replace(self, columns=[top.column, ROW_ADDRESS], task=replace(self.task, batch_rows=KEY_BATCH_ROWS))
+        addresses = first_rows(keys.batches(), top)
         if addresses is None:
             return self
         chosen: list[int] = addresses.tolist()

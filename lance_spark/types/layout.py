@@ -240,5 +240,5 @@ def _copied(buffer: pa.Buffer, demand: _Demand) -> pa.Buffer:
     # Arrow's own allocations start at multiples of 64; those of Python and numpy need not.
     size = 0 if buffer.size <= demand.offset_bytes else buffer.size
     copy = pa.allocate_buffer(max(size, demand.offset_bytes))
-    memoryview(copy).cast("B")[:] = buffer.to_pybytes() if size else bytes(demand.offset_bytes)
+    memoryview(copy).cast("B")[:] = memoryview(buffer).cast("B") if size else bytes(demand.offset_bytes)
     return copy

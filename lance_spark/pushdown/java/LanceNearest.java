@@ -20,6 +20,7 @@ final class LanceNearest {
   private static final String SETTING = "spark.lance.vectorSearch.enabled";
   /** Where Spark's functions of vectors end, once the optimizer has replaced them. */
   private static final String FUNCTIONS = "org.apache.spark.sql.catalyst.expressions.VectorFunctionImplUtils";
+
   private LanceNearest() {}
 
   /** Returns column, vector, number of rows, metric, and whether rows without a distance come first; null where a sort is by something else. */

@@ -1,9 +1,6 @@
 package lancespark;
 
-import java.util.ArrayList;
-import java.util.HashMap;
 import java.util.List;
-import java.util.Map;
 import org.apache.spark.sql.SparkSession;
 import scala.collection.immutable.Seq;
 
