@@ -1,0 +1,1 @@
+"""Tables that earlier commits wrote, and the programs that wrote them."""
