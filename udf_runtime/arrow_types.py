@@ -68,6 +68,20 @@ _SEVERAL_TYPES = (
     np.timedelta64,
 )
 
+_NEVER_STORED: Sequence[tuple[Callable[[pa.DataType], bool], str]] = (
+    (pa.types.is_string_view, "pa.string()"),
+    (pa.types.is_binary_view, "pa.binary()"),
+    (pa.types.is_list_view, "pa.list_()"),
+    (pa.types.is_large_list_view, "pa.large_list()"),
+    (pa.types.is_run_end_encoded, "the type of its values"),
+    (pa.types.is_union, "a struct with a field per type"),
+    (pa.types.is_interval, "pa.duration(), or a struct of months, days and nanoseconds"),
+    (pa.types.is_decimal32, "pa.decimal128()"),
+    (pa.types.is_decimal64, "pa.decimal128()"),
+    (lambda kind: pa.types.is_fixed_size_list(kind) and kind.list_size == 0, "vectors of one item or more"),
+)
+"""Types without values that Lance can store, and what to use instead."""
+
 _SEQUENCES = (list, collections.abc.Sequence, collections.abc.MutableSequence)
 _MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
 
@@ -84,6 +98,28 @@ def arrow_type(annotation: object, *, where: str) -> pa.DataType:
         UdfDefinitionError: The annotation has no Arrow type of its own.
     """
     return _Inference(where).of(annotation)
+
+
+def check_fillable(data_type: pa.DataType, *, where: str) -> None:
+    """Checks that a column of a type can be filled.
+
+    Args:
+        data_type: The type of a UDF's results.
+        where: What has the type, for the message: "UDF 'f'".
+
+    Raises:
+        UdfDefinitionError: The type, or a type within, has no values that can be stored.
+    """
+    for is_kind, remedy in _NEVER_STORED:
+        if is_kind(data_type):
+            raise UdfDefinitionError(f"no column of type {data_type} can be stored - {where} - use {remedy}")
+    if isinstance(data_type, pa.BaseExtensionType):
+        check_fillable(data_type.storage_type, where=where)
+    elif pa.types.is_dictionary(data_type):
+        check_fillable(data_type.value_type, where=where)
+    else:
+        for at in range(data_type.num_fields):
+            check_fillable(data_type.field(at).type, where=where)
 
 
 def strip_optional(annotation: object) -> object:

@@ -59,8 +59,9 @@ def decode(payload: bytes) -> tuple[dict[str, JsonValue], pa.Table]:
     bytes only.
 
     Raises:
-        CheckpointError: The payload is cut short, changed, of another format version, or something
-            else altogether.
+        CheckpointError: The payload is cut short, changed, of another format version, something
+            else altogether, or its arrays are invalid (offsets out of bounds, text that is not
+            UTF-8).
     """
     view = memoryview(payload)
     if len(payload) < len(_MAGIC) + _LENGTH.size + _CHECKSUM_BYTES or view[:7] != _MAGIC[:7]:
@@ -77,6 +78,7 @@ def decode(payload: bytes) -> tuple[dict[str, JsonValue], pa.Table]:
         header = json.loads(bytes(content[begin:end]))
         with pa.ipc.open_stream(pa.py_buffer(content[end + -end % _ALIGNMENT :])) as reader:
             table = reader.read_all()
+        table.validate(full=True)
     except (ValueError, pa.ArrowException, OSError) as error:
         raise _unusable(f"cannot be read: {error}") from error
     if not isinstance(header, dict):

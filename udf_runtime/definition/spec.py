@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from udf_runtime.arrow_types import check_fillable
 from udf_runtime.definition.kinds import CHUNKS_OF_ROW, Kind, Parameter
 from udf_runtime.definition.signature import SignatureRequest, UdfSignature, signature_of
 from udf_runtime.definition.stateful import Stateful, pickled, unpickled
@@ -164,6 +165,7 @@ class UDF(Settings):
             skip_self=call is not None,
         )
         signature = signature_of(call or _callable_of(func), request)
+        check_fillable(signature.data_type, where=where)
         settings = settings or Settings()
         if settings.timeout is not None and signature.kind is not Kind.SCALAR:
             raise UdfDefinitionError(f"timeout is per call of a scalar UDF - {where} is none - drop timeout")

@@ -1,17 +1,29 @@
-"""Which Arrow types may become which, and the cast: within a family, nothing that guesses."""
+"""Exact casts between Arrow types of one family, at any depth: :func:`can_become`, :func:`cast`.
+
+Only a cast to a float type rounds, to the nearest number. A finite number too large for the float
+type is an error.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterable
+from typing import Any, TypeAlias
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as t
+
+Array: TypeAlias = Any
+"""A `pa.Array`. Its methods depend on its type, which the stubs cannot follow."""
 
 _TEXT = (t.is_string, t.is_large_string, t.is_string_view)
 _BYTES = (t.is_binary, t.is_large_binary, t.is_binary_view, t.is_fixed_size_binary)
 _NUMBER = (t.is_integer, t.is_floating, t.is_decimal)
 _FAMILIES = (_TEXT, _BYTES, _NUMBER, (t.is_timestamp,), (t.is_date,), (t.is_time,), (t.is_duration,))
 _LISTS = (t.is_list, t.is_large_list, t.is_fixed_size_list, t.is_list_view, t.is_large_list_view)
+
+WHOLE_HALF = 2**11
+"""The integers up to this size are exact in 16 bits."""
 
 
 def can_become(source: Any, target: Any) -> bool:  # noqa: ANN401 - DataType, and what subclasses add to it
@@ -37,35 +49,267 @@ def can_become(source: Any, target: Any) -> bool:  # noqa: ANN401 - DataType, an
     return any(_among(family, source) and _among(family, target) for family in _FAMILIES)
 
 
-def cast(array: Any, target: pa.DataType) -> pa.Array[Any]:  # noqa: ANN401 - Array, and what subclasses add to it
+def cast(array: Array, target: Any) -> pa.Array[Any]:  # noqa: ANN401 - as in can_become
     """Returns the array as the type, for types of which `can_become` is true.
 
+    No value is looked at in Python.
+
     Raises:
-        pa.ArrowException: A value does not fit: too large, not a whole number, a list of the wrong
-            length.
+        pa.ArrowException: A value does not fit: too large, not a whole number, not a whole unit of
+            time, a list of the wrong length, NULL in a field that is not nullable.
     """
-    made: pa.Array[Any] = array
-    if array.type.equals(target):
-        return made
+    result: pa.Array[Any] = _cast(array, target)
+    return result
+
+
+def _cast(array: Array, target: Any) -> Array:  # noqa: ANN401
+    if array.type.equals(target) and not _has_required(target):
+        return array
     if t.is_null(array.type):
         return nulls(len(array), target)
     if isinstance(array, pa.ExtensionArray):
         return cast(array.storage, target)
     if isinstance(target, pa.BaseExtensionType):
         return pa.ExtensionArray.from_storage(target, cast(array, target.storage_type))
+    if t.is_dictionary(array.type) and not array.type.equals(target):
+        return cast(array.dictionary_decode(), target)
+    if t.is_dictionary(target):
+        return _encoded(array, target)
     if t.is_struct(array.type) and t.is_struct(target):
-        children = [cast(array.field(field.name), field.type) for field in target]
-        mask = array.is_null() if array.null_count else None
-        return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
-    made = array.cast(target, safe=True)
-    return made  # noqa: RET504 - `made` has a type, which what `cast` returns has not
+        return _cast_struct(array, target)
+    if t.is_map(array.type) and t.is_map(target):
+        return _cast_map(array, target)
+    if _among(_LISTS, array.type) and _among(_LISTS, target):
+        return _cast_list(array, target)
+    return _cast_leaf(array, target)
 
 
 def nulls(rows: int, data_type: pa.DataType) -> pa.Array[Any]:
     """Returns an array of NULLs."""
     # The stubs have an overload per type, and none for a type that is not known yet.
-    made: pa.Array[Any] = pa.nulls(rows, data_type)  # type: ignore[call-overload]
-    return made
+    result: pa.Array[Any] = pa.nulls(rows, data_type)  # type: ignore[call-overload]
+    return result
+
+
+def first_overflow(source: Array, floats: Array) -> int | None:
+    """Returns the first row with a finite number that became an infinite float; None without any.
+
+    Args:
+        source: Numbers of any type.
+        floats: The same numbers as floats.
+    """
+    if not has_infinity(floats):
+        return None
+    infinite = pc.is_inf(_comparable(floats))
+    finite = pc.is_finite(_comparable(source)) if t.is_floating(source.type) else pc.is_valid(source)
+    overflown: Array = pc.and_(infinite, finite)
+    row: int = pc.index(overflown, pa.scalar(True)).as_py()
+    return None if row < 0 else row
+
+
+def has_infinity(floats: Array) -> bool:
+    """Tells whether a float is infinite."""
+    return bool(pc.any(pc.is_inf(_comparable(floats))).as_py())
+
+
+def refuse_nulls(child: Array, field: pa.Field[Any], *, hidden: int = 0) -> None:
+    """Refuses NULL in a field that is not nullable.
+
+    Args:
+        child: Values of the field.
+        field: The field.
+        hidden: Number of NULLs in `child` that stand below a NULL struct.
+
+    Raises:
+        pa.ArrowInvalid: There is such a NULL.
+    """
+    if not field.nullable and child.null_count > hidden:
+        raise pa.ArrowInvalid(f"NULL for {field.name!r}, which is not nullable")
+
+
+def list_array(offsets: list[int] | Array, child: Array, target: Any, null_mask: Array | None) -> Array:  # noqa: ANN401
+    """Returns lists of any length.
+
+    Args:
+        offsets: Where the items of each list begin, and the end of the last one.
+        child: The items.
+        target: A list type of 32 or 64-bit offsets.
+        null_mask: True for each NULL list; None without NULLs.
+
+    Raises:
+        pa.ArrowInvalid: An item is NULL where the type does not allow it.
+    """
+    refuse_nulls(child, target.value_field)
+    large = t.is_large_list(target)
+    offsets = pa.array(offsets, pa.int64()).cast(pa.int64() if large else pa.int32())
+    make: Any = pa.LargeListArray.from_arrays if large else pa.ListArray.from_arrays
+    return make(offsets, child, type=target, mask=null_mask)
+
+
+def vector_array(child: Array, target: Any, null_mask: Array | None) -> pa.Array[Any]:  # noqa: ANN401
+    """Returns vectors.
+
+    Args:
+        child: The items of all vectors that are not NULL.
+        target: A type of lists of one length.
+        null_mask: True for each NULL vector; None without NULLs.
+
+    Raises:
+        pa.ArrowInvalid: An item is NULL where the type does not allow it, or vectors have no items.
+    """
+    if not target.list_size:  # PyArrow 26 ends the process
+        raise pa.ArrowInvalid("vectors have at least one item")
+    refuse_nulls(child, target.value_field)
+    if null_mask is None:
+        return pa.FixedSizeListArray.from_arrays(child, type=target)
+    if not len(child):
+        return nulls(len(null_mask), target)
+    vectors: Array = pa.FixedSizeListArray.from_arrays(child, type=target)
+    present: Array = pc.invert(null_mask)
+    places = pc.subtract(pc.cumulative_sum(present.cast(pa.int64())), 1)
+    if target.value_field.nullable:
+        spread: pa.Array[Any] = vectors.take(pc.if_else(null_mask, pa.scalar(None, pa.int64()), places))
+        return spread
+    # Lance refuses NULL items below a NULL vector where items are not nullable.
+    vectors = vectors.take(pc.if_else(null_mask, 0, places))
+    return pa.FixedSizeListArray.from_arrays(vectors.flatten(), type=target, mask=null_mask)
+
+
+def map_array(offsets: list[int] | Array, keys: Array, items: Array, target: Any, null_mask: Array | None) -> Array:  # noqa: ANN401
+    """Returns maps.
+
+    Args:
+        offsets: Where the entries of each map begin, and the end of the last one.
+        keys: The keys of all entries.
+        items: The values of all entries.
+        target: A map type.
+        null_mask: True for each NULL map; None without NULLs.
+
+    Raises:
+        pa.ArrowInvalid: A key is NULL, or a value is where the type does not allow it.
+    """
+    refuse_nulls(keys, target.key_field)
+    refuse_nulls(items, target.item_field)
+    make: Any = pa.MapArray.from_arrays
+    return make(pa.array(offsets, pa.int32()), keys, items, type=target, mask=null_mask)
+
+
+def struct_array(children: Iterable[Array], rows: int, target: Any, null_mask: Array | None) -> Array:  # noqa: ANN401
+    """Returns structs.
+
+    Args:
+        children: The values of each field.
+        rows: Number of structs.
+        target: A struct type.
+        null_mask: True for each NULL struct, for which all children are NULL; None without NULLs.
+
+    Raises:
+        pa.ArrowInvalid: A field is NULL where the type does not allow it.
+    """
+    arrays = list(children)
+    if not arrays:
+        empty: list[Any] = (
+            [()] * rows if null_mask is None else [None if null else () for null in null_mask.to_pylist()]
+        )
+        return pa.array(empty, type=target)
+    hidden = 0 if null_mask is None else pc.sum(null_mask).as_py() or 0
+    for array, field in zip(arrays, target, strict=True):
+        refuse_nulls(array, field, hidden=hidden)
+    return pa.StructArray.from_arrays(arrays, fields=list(target), mask=null_mask)
+
+
+def _cast_struct(array: Array, target: Any) -> Array:  # noqa: ANN401
+    # Flattened, a child is NULL where its struct is.
+    children = dict(zip([field.name for field in array.type], array.flatten(), strict=True))
+    result = []
+    for field in target:
+        try:
+            result.append(cast(children[field.name], field.type))
+        except pa.ArrowException as error:
+            raise pa.ArrowInvalid(f"field {field.name!r}: {error}") from error
+    return struct_array(result, len(array), target, _null_mask(array))
+
+
+def _cast_list(array: Array, target: Any) -> Array:  # noqa: ANN401
+    child = cast(array.flatten(), target.value_type)
+    sizes = pc.list_value_length(array)
+    if t.is_fixed_size_list(target):
+        wrong = pc.drop_null(pc.filter(sizes, pc.not_equal(sizes, pa.scalar(target.list_size))))
+        if len(wrong):
+            raise pa.ArrowInvalid(f"a list has {wrong[0]} items instead of {target.list_size}")
+        return vector_array(child, target, _null_mask(array))
+    if not t.is_list(target) and not t.is_large_list(target):
+        return array.cast(target)
+    return list_array(_offsets(sizes), child, target, _null_mask(array))
+
+
+def _cast_map(array: Array, target: Any) -> Array:  # noqa: ANN401
+    entries = array.cast(pa.list_(pa.struct([array.type.key_field, array.type.item_field])))
+    keys, items = entries.flatten().flatten()
+    offsets = _offsets(pc.list_value_length(entries))
+    result = cast(keys, target.key_type), cast(items, target.item_type)
+    return map_array(offsets, *result, target, _null_mask(array))
+
+
+def _cast_leaf(array: Array, target: pa.DataType) -> Array:
+    source = array.type
+    if t.is_decimal(target) and t.is_integer(source):
+        # Arrow refuses a direct cast to few digits by type. By way of all digits of a 64-bit
+        # integer, the values decide.
+        array = array.cast(pa.decimal256(20, 0))
+    elif t.is_float16(target) and t.is_decimal(source):
+        array = array.cast(pa.float64())
+    result = array.cast(target, safe=True)
+    if t.is_floating(target) and (t.is_floating(source) or t.is_decimal(source)):
+        row = first_overflow(array, result)
+        if row is not None:
+            raise pa.ArrowInvalid(f"{array[row]} is too large for {target}")
+    elif t.is_float16(target) and t.is_integer(source):
+        _refuse_changed(array, result, pc.greater(pc.abs(array), pa.scalar(WHOLE_HALF)))
+    elif t.is_decimal(target) and t.is_floating(source):
+        _refuse_changed(array, result, pc.not_equal(result.cast(pa.float64()), array.cast(pa.float64())))
+    return result
+
+
+def _refuse_changed(array: Array, result: Array, changed: Array) -> None:
+    row: int = pc.index(changed, True).as_py()
+    if row >= 0:
+        raise pa.ArrowInvalid(f"{array[row]} would become {result[row]} in {result.type}")
+
+
+def _encoded(array: Array, target: Any) -> Array:  # noqa: ANN401
+    if array.type.equals(target):
+        return array
+    encoded = cast(array, target.value_type).dictionary_encode()
+    return pa.DictionaryArray.from_arrays(
+        encoded.indices.cast(target.index_type), encoded.dictionary, ordered=target.ordered
+    )
+
+
+def _offsets(sizes: Array) -> Array:
+    ends = pc.cumulative_sum(pc.fill_null(sizes, 0).cast(pa.int64()))
+    return pa.concat_arrays([pa.array([0], pa.int64()), ends])
+
+
+def _null_mask(array: Array) -> Array | None:
+    return array.is_null() if array.null_count else None
+
+
+def _comparable(array: Array) -> Array:
+    return array.cast(pa.float32()) if t.is_float16(array.type) else array
+
+
+def _has_required(data_type: Any) -> bool:  # noqa: ANN401
+    """Tells whether a field within a type is not nullable; the key of a map never is."""
+    if isinstance(data_type, pa.BaseExtensionType):
+        return _has_required(data_type.storage_type)
+    if t.is_map(data_type):
+        fields = [data_type.key_field.with_nullable(True), data_type.item_field]
+    elif _among(_LISTS, data_type):
+        fields = [data_type.value_field]
+    else:
+        fields = list(data_type) if t.is_struct(data_type) else []
+    return any(not field.nullable or _has_required(field.type) for field in fields)
 
 
 def _storage(data_type: pa.DataType) -> pa.DataType:

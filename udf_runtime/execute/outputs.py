@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
 from udf_runtime.errors import UdfOutputError
-from udf_runtime.execute.casts import can_become, cast
+from udf_runtime.execute.casts import can_become, cast, vector_array
 from udf_runtime.execute.result import shortened
 from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
 from udf_runtime.optional import np
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 class Output:
     """Converts and checks the results of one UDF; without a state, safe for several threads."""
 
-    __slots__ = ("_converter", "data_type", "udf")
+    __slots__ = ("_column", "_converter", "data_type", "udf")
 
-    def __init__(self, udf: str, data_type: pa.DataType, *, is_columns: bool, nan_is_null: bool) -> None:
+    def __init__(
+        self, udf: str, data_type: pa.DataType, *, is_columns: bool, nan_is_null: bool, column: str | None = None
+    ) -> None:
         """Prepares for a UDF.
 
         Args:
@@ -35,8 +37,10 @@ class Output:
             is_columns: Whether the struct type stands for several columns, so that all of its
                 fields must be given.
             nan_is_null: Whether NaN stands for NULL, as it does for UDFs that work with pandas.
+            column: The column of several that the results are for, for messages.
         """
         self.udf = udf
+        self._column = column
         self.data_type = data_type
         self._converter = ValueConverter(data_type, nan_is_null=nan_is_null, complete=is_columns)
 
@@ -58,7 +62,7 @@ class Output:
             return self._converter.array(values)
         except CONVERSION_ERRORS as failed:
             whole = failed
-        for row, error in list(self._misfits(values, 0, len(values))):
+        for row, error in list(self._converter.misfits(values)):
             failure = self._wrong_value(error, row)
             if misfit is None:
                 raise failure from error
@@ -82,27 +86,29 @@ class Output:
         """
         try:
             array = self._as_array(result)
+            array.validate(full=True)
+        except UdfOutputError:
+            raise
         except CONVERSION_ERRORS as error:
             raise UdfOutputError(
                 f"UDF {self.udf!r} returned {type(result).__name__} that is no {self.data_type}: "
-                f"{shortened(message_of(error))} - in the batch - return one value per row, of the UDF's data_type",
+                f"{shortened(message_of(error))} - {self._where(None)} - return one value per row, of the UDF's "
+                "data_type",
                 udf=self.udf,
             ) from error
         if len(array) != rows:
             raise UdfOutputError(
                 f"UDF {self.udf!r} returned {len(array)} row{'' if len(array) == 1 else 's'} for a batch of {rows} - "
-                "in the batch - return one value per input row",
+                f"{self._where(None)} - return one value per input row",
                 udf=self.udf,
             )
         return self._fit(array)
 
     def _fit(self, array: pa.Array[Any]) -> pa.Array[Any]:
-        if array.type.equals(self.data_type):
-            return array
         if not can_become(array.type, self.data_type):
             raise UdfOutputError(
                 f"UDF {self.udf!r} returned values of the wrong type: expected {self.data_type}, got {array.type} "
-                "- in the batch - convert the result, or declare another data_type",
+                f"- {self._where(None)} - convert the result, or declare another data_type",
                 udf=self.udf,
             )
         try:
@@ -125,7 +131,7 @@ class Output:
         if isinstance(result, np.ndarray):
             return self._from_numpy(result)
         if isinstance(result, list):
-            return self._converter.array(list(result))
+            return self.from_rows(list(result))
         # A UDF cannot have returned a pandas object if pandas is not imported, and importing it
         # takes long.
         pandas = sys.modules.get("pandas")
@@ -159,48 +165,38 @@ class Output:
         if name not in fields:
             raise ValueError(f"expected columns {', '.join(fields) or 'none'}, got {name!r}")
         nan_is_null = self._converter.nan_is_null
-        output = Output(self.udf, fields[name], is_columns=False, nan_is_null=nan_is_null)
+        output = Output(self.udf, fields[name], is_columns=False, nan_is_null=nan_is_null, column=name)
         return output._as_array(column)
 
     def _from_series(self, series: pd.Series) -> pa.Array[Any]:
         if series.dtype == object:
-            return self._converter.array(series.tolist())
+            return self.from_rows(series.tolist())
         made: pa.Array[Any] | pa.ChunkedArray[Any] = pa.array(series, from_pandas=self._converter.nan_is_null)
         return _one_array(made) if isinstance(made, pa.ChunkedArray) else made
 
     def _from_numpy(self, values: np.ndarray) -> pa.Array[Any]:
         if values.ndim == 2 and values.dtype != object:
-            flat = pa.array(np.ascontiguousarray(values).reshape(-1))
-            return pa.FixedSizeListArray.from_arrays(flat, values.shape[1])
+            flat: Any = pa.array(values.reshape(-1))  # with the mask of a masked array
+            return vector_array(flat, pa.list_(flat.type, values.shape[1]), None)
         if values.ndim != 1:
             raise ValueError(f"expected an array of one dimension, got {values.ndim}")
         if values.dtype == object:
-            return self._converter.array(values.tolist())
+            return self.from_rows(values.tolist())
         made: pa.Array[Any] = pa.array(values, from_pandas=self._converter.nan_is_null)
         return made
 
-    def _misfits(self, values: list[object], start: int, stop: int) -> Iterator[tuple[int, BaseException]]:
-        """Finds the values that do not fit by halving; only conversions run, never the UDF."""
-        try:
-            self._converter.array(values[start:stop])
-        except CONVERSION_ERRORS as error:
-            if stop - start == 1:
-                yield start, error
-                return
-        else:
-            return
-        middle = (start + stop) // 2
-        yield from self._misfits(values, start, middle)
-        yield from self._misfits(values, middle, stop)
-
     def _wrong_value(self, error: BaseException, row: int | None) -> UdfOutputError:
-        where = "in the batch" if row is None else f"row {row} of the batch"
         return UdfOutputError(
             f"UDF {self.udf!r} returned a value that does not fit: expected {self.data_type}, "
-            f"got {shortened(message_of(error))} - {where} - convert the result, or declare another data_type",
+            f"got {shortened(message_of(error))} - {self._where(row)} - convert the result, or declare another "
+            "data_type",
             udf=self.udf,
             row=row,
         )
+
+    def _where(self, row: int | None) -> str:
+        where = "in the batch" if row is None else f"row {row} of the batch"
+        return where if self._column is None else f"column {self._column!r}, {where}"
 
 
 def _named_columns(result: object) -> Mapping[str, object] | None:

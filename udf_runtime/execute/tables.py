@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeGuard
 
 import pyarrow as pa
 
 from udf_runtime.definition import UDF
 from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeError
-from udf_runtime.execute.casts import can_become, cast
 from udf_runtime.execute.isolation.interpreter import Interpreter
 from udf_runtime.execute.isolation.process import ProcessEndedError, UdfProcess
+from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import raised_for
 from udf_runtime.execute.setting import passes_through
-from udf_runtime.execute.values import CONVERSION_ERRORS
-from udf_runtime.policies.matchers import message_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -88,25 +86,26 @@ def _called(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
 
 def _batches(udf: UDF, part: object, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     if _is_frame(part):
-        try:
-            part = pa.Table.from_pandas(part, preserve_index=False)
-        except CONVERSION_ERRORS as error:
-            raise _misfit(udf, message_of(error)) from error
-    batches = part.to_batches() if isinstance(part, pa.Table) else [part]
-    for batch in batches:
+        yield _batch_of(udf, {str(name): column for name, column in part.items()}, schema, is_frame=True)
+        return
+    for batch in part.to_batches() if isinstance(part, pa.Table) else [part]:
         if not isinstance(batch, pa.RecordBatch):
             raise _misfit(udf, f"got {type(batch).__name__}")
-        if batch.schema.names != schema.names:
-            raise _misfit(udf, f"got columns {', '.join(batch.schema.names)}")
-        arrays = []
-        for field, column in zip(schema, batch.columns, strict=True):
-            if not can_become(column.type, field.type):
-                raise _misfit(udf, f"column {field.name!r} is {column.type}")
-            try:
-                arrays.append(cast(column, field.type))
-            except CONVERSION_ERRORS as error:
-                raise _misfit(udf, f"column {field.name!r}: {message_of(error)}") from error
-        yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        yield _batch_of(udf, columns, schema, is_frame=False)
+
+
+def _batch_of(udf: UDF, columns: Mapping[str, Any], schema: pa.Schema, *, is_frame: bool) -> pa.RecordBatch:
+    if list(columns) != schema.names:
+        raise _misfit(udf, f"got columns {', '.join(columns)}")
+    arrays = []
+    for field in schema:
+        output = Output(udf.name, field.type, is_columns=False, nan_is_null=is_frame, column=field.name)
+        array = output.from_batch(columns[field.name], len(columns[field.name]))
+        if array.null_count and not field.nullable:
+            raise _misfit(udf, f"NULL in column {field.name!r}, which is not nullable")
+        arrays.append(array)
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def _is_frame(value: object) -> TypeGuard[pd.DataFrame]:

@@ -1,35 +1,43 @@
-"""Python values, structs in every form, into one Arrow array without silent truncation."""
+"""Python values of any depth as one Arrow array of exactly a type: :class:`ValueConverter`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from decimal import Decimal
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Sized
 from functools import partial
-from itertools import chain
+from itertools import accumulate, chain
 from operator import attrgetter, itemgetter
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 from pyarrow import types as t
 
-from udf_runtime.execute.casts import cast
+from udf_runtime.execute.casts import (
+    Array,
+    can_become,
+    cast,
+    list_array,
+    map_array,
+    struct_array,
+    vector_array,
+)
+from udf_runtime.execute.leaf_values import CONVERSION_ERRORS, is_missing, leaf_array
 from udf_runtime.optional import np
 
-Normaliser: TypeAlias = Callable[[object], object]
+__all__ = ["CONVERSION_ERRORS", "ValueConverter"]
 
-CONVERSION_ERRORS = (pa.ArrowException, ValueError, TypeError, OverflowError, AttributeError)
-"""What a value that does not fit makes PyArrow raise, and the normalisers below."""
+Maker: TypeAlias = Callable[[list[Any]], Array]
+"""Makes an array of values, of which None is NULL."""
 
 
 class ValueConverter:
-    """Makes arrays of one type from Python values.
+    """Makes arrays of one type from Python values: each value exactly, or an error.
 
-    Structs may come as NamedTuples, dataclasses, other objects with the fields as attributes,
-    mappings, and tuples of the right length. PyArrow wants one form per column, and takes `1.5` as
-    1 for an integer column: the first is evened out here, the second refused.
+    Lists may come as any sequence or NumPy array. Maps come as mappings or lists of pairs. Structs
+    come as NamedTuples, dataclasses, other objects with the fields as attributes, mappings, and
+    tuples of the right length.
     """
 
-    __slots__ = ("_names", "_normalise", "_storage", "data_type", "nan_is_null")
+    __slots__ = ("_make", "data_type", "nan_is_null")
 
     def __init__(self, data_type: pa.DataType, *, nan_is_null: bool, complete: bool) -> None:
         """Prepares for a type.
@@ -41,99 +49,215 @@ class ValueConverter:
                 within it), instead of NULL for the others.
         """
         self.data_type = data_type
-        self._storage = data_type.storage_type if isinstance(data_type, pa.BaseExtensionType) else data_type
         self.nan_is_null = nan_is_null
-        self._normalise = _normaliser(self._storage, complete=complete)
-        # Field names in order, of a struct type in which no other one is nested.
-        self._names: tuple[str, ...] | None = None
-        if t.is_struct(self._storage) and not any(_normaliser(field.type) for field in self._storage):
-            self._names = tuple(field.name for field in self._storage)
+        self._make = _maker(data_type, nan_is_null=nan_is_null, complete=complete)
 
-    def array(self, values: list[object]) -> pa.Array[Any]:
+    def array(self, values: list[Any]) -> pa.Array[Any]:
         """Returns the values as an array.
 
         Raises:
-            CONVERSION_ERRORS: A value does not fit.
+            CONVERSION_ERRORS: A value does not fit: a fraction for an integer, a part of a unit of
+                time, a finite number for a float type that makes it infinite, a time zone of a
+                time, NULL for a nested field that is not nullable, a list of the wrong length.
         """
-        if self._normalise is not None:
-            values = self._quickly_normalised(values) or list(map(self._normalise, values))
-        if t.is_integer(self._storage) and not self.nan_is_null:
-            # Inferring the type costs less than looking at the type of each value, and tells
-            # whether all were whole numbers.
-            try:
-                inferred: Any = pa.array(_untyped(values))
-            except CONVERSION_ERRORS:
-                inferred = None  # mixed types, or beyond 64 bits: the careful way below says which
-            if isinstance(inferred, pa.Array) and (t.is_integer(inferred.type) or t.is_null(inferred.type)):
-                return self._as_type(cast(inferred, self._storage))
-        _refuse_fractions(values, self._storage)
-        made: Any = pa.array(_untyped(values), type=self._storage, from_pandas=self.nan_is_null)
-        if isinstance(made, pa.ChunkedArray):
-            raise pa.ArrowCapacityError(
-                f"the values of the batch are too large for one array of {self._storage}; "
-                "use a large_ type or smaller batches"
-            )
-        return self._as_type(made)
+        result: pa.Array[Any] = self._make(values)
+        return result
 
-    def _quickly_normalised(self, values: list[object]) -> list[object] | None:
-        """Returns struct values as tuples where all have one simple form, else None."""
-        kinds = set(map(type, values))
-        present = kinds - {type(None)}
-        if self._names is None or len(present) != 1:
-            return None
-        form = present.pop()
-        if issubclass(form, tuple) and getattr(form, "_fields", self._names) == self._names:
-            lengths = set(map(len, filter(None, values)))  # type: ignore[arg-type]  # tuples, by the line above
-            return values if lengths == {len(self._names)} else None
-        get: Any  # `attrgetter` and `itemgetter` have no type in common
-        if len(self._names) < 2:
-            return None  # a getter of one name gives no tuple
-        if set(getattr(form, "__dataclass_fields__", ())) == set(self._names):
-            get = attrgetter(*self._names)
-        elif form is dict and set(map(len, filter(None, values))) == {len(self._names)}:  # type: ignore[arg-type]  # likewise
-            get = itemgetter(*self._names)
-        else:
-            return None
+    def misfits(self, values: list[Any]) -> Iterator[tuple[int, BaseException]]:
+        """Yields position and error of each value that does not fit alone, in order."""
+        return self._misfits(values, 0, len(values))
+
+    def _misfits(self, values: list[Any], start: int, stop: int) -> Iterator[tuple[int, BaseException]]:
         try:
-            return (
-                [None if value is None else get(value) for value in values]
-                if len(kinds) > 1
-                else list(map(get, values))
-            )
-        except (KeyError, AttributeError):
-            return None  # the careful way says what is missing
-
-    def _as_type(self, array: pa.Array[Any]) -> pa.Array[Any]:
-        if isinstance(self.data_type, pa.BaseExtensionType):
-            return pa.ExtensionArray.from_storage(self.data_type, array)
-        return array
+            self._make(values[start:stop])
+        except CONVERSION_ERRORS as error:
+            if stop - start == 1:
+                yield start, error
+                return
+        else:
+            return
+        middle = (start + stop) // 2
+        yield from self._misfits(values, start, middle)
+        yield from self._misfits(values, middle, stop)
 
 
-def _untyped(values: list[object]) -> Any:  # noqa: ANN401 - PyArrow takes a list of anything, and its stubs do not
-    return values
-
-
-def _normaliser(data_type: Any, *, complete: bool = False) -> Normaliser | None:  # noqa: ANN401
-    """Returns a function that turns structs into tuples in field order; None without structs."""
+def _maker(data_type: Any, *, nan_is_null: bool, complete: bool = False) -> Maker:  # noqa: ANN401
+    inner = partial(_maker, nan_is_null=nan_is_null)
+    if isinstance(data_type, pa.BaseExtensionType):
+        storage = inner(data_type.storage_type, complete=complete)
+        return lambda values: pa.ExtensionArray.from_storage(data_type, storage(values))
+    if t.is_dictionary(data_type):
+        plain = inner(data_type.value_type)
+        return lambda values: cast(plain(values), data_type)
+    nested: Maker
     if t.is_struct(data_type):
-        return _struct_normaliser(list(data_type), complete)
-    if t.is_list(data_type) or t.is_large_list(data_type) or t.is_fixed_size_list(data_type):
-        inner = _normaliser(data_type.value_type)
-        if inner is not None:
-            each = inner
-            return lambda value: None if value is None else [each(item) for item in _as_items(value)]
-    return None
+        nested = _Structs(data_type, [inner(field.type) for field in data_type], complete=complete)
+    elif t.is_map(data_type):
+        nested = partial(_maps, data_type, inner(data_type.key_type), inner(data_type.item_type))
+    elif t.is_list(data_type) or t.is_large_list(data_type) or t.is_fixed_size_list(data_type):
+        nested = partial(_lists, data_type, inner(data_type.value_type), nan_is_null=nan_is_null)
+    elif t.is_nested(data_type):
+        raise TypeError(f"there are no values of {data_type}")
+    else:
+        return partial(leaf_array, data_type=data_type, nan_is_null=nan_is_null)
+    if not nan_is_null:
+        return nested
+    return lambda values: nested([None if is_missing(value) else value for value in values])
 
 
-def _struct_normaliser(fields: Sequence[pa.Field[Any]], complete: bool) -> Normaliser:
-    names = [field.name for field in fields]
-    known = frozenset(names)
-    inner = [_normaliser(field.type) for field in fields]
-    nested = any(inner)
+# Lists
 
-    def taken_apart(value: object) -> Sequence[object]:
+
+def _lists(data_type: Any, make: Maker, values: list[Any], *, nan_is_null: bool) -> Array:  # noqa: ANN401
+    classes = set(map(type, values))
+    if not classes <= {list, tuple, type(None)}:
+        child = _child_of_arrays(values, classes, data_type.value_type, nan_is_null=nan_is_null)
+        if child is not None:
+            return _assemble_lists(data_type, values, child)
+        values = [None if value is None else _items_of(value) for value in values]
+    return _assemble_lists(data_type, values, make(list(chain.from_iterable(filter(None, values)))))
+
+
+def _assemble_lists(data_type: Any, values: list[Any], child: Array) -> Array:  # noqa: ANN401
+    null_mask = _null_mask(values)
+    if t.is_fixed_size_list(data_type):
+        size = data_type.list_size
+        wrong = next((len(value) for value in values if value is not None and len(value) != size), None)
+        if wrong is not None:
+            raise ValueError(f"expected {size} items, got {wrong}")
+        return vector_array(child, data_type, null_mask)
+    return list_array(_offsets(values), child, data_type, null_mask)
+
+
+def _child_of_arrays(
+    values: list[Any],
+    classes: set[type],
+    item_type: pa.DataType,
+    *,
+    nan_is_null: bool,
+) -> Array | None:
+    """Returns the items of NumPy vectors of one dtype; None for other values."""
+    if not classes <= {np.ndarray, type(None)}:
+        return None
+    arrays = [value for value in values if value is not None]
+    dtypes = {array.dtype for array in arrays}
+    if len(dtypes) != 1 or any(array.ndim != 1 for array in arrays):
+        return None
+    dtype = dtypes.pop()
+    try:
+        castable = dtype.isnative and can_become(pa.from_numpy_dtype(dtype), item_type)
+    except pa.ArrowNotImplementedError:
+        return None  # a dtype, or a unit of time, that only NumPy has
+    if not castable:
+        return None
+    flat: Any = np.concatenate(arrays)
+    return cast(pa.array(flat, from_pandas=nan_is_null), item_type)
+
+
+def _items_of(value: Any) -> Sequence[object]:  # noqa: ANN401
+    """Returns the items of a list in any form."""
+    if isinstance(value, (list, tuple)):
+        return value
+    if isinstance(value, np.ndarray):
+        return _numpy_items(value)
+    if isinstance(value, (pa.Array, pa.ChunkedArray)):
+        return value.to_pylist()
+    if isinstance(value, (str, bytes, bytearray, Mapping)) or not (
+        isinstance(value, Iterable) and isinstance(value, Sized)
+    ):
+        raise TypeError(f"expected a list, got {type(value).__name__}")
+    if hasattr(value, "tolist"):
+        return _items_of(value.tolist())  # a Series, an Index, a tensor
+    return list(value)
+
+
+def _numpy_items(array: Any) -> Sequence[object]:  # noqa: ANN401
+    if not array.ndim:
+        raise TypeError("expected a list, got an array without dimensions")
+    # `tolist` would make plain integers of moments, and lists of rows.
+    items: list[object] = list(array) if array.ndim > 1 or array.dtype.kind in "mM" else array.tolist()
+    if array.ndim == 1 and isinstance(array, np.ma.MaskedArray):
+        masked = np.ma.getmaskarray(array)
+        return [None if hidden else item for item, hidden in zip(items, masked, strict=True)]
+    return items
+
+
+# Maps
+
+
+def _maps(data_type: Any, make_keys: Maker, make_items: Maker, values: list[Any]) -> Array:  # noqa: ANN401
+    entries = [None if value is None else _entries_of(value) for value in values]
+    pairs = list(chain.from_iterable(filter(None, entries)))
+    keys, items = ([pair[at] for pair in pairs] for at in (0, 1))
+    return map_array(_offsets(entries), make_keys(keys), make_items(items), data_type, _null_mask(values))
+
+
+def _entries_of(value: object) -> list[tuple[object, object]]:
+    if isinstance(value, Mapping):
+        return list(value.items())
+    return [_pair_of(entry) for entry in _items_of(value)]
+
+
+def _pair_of(entry: object) -> tuple[object, object]:
+    if isinstance(entry, Mapping) and set(entry) == {"key", "value"}:
+        return entry["key"], entry["value"]
+    if not isinstance(entry, (tuple, list)) or len(entry) != 2:
+        raise TypeError(f"expected a pair of key and value, got {type(entry).__name__}")
+    return entry[0], entry[1]
+
+
+# Structs
+
+
+class _Structs:
+    """Makes arrays of a struct type from structs in every form."""
+
+    __slots__ = ("_complete", "_makers", "_names", "_type")
+
+    def __init__(self, data_type: Any, makers: list[Maker], *, complete: bool) -> None:  # noqa: ANN401
+        self._type = data_type
+        self._makers = makers
+        self._names = tuple(field.name for field in data_type)
+        self._complete = complete
+
+    def __call__(self, values: list[Any]) -> Array:
+        rows = self._rows(values, self._getter(values))
+        children = []
+        for at, (name, make) in enumerate(zip(self._names, self._makers, strict=True)):
+            try:
+                children.append(make(list(map(itemgetter(at), rows))))
+            except CONVERSION_ERRORS as error:
+                raise ValueError(f"field {name!r}: {error}") from error
+        return struct_array(children, len(values), self._type, _null_mask(values))
+
+    def _rows(self, values: list[Any], get: Callable[[Any], Sequence[object]] | None) -> list[Sequence[object]]:
+        none = (None,) * len(self._names)
+        if get is not None:
+            try:
+                return [none if value is None else get(value) for value in values]
+            except (KeyError, AttributeError):
+                pass  # `_parts` names the field
+        return [none if value is None else self._parts(value) for value in values]
+
+    def _getter(self, values: list[Any]) -> Callable[[Any], Sequence[object]] | None:
+        """Returns what takes all values apart where they have one simple form, else None."""
+        forms = set(map(type, values)) - {type(None)}
+        if len(forms) != 1 or len(self._names) < 2:
+            return None  # a getter of one name gives no tuple
+        form = forms.pop()
+        if issubclass(form, tuple) and getattr(form, "_fields", self._names) == self._names:
+            return tuple if set(map(len, filter(None, values))) == {len(self._names)} else None
+        if set(getattr(form, "__dataclass_fields__", ())) == set(self._names):
+            return attrgetter(*self._names)
+        if form is dict and set(map(len, filter(None, values))) == {len(self._names)}:
+            return itemgetter(*self._names)
+        return None
+
+    def _parts(self, value: Any) -> Sequence[object]:  # noqa: ANN401
+        """Returns the values of one struct in the order of the fields."""
+        names = self._names
         if isinstance(value, Mapping):
-            if not known.issuperset(value) or (complete and len(value) != len(known)):
+            if not set(names).issuperset(value) or (self._complete and len(value) != len(names)):
                 raise ValueError(f"expected a struct of {_listed(names)}, got a mapping of {_listed(value)}")
             return [value.get(name) for name in names]
         if isinstance(value, tuple) and not hasattr(value, "_fields"):
@@ -143,84 +267,21 @@ def _struct_normaliser(fields: Sequence[pa.Field[Any]], complete: bool) -> Norma
                 )
             return value
         own = getattr(type(value), "_fields", None) or getattr(type(value), "__dataclass_fields__", None)
-        if own is not None and set(own) != known:
+        if own is not None and set(own) != set(names):
             raise ValueError(f"expected a struct of {_listed(names)}, got {type(value).__name__} of {_listed(own)}")
         try:
             return [getattr(value, name) for name in names]
         except AttributeError:
             raise ValueError(f"expected a struct of {_listed(names)}, got {type(value).__name__}") from None
 
-    def normalise(value: object) -> object:
-        if value is None:
-            return None
-        parts = taken_apart(value)
-        if nested:
-            return tuple(part if own is None else own(part) for part, own in zip(parts, inner, strict=True))
-        return tuple(parts)
 
-    return normalise
+def _null_mask(values: list[Any]) -> Array | None:
+    null_mask = [value is None for value in values]
+    return pa.array(null_mask) if any(null_mask) else None
 
 
-_FRACTIONAL = (float, np.floating, Decimal)
-
-
-def _refuse_fractions(values: Iterable[object], data_type: pa.DataType) -> None:
-    """Raises ValueError where a fraction would become an integer: PyArrow drops it silently."""
-    for make_leaves in _integer_leaves(values, data_type):
-        # The types first, in C: almost always they are all `int`, and no value need be looked at.
-        if not any(issubclass(cls, _FRACTIONAL) for cls in set(map(type, make_leaves()))):
-            continue
-        for value in make_leaves():
-            # NaN differs from itself and stays what it is: PyArrow refuses it, or takes it as NULL
-            # where pandas' rule holds.
-            if isinstance(value, _FRACTIONAL) and value == value and value % 1 != 0:  # noqa: PLR0124
-                raise ValueError(f"{value} is not a whole number")
-
-
-def _integer_leaves(values: Iterable[object], data_type: Any) -> Iterator[Callable[[], Iterable[object]]]:  # noqa: ANN401
-    """Yields, for each integer type within a type, what gives the values that will become of it."""
-    if t.is_integer(data_type):
-        yield lambda: values
-    elif t.is_struct(data_type):
-        rows: Iterable[Any] = values  # normalised: tuples of the right length, and None
-        for position, field in enumerate(data_type):
-            if t.is_integer(field.type):
-                yield partial(_items_at, rows, position)
-            elif _has_integers(field.type):
-                yield from _integer_leaves(list(_items_at(rows, position)), field.type)
-    elif (t.is_list(data_type) or t.is_large_list(data_type) or t.is_fixed_size_list(data_type)) and _has_integers(
-        data_type.value_type
-    ):
-        lists: list[Any] = values if isinstance(values, list) else list(values)
-        kinds = set(map(type, lists))
-        if any(issubclass(kind, np.ndarray) for kind in kinds):
-            lists = [
-                value
-                for value in lists
-                if value is not None and not (isinstance(value, np.ndarray) and value.dtype.kind in "iub")
-            ]
-        elif type(None) in kinds:
-            lists = [value for value in lists if value is not None]
-        if t.is_integer(data_type.value_type) and kinds <= {list, tuple, type(None)}:
-            yield lambda: chain.from_iterable(lists)  # without a copy of all items
-        elif lists:
-            yield from _integer_leaves(list(chain.from_iterable(map(_as_items, lists))), data_type.value_type)
-
-
-def _items_at(rows: Iterable[Any], position: int) -> Iterable[object]:
-    return map(itemgetter(position), filter(None, rows))
-
-
-def _has_integers(data_type: pa.DataType) -> bool:
-    if t.is_list(data_type) or t.is_large_list(data_type) or t.is_fixed_size_list(data_type):
-        return _has_integers(data_type.value_type)
-    return t.is_integer(data_type) or (t.is_struct(data_type) and any(_has_integers(field.type) for field in data_type))
-
-
-def _as_items(value: object) -> Iterable[object]:
-    if isinstance(value, (str, bytes)) or not isinstance(value, Iterable):
-        raise TypeError(f"expected a list, got {type(value).__name__}")
-    return value
+def _offsets(values: list[Any]) -> list[int]:
+    return list(accumulate((0 if value is None else len(value) for value in values), initial=0))
 
 
 def _listed(names: Iterable[object]) -> str:

@@ -114,3 +114,19 @@ def test_what_compresses_is_compressed() -> None:
 
 def test_equal_contents_have_equal_stored_forms() -> None:
     assert encode({"a": 1}, TABLE) == encode({"a": 1}, TABLE)
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.list_(pa.int32()), pa.map_(pa.int32(), pa.int32()), pa.time32("s")])
+def test_arrays_that_are_not_valid_are_found(kind: pa.DataType) -> None:
+    """The checksum is right, and the arrays are not: offsets beyond the items, text that is not UTF-8."""
+    wrong = pa.py_buffer(np.array([0, 100_000, 1], np.int32))
+    if kind == pa.time32("s"):
+        broken: pa.Array = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(np.array([-1], np.int32))])
+    elif kind == pa.string():
+        broken = pa.Array.from_buffers(kind, 1, [None, pa.py_buffer(np.array([0, 1], np.int32)), pa.py_buffer(b"\xff")])
+    else:
+        items = pa.array([1], pa.int32())
+        child = items if pa.types.is_list(kind) else pa.StructArray.from_arrays([items] * 2, names=["key", "value"])
+        broken = pa.Array.from_buffers(kind, 2, [None, wrong], children=[child])
+    with pytest.raises(CheckpointError, match="computed again"):
+        decode(encode({}, pa.table({"x": broken})))

@@ -301,3 +301,27 @@ def test_a_table_function_is_decorated_with_its_schema_in_either_way():
     assert called == applied and called.data_type == pa.struct(list(schema))
     with pytest.raises(UdfDefinitionError, match="output_schema=None is no Arrow schema"):
         udtf(rows)
+
+
+@pytest.mark.parametrize(
+    ("data_type", "remedy"),
+    [
+        (pa.string_view(), r"pa\.string\(\)"),
+        (pa.binary_view(), r"pa\.binary\(\)"),
+        (pa.list_view(pa.int8()), r"pa\.list_\(\)"),
+        (pa.large_list_view(pa.int8()), r"pa\.large_list\(\)"),
+        (pa.run_end_encoded(pa.int32(), pa.int8()), "the type of its values"),
+        (pa.sparse_union([pa.field("a", pa.int8())]), "a struct"),
+        (pa.month_day_nano_interval(), r"pa\.duration\(\)"),
+        (pa.decimal32(5, 2), r"pa\.decimal128\(\)"),
+        (pa.decimal64(5, 2), r"pa\.decimal128\(\)"),
+        (pa.list_(pa.int8(), 0), "one item or more"),
+    ],
+    ids=str,
+)
+def test_a_type_that_no_column_can_be_filled_with_is_refused_at_any_depth(data_type, remedy):
+    for outer in (data_type, pa.list_(data_type), pa.struct({"f": data_type}), pa.map_(pa.string(), data_type)):
+        with pytest.raises(UdfDefinitionError, match=remedy):
+            UDF.define(lambda x: None, data_type=outer, input_columns=["x"], name="f")
+    with pytest.raises(UdfDefinitionError, match=remedy):
+        chunker(lambda x: [], output_schema=pa.schema([("f", data_type)]))

@@ -128,11 +128,8 @@ class ChunkPieces:
         try:
             array: Any = self._converter.array(chunks)
         except CONVERSION_ERRORS as failed:
-            for number, chunk in enumerate(chunks):
-                try:
-                    self._converter.array([chunk])
-                except CONVERSION_ERRORS as error:
-                    raise self._misfit(before + number, message_of(error)) from error
+            for number, error in self._converter.misfits(chunks):
+                raise self._misfit(before + number, message_of(error)) from error
             raise self._misfit(before, message_of(failed)) from failed
         return pa.RecordBatch.from_struct_array(array)
 

@@ -336,7 +336,7 @@ def test_a_table_function_makes_rows_of_a_whole_source(make: Callable[[Any], obj
     [
         (7, "got int"),
         (pa.table({"other": [1]}), "got columns other"),
-        (pa.table({"sum": ["a"]}), "column 'sum' is string"),
+        (pa.table({"sum": ["a"]}), "got string - column 'sum'"),
         (pa.table({"sum": [1.5]}), "column 'sum'"),
     ],
 )

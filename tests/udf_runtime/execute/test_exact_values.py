@@ -1,0 +1,385 @@
+"""Values that UDFs return, in every type, at every depth, from every kind of UDF: exact, or an error with the row."""
+
+from __future__ import annotations
+
+import datetime as dt
+import itertools
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from tests.udf_runtime.execute.cases import batches_of, make, run
+from udf_runtime.definition import UDF, Kind, as_udf, chunker, udtf
+from udf_runtime.errors import UdfOutputError
+from udf_runtime.execute import ChunkPieces, call_table
+from udf_runtime.execute.casts import can_become, cast
+from udf_runtime.execute.leaf_values import is_missing
+from udf_runtime.execute.values import ValueConverter
+
+ZONE = dt.timezone(dt.timedelta(hours=2))
+NANOSECOND = pd.Timestamp("2020-01-01 00:00:00.000000999")
+NAN, INFINITY = float("nan"), float("inf")
+FIRST, LAST = dt.datetime.min, dt.datetime.max  # noqa: DTZ901 - naive on purpose
+MIDNIGHT = dt.datetime(2020, 1, 1)  # noqa: DTZ001 - likewise
+EVENING = MIDNIGHT.replace(hour=23, minute=59)
+
+FITS: dict[pa.DataType, list[object]] = {
+    pa.int8(): [5, 2.0, np.int64(3), Decimal(4), Fraction(6, 2), np.float32(7)],
+    pa.uint64(): [2**64 - 1, 2.0, np.uint64(2**64 - 1)],
+    pa.float16(): [1.5, 2048, np.float32(0.5), NAN, INFINITY, -INFINITY, 65519.0],
+    pa.float32(): [1.5, 2**24, np.float64(0.5), NAN, INFINITY, -INFINITY, 3.4e38],
+    pa.float64(): [1e300, 2**53, NAN, INFINITY],
+    pa.decimal128(5, 2): [Decimal("1.50"), Decimal("2.500"), 7],
+    pa.string(): ["", "ж"],
+    pa.binary(2): [b"ab"],
+    pa.bool_(): [True, False],
+    pa.date32(): [dt.date.min, dt.date.max, MIDNIGHT, pd.Timestamp("2020-01-01"), np.datetime64("2020-01-01")],
+    pa.date64(): [dt.date.min, dt.date.max, MIDNIGHT],
+    pa.timestamp("s"): [FIRST, LAST.replace(microsecond=0), np.datetime64("2020-01-01T00:00", "m")],
+    pa.timestamp("ms"): [FIRST, LAST.replace(microsecond=999_000)],
+    pa.timestamp("us"): [FIRST, LAST, pd.Timestamp("2020-01-01 00:00:00.000001"), pd.Timestamp("2020-01-01").as_unit("s")],
+    pa.timestamp("us", "UTC"): [FIRST.replace(tzinfo=dt.UTC), dt.datetime(2020, 1, 1, tzinfo=ZONE), LAST.replace(tzinfo=dt.timezone(-dt.timedelta(hours=14)))],
+    pa.timestamp("ns"): [NANOSECOND, MIDNIGHT, np.datetime64("2020-01-01T00:00:00.000000999")],
+    pa.time32("s"): [dt.time(1, 2, 3), dt.time.min],
+    pa.time64("us"): [dt.time.max],
+    pa.duration("s"): [dt.timedelta(days=-1, seconds=1), np.timedelta64(5, "m"), pd.Timedelta("5min").as_unit("s")],
+    pa.duration("us"): [dt.timedelta(microseconds=1), pd.Timedelta(1000, "ns")],
+    pa.duration("ns"): [pd.Timedelta(999, "ns")],
+    pa.dictionary(pa.int8(), pa.int16()): [5, 2.0],
+}  # fmt: skip
+
+MISFITS: dict[pa.DataType, list[object]] = {
+    pa.int8(): [1.5, 300, NAN, INFINITY, "1", True, Decimal("1.5"), Fraction(3, 2), np.float32(1.5), np.timedelta64(9, "s")],
+    pa.uint64(): [-1, 2**64, 0.5],
+    pa.float16(): [1e300, 65520.0, 2049, "1", np.float32(1e6)],
+    pa.float32(): [1e300, -1e300, 2**24 + 1, np.float64(1e300)],
+    pa.float64(): [2**53 + 1, "1"],
+    pa.decimal128(5, 2): [Decimal("1.555"), Decimal("1e9"), 1.5, Decimal("NaN"), 10**5],
+    pa.string(): [1, b"\xff"],
+    pa.binary(2): [b"abc"],
+    pa.bool_(): [1, "true"],
+    pa.date32(): [EVENING, dt.datetime(2020, 1, 1, tzinfo=ZONE), NANOSECOND, 1.5, pd.NaT,
+                  np.datetime64("2020-01-01T05:00")],
+    pa.date64(): [EVENING, 5],
+    pa.timestamp("s"): [MIDNIGHT.replace(microsecond=999_999), LAST, NANOSECOND, 1.5, dt.date(2020, 1, 1),
+                        np.datetime64("2020-01-01T00:00:00.5")],
+    pa.timestamp("ms"): [LAST],
+    pa.timestamp("us"): [NANOSECOND, "2020-01-01"],
+    pa.timestamp("us", "UTC"): [NANOSECOND, dt.time(1)],
+    pa.timestamp("ns"): [FIRST, LAST, np.datetime64("99999-01-01")],
+    pa.time32("s"): [dt.time(1, 2, 3, 1), dt.time(1, tzinfo=ZONE), 86_400, 1.5],
+    pa.time64("us"): [dt.time(1, tzinfo=ZONE), -1],
+    pa.duration("s"): [dt.timedelta(milliseconds=999), np.timedelta64(999, "ms")],
+    pa.duration("us"): [pd.Timedelta(999, "ns"), dt.timedelta.max],
+    pa.duration("ns"): [dt.timedelta.max],
+    pa.dictionary(pa.int8(), pa.int16()): [1.5, 2**20],
+}  # fmt: skip
+"""What a column of the type must not take."""
+
+DEPTHS: dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[Any], object], Callable[[Any], pa.Array]]] = {
+    "list": (pa.list_, lambda v: [v], lambda array: array.flatten()),
+    "large list": (pa.large_list, lambda v: (v,), lambda array: array.flatten()),
+    "vector": (lambda kind: pa.list_(kind, 1), lambda v: [v], lambda array: array.flatten()),
+    "struct": (lambda kind: pa.struct({"f": kind}), lambda v: {"f": v}, lambda array: array.field(0)),
+    "tuple": (lambda kind: pa.struct({"f": kind, "g": pa.int8()}), lambda v: (v, 1), lambda array: array.field(0)),
+    "map value": (lambda kind: pa.map_(pa.string(), kind), lambda v: {"k": v}, lambda array: array.items),
+    "map pair": (lambda kind: pa.map_(pa.string(), kind), lambda v: [("k", v)], lambda array: array.items),
+    "map key": (lambda kind: pa.map_(kind, pa.int8()), lambda v: {v: 1}, lambda array: array.keys),
+}
+"""What makes a nested type, what makes a value of it, and what gets the inner values out again."""
+
+ENTRIES = ("scalar", "list of an Arrow UDF", "series", "column of a batch", "chunk", "frame of a table function")
+OF_PANDAS = ("series", "frame of a table function")
+
+
+class NoRows:
+    """The source of a table function that does not look at it."""
+
+    schema = pa.schema([])
+
+
+def returned(entry: str, data_type: pa.DataType, values: list[object]) -> pa.Array:
+    """Returns what a column gets where a UDF of some kind returns values."""
+    rows = batches_of(list(range(len(values))))
+    if entry == "scalar":
+        return run(make(lambda x: values[x], data_type=data_type), *rows)[0].values
+    if entry == "list of an Arrow UDF":
+        return run(make(lambda x: values, Kind.ARROW, data_type), *rows)[0].values
+    if entry == "series":
+        return run(make(lambda x: pd.Series(values, dtype=object), Kind.PANDAS, data_type), *rows)[0].values
+    if entry == "column of a batch":
+        column = pa.struct([pa.field("c", data_type)])
+        made = run(make(lambda batch: {"c": values}, Kind.RECORD_BATCH, column), *rows)[0].values
+        return made.field("c")
+    schema = pa.schema([pa.field("c", data_type)])
+    if entry == "chunk":
+        made = chunker(lambda x: [(value,) for value in values], output_schema=schema)
+        (piece,) = ChunkPieces(udf_of(made)).of_row(0)
+        return piece.column("c")
+    frame = pd.DataFrame({"c": pd.Series(values, dtype=object)})
+    (batch,) = call_table(udf_of(udtf(lambda source: frame, output_schema=schema)), NoRows())  # type: ignore[arg-type]
+    return batch.column("c")
+
+
+def udf_of(made: object) -> UDF:
+    found = as_udf(made)
+    assert found is not None
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """A value within lists, structs and maps; `inner` is what a column of `inner_type` gets."""
+
+    data_type: pa.DataType
+    value: object
+    inner_type: pa.DataType
+    inner: object
+    get: tuple[Callable[[Any], pa.Array], ...]
+
+
+@st.composite
+def cases(draw: st.DrawFn, table: dict[pa.DataType, list[object]]) -> Case:
+    kind = inner_type = draw(st.sampled_from(sorted(table, key=str)))
+    value = inner = draw(st.sampled_from(table[kind]))
+    get: list[Callable[[Any], pa.Array]] = []
+    for name in draw(st.lists(st.sampled_from(sorted(DEPTHS)), max_size=3)):
+        if name == "map key" and (get or pa.types.is_dictionary(kind) or is_missing(value)):
+            continue
+        wrap, put, out = DEPTHS[name]
+        kind, value, get = wrap(kind), put(value), [out, *get]
+    return Case(data_type=kind, value=value, inner_type=inner_type, inner=inner, get=tuple(get))
+
+
+def expected(case: Case, *, nan_is_null: bool) -> pa.Array:
+    """Returns what PyArrow makes of a fitting value in its plainest form."""
+    plain = case.inner
+    if isinstance(plain, np.datetime64):
+        plain = pd.Timestamp(plain)
+    elif isinstance(plain, (np.timedelta64, pd.Timedelta)):
+        plain = pd.Timedelta(plain).as_unit("ns")
+    elif isinstance(plain, (Fraction, np.floating)):
+        plain = float(plain)
+    return pa.array([None if nan_is_null and is_missing(plain) else plain], case.inner_type)
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@settings(max_examples=40, deadline=None)
+@given(case=cases(FITS))
+def test_a_value_that_fits_stays_what_it_is(entry: str, case: Case) -> None:
+    array = returned(entry, case.data_type, [case.value, case.value])
+    assert array.type == case.data_type and len(array) == 2
+    array.validate(full=True)
+    inner = array.slice(1)
+    for get in case.get:
+        inner = get(inner)
+    # As text, in which NaN equals itself.
+    assert str(inner.slice(len(inner) - 1)) == str(expected(case, nan_is_null=entry in OF_PANDAS))
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@settings(max_examples=40, deadline=None)
+@given(case=cases(MISFITS))
+def test_a_value_that_does_not_fit_is_an_error_of_its_row(entry: str, case: Case) -> None:
+    assume(not (entry in OF_PANDAS and is_missing(case.inner)))
+    before: list[object] = [] if entry == "chunk" else [None]
+    with pytest.raises(UdfOutputError) as caught:
+        returned(entry, case.data_type, [*before, case.value])
+    assert caught.value.row == (None if entry == "chunk" else 1)
+
+
+def test_nan_nat_and_na_are_null_where_pandas_is_used_and_only_there() -> None:
+    for kind, missing in (
+        (pa.int64(), NAN),
+        (pa.date32(), pd.NaT),
+        (pa.string(), pd.NA),
+        (pa.list_(pa.int8()), NAN),
+        (pa.timestamp("us"), np.datetime64("NaT")),
+    ):
+        for entry in OF_PANDAS:
+            assert returned(entry, kind, [missing]).to_pylist() == [None]
+    for kind, missing in ((pa.int64(), NAN), (pa.date32(), pd.NaT), (pa.string(), pd.NA), (pa.list_(pa.int8()), NAN)):
+        with pytest.raises(UdfOutputError):
+            returned("scalar", kind, [missing])
+
+
+WIDE: list[tuple[pa.Array, pa.DataType]] = [
+    (pa.array([1.0, 1e300]), pa.float32()),
+    (pa.array([1.0, -1e300]), pa.float16()),
+    (pa.array([1.0, 1e6], pa.float32()), pa.float16()),
+    (pa.array([1, 2049]), pa.float16()),
+    (pa.array([1, 2**24 + 1]), pa.float32()),
+    (pa.array([1.0, 1.5]), pa.int64()),
+    (pa.array([1, 300]), pa.int8()),
+    (pa.array([0.5, 0.25]), pa.decimal128(5, 1)),
+    (pa.array([1, 10**6]), pa.decimal128(5, 1)),
+    (pa.array([Decimal("1.50"), Decimal("1.55")]), pa.decimal128(5, 1)),
+    (pa.array([Decimal(1), Decimal(10) ** 37], pa.decimal128(38, 0)), pa.float16()),
+    (pa.array([1000, 999], pa.timestamp("ns")), pa.timestamp("us")),
+    (pa.array([1000, 999], pa.duration("ns")), pa.duration("us")),
+    (pa.array([1000, 999], pa.time64("ns")), pa.time64("us")),
+    (pa.array([0, 86_400_000], pa.int64()).view(pa.timestamp("s")), pa.timestamp("ns")),
+    (pa.array(["ab", "abc"]).cast(pa.binary()), pa.binary(2)),
+    (pa.array(["a", "b"]).dictionary_encode(), pa.string()),
+    (pa.array([1.0, 1e300]).dictionary_encode(), pa.float32()),
+    (pa.array([1.0, 1e300]), pa.dictionary(pa.int8(), pa.float32())),
+]
+"""Arrays of two values, and a narrower type that takes the first value only (one case: both)."""
+
+ARROW_DEPTHS: dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[pa.Array], pa.Array]]] = {
+    "value": (lambda kind: kind, lambda array: array),
+    "list": (pa.large_list, lambda array: pa.ListArray.from_arrays([0, 1, 2], array)),
+    "vector to list": (pa.list_, lambda array: pa.FixedSizeListArray.from_arrays(array, 1)),
+    "list to vector": (lambda kind: pa.list_(kind, 1), lambda array: pa.ListArray.from_arrays([0, 1, 2], array)),
+    "struct": (
+        lambda kind: pa.struct({"g": pa.int8(), "f": kind}),
+        lambda array: pa.StructArray.from_arrays([array, pa.array([1, 2], pa.int8())], names=["f", "g"]),
+    ),
+    "map": (
+        lambda kind: pa.map_(pa.large_string(), kind),
+        lambda array: pa.MapArray.from_arrays([0, 1, 2], pa.array(["k", "l"]), array),
+    ),
+}
+
+
+@pytest.mark.parametrize(("array", "target"), WIDE, ids=str)
+def test_arrow_data_is_cast_exactly_or_not_at_all(array: pa.Array, target: pa.DataType) -> None:
+    for outer, inner in itertools.product(ARROW_DEPTHS.values(), repeat=2):
+        data_type = outer[0](inner[0](target))
+        rows = outer[1](inner[1](array))
+        work = make(lambda x, rows=rows: rows, Kind.ARROW, data_type)
+        fits = pa.types.is_string(target) or array.type == pa.timestamp("s")
+        if fits:
+            assert run(work, *batches_of([0, 1]))[0].values.type == data_type
+            continue
+        with pytest.raises(UdfOutputError) as caught:
+            run(work, *batches_of([0, 1]))
+        assert caught.value.row == 1
+        first = rows.slice(0, 1)
+        made = run(make(lambda x, first=first: first, Kind.ARROW, data_type), *batches_of([0]))[0].values
+        made.validate(full=True)
+        assert made.type == data_type and made.null_count == 0
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data())
+def test_a_cast_keeps_every_row_of_every_shape(data: st.DataObject) -> None:
+    """NULL at every depth, slices, and what lies hidden below NULL."""
+    values = st.none() | st.lists(st.none() | st.integers(-100, 100), min_size=2, max_size=2)
+    rows = data.draw(st.lists(values, max_size=6))
+    kinds = (
+        pa.list_(pa.int64()),
+        pa.large_list(pa.int8()),
+        pa.list_(pa.float32(), 2),
+        pa.list_(pa.decimal128(5, 1), 2),
+    )
+    kinds += (pa.list_view(pa.int64()),)
+    source, target = data.draw(st.sampled_from(kinds)), data.draw(st.sampled_from(kinds[:-1]))
+    array = pa.array(rows, source)
+    start = data.draw(st.integers(0, len(rows)))
+    made = cast(array.slice(start), target) if can_become(source, target) else pytest.fail("one family")
+    made.validate(full=True)
+    assert made.type == target and made.to_pylist() == rows[start:]
+
+
+def test_infinity_and_nan_in_arrow_data_stay() -> None:
+    wide = pa.array([[INFINITY, -INFINITY, NAN, None, 1.5], None])
+    made = cast(wide, pa.large_list(pa.float16()))
+    assert str(made) == str(pa.array(wide.to_pylist(), pa.large_list(pa.float16())))
+
+
+def test_what_a_null_hides_is_no_misfit() -> None:
+    hidden = pa.StructArray.from_arrays([pa.array([1e300, 1.0])], names=["f"], mask=pa.array([True, False]))
+    assert cast(hidden, pa.struct({"f": pa.float32()})).to_pylist() == [None, {"f": 1.0}]
+
+
+def test_the_mask_of_a_masked_array_is_null_in_one_dimension_and_two() -> None:
+    flat = np.ma.array([1, 2], mask=[True, False])
+    vectors = np.ma.array([[1.0, 2.0], [3.0, 4.0]], mask=[[True, False], [False, False]])
+    assert returned_array(flat, pa.int64()).to_pylist() == [None, 2]
+    for kind in (pa.list_(pa.float32(), 2), pa.list_(pa.float64())):
+        assert returned_array(vectors, kind).to_pylist() == [[None, 2.0], [3.0, 4.0]]
+        assert returned("scalar", kind, list(vectors)).to_pylist() == [[None, 2.0], [3.0, 4.0]]
+
+
+def test_vectors_of_numpy_are_checked_without_a_python_object_per_item() -> None:
+    for items, kind in (
+        (np.array([1e300, 1.0]), pa.float32()),
+        (np.array([1.5, 1.0]), pa.int64()),
+        (np.array(["2020-01-01T00:00:00.000000999"], "datetime64[ns]"), pa.timestamp("us")),
+        (np.array([999], "timedelta64[ns]"), pa.duration("us")),
+        (np.array([5, 300]), pa.int8()),
+    ):
+        for array in (items, items.astype(object)) if items.dtype.kind == "f" else (items,):
+            with pytest.raises(UdfOutputError) as caught:
+                returned("scalar", pa.list_(kind), [array[:0], array])
+            assert caught.value.row == 1
+    moments = np.array(["2020-01-01T00:00:00.000001"], "datetime64[ns]")
+    assert returned("scalar", pa.list_(pa.timestamp("us")), [moments])[0].as_py() == [MIDNIGHT.replace(microsecond=1)]
+    many = [np.zeros(1000, np.float32) for _ in range(100)]
+    before = sys.getallocatedblocks()
+    array = ValueConverter(pa.list_(pa.float32()), nan_is_null=False, complete=False).array(many)
+    assert sys.getallocatedblocks() - before < 10_000 and len(array.values) == 100_000
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+def test_null_for_a_nested_field_that_is_not_nullable_is_an_error(entry: str) -> None:
+    required = pa.field("f", pa.int64(), nullable=False)
+    for kind, value in (
+        (pa.struct([required]), {"f": None}),
+        (pa.list_(required), [None]),
+        (pa.list_(required, 1), [None]),
+        (pa.map_(pa.string(), required), {"k": None}),
+        (pa.map_(pa.string(), pa.int64()), {None: 1}),
+    ):
+        with pytest.raises(UdfOutputError):
+            returned(entry, kind, [value])
+    if entry != "chunk":
+        assert returned(entry, pa.list_(required, 2), [None, [1, 2], None]).to_pylist() == [None, [1, 2], None]
+        assert returned(entry, pa.struct([required]), [None, {"f": 1}]).to_pylist() == [None, {"f": 1}]
+
+
+def test_null_in_a_required_field_of_arrow_data_is_an_error() -> None:
+    struct = pa.array([{"f": 1}, {"f": None}, None], pa.struct([pa.field("f", pa.int64(), nullable=False)]))
+    work = make(lambda x: struct, Kind.ARROW, struct.type)
+    with pytest.raises(UdfOutputError) as caught:
+        run(work, *batches_of([0, 1, 2]))
+    assert caught.value.row == 1
+
+
+def test_an_array_that_is_not_valid_is_an_error() -> None:
+    """Text that is not UTF-8 could be stored, and never be read again."""
+    broken = pa.Array.from_buffers(
+        pa.string(), 1, [None, pa.array([0, 1], pa.int32()).buffers()[1], pa.py_buffer(b"\xff")]
+    )
+    with pytest.raises(UdfOutputError, match="UTF"):
+        returned_array(broken, pa.string())
+
+
+def returned_array(result: object, data_type: pa.DataType) -> pa.Array:
+    rows = batches_of(list(range(len(result))))  # type: ignore[arg-type]
+    return run(make(lambda x: result, Kind.ARROW, data_type), *rows)[0].values
+
+
+def test_a_table_function_that_yields_arrow_data_that_does_not_fit_is_an_error() -> None:
+    for array, target in WIDE:
+        if pa.types.is_string(target) or array.type == pa.timestamp("s"):
+            continue
+        schema = pa.schema([pa.field("c", target)])
+        made = udtf(lambda source, array=array: pa.table({"c": array}), output_schema=schema)
+        with pytest.raises(UdfOutputError, match="column 'c'"):
+            list(call_table(udf_of(made), NoRows()))  # type: ignore[arg-type]
+    required = pa.schema([pa.field("c", pa.int64(), nullable=False)])
+    made = udtf(lambda source: pa.table({"c": [None]}), output_schema=required)
+    with pytest.raises(UdfOutputError, match="NULL in column 'c'"):
+        list(call_table(udf_of(made), NoRows()))  # type: ignore[arg-type]

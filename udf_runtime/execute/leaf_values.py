@@ -1,0 +1,212 @@
+"""Python values as one Arrow array of a type that is not nested: exact or an error.
+
+PyArrow itself drops fractions, small units of time, times of days and time zones. It checks classes
+that a table below names, and every other value is checked here first.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Callable, Sequence
+from decimal import Decimal
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from udf_runtime.execute.casts import WHOLE_HALF, first_overflow, has_infinity
+from udf_runtime.optional import np
+
+CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, ValueError, TypeError, AttributeError)
+"""What a value that does not fit makes PyArrow and these modules raise."""
+
+_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
+_DAY_S = 86_400
+_NO_NUMBERS = (bool, np.datetime64, np.timedelta64, str, bytes, bytearray)
+"""Classes that `int` takes, and that are no numbers of a column."""
+
+
+def leaf_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null: bool) -> pa.Array[Any]:
+    """Returns values as an array.
+
+    Args:
+        values: Python and NumPy values; None is NULL.
+        data_type: A type that is not nested.
+        nan_is_null: Whether NaN, NaT and NA are NULL, as in pandas.
+
+    Raises:
+        CONVERSION_ERRORS: A value does not fit.
+    """
+    if nan_is_null:
+        values = [None if is_missing(value) else value for value in values]
+    trusted, checked = _check_of(data_type)
+    if not all(map(trusted, set(map(type, values)) - {type(None)})):
+        values = [None if value is None else checked(_plain(value)) for value in values]
+    array = _array(values, data_type)
+    if (t.is_float32(data_type) or t.is_float16(data_type)) and has_infinity(array):
+        row = first_overflow(_array(values, pa.float64()), array)
+        if row is not None:
+            raise OverflowError(f"{values[row]} is too large for {data_type}")
+    return array
+
+
+def is_missing(value: object) -> bool:
+    """Tells whether a value is None, or stands for a missing value in pandas: NaN, NaT, NA."""
+    if isinstance(value, (float, np.floating, np.datetime64, np.timedelta64, Decimal)):
+        return bool(value != value)  # noqa: PLR0124 - NaN and NaT differ from themselves
+    return value is None or type(value).__name__ in ("NaTType", "NAType")
+
+
+def _plain(value: object) -> object:
+    return value.as_py() if isinstance(value, pa.Scalar) else value
+
+
+def _array(values: Any, data_type: pa.DataType) -> pa.Array[Any]:  # noqa: ANN401
+    array: pa.Array[Any] | pa.ChunkedArray[Any] = pa.array(values, type=data_type)
+    if isinstance(array, pa.ChunkedArray):
+        raise pa.ArrowCapacityError(
+            f"the values of the batch are too large for one array of {data_type}; use a large_ type or smaller batches"
+        )
+    return array
+
+
+# Checks
+
+_Trust = Callable[[type], bool]
+_Check = Callable[[Any], object]
+
+
+def _check_of(data_type: Any) -> tuple[_Trust, _Check]:  # noqa: ANN401
+    """Returns which classes PyArrow itself converts exactly, and the check of every other value."""
+    if t.is_integer(data_type):
+        return _is_integer, _whole
+    if t.is_float16(data_type):
+        return _is_float, _half
+    if t.is_date(data_type):
+        return _is_one_of(dt.date), partial(_date, in_ms=t.is_date64(data_type))
+    if t.is_time(data_type):
+        return _is_one_of(), partial(_time, unit=data_type.unit)
+    if t.is_timestamp(data_type):
+        fine = data_type.unit in ("us", "ns")
+        return _is_one_of(*[dt.datetime] * fine), partial(_timestamp, unit=data_type.unit)
+    if t.is_duration(data_type):
+        fine = data_type.unit in ("us", "ns")
+        return _is_one_of(*[dt.timedelta] * fine), partial(_duration, unit=data_type.unit)
+    return _is_any, _same
+
+
+def _is_one_of(*classes: type) -> _Trust:
+    # Not subclasses: a datetime is a date, and pandas' classes are subclasses with nanoseconds.
+    return classes.__contains__
+
+
+def _is_integer(cls: type) -> bool:
+    return cls is int or (issubclass(cls, np.integer) and not issubclass(cls, np.timedelta64))
+
+
+def _is_float(cls: type) -> bool:
+    return cls is float or cls is getattr(np, "float16", None)
+
+
+def _is_any(cls: type) -> bool:  # noqa: ARG001 - as the others
+    return True
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def _whole(value: Any) -> int:  # noqa: ANN401
+    """Returns a number as an integer."""
+    if isinstance(value, _NO_NUMBERS) or not (hasattr(value, "__int__") or hasattr(value, "__index__")):
+        raise _no_number(value)
+    whole = int(value)
+    if whole != value:
+        raise ValueError(f"{value} is not a whole number")
+    return whole
+
+
+def _no_number(value: object) -> TypeError:
+    return TypeError(f"expected a number, got {type(value).__name__} {value!r}")
+
+
+def _half(value: Any) -> object:  # noqa: ANN401
+    """Returns a number as PyArrow takes it for 16 bits."""
+    if isinstance(value, np.timedelta64) or not isinstance(value, (int, float, np.number)):
+        raise _no_number(value)
+    if isinstance(value, (int, np.integer)) and abs(int(value)) > WHOLE_HALF:
+        raise ValueError(f"{value} is not exactly a number of 16 bits")
+    return float(value)
+
+
+def _date(value: Any, *, in_ms: bool) -> object:  # noqa: ANN401
+    if isinstance(value, dt.datetime):
+        if value.tzinfo is not None or value.time() != dt.time() or _nanosecond(value):
+            raise ValueError(f"{value} is no date: it has a time of day or a time zone")
+        return value.date()
+    if isinstance(value, dt.date):
+        return value
+    scale = _DAY_S * 1000 if in_ms else 1
+    if isinstance(value, np.datetime64):
+        days = _numpy_count(value, "D")
+        return None if days is None else days * scale
+    count = _whole(value)
+    if count % scale:
+        raise ValueError(f"{count} ms are not whole days")
+    return count
+
+
+def _time(value: Any, *, unit: str) -> object:  # noqa: ANN401
+    if isinstance(value, dt.time):
+        if value.tzinfo is not None:
+            raise ValueError(f"{value} has a time zone, for which there is no place")
+        return _in_units(value, value.microsecond * 1000, unit)
+    count = _whole(value)
+    if not 0 <= count < _DAY_S * _PER_SECOND[unit]:
+        raise ValueError(f"{count} {unit} are no time of a day")
+    return count
+
+
+def _timestamp(value: Any, *, unit: str) -> object:  # noqa: ANN401
+    if isinstance(value, dt.datetime):
+        return _in_units(_of_python(value), value.microsecond * 1000 + _nanosecond(value), unit)
+    return _numpy_count(value, unit) if isinstance(value, np.datetime64) else _whole(value)
+
+
+def _duration(value: Any, *, unit: str) -> object:  # noqa: ANN401
+    if isinstance(value, dt.timedelta):
+        return _in_units(_of_python(value), value.microseconds * 1000 + _nanosecond(value), unit)
+    return _numpy_count(value, unit) if isinstance(value, np.timedelta64) else _whole(value)
+
+
+def _nanosecond(value: object) -> int:
+    """Returns the nanoseconds that pandas' moments and lengths of time have beyond microseconds."""
+    return int(getattr(value, "nanosecond", 0) or getattr(value, "nanoseconds", 0))
+
+
+def _of_python(value: Any) -> object:  # noqa: ANN401
+    """Returns a moment or length of time of pandas as Python's, where that has no nanoseconds.
+
+    PyArrow 26 misreads pandas' lengths of time in other units than nanoseconds.
+    """
+    if _nanosecond(value) or not hasattr(value, "as_unit"):
+        return value
+    plain: object = value.to_pydatetime() if hasattr(value, "to_pydatetime") else value.to_pytimedelta()
+    return plain
+
+
+def _in_units(value: object, nanoseconds: int, unit: str) -> object:
+    if nanoseconds * _PER_SECOND[unit] % 10**9:
+        raise ValueError(f"{value} is not a whole number of {unit}")
+    return value
+
+
+def _numpy_count(value: Any, unit: str) -> int | None:  # noqa: ANN401
+    """Returns NumPy's moment or length of time as a number of units; None for NaT."""
+    if np.isnat(value):
+        return None
+    made = value.astype(f"{type(value).__name__}[{unit}]")
+    if made.astype(value.dtype) != value:
+        raise ValueError(f"{value} is not a whole number of {unit}, or beyond 64 bits of them")
+    return int(made.astype(np.int64))
