@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import re
 import uuid
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -27,7 +26,6 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.environments.stored import with_default
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, TableExistsError, panics_as_errors
 from lance_spark.lance_compat import is_created_meanwhile, plain
-from lance_spark.read.filtering import check_filter
 from lance_spark.search.query import Query, quoted
 from lance_spark.types import check_storable
 from lance_spark.types.fields import is_blob
@@ -41,23 +39,14 @@ from lance_spark.views.definition import (
     stored_source,
     used_fields,
 )
+from lance_spark.views.lance_text import check_lance_texts
+from lance_spark.views.source_pin import SourcePin
 from lance_spark.views.spark.query import SparkQuery
 from lance_spark.words import warn_caller
 from udf_runtime import UDF, Kind, Manifest, UnpackedUDF
 
 if TYPE_CHECKING:
     import lance
-
-_UNSTEADY = (
-    "_rowaddr",
-    "_rowoffset",
-    "_fragid",
-    "_row_last_updated_at_version",
-    "current_date",
-    "current_time",
-    "current_timestamp",
-)
-_UNSTEADY_CALLS = ("random", "uuid", "now", "today")
 
 _MOST_UDFS = 62
 """Refreshes tell with a bit of an int64 of which UDFs a row has other inputs."""
@@ -111,10 +100,7 @@ def create_view(
     columns = () if reads else columns
     names_of = [name for name, _ in (*columns, *made)] + [name for one in query.computed for _, name in one.columns]
     _refuse_names([*names_of])
-    for text in (*(expression for _, expression in (*columns, *reads)), query.condition or ""):
-        _refuse_unsteady(text, source.uri)
-    if query.condition is not None:
-        check_filter(dataset, query.condition, source.uri, "descriptor")
+    check_lance_texts(dataset, (expression for _, expression in (*columns, *reads)), query.condition)
     fields = _expression_fields(dataset, columns, source.uri)
     bound = [(one, _inputs_of(dataset, one)) for one in query.computed]
     inputs = [field for _, some in bound for field in some]
@@ -132,6 +118,7 @@ def create_view(
         used=used_fields(dataset, [*(expression for _, expression in (*columns, *reads)), *condition], inputs),
         function=binding,
         reads=reads,
+        pin=SourcePin.of(source),
     )
     for one, some in bound:
         fields += _computed_fields(dataset, one, some)
@@ -169,6 +156,7 @@ def create_spark_view(ref: DatasetRef, query: SparkQuery) -> None:
         where=None,
         used=query.used,
         spark=query.form,
+        pin=SourcePin.of(source),
     )
     schema = pa.schema([pa.field(SOURCE_ROW_ID, pa.int64(), False), *fields], metadata={VIEW_KEY: view.to_json()})
     check_storable(pa.schema(fields), dataset.data_storage_version)
@@ -193,17 +181,6 @@ def _refuse_names(names: Sequence[str]) -> None:
     for name in names:
         if name.lower() in _RESERVED or "." in name or not name:
             raise RegistrationError(f"{name!r} cannot be the name of a view's column - select it under another name")
-
-
-def _refuse_unsteady(text: str, uri: str) -> None:
-    """Refuses an expression whose value may change where no column of its row does."""
-    bare = re.sub(r"'[^']*'|`[^`]*`", "", text)
-    found = re.search(rf"\b(?:(?:{'|'.join(_UNSTEADY)})\b|(?:{'|'.join(_UNSTEADY_CALLS)})\s*\()", bare, re.IGNORECASE)
-    if found is not None:
-        raise RegistrationError(
-            f"{found[0]!r} in {text!r} has other values without any change of the row's columns, so no refresh could "
-            f"tell which rows are out of date - for a view over {uri} - compute it in queries over the view"
-        )
 
 
 def _expression_fields(

@@ -28,6 +28,7 @@ from lance_spark.errors import (
     ViewSourceError,
 )
 from lance_spark.objects import objects_of_table
+from lance_spark.views.source_pin import SourcePin, refuse_other_source
 from lance_spark.views.spark.form import SparkForm
 from lance_spark.views.state import has_unfinished, refreshed_of
 from udf_runtime import Kind
@@ -77,6 +78,7 @@ class ViewDefinition:
         reads: Names of the columns that a table function gets, with expressions in Lance SQL.
         spark: The query, where it is one of Spark: then it has the condition, and an expression of
             a column is the name that the query gives it.
+        pin: Version of the source when the view was made; None for views of older releases.
     """
 
     source: str
@@ -86,6 +88,7 @@ class ViewDefinition:
     function: Binding | None = None
     reads: tuple[tuple[str, str], ...] = ()
     spark: SparkForm | None = None
+    pin: SourcePin | None = None
 
     @property
     def makes_table(self) -> bool:
@@ -171,6 +174,7 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
             function=None if values.get("function") is None else Binding.from_json(json.dumps(values["function"]), ""),
             reads=tuple((str(name), str(text)) for name, text in values.get("reads", ())),
             spark=SparkForm.of(values.get("spark")),
+            pin=None if values.get("pin") is None else SourcePin(**values["pin"]),
         )
     except (ValueError, TypeError, KeyError, StoredUdfError) as error:
         raise ViewError(
@@ -315,12 +319,7 @@ def define(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillReques
             f"{ref.uri} - refresh the view",
             uri=ref.uri,
         ) from error
-    if state is not None and state.incarnation != source.incarnation:
-        raise ViewSourceError(
-            f"the source was made anew since the view was refreshed - view {ref.uri}, source {source.uri} - make the "
-            "view anew",
-            uri=ref.uri,
-        )
+    refuse_other_source(ref, view.source_of(ref), (state, view.pin))
     view.fields_in(source, ref.uri)
     inputs = inputs_now(source.open(), binding, column)
     row_id = next(field for field in field_identities(dataset.lance_schema) if field.name == SOURCE_ROW_ID)

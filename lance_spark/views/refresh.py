@@ -57,6 +57,7 @@ from lance_spark.views.difference import Affected, affected
 from lance_spark.views.placement import Answer, PlacementSpec
 from lance_spark.views.request import RefreshRequest
 from lance_spark.views.row_tasks import RowTasks
+from lance_spark.views.spark.form import SparkForm
 from lance_spark.views.spark.rows import SparkRows
 from lance_spark.views.start import Start
 from lance_spark.views.state import CONFIG_KEY, JOB_TYPE, STAMP_KEY, Refreshed
@@ -114,6 +115,8 @@ class RefreshJob:
         self._staging = Staging(uri=ref.uri, storage_options=ref.storage_options, job_id=new_id())
         self._tag = f"lance-spark-{self._staging.job_id}"
         self._policy = CommitPolicy.of(None)
+        self._query: SparkForm | None = None
+        self._check_query(start)
         self._history = JobHistory(ref)
         self._cancelled = threading.Event()
         self._backfill: BackfillJob | None = None
@@ -206,6 +209,7 @@ class RefreshJob:
 
     def _replace_rows(self, start: Start) -> None:
         """Commits the rows of the version to show."""
+        self._check_query(start)
         self._make_environments()
         spec = start.spec(self._staging, self._request.max_rows_per_fragment)
         look = affected(start.source, start.base, spec.used)
@@ -236,6 +240,17 @@ class RefreshJob:
         if self._chunks is not None and chunked is not None:
             self._chunks.forget(chunked.calls)
         self._seconds["commit"] = self._seconds.get("commit", 0.0) + time.monotonic() - began
+
+    def _check_query(self, start: Start) -> None:
+        """Checks the query of Spark that a view is, unless it is the one that was checked last.
+
+        Raises:
+            ViewError: No view can have it.
+        """
+        query = start.definition.spark
+        if query is not None and query != self._query:
+            SparkRows.of(start.spec(self._staging, 1), start.definition, query).check(self._spark)
+        self._query = query
 
     def _make_environments(self) -> None:
         """Has one executor make the environments of all UDFs, before any row is read.

@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from lance_spark.commit.conflicts.history import events_between
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import StableRowIdsError, VersionNotFoundError, ViewSourceError
+from lance_spark.errors import (
+    FilterError,
+    RegistrationError,
+    StableRowIdsError,
+    VersionNotFoundError,
+    ViewError,
+    ViewSourceError,
+)
 from lance_spark.staging.area import Staging
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.views.definition import (
@@ -20,7 +27,9 @@ from lance_spark.views.definition import (
     made_columns,
     used_fields,
 )
+from lance_spark.views.lance_text import check_lance_texts
 from lance_spark.views.placement import PlacementSpec
+from lance_spark.views.source_pin import made_anew, refuse_other_source
 from lance_spark.views.state import Refreshed, has_unfinished, refreshed_of
 
 if TYPE_CHECKING:
@@ -75,9 +84,12 @@ class Start:
             _refuse_unstable(view, source, shows)
             base = _base_of(view, definition, shows)
             _refuse_overwritten(view, source, shows, base)
-            if shows.doubled or (shows.lost and has_unfinished(view, job_id)):
-                base = None
+        if base is None:
+            refuse_other_source(view, definition.source_of(view), (shows, definition.pin))
+        elif shows is not None and (shows.doubled or (shows.lost and has_unfinished(view, job_id))):
+            base = None
         definition.fields_in(source, view.uri)
+        _check_texts(view, dataset, definition, source)
         return Start(view=view, dataset=dataset, definition=definition, source=source, shows=shows, base=base)
 
     def spec(self, staging: Staging, max_rows: int) -> PlacementSpec:
@@ -133,22 +145,30 @@ def _base_of(view: DatasetRef, definition: ViewDefinition, shows: Refreshed) -> 
     except VersionNotFoundError:
         latest = definition.pin_source(view, None)
         if (latest.version or 0) < shows.version:
-            raise _made_anew(view, latest, shows) from None
+            raise made_anew(view, latest, shows.version) from None
         _LOG.warning(
             "version %s of the source of view %s was cleaned up: all rows are made anew", shows.version, view.uri
         )
         return None
     if base.incarnation != shows.incarnation:
-        raise _made_anew(view, base, shows)
+        raise made_anew(view, base, shows.version)
     return base
 
 
-def _made_anew(view: DatasetRef, source: DatasetRef, shows: Refreshed) -> ViewSourceError:
-    return ViewSourceError(
-        f"the source was made anew since the view was refreshed from version {shows.version} of it - view {view.uri}, "
-        f"source {source.uri} - nothing was changed; make the view anew",
-        uri=view.uri,
-    )
+def _check_texts(view: DatasetRef, dataset: lance.LanceDataset, definition: ViewDefinition, source: DatasetRef) -> None:
+    """Checks the stored texts of a view: any writer of the view may have changed them."""
+    expressions = [text for _, text in expressions_of(dataset)]
+    try:
+        if definition.spark is None:
+            reads = (text for _, text in definition.reads)
+            check_lance_texts(source.open(), (*expressions, *reads), definition.where)
+        else:
+            definition.spark.check_columns(expressions, definition.columns)
+    except (RegistrationError, FilterError) as error:
+        raise ViewError(
+            f"the view has what no view can have: {error} - view {view.uri} - nothing was changed; make the view anew",
+            uri=view.uri,
+        ) from error
 
 
 def _refuse_overwritten(view: DatasetRef, source: DatasetRef, shows: Refreshed, base: DatasetRef | None) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from lance_spark.errors import RegistrationError, ViewError
 from lance_spark.pushdown.rule import is_classic
+from lance_spark.search.query import quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -95,7 +96,23 @@ class SparkForm:
             )
             for one in values["blocks"]
         ]
-        return SparkForm(blocks=tuple(blocks), settings=tuple((str(k), str(v)) for k, v in values["settings"]))
+        settings = tuple((str(k), str(v)) for k, v in values["settings"])
+        unknown = sorted({name for name, _ in settings} - set(SETTINGS))
+        if unknown:
+            raise ValueError(f"a view has no setting {unknown[0]}")
+        return SparkForm(blocks=tuple(blocks), settings=settings)
+
+    @staticmethod
+    def check_columns(expressions: Iterable[str], columns: Iterable[str]) -> None:
+        """Refuses expressions of a view's columns that are more than names of the query's columns.
+
+        Raises:
+            RegistrationError: One is.
+        """
+        names = {quoted(name) for name in columns}
+        for text in expressions:
+            if text not in names:
+                raise RegistrationError(f"the expression {text!r} is no column of the view's query")
 
     def session(self, spark: SparkSession, view_uri: str) -> SparkSession:
         """Returns a session with the query's settings: this one, or another one beside it.

@@ -19,7 +19,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import BinaryType, LongType, NullType, StructField, StructType
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import RegistrationError, UnsupportedTypeError
+from lance_spark.errors import RegistrationError, UnsupportedTypeError, ViewError
 from lance_spark.pushdown.rule import is_classic
 from lance_spark.search.query import quoted
 from lance_spark.types import to_lance_schema, to_spark_schema
@@ -140,11 +140,9 @@ def _checked(parts: Parts, text: str) -> SparkQuery:
     frame = parts.leaf
     qualifiers: set[str] = set()
     for part in parts.blocks:
-        columns = {field.name.lower(): field.dataType.simpleString() for field in frame.schema.fields}
         qualifiers = qualifiers if part.alias is None else {part.alias}
         block = replace(part, select=_without_stars(part.select, frame.columns, qualifiers))
-        for one in block.texts:
-            check_expression(one, is_own=functions, columns=columns)
+        _check_block(block, frame, functions)
         frame = block.over(frame)
         qualifiers = qualifiers if block.select is None else set()
         blocks.append(block)
@@ -167,6 +165,43 @@ def _checked(parts: Parts, text: str) -> SparkQuery:
     _refuse_unreadable(dataset, used)
     _prove(spark, dataset, form, used, frame.schema)
     return SparkQuery(source=parts.source, form=form, schema=to_lance_schema(frame.schema, {}), used=used)
+
+
+def _check_block(block: Block, frame: DataFrame, functions: Callable[[str], bool]) -> None:
+    """Checks the expressions of a SELECT over a DataFrame."""
+    columns = {field.name.lower(): field.dataType.simpleString() for field in frame.schema.fields}
+    for text in block.texts:
+        check_expression(text, is_own=functions, columns=columns)
+
+
+def check_stored_query(form: SparkForm, frame: DataFrame, view_uri: str) -> None:
+    """Checks the stored query of a view as when the view is made, over a DataFrame with row ids.
+
+    In a classic session the analyzed plan is checked too: the query reads only the DataFrame, and
+    each value follows from its row.
+
+    Raises:
+        ViewError: The query is one that no view can have.
+    """
+    functions = own_functions(frame.sparkSession)
+    try:
+        for block in form.blocks:
+            _check_block(block, frame, functions)
+            frame = block.over(frame, ROW_ID)
+    except (RegistrationError, PySparkException) as error:
+        raise _refused(str(error), view_uri) from error
+    if is_classic(frame.sparkSession):
+        plan = frame._jdf.queryExecution().analyzed()  # noqa: SLF001 - PySpark shows plans as text alone
+        if not plan.deterministic() or not plan.subqueriesAll().isEmpty():
+            raise _refused("it reads another table, or calls what is no function of the row's columns", view_uri)
+
+
+def _refused(reason: str, view_uri: str) -> ViewError:
+    return ViewError(
+        f"the query that is stored of the view is one that no view can have: {reason} - view {view_uri} - nothing was "
+        "changed; make the view anew",
+        uri=view_uri,
+    )
 
 
 def own_functions(spark: SparkSession) -> Callable[[str], bool]:

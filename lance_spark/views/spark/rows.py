@@ -21,6 +21,7 @@ from lance_spark.types import ReadConverter, WriteConverter, to_spark_schema
 from lance_spark.views.definition import SOURCE_ROW_ID, ViewDefinition
 from lance_spark.views.placement import ANSWER, Answer, PlacementSpec, SourceRows
 from lance_spark.views.spark.form import ROW_ID, SparkForm
+from lance_spark.views.spark.query import check_stored_query
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -60,6 +61,16 @@ class SparkRows:
         columns = [sf.expr(text).alias(name) for name, text in self.spec.columns]
         rows = rows.select(SOURCE_ROW_ID, *columns)
         return rows.mapInArrow(WriteRows(spec=self.spec, columns=rows.schema), ANSWER)
+
+    def check(self, spark: SparkSession) -> None:
+        """Checks the query before anything is read.
+
+        Raises:
+            ViewError: The query is one that no view can have, or needs a session with other
+                settings.
+        """
+        session = self.form.session(spark, self.spec.view.uri)
+        check_stored_query(self.form, session.createDataFrame([], self._columns()), self.spec.view.uri)
 
     def _reading(self) -> PlacementSpec:
         return replace(self.spec, columns=tuple((name, quoted(name)) for name in self.used), where=None)

@@ -16,7 +16,7 @@ FULL_REFRESH = "write its result anew: df.write.format('lance').mode('overwrite'
 
 _TOKENS = re.compile(
     r"""
-    (?P<space>\s+|--[^\r\n]*)
+    (?P<space>\s+|--(?:\\\n|[^\r\n])*)
     |(?P<comment>/\*)
     |(?P<string>[rR]'[^']*'|[rR]"[^"]*"|'(?:[^'\\]|\\.|'')*'|"(?:[^"\\]|\\.|"")*")
     |(?P<name>`(?:[^`]|``)*`)
@@ -69,6 +69,12 @@ _GENERATORS = _words(
     "explode explode_outer posexplode posexplode_outer inline inline_outer stack json_tuple sql_keywords collations "
     "variant_explode variant_explode_outer window session_window window_time"
 )
+
+_QUERIES = frozenset(("TABLE", "FROM", "MAP", "REDUCE", "WITH", "VALUES"))
+_OPERATORS = frozenset(
+    ["AND", "OR", "IS", "IN", "NOT", "BETWEEN", "LIKE", "ILIKE", "RLIKE", "REGEXP", "DIV", "COLLATE"]
+)
+"""Words that may follow a column: after them a word of `_QUERIES` is the name of a column."""
 
 _MOMENTS = re.compile(r"\s*(now|today|tomorrow|yesterday)\b.*", re.IGNORECASE | re.DOTALL)
 
@@ -290,7 +296,7 @@ def check_expression(text: str, *, is_own: Callable[[str], bool], columns: Mappi
     for i, token in enumerate(tokens):
         after = tokens[i + 1].text if i + 1 < len(tokens) else ""
         name = token.name.lower()
-        if token.word == "SELECT":
+        if token.word == "SELECT" or _begins_query(tokens, i):
             raise _refusal("a subquery", text, FULL_REFRESH)
         if token.word == "OVER" and i and tokens[i - 1].text == ")":
             raise _refusal("a window", text, FULL_REFRESH)
@@ -302,6 +308,15 @@ def check_expression(text: str, *, is_own: Callable[[str], bool], columns: Mappi
             called = name.strip('"')
             qualified = i > 0 and tokens[i - 1].text == "."
             _check_call(called, tokens[i + 2].text if i + 2 < len(tokens) else "", text, is_own, qualified)
+
+
+def _begins_query(tokens: Sequence[Token], at: int) -> bool:
+    """Tells whether a word begins a query without SELECT, such as `(TABLE t)`."""
+    if tokens[at].word not in _QUERIES or at == 0 or tokens[at - 1].text != "(" or at + 1 == len(tokens):
+        return False
+    after = tokens[at + 1]
+    is_trim = at > 1 and tokens[at - 2].word == "TRIM"
+    return after.kind in ("word", "name", "string") and after.word not in _OPERATORS and not is_trim
 
 
 def _check_call(called: str, argument: str, text: str, is_own: Callable[[str], bool], qualified: bool) -> None:

@@ -1,0 +1,103 @@
+"""Which table a view was made of: a version of the source, by its number and its incarnation.
+
+A view's metadata are data: any writer of the view's folder can put another location there. The
+refresh of a more powerful user would then copy that table into the view. So the table at the
+location must have a version that the view knows. Only readers of a table know its incarnations.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import OptionError, VersionNotFoundError, ViewSourceError
+
+ALLOW_VARIABLE = "LANCE_SPARK_ALLOW_UNPINNED_VIEWS"
+
+
+class _Version(Protocol):
+    @property
+    def version(self) -> int: ...
+    @property
+    def incarnation(self) -> str: ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePin:
+    """A version of the source.
+
+    Attributes:
+        version: Its number.
+        incarnation: The version's own, as :class:`~lance_spark.dataset.DatasetRef` has it.
+    """
+
+    version: int
+    incarnation: str
+
+    @staticmethod
+    def of(source: DatasetRef) -> SourcePin:
+        """Returns a version that is pinned."""
+        return SourcePin(version=source.version or 0, incarnation=source.incarnation or "")
+
+
+def refuse_other_source(view: DatasetRef, source: DatasetRef, versions: Iterable[_Version | None]) -> None:
+    """Refuses a source that was made anew, or that no version shows to be the view's own.
+
+    A view of an older release knows no version before its first refresh, and a cleanup may have
+    removed all versions that a view knows. Then the source must be in the view's own folder.
+
+    Args:
+        view: The view.
+        source: Location of the source.
+        versions: Versions of the source that the view knows, the newest first.
+
+    Raises:
+        ViewSourceError: The table at the location is another one.
+    """
+    for known in versions:
+        if known is None:
+            continue
+        try:
+            there = source.pin(known.version)
+        except VersionNotFoundError:
+            if (source.pin(None).version or 0) < known.version:
+                raise made_anew(view, source, known.version) from None
+            continue
+        if there.incarnation != known.incarnation:
+            raise made_anew(view, source, known.version)
+        return
+    if _folder(source) != _folder(view) and not allows_unpinned():
+        raise ViewSourceError(
+            "nothing tells whether the source of the view is the table that the view was made of: the source lies in "
+            f"another folder, and no version that the view knows is left - view {view.uri}, source {source.uri} - "
+            f"nothing was changed; make the view anew, or set {ALLOW_VARIABLE}=1 if you trust all writers of the view",
+            uri=view.uri,
+        )
+
+
+def allows_unpinned() -> bool:
+    """Tells whether the environment trusts sources that nothing identifies; by default not.
+
+    Raises:
+        OptionError: The variable is no flag.
+    """
+    text = os.environ.get(ALLOW_VARIABLE, "false").strip().lower()
+    if text not in ("true", "1", "yes", "false", "0", "no"):
+        raise OptionError(ALLOW_VARIABLE, text, "true or false")
+    return text in ("true", "1", "yes")
+
+
+def made_anew(view: DatasetRef, source: DatasetRef, version: int) -> ViewSourceError:
+    """Returns the error of a source whose version is another one than the view knows."""
+    return ViewSourceError(
+        f"the source was made anew, or is another table, since the view was made or refreshed from version {version} "
+        f"of it - view {view.uri}, source {source.uri} - nothing was changed; make the view anew",
+        uri=view.uri,
+    )
+
+
+def _folder(ref: DatasetRef) -> str:
+    return ref.table_uri.rpartition("/")[0]
