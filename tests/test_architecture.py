@@ -134,6 +134,11 @@ def test_a_wrong_import_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert [name for name in right if violations(tmp_path / name)] == []
 
 
+def test_schemas_of_spark_are_parsed_in_one_place_which_loads_no_class():
+    parsing = [name_of(path) for path in modules() if ".fromJson(" in path.read_text(encoding="utf-8")]
+    assert parsing == ["lance_spark.types.schemas"]
+
+
 def from_tests(path: Path) -> list[str]:
     """Returns imports of test modules, whose fixtures and tests would be collected twice."""
     return [

@@ -18,9 +18,10 @@ from typing import Any, Literal, cast, get_args
 from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from lance_spark.errors import LanceSparkError, OptionError
+from lance_spark.errors import LanceSparkError, OptionError, UnsupportedTypeError
 from lance_spark.options import SCAN_OPTION
 from lance_spark.read.aggregates.terms import Term, columns_of, parse_term, renamed
+from lance_spark.types import parse_spark_schema
 
 AggregateFunction = Literal["group", "count_star", "count", "min", "max", "sum"]
 
@@ -203,7 +204,7 @@ class ScanSpec:
             OptionError: The text was not made by this version's rule.
         """
         with only_of_the_rule(text):
-            return ScanSpec._parse(json.loads(text, object_hook=_without_classes))
+            return ScanSpec._parse(json.loads(text))
 
     @staticmethod
     def _parse(raw: Mapping[str, Any]) -> ScanSpec:
@@ -211,11 +212,11 @@ class ScanSpec:
         if unknown:
             raise ValueError(f"unknown keys {sorted(unknown)}")
         columns, limit, nearest, top = raw.get("columns"), raw.get("limit"), raw.get("nearest"), raw.get("top")
-        if isinstance(columns, str):
-            columns = json.loads(columns, object_hook=_without_classes)
+        if columns is not None and not isinstance(columns, str):
+            columns = json.dumps(columns)
         return ScanSpec(
             pin=raw.get("pin"),
-            columns=None if columns is None else StructType.fromJson(columns),
+            columns=None if columns is None else _parse_columns(columns),
             elements={name: int(elements) for name, elements in (raw.get("elements") or {}).items()},
             predicate=raw.get("predicate"),
             filtered=raw.get("predicate") is not None,
@@ -244,11 +245,9 @@ def only_of_the_rule(text: str) -> Iterator[None]:
         raise OptionError(SCAN_OPTION, text[:200], "nothing: only the planner rule sets it") from error
 
 
-def _without_classes(value: dict[str, Any]) -> dict[str, Any]:
-    """Refuses user-defined types.
-
-    PySpark imports the class that their JSON names, and older releases unpickle it.
-    """
-    if value.get("type") == "udt":
-        raise ValueError("a user-defined type")
-    return value
+def _parse_columns(text: str) -> StructType:
+    try:
+        return parse_spark_schema(text)
+    except UnsupportedTypeError as error:
+        # The query then runs without the rule, and Spark says what is wrong, if anything.
+        raise ValueError(str(error)) from error

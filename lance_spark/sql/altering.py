@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.types import StructType
 
 from lance_spark.commit.schema_change import change_schema, set_config, set_field_metadata
 from lance_spark.dataset import DatasetRef
@@ -15,7 +14,7 @@ from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, Unsupport
 from lance_spark.sql.place import Place
 from lance_spark.sql.tables import refuse_reserved, with_comment
 from lance_spark.table.connection import open_table
-from lance_spark.types import check_storable, to_lance_schema
+from lance_spark.types import check_storable, parse_spark_schema, to_lance_schema
 from lance_spark.types.schemas import COMMENT, as_declared
 
 if TYPE_CHECKING:
@@ -128,7 +127,7 @@ def _alteration(change: _Change) -> dict[str, object] | None:
 def _field(name: str, kind: str) -> pa.Field[Any]:
     """Returns a nullable column of a type that Spark gives as JSON, with its fields' NOT NULL."""
     described = {"name": name, "type": json.loads(kind), "nullable": True, "metadata": {}}
-    schema = StructType.fromJson({"type": "struct", "fields": [described]})
+    schema = parse_spark_schema(json.dumps({"type": "struct", "fields": [described]}))
     return as_declared(to_lance_schema(schema, {}).field(0), nullable=True, kind=schema[0].dataType)
 
 

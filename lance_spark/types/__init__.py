@@ -8,7 +8,7 @@ out in the same way its buffers are passed on as they are.
 
 from lance_spark.types.converters import ReadConverter, WriteConverter, check_writable
 from lance_spark.types.fields import LANCE_FIELD, scan_schema
-from lance_spark.types.schemas import to_lance_schema, to_spark_schema
+from lance_spark.types.schemas import parse_spark_schema, to_lance_schema, to_spark_schema
 from lance_spark.types.storable import check_storable
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "WriteConverter",
     "check_storable",
     "check_writable",
+    "parse_spark_schema",
     "scan_schema",
     "to_lance_schema",
     "to_spark_schema",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 from pyspark.sql import types as spark
 
 from lance_spark.errors import OptionError, UnsupportedTypeError
@@ -32,6 +34,51 @@ ENCODING = "lance.encoding"
 COMMENT = "comment"
 """What may be said of a column by option (`<column>.<name>`) or as its Spark metadata: length of
 its vectors; `blob`."""
+
+
+_USER_TYPES = {
+    f"pyspark.{package}.linalg.{name}": name for package in ("ml", "mllib") for name in ("VectorUDT", "MatrixUDT")
+}
+"""Classes of user-defined types that come with Spark."""
+
+
+def parse_spark_schema(text: str) -> spark.StructType:
+    """Parses a Spark schema from JSON. No schema makes this process import or unpickle a class.
+
+    PySpark imports the class of a user-defined type, and releases before 4.3 unpickle a class that
+    the JSON holds. Metadata of a Parquet file choose both.
+
+    Raises:
+        UnsupportedTypeError: A column has a user-defined type of another package, or a type that
+            PySpark lacks.
+        ValueError, TypeError, LookupError: The text is no schema.
+    """
+    fields = []
+    for field in json.loads(text)["fields"]:
+        name = str(field["name"])
+        _refuse_user_types(field["type"], name)
+        try:
+            fields.append(spark.StructField.fromJson(field))
+        except (PySparkException, AssertionError) as error:
+            shown = json.dumps(field["type"])[:100]
+            raise UnsupportedTypeError(
+                name, shown, reason="PySpark does not know it", hint="cast the column"
+            ) from error
+    return spark.StructType(fields)
+
+
+def _refuse_user_types(described: object, column: str) -> None:
+    """Refuses user-defined types in the JSON of a Spark type, at any depth."""
+    if not isinstance(described, dict):
+        return
+    if described.get("type") == "udt" and described.get("pyClass") not in _USER_TYPES:
+        name = str(described.get("pyClass") or described.get("class"))[:100]
+        reason = "Lance has no user-defined types, and the class would have to be loaded"
+        raise UnsupportedTypeError(column, name, reason=reason, hint="cast the column to a type of Spark's")
+    for key in ("elementType", "keyType", "valueType"):
+        _refuse_user_types(described.get(key), f"{column}.{key.removesuffix('Type')}")
+    for field in described.get("fields", ()):
+        _refuse_user_types(field["type"], f"{column}.{field['name']}")
 
 
 def to_spark_schema(schema: pa.Schema, *, blob_handling: BlobHandling = "descriptor") -> spark.StructType:

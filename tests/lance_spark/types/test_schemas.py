@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import base64
+import json
+from pathlib import Path
 
 import lance
 import lance.arrow
 import lance.blob
 import pyarrow as pa
 import pytest
-from pyspark.ml.linalg import VectorUDT
+from pyspark.ml.linalg import MatrixUDT, VectorUDT
 from pyspark.sql import types as T  # noqa: N812 - as everybody calls it
 
 from lance_spark.errors import OptionError, SchemaMismatchError, UnsupportedTypeError
-from lance_spark.types import LANCE_FIELD, check_storable, scan_schema, to_lance_schema, to_spark_schema
+from lance_spark.types import (
+    LANCE_FIELD,
+    check_storable,
+    parse_spark_schema,
+    scan_schema,
+    to_lance_schema,
+    to_spark_schema,
+)
 
 BLOB = pa.field("blob", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
 
@@ -382,3 +391,34 @@ def _one_value(kind: pa.DataType) -> pa.Array:
         else [[1, 2]],
         kind,
     )
+
+
+def test_a_schema_of_spark_is_parsed_as_it_was_written():
+    fields = [T.StructField(f"c{i}", kind, i % 2 == 0, {"k": [i]}) for i, (kind, _) in enumerate(WRITTEN)]
+    schema = T.StructType([*fields, T.StructField("s", T.StructType(fields)), T.StructField("m", MatrixUDT())])
+    assert parse_spark_schema(schema.json()) == schema
+
+
+@pytest.mark.parametrize("depth", range(5))
+def test_a_schema_loads_no_class_that_it_names(depth: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "hostile_types.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\nclass C: pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    kind: object = {"type": "udt", "pyClass": "hostile_types.C", "serializedClass": "eA==", "sqlType": "string"}
+    nested = [
+        lambda kind: kind,
+        lambda kind: {"type": "array", "elementType": kind, "containsNull": True},
+        lambda kind: {"type": "map", "keyType": kind, "valueType": "long", "valueContainsNull": True},
+        lambda kind: {"type": "map", "keyType": "long", "valueType": kind, "valueContainsNull": True},
+        lambda kind: {"type": "struct", "fields": [{"name": "f", "type": kind, "nullable": True, "metadata": {}}]},
+    ]
+    kind = nested[depth](nested[-1](kind))
+    text = json.dumps({"type": "struct", "fields": [{"name": "c", "type": kind, "nullable": True, "metadata": {}}]})
+    with pytest.raises(UnsupportedTypeError, match=r"hostile_types.C.*column 'c"):
+        parse_spark_schema(text)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_type_that_pyspark_lacks_is_refused_by_its_column():
+    text = '{"type":"struct","fields":[{"name":"i","type":"new_in_spark_9","nullable":true,"metadata":{}}]}'
+    with pytest.raises(UnsupportedTypeError, match="column 'i'"):
+        parse_spark_schema(text)
