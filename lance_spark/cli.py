@@ -469,6 +469,9 @@ def connect_server(
     conf: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Setting of Spark; may be repeated")
     ] = None,
+    allow_stored_code: Annotated[
+        bool, typer.Option("--allow-stored-code", help="Let SQL run UDFs that are stored with tables of the catalogs")
+    ] = False,
     master: Annotated[str, typer.Option(metavar="MASTER", help="Spark master that runs the tasks")] = "local[*]",
     host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at")] = "127.0.0.1",
     port: Annotated[int, typer.Option(metavar="PORT", help="Port to listen at")] = 15002,
@@ -480,6 +483,7 @@ def connect_server(
         port,
         catalogs=_pairs(catalog, "--catalog", "NAME=LOCATION, as in lance=/data/tables"),
         settings=_pairs(conf, "--conf", "KEY=VALUE"),
+        allow_stored_code=allow_stored_code,
         ready=lambda url: _console().print(f"Spark Connect server at {url}", highlight=False),
     )
 

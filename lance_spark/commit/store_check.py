@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import threading
 import uuid
 from collections.abc import Mapping
@@ -40,8 +41,21 @@ pylance 14). `s3+ddb` has its condition in DynamoDB, whatever S3 does, and a pro
 there that Lance cannot take away. `file+uring` is not among them: its commits are not conditional
 (measured)."""
 
-_SECRETS = ("key", "secret", "token", "password", "credential", "sas", "signature", "service_account")
+_SECRETS = (
+    "authorization",
+    "credential",
+    "header",
+    "key",
+    "password",
+    "sas",
+    "secret",
+    "service_account",
+    "signature",
+    "token",
+)
 """Words in names of storage options that say who asks, not which store is asked."""
+
+_USER_IN_URL = re.compile(r"://[^/]*@")
 
 _verdicts: dict[tuple[object, ...], bool] = {}
 _lock = threading.Lock()
@@ -149,5 +163,9 @@ def _location(uri: str, storage: Mapping[str, str]) -> tuple[object, ...]:
 
 
 def without_secrets(storage: Mapping[str, str]) -> dict[str, str]:
-    """Returns the storage options whose names do not speak of keys, tokens and the like."""
-    return {key: value for key, value in storage.items() if not any(word in key.lower() for word in _SECRETS)}
+    """Returns the storage options without keys, tokens, headers, and URLs that name a user."""
+    return {
+        key: value
+        for key, value in storage.items()
+        if not any(word in key.lower() for word in _SECRETS) and not _USER_IN_URL.search(value)
+    }

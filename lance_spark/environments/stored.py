@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import OptionError, RegistrationError
 from lance_spark.objects import LanceObjects
+from lance_spark.session.application import application_setting
 from udf_runtime import UDF, Manifest, UdfDefinitionError
 from udf_runtime.checkpoint.names import quote, unquote
 from udf_runtime.environments.archives import upload
@@ -111,14 +112,14 @@ class StoredManifests:
         self.objects.delete(_path(name))
 
     def default(self, given: Manifest | str | None, spark: SparkSession | None) -> Manifest | None:
-        """Returns the manifest of UDFs that have none: what was given, else what a session says.
+        """Returns the manifest of UDFs that have none: the given one, else the application's.
 
         Raises:
-            OptionError: What the session says is neither JSON of a manifest nor a name.
+            OptionError: The setting is neither JSON of a manifest nor a name, or a session SET it.
         """
         if given is not None:
             return self.get(given) if isinstance(given, str) else given
-        text = None if spark is None else spark.conf.get(DEFAULT_KEY, None)
+        text = None if spark is None else application_setting(spark, DEFAULT_KEY)
         if not text:
             return None
         try:

@@ -14,6 +14,7 @@ from lance_spark.environments.stored import archives_beside, upload_archives
 from lance_spark.errors import OptionError
 from lance_spark.objects import LanceObjects
 from lance_spark.options import byte_size
+from lance_spark.session.application import application_setting
 from udf_runtime import UDF, EnvironmentBuildError, Manifest
 from udf_runtime.environments.host import DEFAULT_BYTES, EnvironmentCache
 from udf_runtime.environments.variables import Variables, resolve
@@ -93,7 +94,7 @@ class JobEnvironments:
 
         Raises:
             UdfDefinitionError: A variable has no value, or an archive is not there.
-            OptionError: A setting of the session is not valid.
+            OptionError: A setting is not valid, or a session SET it.
         """
         if udf.manifest is None:
             return None
@@ -136,9 +137,9 @@ class _Probe:
 
 
 def _cache(spark: SparkSession) -> EnvironmentCache:
-    text = spark.conf.get(BYTES_KEY, None)
+    text = application_setting(spark, BYTES_KEY)
     try:
         most = DEFAULT_BYTES if text is None else byte_size(text)
     except ValueError:
         raise OptionError(BYTES_KEY, text, "a size in bytes, such as 50g") from None
-    return EnvironmentCache(folder=spark.conf.get(FOLDER_KEY, None) or None, most_bytes=most)
+    return EnvironmentCache(folder=application_setting(spark, FOLDER_KEY) or None, most_bytes=most)

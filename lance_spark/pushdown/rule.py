@@ -64,6 +64,7 @@ def enable_pushdown(spark: SparkSession) -> bool:
             if _has_catalog(spark):
                 # Imported here, by its name: SQL stands on everything else, this rule too.
                 import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), _PYTHON))
+        load(_gateway(spark), _SESSIONS).newInstance().own(spark._jsparkSession)  # noqa: SLF001 - as below
         _read_arrow_unchecked(jvm)
     except (Py4JError, TypeError, AttributeError) as error:
         _LOG.info("pushdown is not available in Spark %s: %s", spark.version, error)

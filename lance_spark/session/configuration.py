@@ -12,9 +12,16 @@ import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
-from lance_spark.errors import OptionError
 from lance_spark.interpreter import use_this_interpreter
-from lance_spark.pushdown.rule import ARROW_SETTINGS, CATALOG, enable_pushdown
+from lance_spark.pushdown.rule import ARROW_SETTINGS, enable_pushdown
+from lance_spark.session.catalogs import (
+    REDACTION,
+    catalog_options,
+    redaction_with_storage,
+    register_catalog,
+    setting_of,
+    settings_of,
+)
 
 DAEMON = "lance_spark.session.daemon"
 
@@ -29,7 +36,9 @@ _JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaO
 """They stand before `extraJavaOptions`, which stay the user's."""
 
 
-def configure(builder: SparkSession.Builder, *, catalogs: Mapping[str, str] | None = None) -> SparkSession.Builder:
+def configure(
+    builder: SparkSession.Builder, *, catalogs: Mapping[str, str] | None = None, allow_stored_code: bool = False
+) -> SparkSession.Builder:
     """Returns the builder of a session with the settings that make Lance tables quick.
 
     Call it last, before `getOrCreate()`, which then also enables the planner rule, and registers
@@ -41,27 +50,41 @@ def configure(builder: SparkSession.Builder, *, catalogs: Mapping[str, str] | No
     - Java takes values out of Arrow batches without checking their bounds (`defaultJavaOptions` of
       driver and executors);
     - with a local master, workers run the interpreter that runs this, unless PYSPARK_PYTHON says
-      otherwise, and are forked by :mod:`lance_spark.session.daemon` (`spark.python.daemon.module`).
+      otherwise, and are forked by :mod:`lance_spark.session.daemon` (`spark.python.daemon.module`);
+    - `SET`, plans, the Spark UI and the event log hide options of object stores: the pattern in
+      `spark.redaction.regex` gets a branch for them.
 
-    Where a session runs already it only gets the rule, the functions and the catalogs, since the
-    rest is read at its start. Over Spark Connect the server has its settings, and nothing is
-    changed.
+    A running application only gets the rule, the functions and the catalogs, since Spark reads the
+    rest at its start. Over Spark Connect the server has its settings, and nothing is changed.
 
     Args:
         builder: What makes the session.
         catalogs: Folders of Lance tables, or URIs of object stores, by the names of the catalogs
             that Spark SQL is to have of them: `{"lance": "/data/tables"}`. Options of a store are
             settings: `spark.sql.catalog.<name>.storage.<option>`.
+        allow_stored_code: Whether SQL may run UDFs that are stored with tables of these catalogs
+            (`CALL <name>.system.backfill`). Writers of the tables choose this code.
+
+    Raises:
+        OptionError: Spark SQL cannot have a catalog of such a name.
+
+    Example:
+        >>> catalogs = {"lance": "/data/tables"}
+        >>> spark = lance_spark.configure(SparkSession.builder, catalogs=catalogs).getOrCreate()
     """
     given = _given(builder)
     if "spark.remote" in given or os.environ.get("SPARK_REMOTE"):
         return builder
-    for name, root in (catalogs or {}).items():
-        for key, value in catalog_settings(name, root).items():
-            builder.config(key, value)
-    _enable_the_rule(builder)
+    options = {
+        name: catalog_options(root, allow_stored_code=allow_stored_code) for name, root in (catalogs or {}).items()
+    }
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark asks itself so too
+        _complete_session(builder, {name: own | _taken(builder, name) for name, own in options.items()})
         return builder
+    for name, own in options.items():
+        builder.config(map={**settings_of(name, own)})
+    _complete_session(builder, {})
+    builder.config(REDACTION, redaction_with_storage(given.get(REDACTION)))
     is_local = given.get("spark.master", "local").startswith("local")
     for key, value in (_SOCKETS | _DAEMON if is_local else _SOCKETS).items():
         if key not in given:
@@ -75,18 +98,14 @@ def configure(builder: SparkSession.Builder, *, catalogs: Mapping[str, str] | No
     return builder
 
 
-def catalog_settings(name: str, root: str) -> dict[str, str]:
-    """Returns what makes a folder a catalog of a session.
-
-    Raises:
-        OptionError: It is no name of a catalog.
-    """
-    if not re.fullmatch(r"[A-Za-z_]\w*", name) or name == "spark_catalog":
-        raise OptionError("name", name, "a name of letters, digits and '_', which is not Spark's own spark_catalog")
-    return {f"spark.sql.catalog.{name}": CATALOG, f"spark.sql.catalog.{name}.root": str(root)}
+def _taken(builder: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - a builder, whose options are private
+    """Takes the options of a catalog out of a builder: a session would show them."""
+    settings, prefix = builder._options, setting_of(name, "")  # noqa: SLF001 - there is no other way
+    return {key.removeprefix(prefix): str(settings.pop(key)) for key in list(settings) if key.startswith(prefix)}
 
 
-def _enable_the_rule(builder: Any) -> None:  # noqa: ANN401 - a builder of which one method is replaced
+def _complete_session(builder: Any, catalogs: Mapping[str, Mapping[str, str]]) -> None:  # noqa: ANN401 - as below
+    """Has a builder give its session the rule, the table functions, and catalogs."""
     create = builder.getOrCreate
 
     def create_with_rule() -> SparkSession:
@@ -94,6 +113,8 @@ def _enable_the_rule(builder: Any) -> None:  # noqa: ANN401 - a builder of which
 
         session: SparkSession = create()
         enable_pushdown(session)
+        for name, options in catalogs.items():
+            register_catalog(session, name, options)
         register_functions(session)
         return session
 

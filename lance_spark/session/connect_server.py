@@ -27,6 +27,7 @@ def serve(
     *,
     catalogs: Mapping[str, str],
     settings: Mapping[str, str],
+    allow_stored_code: bool = False,
     ready: Callable[[str], None],
 ) -> None:
     """Runs a Spark Connect server in this process, until SIGINT or SIGTERM.
@@ -38,6 +39,7 @@ def serve(
         port: Port that it listens at.
         catalogs: Folders of Lance tables by the names of their catalogs.
         settings: Further settings of Spark.
+        allow_stored_code: Whether SQL may run UDFs that are stored with tables of the catalogs.
         ready: Called with the URL for clients, once they can connect.
 
     Raises:
@@ -53,7 +55,7 @@ def serve(
         .config("spark.connect.grpc.binding.address", host)
         .config("spark.connect.grpc.binding.port", str(port))
     )
-    spark = configure(builder, catalogs=catalogs).getOrCreate()
+    spark = configure(builder, catalogs=catalogs, allow_stored_code=allow_stored_code).getOrCreate()
     try:
         if not follow_sessions(spark):
             raise OptionError("SPARK_HOME", spark.version, "a release of Spark that this package supports")

@@ -6,11 +6,13 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
+from urllib.parse import unquote
 
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri, table_exists
 from lance_spark.errors import OptionError, TableNotFoundError
 from lance_spark.objects import open_session
 from lance_spark.options import STORAGE_PREFIX
+from lance_spark.session.catalogs import ALLOW_STORED_CODE, ROOT, setting_of, trusted_options
 from lance_spark.table.connection import Connection, connect, table_uri
 
 TABLE_SUFFIX = ".lance"
@@ -25,30 +27,36 @@ class Place:
         root: Location of its folder.
         storage: Options of the object store, as pairs sorted by key. They may be secrets.
         namespace: Folders below the root.
+        allows_stored_code: Whether SQL may run UDFs that are stored with tables below the root.
     """
 
     catalog: str
     root: str
     storage: tuple[tuple[str, str], ...] = ()
     namespace: tuple[str, ...] = ()
+    allows_stored_code: bool = False
 
     @staticmethod
     def of(arguments: Mapping[str, Any]) -> Place:
         """Returns the place that a command of the catalog names.
 
         Raises:
-            OptionError: The catalog has no root, or an option that it does not know.
+            OptionError: The catalog has no root, an unknown option, or one that a session has SET.
         """
-        catalog, options = arguments["catalog"], dict(arguments["options"])
-        root = options.pop("root", None)
+        catalog = arguments["catalog"]
+        options = trusted_options(catalog, arguments["origins"])
+        root, allowed = options.pop(ROOT, None), options.pop(ALLOW_STORED_CODE, "false")
         if not root:
-            raise OptionError(f"spark.sql.catalog.{catalog}.root", root, "the folder or URI that holds the tables")
-        storage = {k[len(STORAGE_PREFIX) :]: v for k, v in options.items() if k.startswith(STORAGE_PREFIX)}
+            raise OptionError(setting_of(catalog, ROOT), root, "the folder or URI that holds the tables")
+        if allowed not in ("true", "false"):
+            raise OptionError(setting_of(catalog, ALLOW_STORED_CODE), allowed, "true or false")
         unknown = sorted(key for key in options if not key.startswith(STORAGE_PREFIX))
         if unknown:
-            raise OptionError(f"spark.sql.catalog.{catalog}.{unknown[0]}", options[unknown[0]], "root and storage.*")
+            accepted = f"{ROOT}, {ALLOW_STORED_CODE} and {STORAGE_PREFIX}*"
+            raise OptionError(setting_of(catalog, unknown[0]), "***", accepted, problem="is not known")
+        storage = {key.removeprefix(STORAGE_PREFIX): value for key, value in options.items()}
         namespace = tuple(arguments.get("namespace") or ())
-        return Place(catalog, normalize_uri(root), tuple(sorted(storage.items())), namespace)
+        return Place(catalog, normalize_uri(root), tuple(sorted(storage.items())), namespace, allowed == "true")
 
     @property
     def folder(self) -> str:
@@ -63,6 +71,13 @@ class Place:
             ):
                 raise OptionError("namespace", part, "a folder's name, which begins with neither a dot nor '_'")
         return "/".join((self.root, *self.namespace))
+
+    def holds(self, uri: str) -> bool:
+        """Tells whether a location is below the catalog's folder, after all links."""
+        if not is_local(self.root):
+            below = uri.startswith(f"{self.root}/")
+            return below and not {"..", "."} & set(unquote(uri).split("/")[3:])
+        return is_local(uri) and os.path.realpath(uri).startswith(f"{os.path.realpath(self.root)}/".replace("//", "/"))
 
     def inside(self, folder: str) -> Place:
         """Returns a namespace in this one."""

@@ -9,8 +9,9 @@ from typing import Any
 
 from lance_spark.columns.binding import binding_of, load_udf
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import OptionError, RegistrationError, UnsupportedOperationError
+from lance_spark.errors import OptionError, RegistrationError, StoredUdfError, UnsupportedOperationError
 from lance_spark.objects import objects_of_table
+from lance_spark.session.catalogs import ALLOW_STORED_CODE, setting_of
 from lance_spark.sql.indexes import build as build_index
 from lance_spark.sql.place import Place
 from lance_spark.table.connection import open_table
@@ -29,12 +30,14 @@ class Procedure:
             A table is given by its name.
         answer: Spark schema of its one row.
         run: What it does to a table; returns the row.
+        runs_code: Whether it unpickles a UDF that is stored with a table.
     """
 
     description: str
     parameters: tuple[tuple[str, str], ...]
     answer: str
     run: Callable[..., Sequence[object]]
+    runs_code: bool = False
 
 
 def _add_column(table: Table, column: str, source: DatasetRef, source_column: str | None) -> Sequence[object]:
@@ -105,12 +108,14 @@ PROCEDURES = {
         (("*column", "STRING"), ("*source", _TABLE), ("source_column", "STRING")),
         "column STRING, version BIGINT",
         _add_column,
+        runs_code=True,
     ),
     "backfill": Procedure(
         "fills a column that a UDF computes",
         (("*column", "STRING"), ("where", "STRING")),
         "job STRING, computed BIGINT, skipped BIGINT, version BIGINT",
         _backfill,
+        runs_code=True,
     ),
     "cleanup": Procedure(
         "deletes versions that are older",
@@ -188,17 +193,39 @@ def call(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Runs a procedure. The table is named as in SQL, without the catalog: `t`, `folder.t`.
 
     Raises:
+        StoredUdfError: The procedure runs a stored UDF, and the catalog does not allow that, or the
+            table is outside the catalog's folder.
         LanceSparkError: As of the method of :class:`lance_spark.Table` that it calls.
     """
     procedure = PROCEDURES[arguments["procedure"]]
     name, *values = arguments["values"]
-    ref = _named(arguments, name)
-    given = [
-        _named(arguments, value) if kind == _TABLE else value
-        for (_, kind), value in zip(procedure.parameters, values, strict=True)
-    ]
-    table = open_table(ref.uri, storage_options=ref.storage)
+    kinds = [kind for _, kind in procedure.parameters]
+    tables = [_named(arguments, name)]
+    tables += [_named(arguments, value) for kind, value in zip(kinds, values, strict=True) if kind == _TABLE]
+    if procedure.runs_code:
+        _refuse_untrusted(Place.of(arguments), tables, arguments["procedure"])
+    others = iter(tables[1:])
+    given = [next(others) if kind == _TABLE else value for kind, value in zip(kinds, values, strict=True)]
+    table = open_table(tables[0].uri, storage_options=tables[0].storage)
     return {"schema": procedure.answer, "rows": [list(procedure.run(table, *given))]}
+
+
+def _refuse_untrusted(place: Place, tables: Sequence[DatasetRef], procedure: str) -> None:
+    """Refuses stored code that the administrator of a catalog has not allowed."""
+    called = f"CALL {place.catalog}.system.{procedure}"
+    if not place.allows_stored_code:
+        raise StoredUdfError(
+            f"the catalog {place.catalog!r} does not let SQL run stored UDFs - in {called} - nothing was changed - "
+            f"set {setting_of(place.catalog, ALLOW_STORED_CODE)}=true before the application starts, or pass "
+            "allow_stored_code=True to configure or catalog, if you trust all writers of the catalog's tables"
+        )
+    for table in tables:
+        if not place.holds(table.uri):
+            raise StoredUdfError(
+                f"the table is outside the folder of the catalog {place.catalog!r}, so SQL cannot run UDFs that are "
+                f"stored with the table - in {called}, {table.uri} - nothing was changed - name a table below "
+                f"{place.root}, or backfill with the table API"
+            )
 
 
 def _named(arguments: Mapping[str, Any], name: str) -> DatasetRef:

@@ -24,7 +24,7 @@ from lance_spark.sql.errors import NamespaceNotFoundError
 from lance_spark.sql.metadata_tables import TABLES
 from lance_spark.sql.place import Place
 from lance_spark.table.connection import delete_table, open_table
-from lance_spark.types import LANCE_FIELD, to_lance_schema, to_spark_schema
+from lance_spark.types import LANCE_FIELD, parse_spark_schema, to_lance_schema, to_spark_schema
 from lance_spark.types.fields import children_of, encode_field, is_blob
 from lance_spark.types.schemas import COMMENT, ENCODING, LIST_SIZE, as_declared
 from lance_spark.types.storable import fixed_width
@@ -54,8 +54,9 @@ def list_tables(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 def table_exists_in(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Answers whether there is a table."""
+    place = Place.of(arguments)
     try:
-        ref = Place.of(arguments).ref(arguments["name"])
+        ref = place.ref(arguments["name"])
     except OptionError:
         return {"exists": False}
     return {"exists": table_exists(ref.uri, ref.storage)}
@@ -170,7 +171,7 @@ def replace_empty(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Makes a version without rows: `REPLACE TABLE` without a query."""
     ref = Place.of(arguments).ref(arguments["name"])
     options = {key: text for key, text in arguments["write"].items() if key != "path"}
-    _write_nothing(ref, StructType.fromJson(json.loads(arguments["schema"])), options, overwrite=arguments["replaces"])
+    _write_nothing(ref, parse_spark_schema(arguments["schema"]), options, overwrite=arguments["replaces"])
     return {}
 
 
@@ -343,7 +344,7 @@ def _wanted(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[
     refuse_reserved(kept)
     if given.get("comment"):
         kept["comment"] = given["comment"]
-    schema = _declared(StructType.fromJson(json.loads(arguments["schema"])), dict(columns))
+    schema = _declared(parse_spark_schema(arguments["schema"]), dict(columns))
     return ref, schema, {**options, **_storage(ref)}, kept
 
 

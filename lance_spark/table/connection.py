@@ -67,9 +67,9 @@ def connect(  # noqa: PLR0913 - the specification's parameters
         progress: Whether jobs show progress bars; by default where there is a reader: on a terminal
             and in notebooks.
         default_manifest: The environment of UDFs that have none, when they are registered: a
-            manifest, or the name of one that is defined here. By default what the Spark
-            configuration `spark.lance.manifest` says (JSON of a manifest, or a name), if there is a
-            session already; else the executors' own Python.
+            manifest, or the name of one that is defined here. By default the
+            application's setting `spark.lance.manifest` (JSON of a manifest, or a name), if there
+            is a session already; else the executors' own Python.
         api_key: Refused: there is no remote service.
         region: Refused: there is no remote service; the region of a bucket is a storage option.
         host_override: Refused: there is no remote service.

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -14,6 +16,23 @@ MERGE = (
     "MERGE INTO lance.t t USING (SELECT 1L AS id UNION ALL SELECT 1000L) s ON t.id = s.id "
     "WHEN MATCHED THEN UPDATE SET n = -1 WHEN NOT MATCHED THEN INSERT (id, n) VALUES (s.id, 0)"
 )
+
+
+@lance_spark.udf(data_type=pa.int64())
+def twice(id: int) -> int:
+    return id * 2
+
+
+def refused(spark: SparkSession, setting: str, value: str, act: Callable[[], object]) -> bool:
+    """Tells whether a setting of this session is an error, and no error after RESET."""
+    spark.conf.set(setting, value)
+    try:
+        act()
+    except (PySparkException, lance_spark.OptionError) as error:
+        return "was SET in the session" in str(error)
+    finally:
+        spark.sql(f"RESET {setting}").collect()
+    return False
 
 
 def main(url: str, path: str) -> None:
@@ -40,6 +59,18 @@ def main(url: str, path: str) -> None:
         spark.sql("SELECT * FROM lance.a.nix").collect()
     except PySparkException as error:
         seen["missing"] = error.getCondition()
+    seen["changed"] = refused(
+        spark, "spark.sql.catalog.lance.root", path, lambda: spark.sql("SELECT * FROM lance.t").collect()
+    )
+    by_path_table = lance_spark.open_table(path, spark)
+    manifest = lance_spark.Manifest.create_pip("m").pip(["packaging==24.2"]).build()
+    add = lambda: by_path_table.add_columns({"twice": twice})  # noqa: E731 - as above
+    seen["manifest"] = refused(spark, "spark.lance.manifest", manifest.to_json(), add)
+    by_path_table.add_columns({"twice": twice})
+    try:
+        spark.sql(f"CALL lance.system.backfill('{path}', 'twice')").collect()
+    except PySparkException as error:
+        seen["code"] = "allow_stored_code" in str(error)
     spark.stop()
     print(json.dumps(seen))
 

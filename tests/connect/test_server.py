@@ -46,6 +46,9 @@ def test_clients_have_the_rule_and_the_catalog(tmp_path: Path):
                     "rows": [92, sum(range(0, 91, 2)) * 2 - 1, -1],
                     "before": 0,
                     "missing": "TABLE_OR_VIEW_NOT_FOUND",
+                    "changed": True,
+                    "manifest": True,
+                    "code": True,
                 }
                 assert lance.dataset(f"{tmp_path}/tables/t.lance").count_rows() == 92
                 lance.dataset(f"{tmp_path}/tables/t.lance")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -22,6 +23,7 @@ from tests.support.java_classes import JVM_OPTIONS
 
 SOCKET, MODULE = "spark.python.unix.domain.socket.enabled", "spark.python.daemon.module"
 DRIVER = "spark.driver.defaultJavaOptions"
+REDACTION = "spark.redaction.regex"
 
 
 @pytest.fixture
@@ -46,6 +48,30 @@ def test_everything_is_set_where_nothing_was() -> None:
     assert os.environ["PYSPARK_PYTHON"] == sys.executable
 
 
+OPTIONS = {
+    "spark.sql.catalog.lance.storage.azure_storage_sas_key": True,
+    "spark.sql.catalog.lance.storage.region": True,
+    "spark.sql.catalog.lance.headers.x": True,
+    "storage.headers": True,
+    "option.storage.headers": True,
+    "spark.sql.catalog.lance.root": False,
+    "spark.storage.memoryMapThreshold": False,
+}
+"""Names of settings and options, and whether values are hidden."""
+
+
+def hides(pattern: str) -> dict[str, bool]:
+    return {name: re.search(pattern, name) is not None for name in ("MINE", "spark.password", *OPTIONS)}
+
+
+@pytest.mark.usefixtures("conf_dir")
+def test_options_of_object_stores_are_hidden_beside_what_spark_hides() -> None:
+    once = settings(configure(SparkSession.builder.master("local[1]")))[REDACTION]
+    assert hides(once) == {"MINE": False, "spark.password": True, **OPTIONS}
+    again = configure(SparkSession.builder.master("local[1]").config(REDACTION, once))
+    assert settings(again)[REDACTION] == once
+
+
 def in_the_builder(settings: dict[str, str], _: Path) -> SparkSession.Builder:
     return SparkSession.builder.config(map={**settings})
 
@@ -67,10 +93,12 @@ def test_what_a_user_has_set_stays(
         DRIVER: "-Dtheirs=1",
         "spark.executor.extraJavaOptions": "-Darrow.enable_unsafe_memory_access=false",
         "spark.master": "spark://host:7077",
+        REDACTION: "(?i)mine",
     }
     found = {**own, **settings(configure(given(own, conf_dir)))}
-    assert found == own | {DRIVER: found[DRIVER]}
+    assert found == own | {DRIVER: found[DRIVER], REDACTION: found[REDACTION]}
     assert found[DRIVER].startswith("-Dtheirs=1 -Darrow.enable_unsafe_memory_access=true")
+    assert hides(found[REDACTION]) == {"MINE": True, "spark.password": False, **OPTIONS}
     assert "PYSPARK_PYTHON" not in os.environ, "executors of a cluster have Pythons of their own"
 
 

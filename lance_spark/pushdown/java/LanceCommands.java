@@ -40,6 +40,7 @@ final class LanceCommands {
       scala.Option provider = (scala.Option) Reflection.call(Reflection.call(plan, "tableSpec"), "provider");
       boolean ours = provider.isDefined() && LanceSource.NAME.equalsIgnoreCase((String) provider.get());
       LogicalPlan name = (LogicalPlan) Reflection.call(plan, "name");
+      if (ours && inSessionCatalog(name)) refuseBorrowed(Reflection.call(plan, "tableSpec"));
       if (!ours || !inSessionCatalog(name) || ((scala.collection.Seq) Reflection.call(plan, "partitioning")).isEmpty()) return null;
       return error(((ResolvedIdentifier) name).identifier().name(), "PARTITIONED BY, CLUSTERED BY, partitionBy or bucketBy: its rows lie in fragments"
           + " - nothing was made - leave them out; sort the rows, or make an index, for what is often looked up");
@@ -53,6 +54,14 @@ final class LanceCommands {
           + " .drop_columns, or pylance), then REFRESH TABLE " + ((ResolvedTable) table).identifier().name());
     }
     return null;
+  }
+
+  /** CREATE TABLE .. USING lance OPTIONS (..). */
+  private static void refuseBorrowed(Object tableSpec) throws Exception {
+    Map options = new HashMap(Reflection.map((scala.collection.Map) Reflection.call(tableSpec, "options")));
+    scala.Option location = (scala.Option) Reflection.call(tableSpec, "location");
+    if (location.isDefined()) options.put("path", location.get());
+    LanceCredentials.refuseBorrowed(options);
   }
 
   /** REFRESH TABLE: gives the catalog's entry the columns that the table has now. */

@@ -41,17 +41,26 @@ import scala.runtime.AbstractFunction1;
 public class LancePushdown extends Rule {
   /** Most rows that are held back so that a scan is read to its end. */
   private static final int MAX_DRAINED_ROWS = 10000;
+  /** Whether the session is one of the driver's program. */
+  boolean own;
   private static final Logger LOG = LoggerFactory.getLogger("lance_spark.pushdown");
 
   /** Gives a session the rule, if it has none. */
   public static void enable(org.apache.spark.sql.classic.SparkSession session) throws Exception {
     new LanceDistance().register(session);
+    if (of(session) != null) return;
     List rules = Reflection.list(session.experimental().extraOptimizations());
-    for (int i = 0; i < rules.size(); i++) {
-      if (rules.get(i) instanceof LancePushdown) return;
-    }
     rules.add(new LancePushdown());
     session.experimental().extraOptimizations_$eq(Reflection.seq(rules));
+  }
+
+  /** The rule of a session, or null. */
+  static LancePushdown of(org.apache.spark.sql.classic.SparkSession session) {
+    List rules = Reflection.list(session.experimental().extraOptimizations());
+    for (int i = 0; i < rules.size(); i++) {
+      if (rules.get(i) instanceof LancePushdown) return (LancePushdown) rules.get(i);
+    }
+    return null;
   }
 
   public TreeNode apply(TreeNode plan) {
@@ -200,6 +209,7 @@ public class LancePushdown extends Rule {
 
   /** CREATE TEMPORARY VIEW .. USING lance: such a view follows the latest version, which a DataFrame made by load() must not. */
   private static LogicalPlan marked(CreateTempViewUsing view) throws Exception {
+    if (view.provider().equalsIgnoreCase(LanceSource.NAME)) LanceCredentials.refuseBorrowed(Reflection.map(view.options()));
     if (!view.provider().equalsIgnoreCase(LanceSource.NAME) || view.options().contains(LanceSource.WRITE_OPTION)) return view;
     Object options = view.options().updated(LanceSource.WRITE_OPTION, LanceSource.VIEW_MARK);
     return (LogicalPlan) Reflection.copy((Product) view, "options", options);

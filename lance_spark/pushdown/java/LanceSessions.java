@@ -1,5 +1,6 @@
 package lancespark;
 
+import java.util.Map;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
@@ -9,6 +10,18 @@ import scala.runtime.AbstractFunction1;
 
 /** Gives sessions the planner rule that no Python process drives: those of the clients of a Spark Connect server. */
 public final class LanceSessions extends AbstractFunction1 {
+  /** Called by the driver's program: in this session no user of a server says what is read. The rule keeps it, also for copies of the session. */
+  public void own(SparkSession session) {
+    LancePushdown rule = LancePushdown.of(session);
+    if (rule != null) rule.own = true;
+  }
+
+  /** Checks options of a read or write by path, unless the session is one of the driver's program. */
+  public static void checkOptions(Map options) {
+    LancePushdown rule = LancePushdown.of(SparkSession.active());
+    if (rule == null || !rule.own) LanceCredentials.refuseBorrowed(options);
+  }
+
   /** Has every session that is made from this one from now on get the rule. */
   public void follow(SparkSession session) {
     session.extensions().injectPostHocResolutionRule(this);

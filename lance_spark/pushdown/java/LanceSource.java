@@ -96,6 +96,7 @@ final class LanceSource {
 
   /** Options of a query, with those that name what is read in place of those that asked for it. */
   static Map ofVersion(Map given, Map pinned) {
+    LanceCredentials.refuseBesideCatalog(given);
     Map options = new HashMap();
     Iterator entries = given.entrySet().iterator();
     while (entries.hasNext()) {

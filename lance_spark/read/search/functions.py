@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,7 +21,7 @@ from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError
-from lance_spark.options import ReadOptions
+from lance_spark.options import STORAGE_PREFIX, ReadOptions
 from lance_spark.queries import TextQuery, VectorQuery, metric_of
 from lance_spark.read.search.ranking import vector_column, vector_size
 from lance_spark.read.search.reader import SearchReader, search_schema
@@ -126,6 +127,7 @@ def _analyzed(function: str, args: tuple[AnalyzeArgument, ...], named: Mapping[s
     values = {name: one.value for name, one in given.items()}
     asked = _OF_VECTORS + _OF_TEXTS + _OF_BOTH
     settings = {name: values[name] for name in asked if values.get(name) is not None}
+    _refuse_borrowed(values.get("options") or {})
     read = {"path": values["path"], **(values.get("options") or {})}
     read |= {name: _text(values[name]) for name in _OF_READS[:-1] if values.get(name) is not None}
     options = ReadOptions.parse(read)
@@ -138,6 +140,26 @@ def _analyzed(function: str, args: tuple[AnalyzeArgument, ...], named: Mapping[s
     }
     schema = search_schema(call.ref, call.options_for(known))
     return _Analyzed(schema=schema, call=dataclasses.replace(call, schema=schema))
+
+
+_PLAIN = re.compile(r"(aws_)?(default_)?region|((connect|request)_)?timeout|client_(max_retries|retry_timeout)")
+
+
+def _refuse_borrowed(options: Mapping[str, str]) -> None:
+    """Refuses options that would send credentials of the environment to a receiver of a statement.
+
+    Views and reads by path have the same rule, and take credentials too: LanceCredentials.java.
+    """
+    for key, value in options.items():
+        name = key.lower().removeprefix(STORAGE_PREFIX)
+        is_plain = _PLAIN.fullmatch(name) is not None and re.fullmatch(r"[\w -]*", value) is not None
+        if name != key.lower() and not is_plain:
+            raise OptionError(
+                key,
+                "***",
+                "storage.region and timeouts; for other stores read a view: CREATE TEMPORARY VIEW ... USING lance",
+                problem="would go with the credentials of the server's environment",
+            )
 
 
 def _example(call: SearchCall) -> list[float]:

@@ -18,11 +18,10 @@ import org.apache.spark.unsafe.Platform;
 /** A folder of Lance tables as a catalog of Spark SQL, as far as all releases of Spark ask the same. Python does the work: lance_spark/sql. */
 public abstract class LanceFolder implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
   private String name;
-  private Map options;
 
+  /** Options of the session are not kept: each command asks the registry, which also knows who has set them. */
   public void initialize(String name, CaseInsensitiveStringMap options) {
     this.name = name;
-    this.options = new HashMap(options.asCaseSensitiveMap());
     try {
       LancePushdown.enable(org.apache.spark.sql.classic.SparkSession.active());
     } catch (Exception error) {
@@ -58,7 +57,7 @@ public abstract class LanceFolder implements StagingTableCatalog, SupportsNamesp
   Map ask(String command, Identifier identifier, Map arguments, Object given) {
     Map all = new LinkedHashMap(arguments);
     all.put("catalog", name);
-    all.put("options", options);
+    all.put("origins", LanceRegistry.origins(name));
     if (identifier != null) {
       all.put("namespace", identifier.namespace());
       all.put("name", identifier.name());

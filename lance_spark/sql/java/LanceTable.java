@@ -125,6 +125,7 @@ public class LanceTable extends PythonTable implements SupportsMetadataColumns, 
 
   /** The same write with the location of the table. */
   private LogicalWriteInfo located(LogicalWriteInfo info) {
+    LanceCredentials.refuseBesideCatalog(info.options().asCaseSensitiveMap());
     Map options = new HashMap(info.options().asCaseSensitiveMap());
     options.putAll((Map) opened.get("write"));
     try {

@@ -119,29 +119,41 @@ def test_the_manifest_is_in_the_columns_metadata_and_changes_with_its_udf_only(d
     assert values(table, "a") == {NEW}
 
 
-def test_the_default_comes_from_the_connection_else_from_sparks_configuration(db: Connection, spark: SparkSession):
+def test_the_default_comes_from_the_connection_and_never_from_a_session(db: Connection, spark: SparkSession):
     old, new = packaging(OLD), packaging(NEW)
     table = db.create_table("t", [{"id": 1}])
     db.define_manifest("old one", old)
     assert db.list_manifests() == {"old one": old} and db.get_manifest("old one") == old
+    given = lance_spark.connect(db.uri, spark, default_manifest="old one").open_table("t")
     spark.conf.set("spark.lance.manifest", new.to_json())
     try:
-        table.add_columns({"conf": version_of(None)})
-        spark.conf.set("spark.lance.manifest", "old one")
-        table.add_columns({"named": version_of(None)})
-        given = lance_spark.connect(db.uri, spark, default_manifest="old one").open_table("t")
-        spark.conf.set("spark.lance.manifest", "no such name")
         given.add_columns({"given": version_of(None), "own": version_of(new)})
-        with pytest.raises(OptionError, match=r"spark.lance.manifest.*no such name"):
+        with pytest.raises(OptionError, match=r"spark.lance.manifest.*was SET in the session.*RESET"):
             table.add_columns({"x": version_of(None)})
     finally:
         spark.conf.unset("spark.lance.manifest")
-    found = {name: bound(table, name)["manifest"]["name"] for name in ("conf", "named", "given", "own")}  # type: ignore[index]
-    assert found == {"conf": new.name, "named": old.name, "given": old.name, "own": new.name}
+    found = {name: bound(table, name)["manifest"]["name"] for name in ("given", "own")}  # type: ignore[index]
+    assert found == {"given": old.name, "own": new.name} and table.schema.names == ["id", "given", "own"]
     db.delete_manifest("old one")
     assert db.list_manifests() == {}
     with pytest.raises(RegistrationError, match="there is no manifest 'old one'"):
         db.get_manifest("old one")
+
+
+@pytest.mark.classic
+@pytest.mark.parametrize("setting", ["spark.lance.environments.dir", "spark.lance.environments.maxBytes"])
+def test_a_session_cannot_say_where_environments_are(table: Table, spark: SparkSession, tmp_path: Path, setting: str):
+    table.add_columns({"v": version_of(packaging(OLD))})
+    before = spark.conf.get(setting, None)
+    for value in (str(tmp_path / "elsewhere"), ""):
+        spark.sql(f"SET {setting}={value}")
+        try:
+            with pytest.raises(OptionError, match=rf"{setting}.*was SET in the session"):
+                table.backfill("v")
+        finally:
+            spark.sql(f"RESET {setting}")
+    assert spark.conf.get(setting, None) == before and not (tmp_path / "elsewhere").exists()
+    assert table.count_rows("v IS NOT NULL") == 0
 
 
 def test_a_udf_that_is_passed_runs_in_the_columns_environment(table: Table):

@@ -12,6 +12,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import Connection
+from tests.support.catalogs import NAMES
 
 Sql = Callable[[str], list[tuple[Any, ...]]]
 
@@ -21,17 +22,16 @@ _numbers = itertools.count()
 @pytest.fixture
 def db(spark: SparkSession, tmp_path: Path) -> Connection:
     """A catalog, named by `cat`, as a connection."""
-    return lance_spark.catalog(spark, f"c{next(_numbers)}", str(tmp_path))
+    name = f"c{next(_numbers)}"
+    made = lance_spark.catalog(spark, name, str(tmp_path), allow_stored_code=True)
+    NAMES[made.uri] = name
+    return made
 
 
 @pytest.fixture
 def sql(db: Connection, spark: SparkSession) -> Sql:
     """Runs a statement in which `{c}` is the catalog, and returns its rows."""
-    name = next(
-        key.split(".")[3]
-        for key, value in spark.conf.getAll.items()
-        if key.startswith("spark.sql.catalog.") and key.endswith(".root") and value == db.uri
-    )
+    name = NAMES[db.uri]
 
     def run(text: str) -> list[tuple[Any, ...]]:
         return [tuple(row) for row in spark.sql(text.replace("{c}", name)).collect()]

@@ -34,6 +34,10 @@ def test_secrets_stay_where_they_are():
         "aws_session_token": "hidden",
         "azure_storage_sas_token": "hidden",
         "google_service_account": "hidden",
+        "headers": "Authorization: hidden",
+        "default_headers": "x: hidden",
+        "Authorization": "hidden",
+        "proxy_url": "http://user:hidden@proxy",
         "aws_endpoint": "http://here",
         "region": "eu",
     }

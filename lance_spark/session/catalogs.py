@@ -1,0 +1,135 @@
+"""Options of SQL catalogs: their settings, their registration, and which origin counts.
+
+The application's `SparkConf` and the driver's own program say what a catalog is. A session's
+settings never do, because any SQL user can `SET` them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+from lance_spark.dataset import normalize_uri
+from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.options import STORAGE_PREFIX
+from lance_spark.pushdown.java_classes import has_catalog, load
+from lance_spark.pushdown.rule import CATALOG, enable_pushdown
+
+ROOT, ALLOW_STORED_CODE = "root", "allow_stored_code"
+"""Options of a catalog, below `spark.sql.catalog.<name>`."""
+
+REDACTION = "spark.redaction.regex"
+"""Setting of Spark: `SET`, plans, UI and event log hide values of settings with such names."""
+
+_REDACTED_BY_SPARK = "(?i)secret|password|token|access[.]?key|credential"
+
+_REDACTED = r"^spark\.sql\.catalog\..+\.(storage|headers)\.|^(option\.)?(storage|headers)\."
+"""Names of the options of object stores: of catalogs, and of reads and writes by path."""
+
+_REGISTRY = "lancespark.LanceRegistry"
+
+Origins = Mapping[str, Any]
+"""Options of a catalog by their origin, as LanceRegistry.java describes them."""
+
+
+def catalog_options(
+    root: str, *, storage_options: Mapping[str, str] | None = None, allow_stored_code: bool = False
+) -> dict[str, str]:
+    """Returns the options of a catalog, by their names below `spark.sql.catalog.<name>`."""
+    storage = {f"{STORAGE_PREFIX}{key}": value for key, value in (storage_options or {}).items()}
+    return {ROOT: str(root), **({ALLOW_STORED_CODE: "true"} if allow_stored_code else {}), **storage}
+
+
+def setting_of(name: str, option: str | None = None) -> str:
+    """Returns the name of the Spark setting of a catalog, or of an option of the catalog.
+
+    Raises:
+        OptionError: Spark SQL cannot have a catalog of this name.
+    """
+    if not re.fullmatch(r"[A-Za-z_]\w*", name) or name == "spark_catalog":
+        raise OptionError("name", name, "a name of letters, digits and '_', which is not Spark's own spark_catalog")
+    return f"spark.sql.catalog.{name}" if option is None else f"spark.sql.catalog.{name}.{option}"
+
+
+def settings_of(name: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the Spark settings of a catalog."""
+    return {setting_of(name): CATALOG, **{setting_of(name, key): value for key, value in options.items()}}
+
+
+def register_catalog(spark: SparkSession, name: str, options: Mapping[str, str]) -> None:
+    """Registers a catalog with the application, and gives a session the catalog's name.
+
+    Options stay out of the session's settings.
+
+    Raises:
+        UnsupportedOperationError: The catalog does not compile with this release of Spark.
+        OptionError: The application has a catalog of this name with other options.
+    """
+    setting = setting_of(name)
+    gateway = spark.sparkContext._gateway  # noqa: SLF001 - PySpark has no public way into the driver's JVM
+    if not enable_pushdown(spark) or not has_catalog(gateway):
+        raise UnsupportedOperationError(
+            f"Spark {spark.version} has no catalog of Lance tables: its Java does not compile there (the log has the "
+            "reason) - nothing was changed - read and write by path: spark.read.format('lance').load(path)"
+        )
+    registry = load(gateway, _REGISTRY).newInstance()
+    origins = json.loads(registry.describe(name))
+    present = {**(origins["application"] or {}), **(origins["registered"] or {})}
+    for key, value in options.items() if present else ():
+        if not _is_equal(key, present.get(key), value):
+            shown = value if key == ROOT else "***"
+            wanted = "what the application has: choose another name"
+            raise OptionError(f"{setting}.{key}", shown, wanted, problem="is set already")
+    registry.register(name, {**options, **present})
+    spark.conf.set(setting, CATALOG)
+    enable_pushdown(spark)  # has the JVM call this process, now that the session has a catalog
+
+
+def trusted_options(name: str, origins: Origins) -> dict[str, str]:
+    """Returns the options of a catalog from the application and the driver's program.
+
+    Raises:
+        OptionError: A session has set the catalog or an option of it; or `SET` and the Spark UI
+            would show the value of an option of the object store.
+    """
+    application, registered = origins["application"], origins["registered"]
+    if application is None and registered is None:
+        raise OptionError(
+            setting_of(name),
+            CATALOG,
+            "catalogs of the application: of its SparkConf, of configure(builder, catalogs=...), or of "
+            f"lance_spark.catalog(spark, {name!r}, ...) in the driver's program",
+            problem="was SET in the session",
+        )
+    options: dict[str, str] = {**(application or {}), **(registered or {})}
+    for key, value in origins["session"].items():
+        if not _is_equal(key, options.get(key), value):
+            setting = setting_of(name, key)
+            raise OptionError(
+                setting,
+                "***",
+                f"what the application says of the catalog: RESET {setting}; a session cannot change a catalog",
+                problem="was SET in the session",
+            )
+    if origins["shown"]:
+        raise OptionError(
+            REDACTION,
+            origins["redaction"],
+            f"a pattern that covers options of object stores. Add to the settings of the application: {REDACTION}="
+            f"{redaction_with_storage(origins['redaction'])}",
+            problem=f"shows the value of {setting_of(name, min(origins['shown']))} to every user",
+        )
+    return options
+
+
+def redaction_with_storage(pattern: str | None) -> str:
+    """Returns a pattern of :data:`REDACTION`, by default Spark's own, with options of stores."""
+    return pattern if pattern is not None and _REDACTED in pattern else f"{pattern or _REDACTED_BY_SPARK}|{_REDACTED}"
+
+
+def _is_equal(key: str, present: str | None, value: str) -> bool:
+    return present == value or (key == ROOT and present is not None and normalize_uri(present) == normalize_uri(value))
