@@ -232,12 +232,12 @@ class ValueConversionError(LanceSparkError, ValueError):
 
     Attributes:
         column: Path of the column, dotted for nested fields.
-        row: 0-based position of the row in the task's stream of rows, or None where it is not
-            known.
+        row: 0-based position of the row in the task's stream of rows, or in the data of this
+            process; None where it is not known.
     """
 
-    def __init__(self, column: str, row: int | None, reason: str, *, hint: str) -> None:
-        where = f"column {column!r}" + ("" if row is None else f", row {row} of its task")
+    def __init__(self, column: str, row: int | None, reason: str, *, hint: str, rows: str = "its task") -> None:
+        where = f"column {column!r}" + ("" if row is None else f", row {row} of {rows}")
         super().__init__(f"{reason} - {where} - {hint}")
         self.column = column
         self.row = row

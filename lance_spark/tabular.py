@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias, TypeGuard, Union
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 
 import pyarrow as pa
 from pyspark.sql import DataFrame
@@ -15,11 +15,13 @@ from lance_spark.commit.changes import CommitNote
 from lance_spark.commit.conflicts.history import USER_KEY
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, table_exists
-from lance_spark.errors import SchemaMismatchError, TableExistsError, panics_as_errors
+from lance_spark.errors import LanceSparkError, SchemaMismatchError, TableExistsError, panics_as_errors
 from lance_spark.lance_compat import is_created_meanwhile, is_other_schema, plain
 from lance_spark.options import PROPERTY_PREFIX
 from lance_spark.session.sessions import active_in_thread
-from lance_spark.staging.blobs import is_logical_blob, row_field
+from lance_spark.staging.blobs import is_logical_blob, is_stored_as_blob, row_field
+from lance_spark.types import WriteConverter
+from lance_spark.types.python_values import inferred_type, python_array, python_field
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -120,54 +122,95 @@ def write_rows(
 
 
 def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None = None) -> pa.RecordBatchReader:
-    """Returns data as a stream of Arrow batches.
+    """Returns data as a stream of Arrow batches with buffers where Lance takes them.
 
     Args:
         data: Arrow, pandas, a list of dicts, a dict of lists, or an iterator over record batches.
         schema: Schema that it is to have; by default the data's own.
-        table: Schema of the table that it is added to: Python values get the types of its columns,
-            some of which may be left out.
+        table: Schema of the table that it is added to: each column gets the type of the table's
+            column. Some of the table's columns may be left out.
 
     Raises:
-        SchemaMismatchError: It is none of these, or does not fit the schema.
+        SchemaMismatchError: It is none of these, or has other columns or types.
+        ValueConversionError: A value does not fit. A stream raises while it is read, all other data
+            here.
     """
-    wanted = schema
     try:
         if isinstance(data, Iterator) and not isinstance(data, pa.RecordBatchReader):
             data = _stream_of(data)
-        if table is not None and (_is_pandas(data) or _is_rows(data) or isinstance(data, Mapping)):
-            names = _names(data)
-            wanted = pa.schema([field for field in table if field.name in names])
-        if wanted is not None:
-            _refuse_others(_names(data), wanted if table is None else table)
+        target = _target_of(data, schema, table)
         if isinstance(data, pa.RecordBatchReader):
-            return data if wanted is None or data.schema.equals(wanted) else data.cast(wanted)
-        rows = _table_of(data, wanted)
-        if wanted is not None and not rows.schema.equals(wanted):
-            rows = rows.select(wanted.names).cast(wanted)
+            return _converted(data.schema, data, target)
+        rows = _table_of(data, target)
+        batches = list(_converted(rows.schema, rows.to_batches(), target))
     except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
-        if isinstance(error, SchemaMismatchError):
+        if isinstance(error, LanceSparkError):
             raise
-        raise SchemaMismatchError(
-            f"the data does not fit: {error} - nothing was written - give it the columns and types of {wanted}"
-        ) from error
-    return rows.to_reader()
+        wanted = schema or table
+        hint = "give each column values of one type" if wanted is None else f"give it the columns and types of {wanted}"
+        raise SchemaMismatchError(f"the data does not fit: {error} - nothing was written - {hint}") from error
+    return pa.Table.from_batches(batches, schema=rows.schema if target is None else target).to_reader()
 
 
-def _table_of(data: object, wanted: pa.Schema | None) -> pa.Table:
-    if _is_pandas(data):
-        return pa.Table.from_pandas(data, schema=wanted, preserve_index=False)
-    if _is_rows(data):
-        return pa.Table.from_pylist(list(data), schema=wanted)  # type: ignore[call-overload]
-    if isinstance(data, Mapping) and not any(
-        isinstance(one, str) or not hasattr(one, "__len__") for one in data.values()
-    ):
-        return pa.Table.from_pydict(dict(data), schema=wanted)
+def _target_of(data: object, schema: pa.Schema | None, table: pa.Schema | None) -> pa.Schema | None:
+    """Returns the columns that data gets; None keeps the data's own.
+
+    Raises:
+        SchemaMismatchError: The data has other columns.
+    """
+    wanted = schema if table is None else table
+    if wanted is None:
+        return None
+    names = _names(data)
+    _refuse_others(names, wanted)
+    return wanted if table is None else pa.schema([field for field in table if field.name in names])
+
+
+def _converted(source: pa.Schema, batches: Iterable[pa.RecordBatch], target: pa.Schema | None) -> pa.RecordBatchReader:
+    """Returns batches in the types of a target, else in their own.
+
+    Raises:
+        SchemaMismatchError: A column is missing, or of a type that is not converted.
+    """
+    target = source if target is None else pa.schema([_target_field(source, field) for field in target])
+    converter = WriteConverter(source, target)
+    return pa.RecordBatchReader.from_batches(target, map(converter.convert, batches))
+
+
+def _target_field(source: pa.Schema, field: pa.Field[Any]) -> pa.Field[Any]:
+    """Returns what a column of data becomes for a field; Lance's own blobs stay what they are."""
+    column = source.field(field.name) if field.name in source.names else field
+    return column if is_stored_as_blob(column) else field
+
+
+def _table_of(data: object, target: pa.Schema | None) -> pa.Table:
+    """Returns data as Arrow; Python and pandas values as columns of a target's types."""
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     if isinstance(data, pa.Table):
         return data
+    if _is_pandas(data):
+        if not data.columns.is_unique:
+            raise SchemaMismatchError(
+                f"two columns of the data have one name ({', '.join(_names(data))}) - nothing was written - rename one"
+            )
+        own = pa.Schema.from_pandas(data, preserve_index=False) if target is None else None
+        return _columns_of({str(name): column for name, column in data.items()}, own or target, nan_is_null=True)
+    if _is_rows(data):
+        return _columns_of({name: [row.get(name) for row in data] for name in _names(data)}, target)  # type: ignore[attr-defined]
+    if isinstance(data, Mapping) and not any(
+        isinstance(column, str) or not hasattr(column, "__len__") for column in data.values()
+    ):
+        return _columns_of({str(name): column for name, column in data.items()}, target)
     raise _no_rows(data)
+
+
+def _columns_of(columns: Mapping[str, Any], target: pa.Schema | None, *, nan_is_null: bool = False) -> pa.Table:
+    if target is None:
+        target = pa.schema([(name, inferred_type(column)) for name, column in columns.items()])
+    fields = [python_field(field) for field in target if field.name in columns]
+    arrays = [python_array(field, columns[field.name], nan_is_null=nan_is_null) for field in fields]
+    return pa.Table.from_arrays(arrays, schema=pa.schema(fields)).replace_schema_metadata(target.metadata)
 
 
 def _with_blobs(rows: pa.RecordBatchReader, table: pa.Schema | None) -> pa.RecordBatchReader:
@@ -196,7 +239,20 @@ def _stream_of(batches: Iterator[object]) -> pa.RecordBatchReader:
     first = next(stream, None)
     if first is None:
         raise SchemaMismatchError("the iterator has no batches, and so no columns - nothing was written - give one")
-    return pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], stream))
+
+    def alike(batch: pa.RecordBatch) -> pa.RecordBatch:
+        if batch.schema.equals(first.schema):
+            return batch
+        raise SchemaMismatchError(
+            f"a batch of the data has the columns {_shown(batch.schema)}, and the first one {_shown(first.schema)} - "
+            "nothing was written - give all batches the same columns and types"
+        )
+
+    return pa.RecordBatchReader.from_batches(first.schema, map(alike, itertools.chain([first], stream)))
+
+
+def _shown(schema: pa.Schema) -> str:
+    return ", ".join(f"{field.name}: {field.type}" for field in schema)
 
 
 def _no_rows(data: object) -> SchemaMismatchError:

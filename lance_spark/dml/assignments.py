@@ -18,7 +18,9 @@ from lance_spark.errors import (
 from lance_spark.lance_compat import plain
 from lance_spark.read.filtering import check_filter
 from lance_spark.staging.blobs import is_logical_blob, row_field
+from lance_spark.types import WriteConverter
 from lance_spark.types.fields import is_blob
+from lance_spark.types.python_values import python_array, python_field
 
 if TYPE_CHECKING:
     import lance
@@ -108,13 +110,10 @@ def _constant(field: pa.Field[Any], value: object) -> pa.Array[Any]:
     hint = "nothing was changed; give a value of the column's type"
     if value is None and not field.nullable:
         raise ValueConversionError(field.name, None, "NULL for a column that may not hold it", hint=hint)
-    is_extension = isinstance(field.type, pa.BaseExtensionType)
-    kind = field.type.storage_type if is_extension else field.type
-    try:
-        made: pa.Array[Any] = pa.array([value], type=kind)
-    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-        raise ValueConversionError(field.name, None, f"{value!r} is no {field.type}: {error}", hint=hint) from error
-    return pa.ExtensionArray.from_storage(field.type, made) if is_extension else made
+    plain = python_field(field)
+    batch = pa.RecordBatch.from_arrays([python_array(plain, [value], hint=hint)], schema=pa.schema([plain]))
+    constant: pa.Array[Any] = WriteConverter(batch.schema, pa.schema([field])).convert(batch).column(0)
+    return constant
 
 
 def names_of(columns: str | Sequence[str]) -> tuple[str, ...]:

@@ -28,6 +28,7 @@ from lance_spark.staging.area import Staging
 from lance_spark.staging.column_file import Targets
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.fragment_writer import FragmentSink
+from udf_runtime.execute.casts import can_become, cast
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
@@ -247,10 +248,28 @@ def _as(values: pa.Array[Any], wanted: pa.Field[Any], fragment: int) -> pa.Array
     hint = f"in fragment {fragment}; give another expression"
     if values.type != wanted.type:
         try:
-            values = values.cast(wanted.type)
+            values = _cast(values, wanted.type)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
             raise ValueConversionError(wanted.name, None, f"{error}", hint=hint) from error
     if values.null_count and not wanted.nullable:
         at = int(np.flatnonzero(values.is_null().to_numpy(zero_copy_only=False))[0])
         raise ValueConversionError(wanted.name, at, "NULL in a column that may not hold it", hint=hint)
     return values
+
+
+def _cast(values: pa.Array[Any], kind: pa.DataType) -> pa.Array[Any]:
+    """Returns the values of an expression as a column's type, exactly; text is parsed.
+
+    Raises:
+        pa.ArrowException: A value does not fit.
+    """
+    if can_become(values.type, kind):
+        return cast(values, kind)
+    converted: Any = values.cast(kind)
+    if not (_is_text(values.type) or _is_text(kind)) and not converted.cast(values.type).equals(values):
+        raise pa.ArrowInvalid(f"{values.type} does not become {kind} without a loss")
+    return cast(converted, kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)

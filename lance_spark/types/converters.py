@@ -41,11 +41,9 @@ class _Plan:
     columns: tuple[_Column, ...]
     as_is: bool
 
-    def run(self, batch: pa.RecordBatch) -> list[Array]:
+    def run(self, columns: list[Array], rows: int) -> list[Array]:
         return [
-            nulls(batch.num_rows, column.missing_as)
-            if column.source is None
-            else column.node.run(batch.column(column.source))
+            nulls(rows, column.missing_as) if column.source is None else column.node.run(columns[column.source])
             for column in self.columns
         ]
 
@@ -158,27 +156,31 @@ class ReadConverter:
 
 
 class WriteConverter:
-    """Makes batches of a DataFrame into the exact types of a Lance table.
+    """Makes batches of a DataFrame, or Arrow data, into the exact types of a Lance table.
 
     Every value is checked; columns that are laid out alike are not copied, except for single
     buffers that lie at addresses at which Lance would panic. Runs on executors; picklable; not for
     several threads.
     """
 
-    def __init__(self, source: StructType, target: pa.Schema) -> None:
+    def __init__(self, source: StructType | pa.Schema, target: pa.Schema) -> None:
         """Plans the conversion.
 
         Args:
-            source: Schema of the DataFrame.
+            source: Schema of the DataFrame, or of Arrow data of this process.
             target: Schema of the table, or of those of its columns that are written.
 
         Raises:
             SchemaMismatchError: As in :func:`check_writable`.
             UnsupportedTypeError: Lance cannot store a column.
         """
-        check_writable(source, target)
+        self._rows_of = "the data"
+        if isinstance(source, StructType):
+            check_writable(source, target)
+            source = _written_schema(source)
+            self._rows_of = "its task"
         self.schema = target
-        self._plan = _plan(_written_schema(source), target, Planner(writing=True))
+        self._plan = self._planned(source)
         self._rows = 0
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -190,10 +192,25 @@ class WriteConverter:
         """
         if not batch.schema.equals(self._plan.source, check_metadata=True):
             # Time zones are those of the session, and large types depend on its settings.
-            self._plan = _plan(batch.schema, self.schema, Planner(writing=True))
-        batch = _run(self._plan, batch, self._rows, _WRITE_HINT)
+            self._plan = self._planned(batch.schema)
+        batch = _run(self._plan, batch, self._rows, _WRITE_HINT, self._rows_of)
         self._rows += batch.num_rows
-        return relabel_batch(batch, self.schema)
+        return batch if batch.schema.equals(self.schema, check_metadata=True) else relabel_batch(batch, self.schema)
+
+    def _planned(self, source: pa.Schema) -> _Plan:
+        planner = Planner(writing=True)
+        plan = _plan(source, self.schema, planner)
+        if planner.problems:
+            table = self.schema.to_string(show_field_metadata=False, show_schema_metadata=False)
+            raise SchemaMismatchError(
+                f"the data does not fit the table: {_listed(planner)} - nothing was written - give the data the "
+                f"columns and types of the table:\n{table}"
+            )
+        return plan
+
+
+def _listed(planner: Planner) -> str:
+    return "; ".join(f"{path}: {text}" for path, text in planner.problems.items())
 
 
 def check_writable(schema: StructType, target: pa.Schema) -> None:
@@ -217,10 +234,9 @@ def check_writable(schema: StructType, target: pa.Schema) -> None:
     _plan(source, target, planner)
     if not planner.problems:
         return
-    listed = "; ".join(f"{path}: {text}" for path, text in planner.problems.items())
     raise SchemaMismatchError(
-        f"the DataFrame does not fit the table - {listed} - nothing was written; select, cast or rename the columns\n"
-        + side_by_side(schema, target, planner.problems)
+        f"the DataFrame does not fit the table - {_listed(planner)} - nothing was written; select, cast or "
+        "rename the columns\n" + side_by_side(schema, target, planner.problems)
     )
 
 
@@ -232,11 +248,16 @@ def _written_schema(schema: StructType) -> pa.Schema:
     return pa.schema([pa.field(f.name, arrow_type(f.dataType, f.name), f.nullable) for f in schema.fields])
 
 
-def _run(plan: _Plan, batch: pa.RecordBatch, rows_before: int, hint: str) -> pa.RecordBatch:
+def _run(plan: _Plan, batch: pa.RecordBatch, rows_before: int, hint: str, rows_of: str = "its task") -> pa.RecordBatch:
+    columns = batch.columns
     try:
-        arrays = plan.run(batch)
+        arrays = plan.run(columns, batch.num_rows)
     except BadValue as error:
-        raise ValueConversionError(error.path or "*", rows_before + error.index, error.reason, hint=hint) from error
+        row = rows_before + error.index
+        raise ValueConversionError(error.path or "*", row, error.reason, hint=hint, rows=rows_of) from error
     if not arrays:
         return batch.select([])
-    return pa.RecordBatch.from_arrays([aligned(array) for array in arrays], names=[str(i) for i in range(len(arrays))])
+    moved = [aligned(array) for array in arrays]
+    if len(moved) == len(columns) and all(new is old for new, old in zip(moved, columns, strict=True)):
+        return batch
+    return pa.RecordBatch.from_arrays(moved, names=[str(i) for i in range(len(moved))])

@@ -13,9 +13,9 @@ import pyarrow as pa
 
 from lance_spark.types.fields import Array, Kind, children_of, plain_type
 
-_DECIMAL_ALIGNMENT = 16
-"""Rust's 128-bit integers are aligned to 16 bytes, and those of 256 bits as well; buffers in
-Spark's Arrow stream only to 8."""
+_WIDE_ALIGNMENT = 16
+"""Rust aligns decimals of 128 and 256 bits and the views of texts and binaries to 16 bytes. Spark's
+Arrow stream and other writers align buffers to 8."""
 
 
 class _Relabelled:
@@ -149,6 +149,10 @@ _ANY = _Demand(1)
 _OFFSETS, _LARGE_OFFSETS = _Demand(4, 4), _Demand(8, 8)
 
 
+def _is_view(kind: Kind) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
+
+
 @functools.lru_cache(maxsize=1024)
 def _demands(kind: Kind) -> tuple[_Demand, ...]:
     """Returns what Lance demands of each of `Array.buffers()`."""
@@ -169,9 +173,9 @@ def _demands(kind: Kind) -> tuple[_Demand, ...]:
         own = (_ANY, _OFFSETS, _ANY)
     elif pa.types.is_large_string(kind) or pa.types.is_large_binary(kind):
         own = (_ANY, _LARGE_OFFSETS, _ANY)
-    elif pa.types.is_decimal(kind):
-        own = (_ANY, _Demand(_DECIMAL_ALIGNMENT))
-    elif pa.types.is_boolean(kind) or pa.types.is_fixed_size_binary(kind):
+    elif pa.types.is_decimal(kind) or _is_view(kind):
+        own = (_ANY, _Demand(_WIDE_ALIGNMENT))
+    elif pa.types.is_boolean(kind) or not (pa.types.is_primitive(kind) or pa.types.is_dictionary(kind)):
         own = (_ANY, _ANY)
     elif pa.types.is_dictionary(kind):
         own = (_ANY, _Demand(kind.index_type.byte_width))
@@ -199,7 +203,7 @@ def _moved(array: Array) -> Array:
     if pa.types.is_map(kind):
         entries = pa.list_(pa.struct([kind.key_field, kind.item_field]))
         return relabel_array(_moved(relabel_array(array, entries)), kind)
-    if array.offset != 0 or pa.types.is_dictionary(kind):
+    if array.offset != 0 or pa.types.is_dictionary(kind) or _is_view(kind):
         # Rare: batches from Spark start at 0. A concatenation of two arrays is always made anew.
         return pa.concat_arrays([array, array.slice(0, 0)])
     if pa.types.is_struct(kind):

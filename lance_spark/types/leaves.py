@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lance_spark.types.fields import BFLOAT16, JSON, Array, Kind, extension_name, storage_type
 from lance_spark.types.layout import assemble, buffer_of, nulls, offsets_of, same_layout, validity
+from udf_runtime.execute.casts import first_overflow
 
 Step: TypeAlias = Callable[[Array], Array]
 
@@ -75,7 +76,7 @@ def plan_leaf(source: pa.Field[Any], target: pa.Field[Any]) -> Step | None:
         step = planner(have, want)
         if step is not None:
             return step
-    raise Inconvertible("cast it in Spark first")
+    raise Inconvertible(f"{have} is not converted to {want}; cast it first")
 
 
 def chain(first: Step | None, second: Step | None) -> Step | None:
@@ -96,9 +97,7 @@ def _plan_number(have: Kind, want: Kind) -> Step | None:
     if decimal(have) and (decimal(want) or whole(want)):
         return _cast(want)
     if floating(have) and floating(want):
-        limit = _FINITE_BELOW.get(want)
-        narrower = want.bit_width < have.bit_width
-        return chain(_check_finite(limit, str(want)), _cast(want)) if narrower and limit is not None else _cast(want)
+        return _cast_float(want) if want.bit_width < have.bit_width else _cast(want)
     if floating(have) and whole(want):
         widened = _cast(pa.float32()) if pa.types.is_float16(have) else None
         return chain(widened, _cast(want))
@@ -148,6 +147,19 @@ def _cast(want: Kind) -> Step:
     return step
 
 
+def _cast_float(want: Kind) -> Step:
+    """Rounds to the nearest number; refuses a finite number that would become infinite."""
+
+    def step(array: Array) -> Array:
+        floats = array.cast(want)
+        index = first_overflow(array, floats)
+        if index is not None:
+            raise BadValue(index, f"value {shown(array[index])} is too large for {want}")
+        return floats
+
+    return step
+
+
 def _first_bad(array: Array, want: Kind) -> int:
     """Returns the place of the first value that does not cast, by halving: Arrow gives none."""
     low, high = 0, len(array)
@@ -168,6 +180,11 @@ def shown(value: Any) -> str:  # noqa: ANN401 - any scalar
         text = repr(value.as_py())
     except (ValueError, OverflowError):
         text = f"{value.value} ({value.type})"
+    return shortened(text)
+
+
+def shortened(text: str) -> str:
+    """Returns the first characters of a text, for a message."""
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}..."
 
 
@@ -177,7 +194,6 @@ def _first_true(mask: Array) -> int | None:
 
 
 # The smallest magnitude that rounds to infinity: the largest finite value and half a step more.
-_FINITE_BELOW = {pa.float16(): 65520.0, pa.float32(): float(2**128 - 2**103)}
 _BFLOAT16_FINITE_BELOW = float(2**128 - 2**119)
 
 

@@ -129,7 +129,7 @@ class Planner:
             item = self.plan(have.value_field, want.value_field, f"{path}.element")
             return _list_step(item, have, want)
         if children_of(source) or children_of(target):
-            raise Inconvertible("cast it in Spark first")
+            raise Inconvertible(f"{have} is not converted to {want}; cast it first")
         step = plan_leaf(source, target)
         # Spark's TIME is of microseconds, though it travels in nanoseconds.
         return chain(whole_microseconds, step) if have == pa.time64("ns") and not self.writing else step

@@ -6,7 +6,7 @@ type is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeAlias
 
 import pyarrow as pa
@@ -89,6 +89,25 @@ def nulls(rows: int, data_type: pa.DataType) -> pa.Array[Any]:
     # The stubs have an overload per type, and none for a type that is not known yet.
     result: pa.Array[Any] = pa.nulls(rows, data_type)  # type: ignore[call-overload]
     return result
+
+
+def first_failing(rows: int, attempt: Callable[[int, int], object]) -> int:
+    """Returns the first row for which a failed conversion fails, in log(rows) attempts.
+
+    Args:
+        rows: Number of rows.
+        attempt: Converts the rows from a start to a stop.
+    """
+    start, stop = 0, rows
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        try:
+            attempt(start, middle)
+        except (pa.ArrowException, ValueError):
+            stop = middle
+        else:
+            start = middle
+    return start
 
 
 def first_overflow(source: Array, floats: Array) -> int | None:

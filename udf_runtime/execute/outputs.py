@@ -5,20 +5,17 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
 from udf_runtime.errors import UdfOutputError
-from udf_runtime.execute.casts import can_become, cast, vector_array
+from udf_runtime.execute.casts import can_become, cast, first_failing
+from udf_runtime.execute.columns import column_data, one_array
 from udf_runtime.execute.result import shortened
 from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
-from udf_runtime.optional import np
 from udf_runtime.policies.matchers import message_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 class Output:
@@ -114,29 +111,20 @@ class Output:
         try:
             return cast(array, self.data_type)
         except CONVERSION_ERRORS as error:
-            row = _first_failing(len(array), lambda start, stop: cast(array.slice(start, stop - start), self.data_type))
+            row = first_failing(len(array), lambda start, stop: cast(array.slice(start, stop - start), self.data_type))
             raise self._wrong_value(error, row) from error
 
     def _as_array(self, result: object) -> pa.Array[Any]:
-        if isinstance(result, pa.ChunkedArray):
-            return _one_array(result)
-        if isinstance(result, pa.Array):
-            return result
+        data = column_data(result, nan_is_null=self._converter.nan_is_null)
+        if data is not None:
+            return self.from_rows(data) if isinstance(data, list) else data
         if isinstance(result, pa.RecordBatch):
             return self._struct({name: result.column(name) for name in result.schema.names}, result.num_rows)
         if isinstance(result, pa.Table):
-            return self._struct(
-                {name: _one_array(result.column(name)) for name in result.schema.names}, result.num_rows
-            )
-        if isinstance(result, np.ndarray):
-            return self._from_numpy(result)
-        if isinstance(result, list):
-            return self.from_rows(list(result))
+            return self._struct({name: one_array(result.column(name)) for name in result.schema.names}, result.num_rows)
         # A UDF cannot have returned a pandas object if pandas is not imported, and importing it
         # takes long.
         pandas = sys.modules.get("pandas")
-        if pandas is not None and isinstance(result, pandas.Series):
-            return self._from_series(result)
         if pandas is not None and isinstance(result, pandas.DataFrame):
             return self._struct(
                 {str(name): self._child_array(str(name), result[name]) for name in result.columns}, len(result)
@@ -168,23 +156,6 @@ class Output:
         output = Output(self.udf, fields[name], is_columns=False, nan_is_null=nan_is_null, column=name)
         return output._as_array(column)
 
-    def _from_series(self, series: pd.Series) -> pa.Array[Any]:
-        if series.dtype == object:
-            return self.from_rows(series.tolist())
-        made: pa.Array[Any] | pa.ChunkedArray[Any] = pa.array(series, from_pandas=self._converter.nan_is_null)
-        return _one_array(made) if isinstance(made, pa.ChunkedArray) else made
-
-    def _from_numpy(self, values: np.ndarray) -> pa.Array[Any]:
-        if values.ndim == 2 and values.dtype != object:
-            flat: Any = pa.array(values.reshape(-1))  # with the mask of a masked array
-            return vector_array(flat, pa.list_(flat.type, values.shape[1]), None)
-        if values.ndim != 1:
-            raise ValueError(f"expected an array of one dimension, got {values.ndim}")
-        if values.dtype == object:
-            return self.from_rows(values.tolist())
-        made: pa.Array[Any] = pa.array(values, from_pandas=self._converter.nan_is_null)
-        return made
-
     def _wrong_value(self, error: BaseException, row: int | None) -> UdfOutputError:
         return UdfOutputError(
             f"UDF {self.udf!r} returned a value that does not fit: expected {self.data_type}, "
@@ -208,27 +179,3 @@ def _named_columns(result: object) -> Mapping[str, object] | None:
     if dataclasses.is_dataclass(result) and not isinstance(result, type):
         return {field.name: getattr(result, field.name) for field in dataclasses.fields(result)}
     return None
-
-
-def _one_array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
-    made = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-    if isinstance(made, pa.ChunkedArray):
-        raise pa.ArrowCapacityError(
-            f"the values of the batch are too large for one array of {column.type}; "
-            "use a large_ type or smaller batches"
-        )
-    return made
-
-
-def _first_failing(rows: int, attempt: Callable[[int, int], object]) -> int | None:
-    """Returns the first row for which an attempt fails, in log(rows) attempts; None if unknown."""
-    start, stop = 0, rows
-    while stop - start > 1:
-        middle = (start + stop) // 2
-        try:
-            attempt(start, middle)
-        except CONVERSION_ERRORS:
-            stop = middle
-        else:
-            start = middle
-    return start if rows else None

@@ -12,7 +12,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lance_spark import Connection, FilterError, OptionError, Table
-from lance_spark.errors import LanceSparkError, SchemaMismatchError
+from lance_spark.errors import LanceSparkError, SchemaMismatchError, ValueConversionError
 from tests.lance_spark.table.conftest import make_table
 from tests.lance_spark.table.seen import Seen
 from udf_runtime import udf
@@ -217,7 +217,7 @@ def test_python_values_get_the_types_of_the_tables_columns(db: Connection):
     assert table.schema == schema
     assert [(row["id"], row["v"]) for row in table.to_arrow().to_pylist()] == [(3, [1, 2]), (4, None), (5, [0.5, 1.5])]
     for values in ([{"id": 70000}], [{"id": "many"}], pd.DataFrame({"id": ["many"]})):
-        with pytest.raises(SchemaMismatchError, match="nothing was written"):
+        with pytest.raises(ValueConversionError, match="column 'id', row 0 of the data - nothing was written"):
             table.add(values)
     assert table.count_rows() == 3
 

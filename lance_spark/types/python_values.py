@@ -1,0 +1,85 @@
+"""Python and pandas values as Arrow columns of a table's types: exact, or an error with the row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+
+from lance_spark.errors import ValueConversionError
+from lance_spark.types.fields import JSON, Array, extension_name, storage_type
+from lance_spark.types.leaves import shortened, shown
+from udf_runtime.execute.casts import can_become, cast, first_failing
+from udf_runtime.execute.columns import column_data
+from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
+
+HINT = "nothing was written; give values of the column's type"
+
+
+def python_field(field: pa.Field[Any]) -> pa.Field[Any]:
+    """Returns the field that Python values get before a write converter checks them.
+
+    JSON is text, so that the write converter parses the text.
+    """
+    if extension_name(field) != JSON:
+        return field
+    return pa.field(field.name, storage_type(field), field.nullable)
+
+
+def python_array(field: pa.Field[Any], column: Any, *, nan_is_null: bool = False, hint: str = HINT) -> Array:  # noqa: ANN401
+    """Returns a column as an array of a field's type. Runs anywhere.
+
+    Args:
+        field: The field.
+        column: A list or another sequence of Python values, an Arrow or NumPy array, or a pandas
+            series.
+        nan_is_null: Whether NaN, NaT and NA are NULL, as in pandas.
+        hint: What to do, for messages.
+
+    Raises:
+        ValueConversionError: A value does not fit the type.
+        pa.ArrowException, ValueError, TypeError: The column has no values of one type.
+    """
+    data = column_data(column, nan_is_null=nan_is_null)
+    if data is not None and not isinstance(data, list):
+        if can_become(data.type, field.type):
+            return _cast(field, data, hint)
+        data = column.tolist() if hasattr(column, "tolist") else column.to_pylist()
+    values = list(column) if data is None else data
+    converter = ValueConverter(field.type, nan_is_null=nan_is_null, complete=False)
+    try:
+        return converter.array(values)
+    except CONVERSION_ERRORS as error:
+        for row, misfit in converter.misfits(values):
+            raise _misfit(field, values[row], row, misfit, hint) from misfit
+        raise ValueConversionError(field.name, None, str(error), hint=hint) from error
+
+
+def inferred_type(column: Any, *, nan_is_null: bool = False) -> pa.DataType:  # noqa: ANN401
+    """Returns the Arrow type of a column that no schema declares.
+
+    Raises:
+        pa.ArrowException, ValueError, TypeError: The values have no type in common.
+    """
+    data = column_data(column, nan_is_null=nan_is_null)
+    if data is not None and not isinstance(data, list):
+        kind: pa.DataType = data.type
+        return kind
+    infer: Any = pa.infer_type  # its stubs require a mask
+    inferred: pa.DataType = infer(list(column) if data is None else data, from_pandas=nan_is_null)
+    return inferred
+
+
+def _cast(field: pa.Field[Any], array: Array, hint: str) -> Array:
+    try:
+        return cast(array, field.type)
+    except pa.ArrowException as error:
+        row = first_failing(len(array), lambda start, stop: cast(array.slice(start, stop - start), field.type))
+        raise _misfit(field, array[row], row, error, hint) from error
+
+
+def _misfit(field: pa.Field[Any], value: object, row: int, error: BaseException, hint: str) -> ValueConversionError:
+    text = shown(value) if isinstance(value, pa.Scalar) else shortened(repr(value))
+    return ValueConversionError(
+        field.name, row, f"value {text} does not fit {field.type}: {error}", hint=hint, rows="the data"
+    )
