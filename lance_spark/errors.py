@@ -234,6 +234,7 @@ class ValueConversionError(LanceSparkError, ValueError):
         column: Path of the column, dotted for nested fields.
         row: 0-based position of the row in the task's stream of rows, or in the data of this
             process; None where it is not known.
+        reason: What is wrong with the value.
     """
 
     def __init__(self, column: str, row: int | None, reason: str, *, hint: str, rows: str = "its task") -> None:
@@ -241,6 +242,7 @@ class ValueConversionError(LanceSparkError, ValueError):
         super().__init__(f"{reason} - {where} - {hint}")
         self.column = column
         self.row = row
+        self.reason = reason
 
 
 class NoLocationError(LanceSparkError, ValueError):

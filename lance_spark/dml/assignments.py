@@ -111,8 +111,11 @@ def _constant(field: pa.Field[Any], value: object) -> pa.Array[Any]:
     if value is None and not field.nullable:
         raise ValueConversionError(field.name, None, "NULL for a column that may not hold it", hint=hint)
     plain = python_field(field)
-    batch = pa.RecordBatch.from_arrays([python_array(plain, [value], hint=hint)], schema=pa.schema([plain]))
-    constant: pa.Array[Any] = WriteConverter(batch.schema, pa.schema([field])).convert(batch).column(0)
+    try:
+        batch = pa.RecordBatch.from_arrays([python_array(plain, [value])], schema=pa.schema([plain]))
+        constant: pa.Array[Any] = WriteConverter(batch.schema, pa.schema([field])).convert(batch).column(0)
+    except ValueConversionError as error:
+        raise ValueConversionError(error.column, None, error.reason, hint=hint) from error
     return constant
 
 

@@ -13,7 +13,7 @@ from udf_runtime.execute.casts import can_become, cast, first_failing
 from udf_runtime.execute.columns import column_data
 from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
 
-HINT = "nothing was written; give values of the column's type"
+_HINT = "nothing was written; give values of the column's type"
 
 
 def python_field(field: pa.Field[Any]) -> pa.Field[Any]:
@@ -26,7 +26,7 @@ def python_field(field: pa.Field[Any]) -> pa.Field[Any]:
     return pa.field(field.name, storage_type(field), field.nullable)
 
 
-def python_array(field: pa.Field[Any], column: Any, *, nan_is_null: bool = False, hint: str = HINT) -> Array:  # noqa: ANN401
+def python_array(field: pa.Field[Any], column: Any, *, nan_is_null: bool = False) -> Array:  # noqa: ANN401
     """Returns a column as an array of a field's type. Runs anywhere.
 
     Args:
@@ -34,7 +34,6 @@ def python_array(field: pa.Field[Any], column: Any, *, nan_is_null: bool = False
         column: A list or another sequence of Python values, an Arrow or NumPy array, or a pandas
             series.
         nan_is_null: Whether NaN, NaT and NA are NULL, as in pandas.
-        hint: What to do, for messages.
 
     Raises:
         ValueConversionError: A value does not fit the type.
@@ -43,7 +42,7 @@ def python_array(field: pa.Field[Any], column: Any, *, nan_is_null: bool = False
     data = column_data(column, nan_is_null=nan_is_null)
     if data is not None and not isinstance(data, list):
         if can_become(data.type, field.type):
-            return _cast(field, data, hint)
+            return _cast(field, data)
         data = column.tolist() if hasattr(column, "tolist") else column.to_pylist()
     values = list(column) if data is None else data
     converter = ValueConverter(field.type, nan_is_null=nan_is_null, complete=False)
@@ -51,8 +50,8 @@ def python_array(field: pa.Field[Any], column: Any, *, nan_is_null: bool = False
         return converter.array(values)
     except CONVERSION_ERRORS as error:
         for row, misfit in converter.misfits(values):
-            raise _misfit(field, values[row], row, misfit, hint) from misfit
-        raise ValueConversionError(field.name, None, str(error), hint=hint) from error
+            raise _misfit(field, values[row], row, misfit) from misfit
+        raise ValueConversionError(field.name, None, str(error), hint=_HINT) from error
 
 
 def inferred_type(column: Any, *, nan_is_null: bool = False) -> pa.DataType:  # noqa: ANN401
@@ -70,16 +69,16 @@ def inferred_type(column: Any, *, nan_is_null: bool = False) -> pa.DataType:  # 
     return inferred
 
 
-def _cast(field: pa.Field[Any], array: Array, hint: str) -> Array:
+def _cast(field: pa.Field[Any], array: Array) -> Array:
     try:
         return cast(array, field.type)
     except pa.ArrowException as error:
         row = first_failing(len(array), lambda start, stop: cast(array.slice(start, stop - start), field.type))
-        raise _misfit(field, array[row], row, error, hint) from error
+        raise _misfit(field, array[row], row, error) from error
 
 
-def _misfit(field: pa.Field[Any], value: object, row: int, error: BaseException, hint: str) -> ValueConversionError:
+def _misfit(field: pa.Field[Any], value: object, row: int, error: BaseException) -> ValueConversionError:
     text = shown(value) if isinstance(value, pa.Scalar) else shortened(repr(value))
     return ValueConversionError(
-        field.name, row, f"value {text} does not fit {field.type}: {error}", hint=hint, rows="the data"
+        field.name, row, f"value {text} does not fit {field.type}: {error}", hint=_HINT, rows="the data"
     )

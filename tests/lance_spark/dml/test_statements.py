@@ -186,8 +186,8 @@ def test_what_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path)
         (OptionError, "where", lambda: inline_rows.delete(uri, " ")),
         (OptionError, "values_sql.*nope", lambda: inline_rows.update(uri, None, a="nope(3)")),
         (OptionError, "of type int32.*not", lambda: inline_rows.update(uri, None, a="named_struct('x', id)")),
-        (ValueConversionError, "'a lot' is no int32", lambda: inline_rows.update(uri, None, {"a": "a lot"})),
-        (ValueConversionError, "is no int32", lambda: inline_rows.update(uri, None, {"a": 2**40})),
+        (ValueConversionError, "'a lot' does not fit int32", lambda: inline_rows.update(uri, None, {"a": "a lot"})),
+        (ValueConversionError, "does not fit int32", lambda: inline_rows.update(uri, None, {"a": 2**40})),
         (ValueConversionError, "NULL.*'id'", lambda: inline_rows.update(uri, None, {"id": None})),
         # These are seen where the rows are.
         (ValueConversionError, "NULL.*'id'", lambda: inline_rows.update(uri, None, id="a")),
