@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import Connection, Table
 from lance_spark.errors import LanceSparkError, OptionError, ValueConversionError
-from tests.lance_spark.types.test_layout import shifted
+from tests.support.buffers import shifted
 
 MIDNIGHT = dt.datetime(2020, 1, 1)  # noqa: DTZ001 - naive on purpose
 SCHEMA = pa.schema(

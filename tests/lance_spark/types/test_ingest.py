@@ -18,9 +18,9 @@ from hypothesis import strategies as st
 
 from lance_spark.errors import LanceSparkError, SchemaMismatchError, ValueConversionError
 from lance_spark.tabular import to_reader
-from tests.lance_spark.types.test_layout import shifted
 from tests.strategies import facts, schemas, tables
-from tests.udf_runtime.execute.test_exact_values import DEPTHS, FITS, MISFITS, WIDE, Case, cases, expected
+from tests.support.buffers import shifted
+from tests.support.exact_values import DEPTHS, FITS, MISFITS, WIDE, Case, cases, expected
 from udf_runtime.execute.leaf_values import is_missing
 
 FORMS: dict[str, Callable[[list[object]], Any]] = {

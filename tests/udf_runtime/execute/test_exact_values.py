@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from decimal import Decimal
-from fractions import Fraction
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +13,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from tests.support.exact_values import FITS, INFINITY, MIDNIGHT, MISFITS, NAN, WIDE, Case, cases, expected
 from tests.udf_runtime.execute.cases import batches_of, make, run
 from udf_runtime.definition import UDF, Kind, as_udf, chunker, udtf
 from udf_runtime.errors import UdfOutputError
@@ -25,78 +21,6 @@ from udf_runtime.execute import ChunkPieces, call_table
 from udf_runtime.execute.casts import can_become, cast
 from udf_runtime.execute.leaf_values import is_missing
 from udf_runtime.execute.values import ValueConverter
-
-ZONE = dt.timezone(dt.timedelta(hours=2))
-NANOSECOND = pd.Timestamp("2020-01-01 00:00:00.000000999")
-NAN, INFINITY = float("nan"), float("inf")
-FIRST, LAST = dt.datetime.min, dt.datetime.max  # noqa: DTZ901 - naive on purpose
-MIDNIGHT = dt.datetime(2020, 1, 1)  # noqa: DTZ001 - likewise
-EVENING = MIDNIGHT.replace(hour=23, minute=59)
-
-FITS: dict[pa.DataType, list[object]] = {
-    pa.int8(): [5, 2.0, np.int64(3), Decimal(4), Fraction(6, 2), np.float32(7)],
-    pa.uint64(): [2**64 - 1, 2.0, np.uint64(2**64 - 1)],
-    pa.float16(): [1.5, 2048, np.float32(0.5), NAN, INFINITY, -INFINITY, 65519.0],
-    pa.float32(): [1.5, 2**24, np.float64(0.5), NAN, INFINITY, -INFINITY, 3.4e38],
-    pa.float64(): [1e300, 2**53, NAN, INFINITY],
-    pa.decimal128(5, 2): [Decimal("1.50"), Decimal("2.500"), 7],
-    pa.string(): ["", "ж"],
-    pa.binary(2): [b"ab"],
-    pa.bool_(): [True, False],
-    pa.date32(): [dt.date.min, dt.date.max, MIDNIGHT, pd.Timestamp("2020-01-01"), np.datetime64("2020-01-01")],
-    pa.date64(): [dt.date.min, dt.date.max, MIDNIGHT],
-    pa.timestamp("s"): [FIRST, LAST.replace(microsecond=0), np.datetime64("2020-01-01T00:00", "m")],
-    pa.timestamp("ms"): [FIRST, LAST.replace(microsecond=999_000)],
-    pa.timestamp("us"): [FIRST, LAST, pd.Timestamp("2020-01-01 00:00:00.000001"), pd.Timestamp("2020-01-01").as_unit("s")],
-    pa.timestamp("us", "UTC"): [FIRST.replace(tzinfo=dt.UTC), dt.datetime(2020, 1, 1, tzinfo=ZONE), LAST.replace(tzinfo=dt.timezone(-dt.timedelta(hours=14)))],
-    pa.timestamp("ns"): [NANOSECOND, MIDNIGHT, np.datetime64("2020-01-01T00:00:00.000000999")],
-    pa.time32("s"): [dt.time(1, 2, 3), dt.time.min],
-    pa.time64("us"): [dt.time.max],
-    pa.duration("s"): [dt.timedelta(days=-1, seconds=1), np.timedelta64(5, "m"), pd.Timedelta("5min").as_unit("s")],
-    pa.duration("us"): [dt.timedelta(microseconds=1), pd.Timedelta(1000, "ns")],
-    pa.duration("ns"): [pd.Timedelta(999, "ns")],
-    pa.dictionary(pa.int8(), pa.int16()): [5, 2.0],
-}  # fmt: skip
-
-MISFITS: dict[pa.DataType, list[object]] = {
-    pa.int8(): [1.5, 300, NAN, INFINITY, "1", True, Decimal("1.5"), Fraction(3, 2), np.float32(1.5), np.timedelta64(9, "s")],
-    pa.uint64(): [-1, 2**64, 0.5],
-    pa.float16(): [1e300, 65520.0, 2049, "1", np.float32(1e6)],
-    pa.float32(): [1e300, -1e300, 2**24 + 1, np.float64(1e300)],
-    pa.float64(): [2**53 + 1, "1"],
-    pa.decimal128(5, 2): [Decimal("1.555"), Decimal("1e9"), 1.5, Decimal("NaN"), 10**5],
-    pa.string(): [1, b"\xff"],
-    pa.binary(2): [b"abc"],
-    pa.bool_(): [1, "true"],
-    pa.date32(): [EVENING, dt.datetime(2020, 1, 1, tzinfo=ZONE), NANOSECOND, 1.5, pd.NaT,
-                  np.datetime64("2020-01-01T05:00")],
-    pa.date64(): [EVENING, 5],
-    pa.timestamp("s"): [MIDNIGHT.replace(microsecond=999_999), LAST, NANOSECOND, 1.5, dt.date(2020, 1, 1),
-                        np.datetime64("2020-01-01T00:00:00.5")],
-    pa.timestamp("ms"): [LAST],
-    pa.timestamp("us"): [NANOSECOND, "2020-01-01"],
-    pa.timestamp("us", "UTC"): [NANOSECOND, dt.time(1)],
-    pa.timestamp("ns"): [FIRST, LAST, np.datetime64("99999-01-01")],
-    pa.time32("s"): [dt.time(1, 2, 3, 1), dt.time(1, tzinfo=ZONE), 86_400, 1.5],
-    pa.time64("us"): [dt.time(1, tzinfo=ZONE), -1],
-    pa.duration("s"): [dt.timedelta(milliseconds=999), np.timedelta64(999, "ms")],
-    pa.duration("us"): [pd.Timedelta(999, "ns"), dt.timedelta.max],
-    pa.duration("ns"): [dt.timedelta.max],
-    pa.dictionary(pa.int8(), pa.int16()): [1.5, 2**20],
-}  # fmt: skip
-"""What a column of the type must not take."""
-
-DEPTHS: dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[Any], object], Callable[[Any], pa.Array]]] = {
-    "list": (pa.list_, lambda v: [v], lambda array: array.flatten()),
-    "large list": (pa.large_list, lambda v: (v,), lambda array: array.flatten()),
-    "vector": (lambda kind: pa.list_(kind, 1), lambda v: [v], lambda array: array.flatten()),
-    "struct": (lambda kind: pa.struct({"f": kind}), lambda v: {"f": v}, lambda array: array.field(0)),
-    "tuple": (lambda kind: pa.struct({"f": kind, "g": pa.int8()}), lambda v: (v, 1), lambda array: array.field(0)),
-    "map value": (lambda kind: pa.map_(pa.string(), kind), lambda v: {"k": v}, lambda array: array.items),
-    "map pair": (lambda kind: pa.map_(pa.string(), kind), lambda v: [("k", v)], lambda array: array.items),
-    "map key": (lambda kind: pa.map_(kind, pa.int8()), lambda v: {v: 1}, lambda array: array.keys),
-}
-"""What makes a nested type, what makes a value of it, and what gets the inner values out again."""
 
 ENTRIES = ("scalar", "list of an Arrow UDF", "series", "column of a batch", "chunk", "frame of a table function")
 OF_PANDAS = ("series", "frame of a table function")
@@ -135,42 +59,6 @@ def udf_of(made: object) -> UDF:
     found = as_udf(made)
     assert found is not None
     return found
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
-    """A value within lists, structs and maps; `inner` is what a column of `inner_type` gets."""
-
-    data_type: pa.DataType
-    value: object
-    inner_type: pa.DataType
-    inner: object
-    get: tuple[Callable[[Any], pa.Array], ...]
-
-
-@st.composite
-def cases(draw: st.DrawFn, table: dict[pa.DataType, list[object]]) -> Case:
-    kind = inner_type = draw(st.sampled_from(sorted(table, key=str)))
-    value = inner = draw(st.sampled_from(table[kind]))
-    get: list[Callable[[Any], pa.Array]] = []
-    for name in draw(st.lists(st.sampled_from(sorted(DEPTHS)), max_size=3)):
-        if name == "map key" and (get or pa.types.is_dictionary(kind) or is_missing(value)):
-            continue
-        wrap, put, out = DEPTHS[name]
-        kind, value, get = wrap(kind), put(value), [out, *get]
-    return Case(data_type=kind, value=value, inner_type=inner_type, inner=inner, get=tuple(get))
-
-
-def expected(case: Case, *, nan_is_null: bool) -> pa.Array:
-    """Returns what PyArrow makes of a fitting value in its plainest form."""
-    plain = case.inner
-    if isinstance(plain, np.datetime64):
-        plain = pd.Timestamp(plain)
-    elif isinstance(plain, (np.timedelta64, pd.Timedelta)):
-        plain = pd.Timedelta(plain).as_unit("ns")
-    elif isinstance(plain, (Fraction, np.floating)):
-        plain = float(plain)
-    return pa.array([None if nan_is_null and is_missing(plain) else plain], case.inner_type)
 
 
 @pytest.mark.parametrize("entry", ENTRIES)
@@ -212,29 +100,6 @@ def test_nan_nat_and_na_are_null_where_pandas_is_used_and_only_there() -> None:
         with pytest.raises(UdfOutputError):
             returned("scalar", kind, [missing])
 
-
-WIDE: list[tuple[pa.Array, pa.DataType]] = [
-    (pa.array([1.0, 1e300]), pa.float32()),
-    (pa.array([1.0, -1e300]), pa.float16()),
-    (pa.array([1.0, 1e6], pa.float32()), pa.float16()),
-    (pa.array([1, 2049]), pa.float16()),
-    (pa.array([1, 2**24 + 1]), pa.float32()),
-    (pa.array([1.0, 1.5]), pa.int64()),
-    (pa.array([1, 300]), pa.int8()),
-    (pa.array([0.5, 0.25]), pa.decimal128(5, 1)),
-    (pa.array([1, 10**6]), pa.decimal128(5, 1)),
-    (pa.array([Decimal("1.50"), Decimal("1.55")]), pa.decimal128(5, 1)),
-    (pa.array([Decimal(1), Decimal(10) ** 37], pa.decimal128(38, 0)), pa.float16()),
-    (pa.array([1000, 999], pa.timestamp("ns")), pa.timestamp("us")),
-    (pa.array([1000, 999], pa.duration("ns")), pa.duration("us")),
-    (pa.array([1000, 999], pa.time64("ns")), pa.time64("us")),
-    (pa.array([0, 86_400_000], pa.int64()).view(pa.timestamp("s")), pa.timestamp("ns")),
-    (pa.array(["ab", "abc"]).cast(pa.binary()), pa.binary(2)),
-    (pa.array(["a", "b"]).dictionary_encode(), pa.string()),
-    (pa.array([1.0, 1e300]).dictionary_encode(), pa.float32()),
-    (pa.array([1.0, 1e300]), pa.dictionary(pa.int8(), pa.float32())),
-]
-"""Arrays of two values, and a narrower type that takes the first value only (one case: both)."""
 
 ARROW_DEPTHS: dict[str, tuple[Callable[[pa.DataType], pa.DataType], Callable[[pa.Array], pa.Array]]] = {
     "value": (lambda kind: kind, lambda array: array),
