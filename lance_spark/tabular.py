@@ -142,14 +142,14 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
         if isinstance(data, pa.RecordBatchReader):
             return _converted(data.schema, data, target)
         rows = _table_of(data, target)
-        batches = list(_converted(rows.schema, rows.to_batches(), target))
+        stream = _converted(rows.schema, rows.to_batches(), target)
+        return pa.Table.from_batches(list(stream), schema=stream.schema).to_reader()
     except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
         if isinstance(error, LanceSparkError):
             raise
         wanted = schema or table
         hint = "give each column values of one type" if wanted is None else f"give it the columns and types of {wanted}"
         raise SchemaMismatchError(f"the data does not fit: {error} - nothing was written - {hint}") from error
-    return pa.Table.from_batches(batches, schema=rows.schema if target is None else target).to_reader()
 
 
 def _target_of(data: object, schema: pa.Schema | None, table: pa.Schema | None) -> pa.Schema | None:

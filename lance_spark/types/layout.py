@@ -155,8 +155,7 @@ def _is_view(kind: Kind) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _demands(kind: Kind) -> tuple[_Demand, ...]:
-    """Returns what Lance demands of each of `Array.buffers()`."""
-    kind = plain_type(kind)
+    """Returns what Lance demands of each of `Array.buffers()` of a type without extension types."""
     own: tuple[_Demand, ...]
     if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind):
         own = (_ANY,)
@@ -191,7 +190,8 @@ def aligned(array: Array) -> Array:
     this was measured type by type. Text and lists without values get an offset, which Spark 4.1
     leaves out.
     """
-    if all(demand.is_met(b) for b, demand in zip(array.buffers(), _demands(array.type), strict=False)):
+    kind = plain_type(array.type)  # not every extension type can be hashed
+    if all(demand.is_met(b) for b, demand in zip(array.buffers(), _demands(kind), strict=False)):
         return array
     return _moved(array)
 
@@ -212,7 +212,7 @@ def _moved(array: Array) -> Array:
         children = [aligned(array.values)]
     else:
         children = []
-    demands = _demands(kind)[: 1 if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind) else 3]
+    demands = _demands(plain_type(kind))[: 1 if pa.types.is_struct(kind) or pa.types.is_fixed_size_list(kind) else 3]
     own = array.buffers()[: len(demands) if not children or len(demands) == 1 else 2]
     buffers = [
         b if b is None or demand.is_met(b) else _copied(b, demand) for b, demand in zip(own, demands, strict=False)

@@ -15,8 +15,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
+from lance.blob import blob_array, blob_field
 
 from lance_spark.errors import LanceSparkError, SchemaMismatchError, ValueConversionError
+from lance_spark.staging.blobs import row_field
 from lance_spark.tabular import to_reader
 from tests.strategies import facts, schemas, tables
 from tests.support.buffers import shifted
@@ -211,3 +213,13 @@ def test_a_stream_with_other_columns_later_is_an_error() -> None:
     for other in ({"b": [1]}, {"a": [1.5]}, {"a": [1], "b": [2]}):
         with pytest.raises(SchemaMismatchError, match="a batch of the data has the columns"):
             to_reader(iter([pa.record_batch({"a": [1]}), pa.record_batch(other)]), None).read_all()
+
+
+def test_blobs_of_lance_stay_what_they_are_and_bytes_become_blobs_columns() -> None:
+    blobs = pa.table(
+        [pa.array([1, 2]), blob_array([b"x", None])], schema=pa.schema([("k", pa.int64()), blob_field("b")])
+    )
+    rows = pa.schema([row_field(field) for field in blobs.schema])
+    for data in (to_reader(blobs, None), to_reader(blobs, blobs.schema), to_reader(blobs, None, table=rows)):
+        assert data.schema == blobs.schema and data.read_all().num_rows == 2
+    assert to_reader([{"k": 1, "b": b"x"}], None, table=rows).read_all()["b"].to_pylist() == [b"x"]
