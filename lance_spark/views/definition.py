@@ -319,7 +319,8 @@ def define(ref: DatasetRef, dataset: lance.LanceDataset, request: BackfillReques
             f"{ref.uri} - refresh the view",
             uri=ref.uri,
         ) from error
-    refuse_other_source(ref, view.source_of(ref), (state, view.pin))
+    if state is None or state.incarnation != source.incarnation:
+        refuse_other_source(ref, view.source_of(ref), (state, view.pin))
     view.fields_in(source, ref.uri)
     inputs = inputs_now(source.open(), binding, column)
     row_id = next(field for field in field_identities(dataset.lance_schema) if field.name == SOURCE_ROW_ID)
