@@ -62,7 +62,8 @@ def main(url: str, path: str) -> None:
     seen["changed"] = refused(
         spark, "spark.sql.catalog.lance.root", path, lambda: spark.sql("SELECT * FROM lance.t").collect()
     )
-    by_path_table = lance_spark.open_table(path, spark)
+    folder, _, name = path.removesuffix(".lance").rpartition("/")
+    by_path_table = lance_spark.connect(folder, spark).open_table(name)
     manifest = lance_spark.Manifest.create_pip("m").pip(["packaging==24.2"]).build()
     add = lambda: by_path_table.add_columns({"twice": twice})  # noqa: E731 - as above
     seen["manifest"] = refused(spark, "spark.lance.manifest", manifest.to_json(), add)
