@@ -40,9 +40,9 @@ def leaf_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null:
     """
     if nan_is_null:
         values = [None if is_missing(value) else value for value in values]
-    trusted, checked = _check_of(data_type)
-    if not all(map(trusted, set(map(type, values)) - {type(None)})):
-        values = [None if value is None else checked(_plain(value)) for value in values]
+    check = _check_of(data_type)
+    if check is not None and not all(map(check[0], set(map(type, values)) - {type(None)})):
+        values = [None if value is None else check[1](_plain(value)) for value in values]
     array = _array(values, data_type)
     if (t.is_float32(data_type) or t.is_float16(data_type)) and has_infinity(array):
         row = first_overflow(_array(values, pa.float64()), array)
@@ -77,8 +77,11 @@ _Trust = Callable[[type], bool]
 _Check = Callable[[Any], object]
 
 
-def _check_of(data_type: Any) -> tuple[_Trust, _Check]:  # noqa: ANN401
-    """Returns which classes PyArrow itself converts exactly, and the check of every other value."""
+def _check_of(data_type: Any) -> tuple[_Trust, _Check] | None:  # noqa: ANN401
+    """Returns which classes PyArrow itself converts exactly, and the check of every other value.
+
+    None where PyArrow converts all values exactly, or refuses them.
+    """
     if t.is_integer(data_type):
         return _is_integer, _whole
     if t.is_float16(data_type):
@@ -93,7 +96,7 @@ def _check_of(data_type: Any) -> tuple[_Trust, _Check]:  # noqa: ANN401
     if t.is_duration(data_type):
         fine = data_type.unit in ("us", "ns")
         return _is_one_of(*[dt.timedelta] * fine), partial(_duration, unit=data_type.unit)
-    return _is_any, _same
+    return None
 
 
 def _is_one_of(*classes: type) -> _Trust:
@@ -107,14 +110,6 @@ def _is_integer(cls: type) -> bool:
 
 def _is_float(cls: type) -> bool:
     return cls is float or cls is getattr(np, "float16", None)
-
-
-def _is_any(cls: type) -> bool:  # noqa: ARG001 - as the others
-    return True
-
-
-def _same(value: object) -> object:
-    return value
 
 
 def _whole(value: Any) -> int:  # noqa: ANN401

@@ -186,10 +186,14 @@ def _numpy_items(array: Any) -> Sequence[object]:  # noqa: ANN401
 
 
 def _maps(data_type: Any, make_keys: Maker, make_items: Maker, values: list[Any]) -> Array:  # noqa: ANN401
-    entries = [None if value is None else _entries_of(value) for value in values]
-    pairs = list(chain.from_iterable(filter(None, entries)))
-    keys, items = ([pair[at] for pair in pairs] for at in (0, 1))
-    return map_array(_offsets(entries), make_keys(keys), make_items(items), data_type, _null_mask(values))
+    maps: list[Any] = [value for value in values if value is not None]
+    if set(map(type, maps)) <= {dict}:
+        keys, items = list(chain.from_iterable(maps)), list(chain.from_iterable(map(dict.values, maps)))
+    else:
+        values = [None if value is None else _entries_of(value) for value in values]
+        pairs = list(chain.from_iterable(filter(None, values)))
+        keys, items = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+    return map_array(_offsets(values), make_keys(keys), make_items(items), data_type, _null_mask(values))
 
 
 def _entries_of(value: object) -> list[tuple[object, object]]:
@@ -232,6 +236,8 @@ class _Structs:
 
     def _rows(self, values: list[Any], get: Callable[[Any], Sequence[object]] | None) -> list[Sequence[object]]:
         none = (None,) * len(self._names)
+        if get is tuple:
+            return [none if value is None else value for value in values]
         if get is not None:
             try:
                 return [none if value is None else get(value) for value in values]
