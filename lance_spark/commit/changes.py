@@ -144,6 +144,8 @@ class ColumnsToCommit:
         new_columns: Arrow fields of the columns that are to be added, in the order of `targets`.
         inputs: The columns that the values depend on, as the snapshot had them.
         advice: The end of an error's message: what was committed, and what to do.
+        by_name: Whether the values fit any target of the same id, name and type. A load matches by
+            key, so an unknown history of its column does no harm.
     """
 
     read_version: int
@@ -155,6 +157,7 @@ class ColumnsToCommit:
     commit_message: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
     advice: str = "nothing was committed; read the table again and write again"
+    by_name: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

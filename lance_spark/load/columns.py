@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.types import IntegralType, StructField, StructType
+from pyspark.sql.types import DataType, DecimalType, IntegralType, StructField, StructType
 
 from lance_spark.columns.checking import check_new_names
 from lance_spark.commit.conflicts.identity import TOKEN_KEY
@@ -44,7 +44,7 @@ def check_keys_of(dataset: lance.LanceDataset, source: Source, request: LoadRequ
     ours = to_spark_schema(pa.schema([dataset.schema.field(name) for name in request.keys]))
     for mine, theirs in zip(ours.fields, source.schema(request.keys).fields, strict=True):
         kind, other = bare(mine.dataType), bare(theirs.dataType)
-        alike = kind == other or (isinstance(kind, IntegralType) and isinstance(other, IntegralType))
+        alike = kind == other or (is_whole_number(kind) and is_whole_number(other))
         shown = mine.dataType.simpleString()
         if not alike:
             raise SourceKeysError(
@@ -58,6 +58,11 @@ def check_keys_of(dataset: lance.LanceDataset, source: Source, request: LoadRequ
                 "text, bytes or times",
                 source=source.name,
             )
+
+
+def is_whole_number(kind: DataType) -> bool:
+    """Tells whether Lance may hold values of a Spark type as integers: uint64 is decimal(20,0)."""
+    return isinstance(kind, IntegralType) or kind == DecimalType(20, 0)
 
 
 def new_columns_of(dataset: lance.LanceDataset, source: Source, request: LoadRequest) -> pa.Schema:

@@ -61,11 +61,12 @@ class OrderedLookUp:
         part = part.combine_chunks()
         addresses: NDArray[np.int64] = part[ROW_ADDRESS].to_numpy()
         names = part.column_names[1:]
-        wanted = _comparable(part.select(names), names).append_column(_ROW, pa.array(np.arange(len(part))))
+        kinds = [_compared_type(*pair) for pair in zip(part.schema.types[1:], self.keys.schema.types, strict=True)]
+        wanted = _comparable(part.select(names), names, kinds).append_column(_ROW, pa.array(np.arange(len(part))))
         seen = np.zeros(len(part), dtype=np.bool_)
         for number in self.groups.within(part[names[0]].combine_chunks()):
             piece = self.pieces[number]
-            keys = _comparable(pa.Table.from_batches(list(self.keys.read(piece))), names)
+            keys = _comparable(pa.Table.from_batches(list(self.keys.read(piece))), names, kinds)
             pairs = wanted.join(keys.append_column(_AT, pa.array(np.arange(len(keys)))), keys=names, join_type="inner")
             rows, at = pairs[_ROW].to_numpy(), pairs[_AT].to_numpy()
             twice = rows[seen[rows]]
@@ -105,10 +106,21 @@ class OrderedLookUp:
             yield _batch(rows, pa.nulls(len(rows), pa.bool_()), nulls)
 
 
-def _comparable(keys: pa.Table, names: Sequence[str]) -> pa.Table:
-    """Returns keys under other names, integers of all widths as 64 bits."""
-    wide = [keys[i].cast(pa.int64()) if pa.types.is_integer(keys[i].type) else keys[i] for i in range(len(names))]
-    return pa.table(wide, names=list(names))
+def _comparable(keys: pa.Table, names: Sequence[str], kinds: Sequence[pa.DataType]) -> pa.Table:
+    """Returns keys under other names and as other types."""
+    return pa.table([keys[at].cast(kind) for at, kind in enumerate(kinds)], names=list(names))
+
+
+def _compared_type(ours: pa.DataType, theirs: pa.DataType) -> pa.DataType:
+    """Returns the type that compares two columns of keys by value.
+
+    Spark has uint64 as a decimal; any other integer fits 64 bits.
+    """
+    if pa.types.is_integer(ours) and pa.types.is_integer(theirs):
+        return pa.int64()
+    if pa.types.is_integer(ours) or pa.types.is_integer(theirs):
+        return pa.decimal128(20, 0)
+    return ours
 
 
 def _batch(addresses: NDArray[np.int64], found: pa.Array[Any], values: Sequence[pa.Array[Any]]) -> pa.RecordBatch:

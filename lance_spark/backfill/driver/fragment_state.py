@@ -38,7 +38,8 @@ class FragmentState:
         selected: Rows that ranges have selected; where the fragment has several.
         failed: Those of them that failed.
         todo: Rows whose values a join is to bring.
-        again: Those of them that an earlier round has given a value.
+        again: Those of them that an earlier round has given a value, or may have.
+        outdated: Those of them whose value in the table belongs to a key that they had before.
         source: Identity of the inputs of these.
     """
 
@@ -51,6 +52,7 @@ class FragmentState:
     failed: RowSet = field(default_factory=RowSet.empty)
     todo: RowSet = field(default_factory=RowSet.empty)
     again: RowSet = field(default_factory=RowSet.empty)
+    outdated: RowSet = field(default_factory=RowSet.empty)
     source: str = ""
 
     def assembly(self, work: FragmentWork) -> FragmentWork:
@@ -62,7 +64,7 @@ class FragmentState:
         """Ends the work on it."""
         self.status, self.reason = status, reason
         self.counts = RowCounts()
-        self.selected = self.failed = self.todo = self.again = RowSet.empty()
+        self.selected = self.failed = self.todo = self.again = self.outdated = RowSet.empty()
 
 
 class FragmentStates:
@@ -127,6 +129,7 @@ class FragmentStates:
             state.failed |= outcome.failed
             state.todo |= outcome.todo
             state.again |= outcome.again
+            state.outdated |= outcome.outdated
             if len(state.answered) < len(work.ranges) or state.todo:
                 return None
             if state.selected:
@@ -144,12 +147,13 @@ class FragmentStates:
     def joined(self, work: FragmentWork, matched: RowSet) -> FragmentWork | None:
         """Adds the rows of a fragment that a join has left a value for; returns what is to follow.
 
-        A row without one keeps what it has, unless that is of another key: then it is NULL.
+        A row without a match keeps its present value, also where the row's origin is unknown. The
+        row becomes NULL only if this job gave it the value of another key.
         """
         state = self._states[work.fragment_id]
         self.sources.add(state.source)
         again = state.again & matched
-        nulled = state.again - matched
+        nulled = state.outdated - matched
         fresh = matched - again
         self.calls += len(matched)
         counts = RowCounts(
@@ -162,7 +166,7 @@ class FragmentStates:
         state.counts += counts
         state.selected |= matched | nulled
         state.failed |= nulled
-        state.todo = state.again = RowSet.empty()
+        state.todo = state.again = state.outdated = RowSet.empty()
         if state.selected:
             return state.assembly(work)
         state.end(FragmentStatus.NOTHING_TO_DO)

@@ -168,7 +168,7 @@ class FollowUps:
         before = {column.name: column for column in field_identities(self._first.dataset.lance_schema)}
         names = {column.id: column.name for column in columns}
         for column in self._first.columns:
-            judgement = judge_column(before[column], columns, self._history.changes)
+            judgement = judge_column(before[column], columns, self._history.changes, by_name=self._first.spec.joins)
             if judgement.verdict is not Verdict.VALID:
                 reason = f"the values cannot be applied: {judgement.reason}"
                 advice = "what was computed is kept, and serves a column that is the same"

@@ -69,8 +69,9 @@ def own_rows(spec: BackfillSpec, follow_up: FollowUp, fragment: FragmentMetadata
         for origin in finder.origins(version).of(fragment).origins:
             own, files = finder.own(origin.fragment)
             is_lost = not own.computed and not own.failed and version == follow_up.snapshot_version
-            if is_lost and origin.fragment.id in follow_up.committed:
-                # The records of what was committed are gone: all of its rows count.
+            if is_lost and origin.fragment.id in follow_up.committed and not spec.joins:
+                # The records of the commit are gone: all rows of the fragment count. A join leaves
+                # rows without a value, so its rows count as unfinished (below).
                 own = FragmentRows(computed=RowSet.of(origin.moved.old))
             if spec.joins and version == follow_up.snapshot_version and origin.fragment.id in follow_up.finished:
                 # The join had no value for them; it may have one for the keys that they have now.

@@ -302,7 +302,8 @@ class RangeOutcome:
         selected: Of one of several ranges: the rows that a file of the fragment has to have.
         failed: Those of them that are NULL in the file, as in :class:`FragmentWork`.
         todo: Rows whose values a join is to bring.
-        again: Those of them that an earlier round has given a value.
+        again: Those of them that an earlier round has given a value, or may have.
+        outdated: Those of them whose value in the table belongs to a key that they had before.
         complete: Whether the whole fragment is done; without a file there was nothing to write.
         inherited: Whether `rows` says more than the records of the fragment do, because rows were
             followed from older versions.
@@ -325,6 +326,7 @@ class RangeOutcome:
     failed: RowSet = field(default_factory=RowSet.empty)
     todo: RowSet = field(default_factory=RowSet.empty)
     again: RowSet = field(default_factory=RowSet.empty)
+    outdated: RowSet = field(default_factory=RowSet.empty)
     complete: bool = False
     inherited: bool = False
     error: str | None = None
@@ -349,7 +351,7 @@ def load_outcomes(payload: bytes) -> list[RangeOutcome]:
     return [
         RangeOutcome(
             **values
-            | {name: RowSet.from_text(values[name]) for name in ("selected", "failed", "todo", "again")}
+            | {name: RowSet.from_text(values[name]) for name in ("selected", "failed", "todo", "again", "outdated")}
             | {"counts": RowCounts(**values["counts"]), "rows": FragmentRows.from_json(values["rows"])}
         )
         for values in json.loads(payload)

@@ -268,6 +268,7 @@ class _RangeRun:
             failed=part.failed,
             todo=part.todo,
             again=part.todo & part.own,
+            outdated=part.todo & own.computed,
         )
 
     def _fill(self, file: ColumnFile, part: _Selected) -> RowSet:

@@ -26,7 +26,7 @@ def refuse_other_columns(
     """
     where = f"at {uri}, version {head.dataset.version}, read at version {change.read_version}"
     targets = [
-        judge_column(column, head.fields, changes)
+        judge_column(column, head.fields, changes, by_name=change.by_name)
         if column.id >= 0
         else judge_new_column(column, head.fields, mine=token, is_filled=head.is_filled)
         for column in change.targets

@@ -48,7 +48,9 @@ class Judgement:
 VALID = Judgement(verdict=Verdict.VALID)
 
 
-def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change]) -> Judgement:
+def judge_column(
+    then: FieldIdentity, head: Collection[FieldIdentity], changes: Iterable[Change], *, by_name: bool = False
+) -> Judgement:
     """Tells whether a column is still the same one, so that its field id may be written to.
 
     Lance gives field ids anew after a drop and after a restore, so an equal id and type prove it
@@ -57,7 +59,8 @@ def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: 
     renamed is the same column.
 
     `then` is the column in the snapshot, `head` the columns now, `changes` every event between,
-    oldest first.
+    oldest first. `by_name` accepts an unknown history where the column has the same id, name and
+    type: the values fit any column of that name.
     """
     changes = list(changes)
     now = next((field for field in head if field.id == then.id), None)
@@ -75,6 +78,8 @@ def judge_column(then: FieldIdentity, head: Collection[FieldIdentity], changes: 
     if then.token is not None:
         return VALID
     for change in changes:
+        if change.operation is None and by_name and now.name == then.name:
+            continue
         if change.operation is None:
             return _impossible(f"column {then.name!r}: whether it was made anew is not known any more", [change])
         if change.operation == "Overwrite" or _lost_in(then, change) or _lost_by_restore(then, change):

@@ -157,7 +157,9 @@ def test_keys_that_are_doubled_after_the_check_end_the_load_and_nothing_is_commi
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("ours", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32()], ids=str)
+@pytest.mark.parametrize(
+    "ours", [pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint32(), pa.uint64()], ids=str
+)
 def test_integers_of_other_widths_match(ours: pa.DataType, db: Connection) -> None:
     table = make_table(db, pa.table({"id": pa.array(range(30), ours)}))
     table.load_columns(of_ids([1, 2, 100, 2**40, -(2**40), 257]), "id", ["v"])
@@ -165,6 +167,17 @@ def test_integers_of_other_widths_match(ours: pa.DataType, db: Connection) -> No
     wide = make_table(db, numbered(), "wide")
     wide.load_columns(pa.table({"id": pa.array([3, 4], ours), "v": pa.array([30, 40])}), "id", ["v"])
     assert wide.count_rows("v = 10 * id") == wide.count_rows("v IS NOT NULL") == 2
+
+
+def test_unsigned_keys_of_64_bits_match_other_integers_by_value_and_never_by_their_bits(db: Connection) -> None:
+    large = [0, 7, 2**63 - 1, 2**63, 2**64 - 1]
+    table = make_table(db, pa.table({"id": pa.array(large, pa.uint64())}))
+    table.load_columns(of_ids([7, -1, -(2**63), 5], factor=0), "id", ["v"])
+    assert table.to_arrow()["v"].to_pylist() == [None, 0, None, None, None]
+    signed = make_table(db, pa.table({"id": pa.array([7, -1, -(2**63), 2**63 - 1], pa.int64())}), "signed")
+    source = pa.table({"id": pa.array(large, pa.uint64()), "v": range(5)})
+    signed.load_columns(source, "id", ["v"], on_missing="null")
+    assert signed.to_arrow()["v"].to_pylist() == [1, None, None, 2]
 
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {

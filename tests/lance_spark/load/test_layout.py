@@ -50,6 +50,23 @@ def table_of(db: Connection, kind: str) -> Any:
     return make_table(db, pa.table({"k": keys, "v": pa.array(range(-100, 0), pa.int64())}), fragment_rows=40)
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [(pa.uint64(), pa.int64()), pytest.param(pa.int32(), pa.uint64(), marks=pytest.mark.long)],
+    ids=str,
+)
+def test_a_look_up_in_order_compares_unsigned_keys_of_64_bits_with_other_integers_by_value(
+    ours: pa.DataType, theirs: pa.DataType, db: Connection, tmp_path: Path
+) -> None:
+    table = make_table(db, pa.table({"k": pa.array(range(0, 300, 3), ours)}), fragment_rows=40)
+    source = pa.table({"k": pa.array(range(0, 300, 2), theirs), "v": pa.array(range(150), pa.int64())})
+    location = in_groups(source, tmp_path / "ordered")
+    assert not table.plan_load_columns(location, "k", ["v"]).shuffles
+    before = table.to_arrow()
+    load(table, location, "k", ["v"])
+    assert_same(table.to_arrow(), left_join(before, source, "k", ["v"]))
+
+
 @pytest.mark.parametrize("kind", KEYS)
 @pytest.mark.parametrize("on_missing", ["carry", "null"])
 def test_a_source_in_the_order_of_the_table_needs_no_shuffle(

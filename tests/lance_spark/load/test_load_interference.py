@@ -5,8 +5,11 @@ They act between the selection of rows and the join, between the join and the co
 
 from __future__ import annotations
 
+import datetime as dt
+import itertools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -15,6 +18,7 @@ import pytest
 
 from lance_spark import BackfillIncompleteError, BackfillJobResult, Connection, Table
 from lance_spark.errors import CommitImpossibleError
+from lance_spark.load import layout
 from tests.lance_spark.load.loads import (
     Stop,
     around_commits,
@@ -25,6 +29,7 @@ from tests.lance_spark.load.loads import (
     of_ids,
     stop,
     values,
+    write_file,
 )
 
 pytestmark = pytest.mark.sample(3)
@@ -128,6 +133,52 @@ def test_a_compaction_carries_all_values_over_and_none_is_looked_up_again(moment
     assert len(table.to_lance().get_fragments()) == 1
     if moment != "before the join":
         assert sum(made.rows[1:]) <= 14, "only what had no match may be looked up again"
+
+
+def update_another(table: Table) -> None:
+    at(table).update({"text": "'u'"}, where="id >= 20")
+
+
+def clean_up(table: Table) -> None:
+    at(table).cleanup_old_versions(older_than=dt.timedelta(0))
+
+
+MOVES: dict[str, tuple[Callable[[Table], None], ...]] = {
+    "update": (update_another,),
+    "update, history gone": (update_another, clean_up),
+    "compaction, history gone": (compact, clean_up),
+    "update, compaction, history gone": (update_another, compact, clean_up),
+    "compaction": (compact,),
+    "compaction, update": (compact, update_another),
+}
+QUICK = [
+    ("update", False, "joined"),
+    ("update, history gone", True, "joined"),
+    ("compaction, history gone", True, "joined"),
+    ("update, history gone", False, "looked up in order"),
+]
+
+
+@pytest.mark.parametrize(
+    ("moves", "stable", "way"),
+    [
+        pytest.param(*case, marks=() if case in QUICK else pytest.mark.long, id=", ".join(map(str, case)))
+        for case in itertools.product(MOVES, [True, False], ["joined", "looked up in order"])
+    ],
+)
+@pytest.mark.parametrize("moment", [pytest.param("before the join", marks=pytest.mark.long), "before the commit"])
+@pytest.mark.sample(1)
+def test_a_row_without_a_match_keeps_its_value_wherever_others_move_it_and_whatever_is_known_of_that(
+    moment: str, moves: str, stable: bool, way: str, db: Connection, files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "_MOST_READS", float("inf"))
+    table = make(db, stable=stable, v=pa.array([-i for i in range(30)], pa.int64()), text=["t"] * 30)
+    source: Any = SOURCE if way == "joined" else write_file(SOURCE, files / "source.parquet")
+    assert table.plan_load_columns(source, "k", ["v"]).shuffles == (way == "joined")
+    with MOMENTS[moment](lambda: [act(table) for act in MOVES[moves]]):
+        result = load(table, source, "k", ["v"])
+    assert values(table) == {i: 10 * (100 + i) if i % 2 == 0 else -i for i in range(30)}
+    assert (result.status, result.rows_nulled, result.rows_failed) == ("DONE", 0, 0)
 
 
 @pytest.mark.long
