@@ -76,7 +76,8 @@ if TYPE_CHECKING:
     from lance_spark.session.configuration import configure
     from lance_spark.sql.catalog import catalog
     from lance_spark.table.connection import Connection, connect
-    from lance_spark.table.history.versions import TableDiff, TableVersion, Tags, Versions
+    from lance_spark.table.history.differences import TableDiff
+    from lance_spark.table.history.versions import TableVersion, Tags, Versions
     from lance_spark.table.preview import Preview
     from lance_spark.table.reference import TableReference
     from lance_spark.table.table import Table
@@ -139,7 +140,7 @@ _LATER = {
     "Reranker": "search.rerank",
     "Search": "search.ranked",
     "Table": "table.table",
-    "TableDiff": "table.history.versions",
+    "TableDiff": "table.history.differences",
     "TableVersion": "table.history.versions",
     "TableReference": "table.reference",
     "TableStatistics": "upkeep.results",

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.errors import TableUnreadableError
 from lance_spark.rows.input_reader import InputReader
 from lance_spark.rows.merge import Moved, Offsets
@@ -30,7 +30,14 @@ _BLOB_BYTES = 128 << 20
 
 
 def changed_rows(
-    base: SnapshotRows, base_id: int, head: SnapshotRows, head_id: int, moved: Moved, columns: Sequence[int]
+    base: SnapshotRows,
+    base_id: int,
+    head: SnapshotRows,
+    head_id: int,
+    moved: Moved,
+    columns: Sequence[FieldIdentity],
+    *,
+    by_name: bool = False,
 ) -> NDArray[np.bool_]:
     """Tells which rows hold another value in any of some columns than they did.
 
@@ -38,14 +45,15 @@ def changed_rows(
     NULL equals NULL, and NaN equals NaN. A row that is deleted in the older version, and that a
     restore has brought back since, counts as changed.
 
-    Columns are field ids of top-level ones. One that the newer version does not have any more
+    A column is found by its field id. One that the newer version does not have any more
     cannot have changed; one that was cast or made anew since has, as one that the older version did
-    not have yet.
+    not have yet. With `by_name` both versions have the columns under these names, and values of
+    another type are cast to the newer type.
 
     Raises:
         TableUnreadableError: A file of the older version is not there any more, or one is damaged.
     """
-    pairs = _names(base.dataset, head.dataset, columns)
+    pairs = [(one.name, one.name) for one in columns] if by_name else _names(base.dataset, head.dataset, columns)
     if pairs is None:
         return np.ones(len(moved.old), dtype=np.bool_)
     if not pairs or not len(moved.old):
@@ -76,17 +84,30 @@ def _changed_live(
         new = after.take(len(part))
         old = before.take(len(part)) if before is not None else read_rows(base, base_id, then, moved.old[part])
         for one, other in zip(old, new, strict=True):
-            changed[part] |= ~equal_values(one, other)
+            changed[part] |= ~_equal(one, other)
     return changed
 
 
-def _names(base: lance.LanceDataset, head: lance.LanceDataset, columns: Sequence[int]) -> list[tuple[str, str]] | None:
+def _equal(old: pa.Array[Any], new: pa.Array[Any]) -> NDArray[np.bool_]:
+    """Compares values; a value that the newer type cannot hold is another value."""
+    try:
+        return equal_values(old if old.type == new.type else old.cast(new.type), new)
+    except pa.ArrowException:
+        if len(old) == 1:
+            return np.zeros(1, dtype=np.bool_)
+    middle = len(old) // 2
+    return np.concatenate([_equal(old[:middle], new[:middle]), _equal(old[middle:], new[middle:])])
+
+
+def _names(
+    base: lance.LanceDataset, head: lance.LanceDataset, columns: Sequence[FieldIdentity]
+) -> list[tuple[str, str]] | None:
     """Returns the names that columns have in both versions; None where one cannot be compared."""
     then = {column.id: column for column in field_identities(base.lance_schema)}
     now = {column.id: column for column in field_identities(head.lance_schema)}
     names = {column.name for column in now.values()}
     pairs = []
-    for number in dict.fromkeys(columns):
+    for number in dict.fromkeys(column.id for column in columns):
         if number not in now:
             if number in then and then[number].name in names:
                 return None  # it was cast, or made anew

@@ -62,6 +62,11 @@ class Found:
     origins: tuple[Origin, ...] = ()
     unknown: Offsets = field(default_factory=no_rows)
 
+    @property
+    def known(self) -> RowSet:
+        """All rows that the older version had, or may have had."""
+        return RowSet.of(np.unique(np.concatenate([self.unknown, *(origin.moved.new for origin in self.origins)])))
+
 
 class Origins:
     """Follows rows back to an older version. Remembers one fragment; belongs to one thread."""
@@ -74,17 +79,20 @@ class Origins:
         inputs: Sequence[FieldIdentity],
         *,
         unchanged: Collection[int] = (),
+        by_name: bool = False,
     ) -> None:
         """Takes both versions, what happened between them, and what rows are compared by.
 
         `base` is None where it was cleaned up; `unchanged` are the fragments of which it is known
-        without it that they were there, with the same inputs.
+        without it that they were there, with the same inputs. `by_name` is that of
+        :func:`~lance_spark.rebase.changed_inputs.changed_rows`.
         """
+        self._by_name = by_name
         self._unchanged = frozenset(unchanged)
         self._base = None if base is None else SnapshotRows(base)
         self._head = head
         self._lineage = lineage
-        self._columns = [column.id for column in inputs]
+        self._columns = tuple(inputs)
         self._input_ids = [number for column in inputs for number in column.ids]
         self._last: tuple[int, Found] = (-1, Found())
 
@@ -108,7 +116,8 @@ class Origins:
             return rows
         moved = origin.moved.into(rows - origin.compared)
         if len(moved.new):
-            flags = changed_rows(self._base, origin.fragment.id, self._head, fragment.id, moved, self._columns)
+            sides = self._base, origin.fragment.id, self._head, fragment.id
+            flags = changed_rows(*sides, moved, self._columns, by_name=self._by_name)
             origin.compared |= rows
             origin.differing |= RowSet.of(moved.new[flags])
         return rows & origin.differing

@@ -219,26 +219,54 @@ class Verifier:
 
 
 def equal_values(given: pa.Array[Any], stored: pa.Array[Any]) -> Mask:
-    """Tells which values are equal: NULL equals NULL, and NaN equals NaN."""
+    """Tells which values are equal, at any depth: NULL equals NULL, and NaN equals NaN."""
     one: Any = given.storage if isinstance(given, pa.ExtensionArray) else given
     other: Any = stored.storage if isinstance(stored, pa.ExtensionArray) else stored
     if one.type != other.type:
         other = other.cast(one.type)
-    if one.equals(other):
+    if one.equals(other) or pa.types.is_null(one.type):
         return np.ones(len(one), dtype=np.bool_)
     if pa.types.is_dictionary(one.type):
-        one, other = one.dictionary_decode(), other.dictionary_decode()
-    if pa.types.is_float16(one.type):
+        return equal_values(one.dictionary_decode(), other.dictionary_decode())
+    valid = _as_mask(one.is_valid()), _as_mask(other.is_valid())
+    same: Mask = ~(valid[0] | valid[1])
+    both = valid[0] & valid[1]
+    same[both] = _equal_present(one.filter(pa.array(both)), other.filter(pa.array(both)))
+    return same
+
+
+def _equal_present(one: Any, other: Any) -> Mask:  # noqa: ANN401 - arrays of one type, whichever
+    """Compares arrays without NULLs."""
+    kind = one.type
+    if pa.types.is_struct(kind):
+        equal = np.ones(len(one), dtype=np.bool_)
+        for pair in zip(one.flatten(), other.flatten(), strict=True):
+            equal &= equal_values(*pair)
+        return equal
+    if pa.types.is_fixed_size_list(kind):
+        elements = equal_values(one.flatten(), other.flatten())
+        return np.array(elements.reshape(len(one), kind.list_size).all(axis=1))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind):
+        return _equal_lists(one, other)
+    if pa.types.is_nested(kind):
+        # One Python object per row. As text where they differ: NaN equals NaN there.
+        pairs = zip(one, other, strict=True)
+        return np.array([a.equals(b) or repr(a.as_py()) == repr(b.as_py()) for a, b in pairs], dtype=np.bool_)
+    if pa.types.is_float16(kind):
         # There is no kernel that compares them.
         one, other = one.cast(pa.float32()), other.cast(pa.float32())
-    if pa.types.is_nested(one.type) or pa.types.is_null(one.type):
-        # Rare, and only where something differs: one Python object per row.
-        pairs = zip(one, other, strict=True)
-        # As text where they differ: NaN equals NaN there, at any depth.
-        return np.array([a.equals(b) or repr(a.as_py()) == repr(b.as_py()) for a, b in pairs], dtype=np.bool_)
-    same = _as_mask(pc.equal(one, other).fill_null(False)) | (_as_mask(one.is_null()) & _as_mask(other.is_null()))
-    if pa.types.is_floating(one.type):
-        same |= _as_mask(pc.is_nan(one).fill_null(False)) & _as_mask(pc.is_nan(other).fill_null(False))
+    same = _as_mask(pc.equal(one, other))
+    if pa.types.is_floating(kind):
+        same |= _as_mask(pc.is_nan(one)) & _as_mask(pc.is_nan(other))
+    return same
+
+
+def _equal_lists(one: Any, other: Any) -> Mask:  # noqa: ANN401 - list arrays of one type
+    lengths = pc.list_value_length(one).to_numpy()
+    same: Mask = lengths == pc.list_value_length(other).to_numpy()
+    equal = equal_values(*(lists.filter(pa.array(same)).flatten() for lists in (one, other)))
+    rows = np.repeat(np.flatnonzero(same), lengths[same])
+    same[rows[~equal]] = False
     return same
 
 

@@ -27,6 +27,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError, panics_as_errors
 from lance_spark.read.filtering import both, explained
 from lance_spark.read.masks import rows_mask
+from lance_spark.rebase.difference import Difference, NewRows, live_offsets
 from lance_spark.rows.merge import Offsets
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID, SnapshotRows, offsets_of, row_ids
 from lance_spark.rows.row_set import RowSet
@@ -35,7 +36,6 @@ from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.fragment_writer import FragmentSink
 from lance_spark.types.fields import is_blob
 from lance_spark.views.definition import SOURCE_ROW_ID
-from lance_spark.views.difference import Difference, NewRows, live_offsets
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment

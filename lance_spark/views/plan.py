@@ -10,10 +10,10 @@ from lance_spark.backfill.planning.planner import prepare
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import counted
+from lance_spark.rebase.difference import affected
 from lance_spark.rows.row_addresses import row_ids
 from lance_spark.staging.area import Staging
 from lance_spark.views.definition import define, existing_view, groups_of
-from lance_spark.views.difference import affected
 from lance_spark.views.placement import SourceRows
 from lance_spark.views.row_tasks import SEARCHED_ROWS, find_rows
 from lance_spark.views.start import Start

@@ -47,13 +47,13 @@ from lance_spark.jobs.model import BackfillJobResult, JobRecord, RefreshJobResul
 from lance_spark.jobs.progress import Progress
 from lance_spark.lance_compat import path_of
 from lance_spark.objects import objects_of_table
+from lance_spark.rebase.difference import Affected, affected
 from lance_spark.session.sessions import cancel, tagged
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.job_end import commit_or_give_up, finish
 from lance_spark.views.chunked.calls import ChunkCalls, Chunked
 from lance_spark.views.chunked.skipped import keep_skipped, skipped_rows
 from lance_spark.views.definition import define, existing_view, groups_of, made_columns
-from lance_spark.views.difference import Affected, affected
 from lance_spark.views.placement import Answer, PlacementSpec
 from lance_spark.views.request import RefreshRequest
 from lance_spark.views.row_tasks import RowTasks

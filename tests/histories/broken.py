@@ -53,10 +53,10 @@ def nothing_is_unknown(real: Any) -> Any:
 def renamed_is_lost(real: Any) -> Any:
     from lance_spark.commit.conflicts.verdicts import Judgement, Verdict
 
-    def judge(then: Any, head: Any, changes: Any) -> Any:
+    def judge(then: Any, head: Any, changes: Any, **more: Any) -> Any:
         if any(now.id == then.id and now.name != then.name for now in head):
             return Judgement(verdict=Verdict.IMPOSSIBLE, reason="another name")
-        return real(then, head, changes)
+        return real(then, head, changes, **more)
 
     return judge
 
@@ -64,11 +64,11 @@ def renamed_is_lost(real: Any) -> Any:
 def restored_is_lost(real: Any) -> Any:
     from lance_spark.commit.conflicts.verdicts import Judgement, Verdict
 
-    def judge(then: Any, head: Any, changes: Any) -> Any:
+    def judge(then: Any, head: Any, changes: Any, **more: Any) -> Any:
         changes = list(changes)
         if any(change.operation == "Restore" for change in changes):
             return Judgement(verdict=Verdict.IMPOSSIBLE, reason="a restore")
-        return real(then, head, changes)
+        return real(then, head, changes, **more)
 
     return judge
 

@@ -156,7 +156,7 @@ MUTANTS: dict[str, Mutant] = {
     ),
     "inputs are not compared": Mutant(
         row="update by row rewrite, changed inputs",
-        patches={_CHANGED: lambda _: lambda *arguments: np.zeros(len(arguments[4].old), dtype=np.bool_)},
+        patches={_CHANGED: lambda _: lambda *arguments, **_more: np.zeros(len(arguments[4].old), dtype=np.bool_)},
         acts=_one(_UPDATE_INPUT),
         starts=_EITHER,
         stable=_STABLE,

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, overload
 
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as sf
+from pyspark.sql import SparkSession
 
+from lance_spark.backfill.request import columns_of
 from lance_spark.commit.attempt import Landed, attempt_commit
 from lance_spark.commit.changes import CommitNote, CommitResult
 from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, USER_KEY, Event, event_of
@@ -27,6 +27,7 @@ from lance_spark.errors import (
 from lance_spark.lance_compat import is_missing, plain, version_of
 from lance_spark.options import OWN_PROPERTIES
 from lance_spark.table.history.branches import Branches
+from lance_spark.table.history.differences import TableDiff, diff_of
 from lance_spark.words import InWords, listed
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from lance_spark.table.reference import TableReference
     from lance_spark.table.table import Table
 
-_ROW_ID = "_rowid"
 _OPERATIONS = {
     "Append": "append",
     "Overwrite": "overwrite",
@@ -51,26 +51,6 @@ _OPERATIONS = {
     "Clone": "clone",
 }
 _OF_NO_ROWS = ("Merge", "Project", "DataReplacement", "Rewrite", "CreateIndex", "UpdateConfig", "Clone")
-_UPDATED = "_row_last_updated_at_version"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TableDiff:
-    """In which rows two versions of a table differ, as DataFrames that are not computed yet.
-
-    Rows are told apart by their stable ids, so a row that a compaction or an update moved is the
-    same row.
-
-    Attributes:
-        inserted: Rows of the second version that the first has not.
-        updated: Rows of the second version that were updated since the first; values of columns
-            that a backfill has written are no update of rows.
-        deleted: Rows of the first version that the second has not.
-    """
-
-    inserted: DataFrame
-    updated: DataFrame
-    deleted: DataFrame
 
 
 class Tags:
@@ -432,20 +412,34 @@ class TableVersions(ABC):
         found: Transaction | None = pinned.open().read_transaction(pinned.version or 0)
         return found
 
-    def diff(self, first: int | str, second: int | str | None = None) -> TableDiff:
-        """Compares two versions by the ids of rows. Starts no Spark job.
+    def diff(
+        self, first: int | str, second: int | str | None = None, *, columns: str | Sequence[str] | None = None
+    ) -> TableDiff:
+        """Compares the rows of two versions by their values. Starts no Spark job.
 
-        Each of the three DataFrames is a join of the ids of both versions, in the memory of Spark's
-        tasks, and then a read of the rows.
+        Tasks read the compared columns of fragments whose files or deleted rows differ, in a few
+        batches at a time. The other fragments are left out by the manifests.
 
         Args:
             first: The older version, or a tag.
-            second: The newer one, of the same branch; None is the latest.
+            second: The newer version, of the same branch; None is the latest.
+            columns: Names of the compared columns. None compares the columns that both versions
+                have, except columns that a UDF computes. A column of another name or a new column
+                is left out. A value of a column with another type is cast before it is compared.
+
+        Returns:
+            Three DataFrames with all columns of their version: inserted, updated and deleted rows.
 
         Raises:
-            VersionNotFoundError: There is no such version.
+            VersionNotFoundError: A version does not exist.
+            ColumnNotFoundError: A version lacks a column of `columns`.
+            OptionError: `columns` holds no names.
             StableRowIdsError: The table has no stable row ids.
-            UnsupportedOperationError: They are of two branches.
+            UnsupportedOperationError: The versions belong to two branches.
+
+        Example:
+            >>> changes = table.diff("launch", columns=["price"])
+            >>> changes.updated.select("id", "price").show()
         """
         before, after = (
             self._latest.pin(_checked(first)),
@@ -463,27 +457,10 @@ class TableVersions(ABC):
                     "- write the table anew with enable_stable_row_ids=True",
                     uri=self.uri,
                 )
-        old, new = self._rows(before), self._rows(after)
-        ids = old.select(_ROW_ID, sf.col(_UPDATED).alias("__updated"))
-        both = new.join(ids, _ROW_ID)
-        return TableDiff(
-            inserted=_plain(new.join(ids, _ROW_ID, "left_anti")),
-            updated=_plain(both.where(sf.col(_UPDATED) != sf.col("__updated")).drop("__updated")),
-            deleted=_plain(old.join(new.select(_ROW_ID), _ROW_ID, "left_anti")),
-        )
-
-    def _rows(self, ref: DatasetRef) -> DataFrame:
-        options = {f"storage.{key}": value for key, value in ref.storage.items()}
-        options |= {"version": str(ref.version), "with_row_id": "true", "with_row_versions": "true"}
-        return self._query_spark().read.format("lance").options(**options).load(ref.uri)
+        return diff_of(self._query_spark(), before, after, None if columns is None else columns_of(columns))
 
 
 def _checked(version: int | str) -> int | str:
     if isinstance(version, bool) or not isinstance(version, (int, str)):
         raise OptionError("version", repr(version), "the number of a version, or a tag")
     return version
-
-
-def _plain(rows: DataFrame) -> DataFrame:
-    """Returns rows with the columns of the table alone."""
-    return rows.drop(_ROW_ID, "_row_created_at_version", _UPDATED)

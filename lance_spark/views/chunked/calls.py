@@ -29,12 +29,12 @@ from lance_spark.errors import BackfillIncompleteError, counted
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.progress import Progress
 from lance_spark.read.sizes import measure_row
+from lance_spark.rebase.difference import Affected
 from lance_spark.rows.row_set import RowSet
 from lance_spark.session.sessions import known_slots
 from lance_spark.staging.column_file import Targets
 from lance_spark.views.chunked.rows import RowsToChunk
 from lance_spark.views.definition import made_columns
-from lance_spark.views.difference import Affected
 from lance_spark.views.placement import PlacementSpec
 from lance_spark.views.request import RefreshRequest
 from lance_spark.views.start import Start

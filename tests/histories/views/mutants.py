@@ -55,7 +55,7 @@ _DELETE = _on("t", st.builds(Delete, _KEYS))
 _APPEND = Act("t", _NEW)
 
 _PLACEMENT = "lance_spark.views.placement"
-_DIFFERENCE = "lance_spark.views.difference"
+_DIFFERENCE = "lance_spark.rebase.difference"
 _REFRESH = "lance_spark.views.refresh"
 _COMMIT = "lance_spark.commit.rows.replace_commit"
 _STATE = "lance_spark.views.state"

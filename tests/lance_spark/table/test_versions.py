@@ -6,6 +6,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import lance
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +15,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import (
+    ColumnNotFoundError,
     Connection,
     OptionError,
     StableRowIdsError,
@@ -176,11 +178,28 @@ def test_what_happens_to_a_tag_while_it_is_changed_is_an_error_of_ours(
 
 
 STEPS = st.lists(
-    st.sampled_from(["append", "update", "delete", "compact", "restore", "overwrite one"]), min_size=1, max_size=5
+    st.sampled_from(
+        ["append", "update", "delete", "compact", "restore", "overwrite one", "in place", "unseen", "add", "widen"]
+    ),
+    min_size=1,
+    max_size=5,
 )
 
 
-@settings(max_examples=6, deadline=None, suppress_health_check=list(HealthCheck))
+def update_unseen(table: Table, text: str, id: int) -> None:
+    """Changes one value in place, as `update_columns` does: Lance moves no row version."""
+    dataset = table.to_lance()
+    for fragment in dataset.get_fragments():
+        rows = fragment.to_table(["id"], filter=f"id = {id}", with_row_id=True)
+        if rows.num_rows:
+            new = pa.table({"_rowid": rows["_rowid"], "text": [text]})
+            changed, fields = fragment.update_columns(new, left_on="_rowid", right_on="_rowid")
+            operation = lance.LanceOperation.Update(updated_fragments=[changed], fields_modified=fields)
+            lance.LanceDataset.commit(table.uri, operation, read_version=dataset.version)
+            return
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(STEPS, st.data())
 def test_two_versions_differ_in_the_rows_that_came_went_and_changed(
     tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, steps: list[str], data: st.DataObject
@@ -203,6 +222,20 @@ def test_two_versions_differ_in_the_rows_that_came_went_and_changed(
             dataset.optimize.compact_files()
         elif step == "restore":
             table.restore(data.draw(st.integers(1, table.version)))
+        elif step == "in place":
+            new = pa.table({"id": pa.array([some], dataset.schema.field("id").type), "text": [f"in place {fresh}"]})
+            rewrite = dataset.merge_insert("id").when_matched_update_all().write_mode("rewrite_columns")
+            rewrite.execute(new)
+            fresh += 2
+        elif step == "unseen":
+            update_unseen(table, f"unseen {fresh}", some)
+            fresh += 2
+        elif step == "add":
+            dataset.add_columns({f"c{fresh}": "id * 2"})
+            fresh += 2
+        elif step == "widen":
+            dataset.alter_columns({"path": "id", "data_type": pa.int32() if fresh % 4 else pa.int64()})
+            fresh += 2
         else:
             dataset.update({"text": "'one'"}, where=f"id = {some}")
     last = table.version
@@ -219,8 +252,44 @@ def test_two_versions_differ_in_the_rows_that_came_went_and_changed(
     old, new = rows(first), rows(second)
     assert seen(found.inserted) == sorted(new[row] for row in new.keys() - old.keys())
     assert seen(found.deleted) == sorted(old[row] for row in old.keys() - new.keys())
-    changed = sorted(new[row] for row in new.keys() & old.keys() if new[row] != old[row])
-    assert set(changed) <= set(seen(found.updated)) <= {new[row] for row in new.keys() & old.keys()}
+    assert seen(found.updated) == sorted(new[row] for row in new.keys() & old.keys() if new[row] != old[row])
+
+
+def test_a_difference_compares_values_and_not_what_was_written(db: Connection, table: Table, seen: Seen):
+    table.add_columns({"doubled": seen.times(2)})
+    first = table.version
+    table.backfill("doubled")
+    filled = table.version
+    update_unseen(table, "changed", 3)
+    # All rows of a fragment are written anew with the values that they have.
+    table.to_lance().update({"text": "text"}, where="id < 10")
+    assert table.diff(first, filled).updated.count() == 0
+    assert table.diff(filled).updated.select("id", "text", "doubled").collect() == [(3, "changed", 6)]
+    assert table.diff(filled, columns="id").updated.count() == 0
+    assert table.diff(first, columns=["doubled"]).updated.count() == 30
+    with pytest.raises(ColumnNotFoundError, match=rf"'doubled'.*version {first - 1}"):
+        table.diff(first - 1, columns=["doubled"])
+    with pytest.raises(OptionError, match="columns"):
+        table.diff(first, columns=[])
+
+
+def test_a_difference_reads_no_fragment_that_is_the_same_in_both_versions(table: Table):
+    first = table.version
+    update_unseen(table, "changed", 3)
+    for fragment in table.to_lance().get_fragments()[1:]:
+        for file in fragment.data_files():
+            Path(table.uri, "data", file.path).unlink()
+    found = table.diff(first)
+    assert [row.id for row in found.updated.collect()] == [3]
+    assert found.inserted.count() == found.deleted.count() == 0
+
+
+def test_a_difference_that_cannot_be_read_is_an_error_and_never_fewer_or_more_rows(table: Table):
+    first, file = table.version, table.to_lance().get_fragments()[0].data_files()[0]
+    update_unseen(table, "changed", 3)
+    Path(table.uri, "data", file.path).unlink()
+    with pytest.raises(Exception, match="TableUnreadableError"):
+        table.diff(first).updated.count()
 
 
 def test_rows_without_stable_ids_cannot_be_compared(db: Connection):

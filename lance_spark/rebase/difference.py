@@ -1,8 +1,9 @@
-"""What changed in a view's source between two of its versions, row by row: :class:`Difference`.
+"""What changed between two versions of a table, row by row: :class:`Difference`.
 
-The driver leaves out the fragments that are the same in both; tasks look at the others. Rows are
-followed as a backfill's are (`rebase/row_origins.py`): a compaction moves them, an update moves and
-changes them, and what was rewritten in place is compared. Memory: 24 bytes a row of one fragment.
+Serves refreshes of views and `Table.diff`. The driver leaves out the fragments that are the same in
+both; tasks look at the others. Rows are followed as a backfill's are (`rebase/row_origins.py`): a
+compaction moves them, an update moves and changes them, and what was rewritten in place is
+compared. Memory: 24 bytes a row of one fragment.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from lance_spark.commit.conflicts.row_lineage import Lineage
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError
 from lance_spark.rebase.row_origins import Found, Origin, Origins
-from lance_spark.rows.merge import Offsets
-from lance_spark.rows.row_addresses import SnapshotRows, look_up, row_ids
+from lance_spark.rows.merge import Offsets, no_rows
+from lance_spark.rows.row_addresses import Addresses, SnapshotRows, look_up, row_ids
 from lance_spark.rows.row_set import RowSet
 
 if TYPE_CHECKING:
@@ -69,7 +70,10 @@ class NewRows:
 
 
 def affected(source: DatasetRef, base: DatasetRef | None, used: Sequence[FieldIdentity]) -> Affected:
-    """Compares the fragments of two versions, by manifests. Runs on the driver; reads no rows."""
+    """Compares the fragments of two versions, by manifests. Runs on the driver; reads no rows.
+
+    `used` are columns: two fragments differ if their rows or the files of these columns do.
+    """
     head = source.open()
     if base is None:
         return Affected(now=tuple(_rows(head, frozenset(head.fragment_ids()))), then=(), untouched=0)
@@ -144,9 +148,11 @@ def _is_same(before: FragmentMetadata, now: FragmentMetadata, ids: Sequence[int]
 
 
 class Difference:
-    """Compares rows of two versions of a source. Belongs to one thread.
+    """Compares rows of two versions of a table. Belongs to one thread.
 
-    `groups` are columns of which it is told apart which rows changed in them.
+    `groups` are columns of which it is told apart which rows changed in them. With `by_name`
+    columns are the same if they have the same name; otherwise, if they have the same field id.
+    `strict` raises an error for rows that cannot be compared; otherwise they count as changed.
     """
 
     def __init__(
@@ -154,12 +160,17 @@ class Difference:
         source: DatasetRef,
         base: DatasetRef,
         used: Sequence[FieldIdentity],
-        groups: Sequence[Sequence[FieldIdentity]],
+        groups: Sequence[Sequence[FieldIdentity]] = (),
+        *,
+        by_name: bool = False,
+        strict: bool = False,
     ) -> None:
         self._head, self._base = source.open(), base.open()
         self._rows, self._base_rows = SnapshotRows(self._head), SnapshotRows(self._base)
         self._lineage = _lineage(source, base)
         self._used = used
+        self._by_name = by_name
+        self._strict = strict
         self._origins = self._origins_by(used)
         self._groups = [self._origins_by(group) for group in groups]
 
@@ -168,18 +179,38 @@ class Difference:
         fragment = self._rows.existing_fragment(fragment_id).metadata
         found = self._find(self._origins, fragment)
         unknown = RowSet.of(found.unknown)
-        known = unknown
-        for origin in found.origins:
-            known |= RowSet.of(origin.moved.new)
-        changed = unknown | _changed(self._origins, fragment, found, known - unknown)
+        known = found.known
+        if self._strict and unknown:
+            text = f"rows of fragment {fragment_id} cannot be found in version {self._base.version}"
+            raise TableUnreadableError(self._head.uri, text, hint="check the files of both versions")
+        changed = unknown | self._changed(self._origins, fragment, found, known - unknown)
         by_group = [
-            unknown | _changed(origins, fragment, self._find(origins, fragment), changed - unknown)
+            unknown | self._changed(origins, fragment, self._find(origins, fragment), changed - unknown)
             if changed
             else changed
             for origins in self._groups
         ]
         live = RowSet.of(live_offsets(self._rows, fragment_id))
         return NewRows(new=live - known, changed=changed, by_group=tuple(by_group), unknown=len(unknown))
+
+    def inserted(self, fragment_id: int) -> RowSet:
+        """Returns the live rows of a fragment that the old version lacks; reads no values."""
+        found = self._find(self._origins, self._rows.existing_fragment(fragment_id).metadata)
+        return RowSet.of(live_offsets(self._rows, fragment_id)) - found.known
+
+    def _changed(self, origins: Origins, fragment: FragmentMetadata, found: Found, rows: RowSet) -> RowSet:
+        changed = RowSet.empty()
+        for origin in found.origins:
+            some = rows & RowSet.of(origin.moved.new)
+            try:
+                changed |= origins.changed(fragment, origin, some) if some else some
+            except TableUnreadableError as error:
+                if self._strict:
+                    raise
+                text = "rows of fragment %s cannot be compared, and count as changed: %s"
+                _LOG.warning(text, fragment.id, error)
+                changed |= some
+        return changed
 
     def _find(self, origins: Origins, fragment: FragmentMetadata) -> Found:
         """Returns where rows were, also those that a restore, or going back, has brought back.
@@ -205,6 +236,15 @@ class Difference:
 
     def gone(self, fragment_id: int) -> Iterator[np.ndarray]:
         """Yields the row ids of a fragment of the old version that the new one does not have."""
+        for _, ids in self._gone(fragment_id):
+            yield ids
+
+    def deleted(self, fragment_id: int) -> RowSet:
+        """Returns the rows of a fragment of the old version that the new one does not have."""
+        return RowSet.of(np.concatenate([no_rows(), *(offsets for offsets, _ in self._gone(fragment_id))]))
+
+    def _gone(self, fragment_id: int) -> Iterator[tuple[Offsets, Addresses]]:
+        """Yields the offsets and the ids of these rows."""
         fragment = self._base_rows.existing_fragment(fragment_id)
         offsets = live_offsets(self._base_rows, fragment_id)
         now = self._rows.fragment(fragment_id)
@@ -220,10 +260,10 @@ class Difference:
             part = wanted[first : first + _LOOK_UP_ROWS]
             _, there_now = look_up(self._head, part)
             if not there_now.all():
-                yield part[~there_now]
+                yield offsets[first : first + _LOOK_UP_ROWS][~there_now], part[~there_now]
 
     def _origins_by(self, columns: Sequence[FieldIdentity]) -> Origins:
-        return Origins(self._base, self._rows, self._lineage, columns)
+        return Origins(self._base, self._rows, self._lineage, columns, by_name=self._by_name)
 
 
 def live_offsets(rows: SnapshotRows, fragment_id: int) -> Offsets:
@@ -231,18 +271,6 @@ def live_offsets(rows: SnapshotRows, fragment_id: int) -> Offsets:
     offsets: Offsets = np.arange(rows.existing_fragment(fragment_id).metadata.physical_rows, dtype=np.int64)
     deleted = rows.deleted(fragment_id)
     return offsets if deleted is None else offsets[~deleted]
-
-
-def _changed(origins: Origins, fragment: FragmentMetadata, found: Found, rows: RowSet) -> RowSet:
-    changed = RowSet.empty()
-    for origin in found.origins:
-        some = rows & RowSet.of(origin.moved.new)
-        try:
-            changed |= origins.changed(fragment, origin, some) if some else some
-        except TableUnreadableError as error:
-            _LOG.warning("rows of fragment %s cannot be compared, and count as changed: %s", fragment.id, error)
-            changed |= some
-    return changed
 
 
 def _lineage(source: DatasetRef, base: DatasetRef) -> Lineage:
