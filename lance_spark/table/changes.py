@@ -48,7 +48,8 @@ class TableChanges(TableVersions):
 
         Args:
             where: Condition on rows, in Lance SQL; None is all rows.
-            values: Values by column: Python values of the column's type, None for NULL.
+            values: Values by column: Python values that the column's type holds exactly, None for
+                NULL.
             values_sql: Expressions in Lance SQL by column, over the row as it was.
             commit_message: Kept with the version.
             properties: Kept with the version, too: texts by names.

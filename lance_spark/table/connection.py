@@ -264,7 +264,8 @@ class Connection:
             data: Its rows: a Spark DataFrame (written by Spark's tasks), or Arrow, pandas, a list
                 of dicts, a dict of lists, an iterator over record batches (written by this
                 process).
-            schema: Its Arrow schema; without data the table is empty.
+            schema: Its Arrow schema; without data the table is empty. Values become its types
+                exactly, and columns that the data lacks are NULL.
             mode: What to do where there is one: raise, replace its rows by a new version, or open
                 it as it is.
             enable_stable_row_ids: Whether rows keep their ids through updates and compaction.
@@ -274,6 +275,7 @@ class Connection:
             TableExistsError: There is one, and `mode` is `create`.
             OptionError: An argument is not valid.
             SchemaMismatchError: The data cannot be a table.
+            ValueConversionError: A value does not fit the schema. Nothing was written.
         """
         if mode not in ("create", "overwrite", "exist_ok"):
             raise OptionError("mode", str(mode), "create, overwrite or exist_ok")

@@ -146,6 +146,14 @@ class TableRows(TableVersions):
     ) -> None:
         """Adds rows. Computed columns that the data lacks are NULL; a backfill fills them.
 
+        Python, pandas and Arrow values become the types of the table's columns exactly. A value
+        that does not fit raises a ValueConversionError with column and row, and nothing is written.
+
+        Examples:
+            ```python
+            table.add([{"id": 1, "price": Decimal("9.50")}])
+            ```
+
         Args:
             data: A Spark DataFrame (written by Spark's tasks), or Arrow, pandas, a list of dicts,
                 a dict of lists, an iterator over record batches (written by this process).
