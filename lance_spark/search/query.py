@@ -21,7 +21,7 @@ from lance_spark.errors import (
 from lance_spark.geneva import refusing
 from lance_spark.pushdown.rule import is_classic
 from lance_spark.read.columns import ROW_ID
-from lance_spark.read.filtering import check_filter
+from lance_spark.read.filtering import both, check_filter
 from lance_spark.read.search.ranking import search_errors
 from lance_spark.session.sessions import session_or_local
 from udf_runtime import UDF, UnpackedUDF
@@ -99,12 +99,17 @@ class Query:
     def where(self: _Query, condition: str) -> _Query:
         """Selects the rows that match a condition in Lance SQL.
 
+        Several calls select the rows that match all conditions.
+
+        Example:
+            >>> table.search().where("price > 10").where("stock > 0").to_arrow()
+
         Raises:
             OptionError: It is no text.
         """
         if not isinstance(condition, str) or not condition.strip():
             raise OptionError("where", repr(condition), "a condition in Lance SQL")
-        return replace(self, condition=condition)
+        return replace(self, condition=condition if self.condition is None else both(self.condition, condition))
 
     def limit(self: _Query, rows: int) -> _Query:
         """Takes at most so many rows; a materialized view refuses it.

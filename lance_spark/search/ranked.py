@@ -69,8 +69,10 @@ class Search(Query):
                 taken out of what was found, so that fewer may be left.
 
         Raises:
-            OptionError: It is no text.
+            OptionError: The condition is no text, or an earlier one has another `prefilter`.
         """
+        if self.condition is not None and prefilter != self.prefilter:
+            raise OptionError("prefilter", repr(prefilter), f"{self.prefilter}, as in the first where() of the search")
         return replace(super(Search, self).where(condition), prefilter=prefilter)
 
     def vector(self, vector: VectorLike) -> Search:

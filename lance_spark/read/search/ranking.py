@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -155,6 +156,8 @@ class Ranking:
             for found in (self.only("vector"), self.only("text"))
         )
         ranked = fused(near, good).slice(self.vector.offset, self.vector.k)
+        if not len(ranked):
+            return self.schema(dataset, columns).empty_table()
         ids: list[Any] = ranked[ROW_ID].to_pylist()
         with search_errors(dataset, self.filter):
             rows = take_known_rows(dataset, ids, _with(columns, (ROW_ID,)))
@@ -238,12 +241,26 @@ def _full_text(query: TextQuery) -> Any:  # noqa: ANN401 - a class of pylance, w
     from lance.query import BooleanQuery, MatchQuery, MultiMatchQuery, Occur, PhraseQuery
 
     assert query.columns is not None
-    if query.phrase:
-        phrases = [PhraseQuery(query.query, column) for column in query.columns]
-        return phrases[0] if len(phrases) == 1 else BooleanQuery([(Occur.SHOULD, phrase) for phrase in phrases])
-    if len(query.columns) == 1:
-        return MatchQuery(query.query, query.columns[0])
-    return MultiMatchQuery(query.query, list(query.columns))
+    phrases, words = ([query.query], "") if query.phrase else split_phrases(query.query)
+    if not phrases and len(query.columns) > 1:
+        return MultiMatchQuery(words, list(query.columns))
+    parts: list[Any] = [PhraseQuery(phrase, column) for phrase in phrases for column in query.columns]
+    if words:
+        parts += [MatchQuery(words, column) for column in query.columns]
+    return parts[0] if len(parts) == 1 else BooleanQuery([(Occur.SHOULD, part) for part in parts])
+
+
+def split_phrases(text: str) -> tuple[list[str], str]:
+    """Returns the phrases between pairs of quotation marks, and the words outside of them.
+
+    A single word needs no phrase. A text with an odd number of marks has no phrases.
+    """
+    if text.count('"') % 2:
+        return [], text
+    quoted = re.findall(r'"([^"]*)"', text)
+    phrases = [phrase for phrase in quoted if len(phrase.split()) > 1]
+    words = [re.sub(r'"[^"]*"', " ", text), *(phrase for phrase in quoted if phrase not in phrases)]
+    return phrases, " ".join(" ".join(words).split()) or ("" if phrases else text)
 
 
 def _with(columns: Columns, names: Sequence[str]) -> Any:  # noqa: ANN401 - a list or a dict, as pylance takes them

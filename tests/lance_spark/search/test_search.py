@@ -207,6 +207,42 @@ def test_phrases_filters_offsets_and_columns_of_text(table: Table, table_path: s
         table.search("note9 note", fts_columns="note").phrase_query().to_arrow()
 
 
+def test_quotation_marks_in_a_text_are_a_phrase(table: Table):
+    table.create_fts_index("text")
+    texts = {row["id"]: row["text"] for row in table.to_lance().to_table(columns=["id", "text"]).to_pylist()}
+
+    def found(text: str) -> set[int]:
+        return set(ids(table.search(text).limit(1000)))
+
+    phrase = {n for n, text in texts.items() if "pear plum" in text}
+    assert found('"pear plum"') == phrase < found("pear plum")
+    assert found('number7 "pear plum"') == phrase | {7}
+    assert found('"number7"') == {7}
+    assert found('pear plum"') == found("pear plum"), "one mark alone is none"
+    assert found('"number7 number8"') == found('""') == set()
+
+
+def test_several_conditions_all_hold(table: Table, q: list[float]):
+    table.create_fts_index("text")
+    for query in (table.search(q), table.search("fig"), table.search(None)):
+        both = query.where("kind = 1 OR kind = 2").where("id < 50 OR id > 350").limit(1000)
+        together = query.where("(kind = 1 OR kind = 2) AND (id < 50 OR id > 350)").limit(1000)
+        assert sorted(ids(both)) == sorted(ids(together)) and len(ids(both)) > 1
+    assert table.search(None).where("id = 3").condition == "id = 3"
+    with pytest.raises(OptionError, match="prefilter"):
+        table.search(q).where("id < 9", prefilter=False).where("kind = 1")
+
+
+@pytest.mark.parametrize("prefilter", [True, False])
+def test_a_hybrid_search_without_a_hit_is_empty(prefilter: bool, table: Table, q: list[float]):
+    table.create_fts_index("text")
+    search = table.search(query_type="hybrid").vector(q).text("fig")
+    empty = [search.where("id < 0", prefilter=prefilter), search.offset(1000)]
+    for query in empty:
+        assert query.to_list() == [] and query.to_arrow().schema == search.to_arrow().schema
+        assert query.select(["id"]).to_arrow().column_names == search.select(["id"]).to_arrow().column_names
+
+
 # Both
 
 
