@@ -37,8 +37,8 @@ class Computed:
     columns: tuple[tuple[str, str], ...]
 
     def in_environment(self, default: Manifest | None) -> Computed:
-        """Returns the same in a default environment, unless the UDF has one of its own."""
-        return dataclasses.replace(self, udf=with_default(self.udf, default))
+        """Returns the columns with a settled UDF, in a default environment without an own one."""
+        return dataclasses.replace(self, udf=with_default(self.udf, default).pickle_once())
 
 
 def add_columns(ref: DatasetRef, transforms: object, *, manifest: Manifest | None = None) -> None:

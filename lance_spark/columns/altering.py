@@ -146,10 +146,20 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object], manife
             f"- give it data_type={has}, or say 'recreate': True to drop the column with all its values and add it anew"
         )
     check_udf(dataset, udf, (("", path),))
+    udf = _settle(dataset, udf, path)
     if alteration.get("recreate"):
         made = output_fields(udf, (("", path),), dataset.data_storage_version)
         check_storable(pa.schema(made), dataset.data_storage_version)
     return udf
+
+
+def _settle(dataset: lance.LanceDataset, udf: UDF, column: str) -> UDF:
+    """Returns the UDF as it is stored; an unchanged UDF keeps the version that the column has."""
+    try:
+        binding = binding_of(dataset, column)
+    except StoredUdfError:  # damaged: the new UDF is the remedy
+        binding = None
+    return (udf if binding is None else binding.keep_version(udf)).pickle_once()
 
 
 def _only_renames(alteration: Mapping[str, object]) -> bool:

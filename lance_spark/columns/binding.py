@@ -92,9 +92,13 @@ class Binding:
             environment=self.environment,
         )
 
+    def keep_version(self, udf: UDF) -> UDF:
+        """Returns a UDF for the column, with the stored version if the code is unchanged."""
+        return udf.keep_version(self.udf_name, self.udf_version)
+
     @staticmethod
     def of(udf: UDF, inputs: Sequence[FieldIdentity], columns: Sequence[tuple[str, str]]) -> Binding:
-        """Binds a UDF to input columns of a table and to its output columns."""
+        """Binds a UDF, pickled once, to input columns of a table and to its output columns."""
         return Binding(
             udf_name=udf.name,
             udf_version=udf.version,

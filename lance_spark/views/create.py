@@ -77,7 +77,7 @@ def create_view(
     """
     query.check_view()
     query = dataclasses.replace(query, computed=tuple(one.in_environment(manifest) for one in query.computed))
-    function = None if function is None else with_default(function, manifest)
+    function = None if function is None else with_default(function, manifest).pickle_once()
     refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     source = query.source.pin(None)
     dataset = source.open()

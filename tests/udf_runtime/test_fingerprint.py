@@ -1,13 +1,8 @@
 from __future__ import annotations
 
 import copy
-import os
-import subprocess
-import sys
-import textwrap
 import threading
 import types
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -16,88 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.udf_runtime.fingerprint_sources import digest, notebook
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.fingerprint import fingerprint
-
-ROOT = Path(__file__).parents[2]
-
-
-def notebook(source: str, **names: object) -> dict[str, object]:
-    """Runs code as a notebook does: its functions belong to a module without a file."""
-    scope: dict[str, object] = {"__name__": "__main__", **names}
-    exec(compile(textwrap.dedent(source), "<cell>", "exec"), scope)
-    return scope
-
-
-def digest(source: str, **names: object) -> str:
-    return fingerprint(notebook(source, **names)["f"])
-
-
-EVERYTHING = """
-import collections, dataclasses, decimal, enum, functools, logging, re, typing
-import numpy as np, pandas as pd, pyarrow as pa, pyarrow.compute as pc
-
-class Color(enum.Enum):
-    RED = frozenset({"x", "y", "z"})
-
-class Pair(typing.NamedTuple):
-    a: int
-    b: str = "q"
-
-@dataclasses.dataclass(frozen=True)
-class Point:
-    x: int = 3
-    tags: list = dataclasses.field(default_factory=list)
-
-class Base:
-    __slots__ = ("m",)
-    def __init__(self, m): self.m = m
-    def __call__(self, x): return len(super().__repr__())
-    @property
-    def p(self): return 1
-    @staticmethod
-    def s(): return Base
-
-class Model(Base):
-    @functools.cached_property
-    def weights(self): return helper(1)
-    @classmethod
-    def make(cls): return {"a", "b"}
-
-@functools.lru_cache(maxsize=9)
-def cached(x): return x
-def traced(func):
-    @functools.wraps(func)
-    def inner(*args): return func(*args)
-    return inner
-@traced
-def helper(x): return other(x) if x else 0
-def other(x): return helper(x - 1)
-WORDS = {"a", "b", (1, "q"), frozenset({"k", "l"}), Color.RED, Pair(1, "z"), str.upper}
-TABLE = {word: i for i, word in enumerate(["p", "q", "r"])}
-DATA = [np.arange(3), pa.table({"a": ["x", None]}), pd.DataFrame({"a": [1]}), decimal.Decimal("1.2"), re.compile("a+"),
-        collections.OrderedDict(a=1), functools.partial(helper, 3), Point(4), Pair, "abc".upper, int | str, object(), np.sqrt]
-DATA.append(DATA)
-log = logging.getLogger("x")
-
-def f(x, y=Pair(1, "b"), *, k={"a", "b"}):
-    if x in {"a", "b", "c"}:
-        return pc.add(x, 1), np.sqrt(x), [helper(i) for i in WORDS]
-    return cached(x), Model("m"), TABLE, DATA, log, Color.RED, lambda z: z + other(z)
-"""
-
-
-def test_the_same_definition_has_the_same_digest_in_other_processes():
-    script = EVERYTHING + "\nfrom udf_runtime.fingerprint import fingerprint\nprint(fingerprint(f))\n"
-    found = set()
-    for seed in ("0", "1", "4711"):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(
-            [sys.executable, "-c", script], capture_output=True, text=True, check=True, env=environment, cwd=ROOT
-        )
-        found.add(done.stdout.strip())
-    assert found == {digest(EVERYTHING)}
-
 
 BASE = """
 import functools
@@ -249,9 +165,9 @@ PLAIN = st.recursive(
 
 
 def written(value: object) -> str:
-    """Returns a text that two plain values share exactly if they are the same; the order of a dict does not count."""
+    """Returns a text that two plain values share exactly if they are the same, in the same order."""
     if isinstance(value, dict):
-        return "{" + ",".join(sorted(f"{key!r}:{written(item)}" for key, item in value.items())) + "}"
+        return "{" + ",".join(f"{key!r}:{written(item)}" for key, item in value.items()) + "}"
     if isinstance(value, (list, tuple)):
         return type(value).__name__ + "(" + ",".join(map(written, value)) + ")"
     return repr(value)
@@ -310,36 +226,6 @@ def test_what_has_no_content_is_an_error_that_asks_for_a_version(value: str):
 
 def test_a_lock_that_nothing_uses_does_no_harm():
     assert digest("def f(x): return x", lock=threading.Lock())
-
-
-def test_own_modules_count_by_what_is_used_of_them_and_libraries_by_name(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    source = "import {0}\nimport json\ndef f(x): return {0}.used(x), json.dumps(x)\n"
-    digests = {}
-    for name, text in {
-        "own_a": "def used(x): return 1\ndef unused(x): return 2\n",
-        "own_b": "def used(x): return 1\ndef unused(x): return 3\n",
-        "own_c": "def used(x): return 9\ndef unused(x): return 2\n",
-    }.items():
-        # Under one name, as one module that changes between two sessions.
-        (tmp_path / "own_module.py").write_text(text)
-        monkeypatch.delitem(sys.modules, "own_module", raising=False)
-        (tmp_path / "__pycache__").exists() and [p.unlink() for p in (tmp_path / "__pycache__").iterdir()]
-        digests[name] = digest(source.format("own_module"))
-    monkeypatch.delitem(sys.modules, "own_module", raising=False)
-    assert digests["own_a"] == digests["own_b"] != digests["own_c"]
-
-
-def test_an_import_inside_a_function_counts_by_its_file_loaded_or_not(tmp_path, monkeypatch):
-    monkeypatch.syspath_prepend(str(tmp_path))
-    (tmp_path / "own_late.py").write_text("VALUE = 1\n")
-    scope = notebook("def f(x):\n    from own_late import VALUE\n    import json\n    return VALUE\n")
-    before = fingerprint(scope["f"])
-    assert scope["f"](0) == 1  # type: ignore[operator]
-    assert fingerprint(scope["f"]) == before
-    (tmp_path / "own_late.py").write_text("VALUE = 2\n")
-    assert fingerprint(scope["f"]) != before
-    monkeypatch.delitem(sys.modules, "own_late")
 
 
 def test_a_function_of_a_library_goes_by_its_name_and_what_it_wraps_by_content():

@@ -17,7 +17,7 @@ from udf_runtime.definition.signature import SignatureRequest, UdfSignature, sig
 from udf_runtime.definition.stateful import Stateful, pickled, unpickled
 from udf_runtime.environments.manifest import Manifest, current_python
 from udf_runtime.errors import UdfDefinitionError
-from udf_runtime.fingerprint import fingerprint
+from udf_runtime.fingerprint import fingerprint, first_digest, is_first_digest
 from udf_runtime.policies import ErrorPolicy
 
 
@@ -231,10 +231,44 @@ class UDF(Settings):
         """
         if self.given_version is not None:
             return self.given_version
+        return fingerprint(*self._digested(), what=f"UDF {self.name!r}")
+
+    def _digested(self) -> tuple[object, ...]:
+        """Returns what the automatic version is a digest of."""
         forms = tuple(parameter.form for parameter in self.parameters)
         about = (self.kind.value, forms, self.input_columns, self.is_columns, self.data_type)
         target = self.target.fingerprint_parts() if isinstance(self.target, Stateful) else (self.target,)
-        return fingerprint(*target, about, what=f"UDF {self.name!r}")
+        return (*target, about)
+
+    def keep_version(self, name: str, version: str) -> UDF:
+        """Returns the UDF with a stored version, if that is the version of the same code.
+
+        Digests of earlier releases have no number of a scheme. The values and checkpoints of such a
+        version stay valid while the code, as the first scheme sees it, is the same.
+
+        Args:
+            name: Name of the stored UDF.
+            version: Version of the stored UDF.
+        """
+        if self.given_version is not None or self.name != name or not is_first_digest(version):
+            return self
+        try:
+            same = first_digest(*self._digested(), what=f"UDF {self.name!r}") == version
+        except UdfDefinitionError:
+            same = False
+        return dataclasses.replace(self, given_version=version, payload=None) if same else self
+
+    def pickle_once(self) -> UDF:
+        """Returns the UDF with its version and its pickled form settled.
+
+        The pickled form of some objects differs from one time to the next, and a UDF is stored
+        under the digest of this form.
+
+        Raises:
+            UdfDefinitionError: The UDF holds something that cannot be pickled.
+        """
+        settled = dataclasses.replace(self, given_version=self.version)
+        return dataclasses.replace(settled, payload=settled.dumps())
 
     @property
     def __wrapped__(self) -> Callable[..., object]:

@@ -1,7 +1,8 @@
-"""Digests of code: what tells one version of a UDF from another."""
+"""Digests of code, by which the versions of UDFs differ."""
 
 from __future__ import annotations
 
 from udf_runtime.fingerprint.digest import fingerprint
+from udf_runtime.fingerprint.first_scheme import first_digest, is_first_digest
 
-__all__ = ["fingerprint"]
+__all__ = ["fingerprint", "first_digest", "is_first_digest"]

@@ -1,19 +1,34 @@
-"""The part of a function's digest that is its bytecode: instructions, and names it reads."""
+"""The bytecode of a function as plain values, and the names that the bytecode uses."""
 
 from __future__ import annotations
 
 import dataclasses
 import dis
 import inspect
+import re
 import types
 from collections.abc import Iterator
 
 _READS = frozenset({"LOAD_GLOBAL", "LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"})
 _ASSIGNS = frozenset({"STORE_GLOBAL", "DELETE_GLOBAL"})
 _ATTRIBUTES = frozenset({"LOAD_ATTR", "LOAD_METHOD"})
+_IMPORTERS = frozenset({"import_module", "__import__"})
 
-# How a function is called and runs; not which __future__ imports and which nesting its source had.
-_FLAGS = (
+_SILENT = frozenset({"NOP", "CACHE", "EXTENDED_ARG", "RESUME", "PRECALL"})
+"""Instructions without an effect. The compiler places some of them by line numbers."""
+
+_GOTO = frozenset({"JUMP_FORWARD", "JUMP_BACKWARD", "JUMP_BACKWARD_NO_INTERRUPT"})
+_ENDS = frozenset({"RETURN_VALUE", "RETURN_CONST", "RAISE_VARARGS", "RERAISE"})
+_JUMPS = frozenset({*dis.hasjrel, *dis.hasjabs})
+
+_JOINED = re.compile("((?:LOAD|STORE)_FAST(?:_BORROW)?)_((?:LOAD|STORE)_FAST(?:_BORROW)?)")
+_OPPOSITES = {"POP_JUMP_IF_TRUE": "POP_JUMP_IF_FALSE", "POP_JUMP_IF_NOT_NONE": "POP_JUMP_IF_NONE"}
+
+_SURROUNDINGS = frozenset({"__doc__", "__firstlineno__", "__static_attributes__"})
+"""Names in the body of a class to which the compiler assigns a docstring, a line, and a set."""
+
+# How a function is called and runs. __future__ imports and the nesting of the source do not count.
+CALL_FLAGS = (
     inspect.CO_VARARGS
     | inspect.CO_VARKEYWORDS
     | inspect.CO_GENERATOR
@@ -25,36 +40,133 @@ _FLAGS = (
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class GlobalNames:
-    """Names that code, and the code nested in it, uses.
+    """Names that code, and the code nested in the code, uses.
 
     Attributes:
-        names: Globals that it reads, builtins included.
-        assigned: Globals that it assigns or deletes.
-        attributes: Names of attributes that it reads, of whatever object.
+        names: Globals that the code reads, builtins included.
+        assigned: Globals that the code assigns or deletes.
+        attributes: Names of attributes that the code reads, of any object.
+        assigned_attributes: Names of attributes that the code assigns, of any object.
     """
 
     names: frozenset[str]
     assigned: frozenset[str]
     attributes: frozenset[str]
+    assigned_attributes: frozenset[str]
 
 
 def code_parts(code: types.CodeType) -> Iterator[object]:
-    """Yields what a code object does, as plain values; not its name, lines and docstring."""
-    yield code.co_code  # without what the interpreter wrote into it while it ran: the attribute undoes that
-    yield code.co_flags & _FLAGS
+    """Yields the effect of a code object as plain values.
+
+    Names, lines, docstrings and the layout of the bytecode do not count: the compiler threads jumps
+    and places no-ops by line numbers, so the layout follows the formatting of the source.
+    """
+    yield code.co_flags & CALL_FLAGS
     yield (code.co_argcount, code.co_posonlyargcount, code.co_kwonlyargcount)
-    yield (code.co_names, code.co_varnames, code.co_freevars, code.co_cellvars)
-    yield code.co_exceptiontable
-    yield (None, *code.co_consts[1:]) if _has_docstring(code) else code.co_consts
+    yield code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+    yield from _Flow(code).steps()
 
 
-def _has_docstring(code: types.CodeType) -> bool:
-    """Returns whether the first constant is a docstring, which a function without one lacks."""
-    flag = getattr(inspect, "CO_HAS_DOCSTRING", None)
-    if flag is not None:
-        return bool(code.co_flags & flag)
-    is_function = bool(code.co_flags & inspect.CO_NEWLOCALS) and not code.co_name.startswith("<")
-    return is_function and bool(code.co_consts) and isinstance(code.co_consts[0], str)
+class _Flow:
+    """The instructions of a code object as a graph, numbered by a walk from the entry."""
+
+    def __init__(self, code: types.CodeType) -> None:
+        self._instructions = [part for whole in dis.get_instructions(code) for part in _parts_of(whole)]
+        self._place: dict[int, int] = {}
+        for place, instruction in enumerate(self._instructions):
+            self._place.setdefault(instruction.offset, place)
+        self._handlers = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]  # typeshed lacks it
+
+    def steps(self) -> Iterator[object]:
+        """Yields each instruction that can run, with the numbers of its successors."""
+        numbers: dict[int, int] = {}
+        waiting = [self._effective(0)]
+        while waiting:
+            place = waiting.pop()
+            if place not in numbers:
+                numbers[place] = len(numbers)
+                waiting.extend(self._successors(place))
+        for place in numbers:
+            instruction = self._instructions[place]
+            successors = tuple(numbers[successor] for successor in self._successors(place))
+            yield (_name_of(instruction)[0], self._operand(place), successors, self._handler(place)[1:])
+
+    def _effective(self, place: int) -> int:
+        """Returns the first instruction with an effect, from a place on along its jumps."""
+        seen = set()
+        while (following := self._pass(place)) is not None and place not in seen:
+            seen.add(place)  # an endless loop may have no effect
+            place = following
+        return place
+
+    def _pass(self, place: int) -> int | None:
+        """Returns the place behind an instruction without an effect; None behind others."""
+        name = self._instructions[place].opname
+        if name in _GOTO:
+            return self._target(place)
+        if name in _SILENT:
+            return place + 1
+        behind = self._instructions[place + 1] if name == "LOAD_CONST" else None
+        is_surrounding = behind is not None and behind.opname == "STORE_NAME" and behind.argval in _SURROUNDINGS
+        return place + 2 if is_surrounding else None
+
+    def _target(self, place: int) -> int:
+        return self._place[self._instructions[place].argval]
+
+    def _jump(self, place: int) -> int:
+        """Returns where a conditional jump leads; a jump to the same jump goes on to its target."""
+        name, target = self._instructions[place].opname, self._effective(self._target(place))
+        while "OR_POP" in name and self._instructions[target].opname == name:
+            target = self._effective(self._target(target))
+        return target
+
+    def _handler(self, place: int) -> tuple[int, int, bool] | tuple[()]:
+        offset = self._instructions[place].offset
+        for entry in self._handlers:
+            if entry.start <= offset < entry.end:
+                return (self._effective(self._place[entry.target]), entry.depth, entry.lasti)
+        return ()
+
+    def _successors(self, place: int) -> tuple[int, ...]:
+        instruction = self._instructions[place]
+        jump = (self._jump(place),) if instruction.opcode in _JUMPS and instruction.opname not in _GOTO else ()
+        if instruction.opname in _GOTO:
+            onward: tuple[int, ...] = (place,)
+        else:
+            onward = () if instruction.opname in _ENDS else (self._effective(place + 1),)
+        branches = (*onward, *jump) if _name_of(instruction)[1] else (*jump, *onward)
+        return (*self._handler(place)[:1], *branches)
+
+    def _operand(self, place: int) -> object:
+        """Returns what an instruction works on: a constant, a name, or a plain number."""
+        instruction = self._instructions[place]
+        if instruction.opcode in _JUMPS or instruction.arg is None:
+            return None  # a successor
+        if instruction.opcode in dis.hasconst:
+            return (instruction.argval,)
+        if isinstance(instruction.argval, str) and instruction.opcode in dis.hasname:
+            # The low bits of some operands say how the name is used, as in a call.
+            return (instruction.argval, instruction.argrepr)
+        return instruction.argval
+
+
+def _parts_of(instruction: dis.Instruction) -> list[dis.Instruction]:
+    """Returns an instruction, or both parts of one that joins two loads and stores of one line."""
+    names = _JOINED.fullmatch(instruction.opname)
+    if names is None:
+        return [instruction]
+    pairs = zip(names.groups(), instruction.argval, strict=True)
+    return [instruction._replace(opname=name, opcode=dis.opmap[name], argval=variable) for name, variable in pairs]
+
+
+def _name_of(instruction: dis.Instruction) -> tuple[str, bool]:
+    """Returns the name of an instruction, and whether the name is that of the opposite condition.
+
+    The layout decides whether a conditional jump leads forward or backward, and on which condition.
+    """
+    name = instruction.opname.replace("JUMP_FORWARD_IF", "JUMP_IF").replace("JUMP_BACKWARD_IF", "JUMP_IF")
+    opposite = _OPPOSITES.get(name)
+    return (name, False) if opposite is None else (opposite, True)
 
 
 def nested(code: types.CodeType) -> Iterator[types.CodeType]:
@@ -66,27 +178,27 @@ def nested(code: types.CodeType) -> Iterator[types.CodeType]:
 
 
 def globals_of(code: types.CodeType) -> GlobalNames:
-    """Returns the global names that code uses, from its instructions; attributes do not count."""
-    names: set[str] = set()
-    assigned: set[str] = set()
-    attributes: set[str] = set()
+    """Returns the names of globals and attributes that code uses, from its instructions."""
+    names: dict[str, set[str]] = {"names": set(), "assigned": set(), "attributes": set(), "assigned_attributes": set()}
     for part in nested(code):
         for instruction in dis.get_instructions(part):
             if instruction.opname in _READS:
-                names.add(instruction.argval)
+                names["names"].add(instruction.argval)
             elif instruction.opname in _ASSIGNS:
-                assigned.add(instruction.argval)
+                names["assigned"].add(instruction.argval)
             elif instruction.opname in _ATTRIBUTES:
-                attributes.add(instruction.argval)
-    return GlobalNames(names=frozenset(names), assigned=frozenset(assigned), attributes=frozenset(attributes))
+                names["attributes"].add(instruction.argval)
+            elif instruction.opname == "STORE_ATTR":
+                names["assigned_attributes"].add(instruction.argval)
+    return GlobalNames(**{key: frozenset(value) for key, value in names.items()})
 
 
 def imports_of(code: types.CodeType) -> list[str]:
-    """Returns the modules that code may import when it runs, sorted; relative ones with dots.
+    """Returns the modules that `import` statements name, sorted; relative ones with dots.
 
-    Of `from a import b` both `a` and `a.b` are there, because b may be a module or not.
+    Of `from a import b` both `a` and `a.b` are there, because b may be a module.
     """
-    found: set[str] = set()
+    modules: set[str] = set()
     for part in nested(code):
         constants: list[object] = []
         for instruction in dis.get_instructions(part):
@@ -95,7 +207,15 @@ def imports_of(code: types.CodeType) -> list[str]:
             elif instruction.opname == "IMPORT_NAME":
                 level, names = constants[-2:]  # what the compiler pushes before an import
                 module = "." * (level if isinstance(level, int) else 0) + instruction.argval
-                found.add(module)
+                modules.add(module)
                 separator = "" if module.endswith(".") else "."
-                found.update(f"{module}{separator}{name}" for name in (names if isinstance(names, tuple) else ()))
-    return sorted(found)
+                modules.update(f"{module}{separator}{name}" for name in (names if isinstance(names, tuple) else ()))
+    return sorted(modules)
+
+
+def dynamic_imports_of(code: types.CodeType) -> set[str]:
+    """Returns texts that may name modules, of code that calls `import_module` or `__import__`."""
+    parts = list(nested(code))
+    if not any(_IMPORTERS.intersection(part.co_names) for part in parts):
+        return set()
+    return {constant for part in parts for constant in part.co_consts if isinstance(constant, str)}

@@ -1,7 +1,8 @@
 """Digests of data that code carries with it: NumPy, Arrow and pandas values, by their full content.
 
-Two values that compare equal have the same digest, however they are laid out in memory: offsets of
-slices, chunk borders, bytes under NULLs and validity bitmaps without NULLs do not count.
+Arrow data that compare equal have the same digest: offsets of slices, chunk borders, bytes under
+NULLs and validity bitmaps without NULLs do not count. The memory order of NumPy arrays and the
+order of categories count, because functions can tell them apart.
 """
 
 from __future__ import annotations
@@ -39,12 +40,18 @@ def data_parts(value: object) -> Iterator[object] | None:
     if isinstance(value, np.generic) and not isinstance(value, np.void):
         return _numpy_parts(np.asarray(value))
     if isinstance(value, np.dtype):
-        return iter(("dtype", value.str, value.descr if value.names else ()))
+        return iter(("dtype", value.str, _dtype_parts(value)))
     return _pandas_parts(value)
 
 
+def _dtype_parts(kind: np.dtype[Any]) -> tuple[object, ...]:
+    if kind.subdtype is not None:
+        return kind.subdtype
+    return (kind.descr, kind.isalignedstruct) if kind.names else ()
+
+
 def _numpy_parts(array: np.ndarray) -> Iterator[object]:
-    yield from ("ndarray", array.dtype, array.shape)
+    yield from ("ndarray", array.dtype, array.shape, bool(array.flags.fnc))
     if array.dtype.hasobject:
         yield array.tolist()
     else:
@@ -57,12 +64,19 @@ def _pandas_parts(value: object) -> Iterator[object] | None:
         return None
     if isinstance(value, pandas.DataFrame):
         columns = [value.iloc[:, i] for i in range(value.shape[1])]
-        return iter(("DataFrame", value.columns, value.index, columns))
+        return iter(("DataFrame", value.columns, value.index, columns, value.attrs))
     if isinstance(value, pandas.Series):
-        return iter(("Series", value.name, str(value.dtype), value.index, value.to_numpy()))
+        return iter(("Series", value.name, _pandas_type(value), value.index, value.to_numpy(), value.attrs))
     if isinstance(value, pandas.Index):
-        return iter(("Index", list(value.names), str(value.dtype), value.to_numpy()))
+        names = list(value.names)
+        return iter(("Index", names, _pandas_type(value), value.to_numpy(), getattr(value, "freqstr", None)))
+    if isinstance(value, pandas.CategoricalDtype):
+        return iter(("CategoricalDtype", value.categories, value.ordered))
     return None
+
+
+def _pandas_type(value: Any) -> object:  # noqa: ANN401 - a series or an index
+    return value.dtype if str(value.dtype) == "category" else str(value.dtype)
 
 
 def _array_parts(array: pa.Array) -> Iterator[object]:  # type: ignore[type-arg]  # of any element type
@@ -72,7 +86,8 @@ def _array_parts(array: pa.Array) -> Iterator[object]:  # type: ignore[type-arg]
         yield array.storage
         return
     if isinstance(array, pa.DictionaryArray):
-        array = array.dictionary_decode()
+        yield from (array.indices, array.dictionary)
+        return
     if _is_rare(array.type):
         yield array.to_pylist()
         return

@@ -1,23 +1,24 @@
 """A digest of what a piece of code does, the same in every process.
 
-What counts for a function: its bytecode, names and constants (docstrings, comments and line numbers
-do not), defaults, closure, and each global that it reads, functions and classes among them
-recursively. For a class: its bases, methods and attributes. For an object: its class and the state
-that pickling would take. Order counts in sequences; it does not in sets and in dicts.
+Of a function count its bytecode, names and constants, its attributes, defaults and closure, and
+each global that it reads, functions and classes among them recursively. Docstrings, comments,
+formatting and line numbers do not count. Of a class count its bases, annotations and members. Of
+an object count its class and the state that pickling would take. The order counts where Python
+keeps an order: in sequences, dicts and the bodies of classes.
 
 Where the walk ends:
 
 * Installed libraries (the standard library, `site-packages`, this package) go by module and
   qualified name, except for the module that a function itself lives in. Code of your own, a
-  notebook's included, goes by content. A UDF that must follow the release of a library says so with
-  `version=`.
-* A global that the function itself assigns (`global model; model = load()`) is state of a process,
-  and goes by its name.
-* A module that is imported inside a function goes by its source file if it is your own.
+  notebook's included, goes by content.
+* A global that the function itself assigns (`global model; model = load()`) and an attribute of the
+  function that the function itself assigns are state of a process, and go by their names.
+* A module of your own, imported inside a function or used as an object, goes by the syntax trees of
+  its source and of all modules of your own that it imports.
 
-The digest holds bytecode, so a new minor version of Python gives new digests; `version=` is there
-for tables that outlive one. Nothing here runs the code that is digested, and nothing is guessed:
-what cannot be digested is an error.
+The digest holds bytecode, so a new minor version of Python gives new digests; `version=` serves
+tables that outlive a version of Python. No digested code runs here. An object without a stable
+content is an error.
 """
 
 from __future__ import annotations
@@ -28,27 +29,22 @@ import enum
 import functools
 import hashlib
 import math
+import re
 import struct
 import sys
 import types
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
 from udf_runtime.errors import UdfDefinitionError
-from udf_runtime.fingerprint.code import code_parts, globals_of, imports_of
+from udf_runtime.fingerprint.classes import adapter_parts, annotations_of, class_members, field_parts, model_parts
+from udf_runtime.fingerprint.code import code_parts, dynamic_imports_of, globals_of, imports_of
 from udf_runtime.fingerprint.data import data_parts
-from udf_runtime.fingerprint.places import is_library, source_digest
+from udf_runtime.fingerprint.places import is_library
+from udf_runtime.fingerprint.sources import source_digests
 
-_CLASS_SURROUNDINGS = frozenset(
-    {
-        "__module__", "__qualname__", "__doc__", "__dict__", "__weakref__", "__annotations__", "__annotate__",
-        "__annotate_func__", "__annotations_cache__", "__firstlineno__", "__static_attributes__",
-        "__abstractmethods__", "_abc_impl", "__parameters__", "__conditional_annotations__", "__classdictcell__",
-        "__dataclass_fields__", "__dataclass_params__",
-    }
-)  # fmt: skip
-"""What a class says about where it stands, what it is made from (hashed in another form), or what
-it keeps for itself."""
+SCHEME = 2
+"""Number of the scheme of :func:`fingerprint`. A change of any digest needs the next number."""
 
 _DESCRIPTORS = (
     types.GetSetDescriptorType,
@@ -69,9 +65,9 @@ class Fingerprinted(Protocol):
 
 
 def fingerprint(*parts: object, what: str = "this definition") -> str:
-    """Returns the digest of code and values as 32 hex digits.
+    """Returns the digest of code and values: the number of the scheme and 32 hex digits.
 
-    It is the same in every process of one minor version of Python.
+    The digest is the same in every process of one minor version of Python.
 
     Args:
         parts: Functions, classes, objects and data, in their order.
@@ -79,18 +75,16 @@ def fingerprint(*parts: object, what: str = "this definition") -> str:
 
     Raises:
         UdfDefinitionError: Something that the code uses (a lock, an open file, a connection) has no
-            content to digest.
+            content to digest, or another content each time.
     """
-    walk = _Walk(what)
-    try:
-        for part in parts:
-            walk.add(part)
-    except RecursionError as error:
-        raise walk.refusal("it is nested too deeply") from error
-    return walk.hexdigest()
+    walk = Walk(what)
+    digest = walk.digest(parts)
+    if walk.reduced and Walk(what).digest(parts) != digest:
+        raise walk.refusal(f"an object has another pickled form each time (one of {', '.join(walk.reduced)})")
+    return f"{SCHEME}-{digest}"
 
 
-class _Walk:
+class Walk:
     """One walk over a graph of objects, written into one hash.
 
     Objects that were met before are written as their number.
@@ -100,9 +94,11 @@ class _Walk:
         active: Ids of the objects that are being written.
         path: How the walk came to where it is, in words, shared with the outer walk.
         root: The first object that was met: what the digest is for.
+        reduced: Names of classes that say themselves how their objects are pickled, shared with the
+            outer walk.
     """
 
-    def __init__(self, what: str, outer: _Walk | None = None) -> None:
+    def __init__(self, what: str, outer: Walk | None = None) -> None:
         self._what = what
         self._hash = hashlib.blake2b(digest_size=16)
         # The objects are kept, so that the id of one that was made on the way is not used again.
@@ -111,11 +107,23 @@ class _Walk:
         self.active: set[int] = set()
         self.path: list[str] = [] if outer is None else outer.path
         self.root: object = None if outer is None else outer.root
+        self.reduced: dict[str, None] = {} if outer is None else outer.reduced
+
+    def digest(self, parts: Iterable[object]) -> str:
+        """Returns the digest of values in their order."""
+        try:
+            for part in parts:
+                self.add(part)
+        except RecursionError as error:
+            raise self.refusal("it is nested too deeply") from error
+        return self.hexdigest()
 
     def hexdigest(self) -> str:
+        """Returns the digest of the values that were added so far."""
         return self._hash.hexdigest()
 
     def refusal(self, reason: str) -> UdfDefinitionError:
+        """Returns the error for something at the present place that cannot be digested."""
         # The nearest steps tell the most; a long way is cut in its middle.
         steps = self.path if len(self.path) <= 6 else [*self.path[:2], "...", *self.path[-3:]]
         where = f"{self._what}: {' > '.join(steps)}" if steps else self._what
@@ -142,7 +150,7 @@ class _Walk:
         """Writes pairs in the order of their keys' digests, which depends on no hash seed."""
         ordered = []
         for key, rest in items:
-            alone = _Walk(self._what, outer=self)
+            alone = type(self)(self._what, outer=self)
             alone.add(key)
             ordered.append((alone.hexdigest(), rest))
         self._write(tag + "{", str(len(ordered)).encode())
@@ -152,8 +160,9 @@ class _Walk:
                 self.add(item)
 
     def _named(self, tag: str, step: str, items: Mapping[str, object]) -> None:
+        """Writes values with their names, in the order of the mapping."""
         self._write(tag, str(len(items)).encode())
-        for name in sorted(items):
+        for name in items:
             self._write("name", name.encode())
             self.path.append(step.format(name))
             self.add(items[name])
@@ -168,7 +177,7 @@ class _Walk:
                 "tuple", value
             )  # not numbered: which equal tuples of constants are one object, the compiler decides
         elif isinstance(value, types.CodeType):
-            self._sequence("code", code_parts(value))
+            self._sequence("code", self._code_parts(value))
         elif isinstance(value, frozenset) and type(value) is frozenset:
             self._unordered("frozenset", ((item, ()) for item in value))
         elif isinstance(value, (types.BuiltinFunctionType, *_DESCRIPTORS)):
@@ -176,7 +185,7 @@ class _Walk:
         elif isinstance(value, types.MethodType):
             self._sequence("method", (value.__func__, value.__self__))
         elif isinstance(value, types.ModuleType):
-            self._write("module", value.__name__.encode())
+            self._module(value)
         elif not self._was_met(value):
             self.active.add(id(value))
             self._object(value)
@@ -187,7 +196,7 @@ class _Walk:
         if value is None or value is Ellipsis or value is NotImplemented:
             self._write(repr(value))
         elif isinstance(value, str) and kind is str:
-            self._write("str", value.encode("utf-8", "surrogatepass"))
+            self._text(value)
         elif isinstance(value, int) and kind in (bool, int):
             self._write(kind.__name__, hex(value).encode())
         elif isinstance(value, float) and kind is float:
@@ -199,6 +208,24 @@ class _Walk:
         else:
             return False
         return True
+
+    def _text(self, value: str) -> None:
+        for match in _ADDRESS.finditer(value):
+            if self.has_met(int(match.group(), 0)):
+                raise self.refusal(f"a text holds the address of an object: {value[:80]!r}")
+        self._write("str", value.encode("utf-8", "surrogatepass"))
+
+    def has_met(self, number: int) -> bool:
+        """Returns whether a number is the address of an object that the walk has met."""
+        return number in self._met or (self.outer is not None and self.outer.has_met(number))
+
+    def _module(self, module: types.ModuleType) -> None:
+        self._write("module", module.__name__.encode())
+        if not is_library(module.__name__):
+            self._sources(source_digests([module.__name__]))
+
+    def _sources(self, digests: Mapping[str, str]) -> None:
+        self._write("sources", repr(sorted(digests.items())).encode("utf-8", "surrogatepass"))
 
     def _was_met(self, value: object) -> bool:
         number = self._met.get(id(value))
@@ -223,8 +250,10 @@ class _Walk:
             self._function(value)
         elif isinstance(value, type):
             self._class(value)
-        elif (data := data_parts(value)) is not None:
+        elif (data := self._data_parts(value)) is not None:
             self._sequence("data", data)
+        elif (adapter := adapter_parts(value)) is not None:
+            self._sequence("adapter", adapter)
         elif isinstance(value, Fingerprinted):
             self._sequence("own", value.fingerprint_parts())
         elif not self._container(value) and not self._wrapper(value):
@@ -234,12 +263,21 @@ class _Walk:
         if isinstance(value, list) and type(value) is list:
             self._sequence("list", value)
         elif isinstance(value, (dict, types.MappingProxyType)) and type(value) in (dict, types.MappingProxyType):
-            self._unordered("dict", ((key, (item,)) for key, item in value.items()))
+            self._dict(value)
         elif isinstance(value, set) and type(value) is set:
             self._unordered("set", ((item, ()) for item in value))
         else:
             return False
         return True
+
+    def _dict(self, value: Mapping[object, object]) -> None:
+        self._sequence("dict", value.items())
+
+    def _code_parts(self, code: types.CodeType) -> Iterator[object]:
+        return code_parts(code)
+
+    def _data_parts(self, value: object) -> Iterator[object] | None:
+        return data_parts(value)
 
     def _wrapper(self, value: object) -> bool:
         """Writes an object around functions that pickling refuses, or one like an lru_cache."""
@@ -255,7 +293,7 @@ class _Walk:
         elif isinstance(value, types.UnionType):
             self._sequence("union", value.__args__)
         elif isinstance(inner, types.FunctionType) and is_library(_module_of(type(value))):
-            self._sequence("wrapped", (type(value), inner))
+            self._sequence("wrapped", (type(value), *self._wrapped_parts(inner)))
         else:
             return False
         return True
@@ -282,7 +320,8 @@ class _Walk:
                 # over values.
                 inner = getattr(function, "__wrapped__", None)
                 cells = map(_content_of, function.__closure__ or ())
-                self._sequence("made of", cells if inner is None else (inner, getattr(function, "registry", None)))
+                registry = getattr(function, "registry", None)
+                self._sequence("made of", cells if inner is None else (*self._wrapped_parts(inner), registry))
         else:
             self._write("function")
             self.add(function.__code__)
@@ -290,8 +329,18 @@ class _Walk:
             self._named("keyword defaults", "default of {!r}", function.__kwdefaults__ or {})
             closure = zip(function.__code__.co_freevars, map(_content_of, function.__closure__ or ()), strict=True)
             self._named("closure", "closure variable {!r}", dict(closure))
+            self._own_attributes(function)
             self._globals(function)
         self.path.pop()
+
+    def _wrapped_parts(self, inner: object) -> tuple[object, ...]:
+        """Returns what counts of a function in a wrapper, which may read its annotations."""
+        return (inner, annotations_of(inner))
+
+    def _own_attributes(self, function: types.FunctionType) -> None:
+        state = globals_of(function.__code__).assigned_attributes
+        attributes = {name: value for name, value in vars(function).items() if name not in state}
+        self._named("attributes", "attribute {!r}", attributes)
 
     def _goes_by_name(self, module: str) -> bool:
         """Returns whether a module goes by name: a library's, unless it is the digested one."""
@@ -307,11 +356,13 @@ class _Walk:
             if isinstance(value, types.ModuleType) and not is_library(value.__name__):
                 found |= _used_of(value, reads.attributes, prefix=name)
             found[name] = value
-        self._named("globals", "global {!r}", found)
-        package = function.__globals__.get("__package__")
-        self._named(
-            "imports", "import of {!r}", {name: source_digest(name, package) for name in imports_of(function.__code__)}
-        )
+        self._named("globals", "global {!r}", {name: found[name] for name in sorted(found)})
+        self._imports(function)
+
+    def _imports(self, function: types.FunctionType) -> None:
+        code = function.__code__
+        names = [*imports_of(code), *dynamic_imports_of(code)]
+        self._sources(source_digests(names, function.__globals__.get("__package__")))
 
     def _class(self, cls: type) -> None:
         module = _module_of(cls)
@@ -321,21 +372,25 @@ class _Walk:
         self.path.append(f"class {cls.__qualname__}")
         self._write("class", cls.__name__.encode())
         self._sequence("bases", (type(cls), *cls.__bases__))
-        members = {name: item for name, item in vars(cls).items() if name not in _CLASS_SURROUNDINGS}
+        self._class_content(cls)
+        self.path.pop()
+
+    def _class_content(self, cls: type) -> None:
+        self._named("annotations", "annotation of {!r}", annotations_of(cls))
         if issubclass(cls, enum.Enum):
-            names = set(cls.__members__)
-            # What the metaclass keeps beside the members differs between versions of Python and
-            # holds the members again.
-            members = {k: v for k, v in members.items() if k not in names and not k[:1] == "_" == k[-1:]}
             self._sequence("members", ((name, item.value) for name, item in cls.__members__.items()))
         if dataclasses.is_dataclass(cls):
-            self._sequence("fields", map(_field_parts, dataclasses.fields(cls)))
-        self._named("class members", "attribute {!r}", members)
-        self.path.pop()
+            self._sequence("fields", map(field_parts, dataclasses.fields(cls)))
+        if (model := model_parts(cls)) is not None:
+            self._sequence("model", model)
+        self._named("class members", "attribute {!r}", class_members(cls))
 
     def _instance(self, value: object) -> None:
         cls = type(value)
-        self.path.append(f"object of class {_module_of(cls)}.{cls.__qualname__}")
+        name = f"{_module_of(cls)}.{cls.__qualname__}"
+        self.path.append(f"object of class {name}")
+        if _says_its_state(cls):
+            self.reduced[name] = None
         try:
             # 4 is a fixed protocol, not the newest one: what an object answers may depend on it.
             special = copyreg.dispatch_table.get(cls)
@@ -365,6 +420,9 @@ class _Unbound(enum.Enum):
 
 _UNBOUND = _Unbound.UNBOUND
 
+_ADDRESS = re.compile(r"(?<![0-9a-zA-Z])(?:0x[0-9a-f]{8,16}|[1-9][0-9]{9,19})(?![0-9a-zA-Z])")
+"""A number in a text that may be the address of an object."""
+
 _MAKERS: tuple[Callable[..., object], ...] = (
     copyreg.__newobj__,  # type: ignore[attr-defined]
     copyreg.__newobj_ex__,  # type: ignore[attr-defined]
@@ -383,10 +441,10 @@ def _module_of(cls: type) -> str:
     return module if isinstance(module, str) else "builtins"  # some classes written in C have a descriptor there
 
 
-def _field_parts(field: dataclasses.Field[object]) -> tuple[object, ...]:
-    default = None if field.default is dataclasses.MISSING else (field.default,)
-    factory = None if field.default_factory is dataclasses.MISSING else (field.default_factory,)
-    return (field.name, default, factory, field.init, field.repr, field.hash, field.compare, field.kw_only)
+def _says_its_state(cls: type) -> bool:
+    """Returns whether a class, and not Python, makes the pickled form of its objects."""
+    names = ("__reduce_ex__", "__reduce__", "__getstate__")
+    return cls in copyreg.dispatch_table or any(getattr(cls, n, None) is not getattr(object, n, None) for n in names)
 
 
 def _used_of(module: types.ModuleType, attributes: frozenset[str], prefix: str) -> dict[str, object]:

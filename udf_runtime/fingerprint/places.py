@@ -1,9 +1,8 @@
-"""Where code comes from: a library, which goes by name, or one's own, which goes by content."""
+"""Where code comes from: a library goes by name, and one's own code by content."""
 
 from __future__ import annotations
 
 import functools
-import hashlib
 import importlib.machinery
 import importlib.util
 import os
@@ -45,34 +44,35 @@ def _library_roots() -> tuple[str, ...]:
     )
 
 
-def source_digest(name: str, package: object) -> str | None:
-    """Returns the digest of the source of a module of one's own; None for all else.
+def find_own_module(name: str, package: object = None) -> importlib.machinery.ModuleSpec | None:
+    """Returns the specification of a module of one's own; None for a library or an unknown module.
 
-    Whether the module is loaded by now makes no difference, and it is not loaded here (the packages
-    that it lies in are).
+    Runs no code: neither the module nor the packages around the module are imported.
 
     Args:
-        name: Name of the module as an import has it; it may begin with dots.
+        name: Name of the module as an import has it; a relative name begins with dots.
         package: `__package__` of the module that imports it.
     """
     try:
         absolute = importlib.util.resolve_name(name, str(package)) if name.startswith(".") else name
         spec = _find(absolute)
-    except (ImportError, ValueError):
-        return None  # the function would find the same: an import that fails, or a module without a specification
-    if spec is None or spec.origin is None or not os.path.isfile(spec.origin):
-        return None
-    with open(spec.origin, "rb") as file:
-        return hashlib.blake2b(file.read(), digest_size=16).hexdigest()
+    except (ImportError, ValueError, AttributeError):
+        return None  # the import would fail in the same way, or the module has no specification
+    return None if spec is None or _is_installed(spec.origin) else spec
 
 
 def _find(name: str) -> importlib.machinery.ModuleSpec | None:
-    parts = name.split(".")
-    if is_library(parts[0]):
+    top, *rest = name.split(".")
+    if not top or is_library(top):
         return None
-    spec = importlib.util.find_spec(parts[0])
-    for i in range(1, len(parts)):
+    spec = importlib.util.find_spec(top)
+    for part in rest:
         if spec is None or spec.submodule_search_locations is None or _is_installed(spec.origin):
             return None
-        spec = importlib.util.find_spec(".".join(parts[: i + 1]))
-    return None if spec is None or _is_installed(spec.origin) else spec
+        spec = _find_below(f"{spec.name}.{part}", list(spec.submodule_search_locations))
+    return spec
+
+
+def _find_below(name: str, path: list[str]) -> importlib.machinery.ModuleSpec | None:
+    specs = (finder.find_spec(name, path) for finder in sys.meta_path if hasattr(finder, "find_spec"))
+    return next((spec for spec in specs if spec is not None), None)

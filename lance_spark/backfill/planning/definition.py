@@ -136,10 +136,14 @@ def definition_of(ref: DatasetRef, dataset: lance.LanceDataset, request: Backfil
         raise RegistrationError(
             f"udf must be a UDF, got {request.udf!r} - column {column!r} - decorate a function with @udf"
         )
-    udf = with_default(udf, request.manifest) if binding is None else in_stored_environment(udf, binding, column)
-    outputs = (("", column),) if binding is None else binding.columns
+    outputs: tuple[tuple[str, str], ...]
+    if binding is None:
+        udf, outputs = with_default(udf, request.manifest), (("", column),)
+    else:
+        udf, outputs = binding.keep_version(in_stored_environment(udf, binding, column)), binding.columns
     _check_outputs(udf, outputs, dataset)
     inputs = check_udf(dataset, udf, outputs)
+    udf = udf.pickle_once()
     key = CheckpointKey(
         udf_name=udf.name,
         udf_version=udf.version,

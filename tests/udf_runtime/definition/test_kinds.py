@@ -245,7 +245,7 @@ def test_a_function_that_names_itself_can_be_decorated_inside_a_function():
         return 0 if n == 0 else 1 + count(n - 1)
 
     assert count(3) == 3
-    assert len(count.version) == 32
+    assert count.version.startswith("2-")
 
 
 def test_partials_methods_and_functions_without_a_signature_become_udfs():

@@ -1,0 +1,110 @@
+"""Digests of the syntax trees of modules of one's own, and of the modules that these import."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.machinery
+import importlib.util
+import os
+from collections.abc import Iterable, Iterator
+
+from udf_runtime.fingerprint.places import find_own_module
+
+_Block = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+_IMPORTERS = frozenset({"import_module", "__import__"})
+
+
+def source_digests(names: Iterable[str], package: object = None) -> dict[str, str]:
+    """Returns the digests of modules of one's own by name, transitively over their imports.
+
+    An import runs the packages around a module too, so these count. Libraries are left out. Whether
+    a module is loaded makes no difference, and no module is loaded here.
+
+    Args:
+        names: Names of modules as imports have them; relative names begin with dots.
+        package: `__package__` of the module that imports them.
+    """
+    digests: dict[str, str] = {}
+    waiting = [(name, package) for name in names]
+    seen = set()
+    while waiting:
+        request = waiting.pop()
+        if request in seen:
+            continue
+        seen.add(request)
+        spec = find_own_module(*request)
+        if spec is None or spec.name in digests:
+            continue
+        digests[spec.name], imports = _digest_module(spec)
+        waiting.extend((name, spec.parent) for name in imports)
+        waiting.append((spec.name.rpartition(".")[0], None))
+    return digests
+
+
+def raw_digest(name: str, package: object) -> str | None:
+    """Returns the digest of the bytes of the file of a module of one's own; None without a file."""
+    spec = find_own_module(name, package)
+    if spec is None or spec.origin is None or not os.path.isfile(spec.origin):
+        return None
+    return _digest(_read(spec.origin))
+
+
+def _digest_module(spec: importlib.machinery.ModuleSpec) -> tuple[str, frozenset[str]]:
+    source = _source_of(spec)
+    if isinstance(source, str):
+        try:
+            return _digest_tree(source)
+        except (SyntaxError, ValueError, RecursionError):
+            source = source.encode("utf-8", "surrogatepass")
+    return _digest(source), frozenset()
+
+
+def _source_of(spec: importlib.machinery.ModuleSpec) -> str | bytes:
+    """Returns the source text of a module, also in a zip file; without a text the bytes."""
+    get_source = getattr(spec.loader, "get_source", None)
+    try:
+        text: str | None = None if get_source is None else get_source(spec.name)
+    except (ImportError, SyntaxError, UnicodeError):
+        text = None
+    if text is not None:
+        return text
+    return _read(spec.origin) if spec.origin is not None and os.path.isfile(spec.origin) else b""
+
+
+@functools.lru_cache(maxsize=4096)
+def _digest_tree(source: str) -> tuple[str, frozenset[str]]:
+    """Returns the digest of a syntax tree without docstrings, and the modules it imports."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, _Block):
+            node.body = [statement for statement in node.body if not _is_text(statement)]
+    return _digest(ast.dump(tree).encode("utf-8", "surrogatepass")), frozenset(_imports_of(tree))
+
+
+def _is_text(statement: ast.stmt) -> bool:
+    value = statement.value if isinstance(statement, ast.Expr) else None
+    return isinstance(value, ast.Constant) and isinstance(value.value, str)
+
+
+def _imports_of(tree: ast.Module) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            yield module
+            separator = "" if module.endswith(".") else "."
+            yield from (f"{module}{separator}{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and getattr(node.func, "attr", getattr(node.func, "id", None)) in _IMPORTERS:
+            yield from (a.value for a in node.args if isinstance(a, ast.Constant) and isinstance(a.value, str))
+
+
+def _read(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.blake2b(content, digest_size=16).hexdigest()
