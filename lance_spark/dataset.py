@@ -13,14 +13,14 @@ import copy
 import functools
 import gc
 import json
-import os
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote, urlsplit
 
+from lance_spark.dataset_uri import is_local as is_local  # noqa: PLC0414 - part of this module's interface
+from lance_spark.dataset_uri import normalize_uri as normalize_uri  # noqa: PLC0414
 from lance_spark.errors import (
     LanceSparkError,
     OptionError,
@@ -276,21 +276,6 @@ def moment_of(version: Mapping[str, Any]) -> datetime:
     nanoseconds: int = version["timestamp"]
     microseconds = (nanoseconds % 1e9) // 1e3
     return datetime.fromtimestamp(nanoseconds // 1e9, UTC) + timedelta(microseconds=microseconds)
-
-
-def normalize_uri(uri: str) -> str:
-    """Returns a location as it is compared and stored; a local one absolute, without `file:`."""
-    parts = urlsplit(uri)
-    if parts.scheme == "file":
-        return os.path.abspath(unquote(parts.path))
-    if parts.scheme and "://" in uri:
-        return uri.rstrip("/")
-    return os.path.abspath(os.path.expanduser(uri))
-
-
-def is_local(uri: str) -> bool:
-    """Tells whether a normalised location is on a mounted file system."""
-    return "://" not in uri
 
 
 def table_exists(uri: str, storage_options: Mapping[str, str]) -> bool:

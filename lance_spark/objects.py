@@ -11,7 +11,6 @@ from __future__ import annotations
 import functools
 import hashlib
 import os
-import shutil
 import tempfile
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -96,6 +95,25 @@ class LanceObjects:
             with open(copy, "rb") as file:
                 return file.read()
 
+    def list_files(self, prefix: str = "") -> list[str]:
+        """Returns the paths of all files below a folder, sorted, with those of killed writers.
+
+        Raises:
+            OSError: The store refused.
+        """
+        return self.list(prefix) if self._local is None else self._local.list_files(prefix)
+
+    def list_folders(self, prefix: str) -> list[str]:
+        """Returns the names of the folders in a folder, sorted; a link is no folder.
+
+        Raises:
+            OSError: The store refused.
+        """
+        if self._local is not None:
+            return self._local.list_folders(prefix)
+        paths = self._session.list_with_delimiter(prefix).common_prefixes
+        return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
+
     def list(self, prefix: str) -> list[str]:
         """Returns the paths of all objects below a folder, sorted; the folder need not be there.
 
@@ -115,11 +133,15 @@ class LanceObjects:
         if self._local is not None:
             self._local.delete(path)
             return
+        session = self._session
+        if "%" in path:
+            # A session escapes this sign of a path once more, but not of its own location.
+            session, path = open_session(f"{self.uri}/{path.replace('%', '%25')}", self.storage_options), ""
         try:
-            self._session.delete_file(path)
+            session.delete_file(path)
         except OSError:
             # A concurrent writer may have deleted it.
-            if self._session.contains(path):
+            if session.contains(path):
                 raise
 
     def delete_folder(self, folder: str) -> None:
@@ -132,12 +154,8 @@ class LanceObjects:
         """
         for path in self.list(folder):
             self.delete(path)
-        if self._local is None:
-            return
-        at = os.path.join(self.uri, folder)
-        shutil.rmtree(at, ignore_errors=True)
-        if not os.path.exists(at):
-            self._local.delete(folder)  # takes the folders above it that are empty now
+        if self._local is not None:
+            self._local.delete_folder(folder)
 
     def contains(self, path: str) -> bool:
         """Tells whether an object is there."""
@@ -152,7 +170,11 @@ class LanceObjects:
 
     @property
     def _local(self) -> LocalObjects | None:
-        return LocalObjects(self.uri) if is_local(self.uri) else None
+        if not is_local(self.uri):
+            return None
+        # Whoever may write to a table's folder may put a link in the place of our folder.
+        table, ours, _ = f"{self.uri}/".rpartition(f"/{FOLDER}/")
+        return LocalObjects(self.uri, boundary=table if ours else self.uri)
 
     @property
     def _session(self) -> LanceFileSession:

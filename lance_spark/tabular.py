@@ -20,6 +20,7 @@ from lance_spark.lance_compat import is_created_meanwhile, is_other_schema, plai
 from lance_spark.options import PROPERTY_PREFIX
 from lance_spark.session.sessions import active_in_thread
 from lance_spark.staging.blobs import is_logical_blob, is_stored_as_blob, row_field
+from lance_spark.staging.table_folder import check_new_table
 from lance_spark.types import WriteConverter
 from lance_spark.types.python_values import inferred_type, python_array, python_field
 
@@ -72,6 +73,7 @@ def write_rows(
     Raises:
         SchemaMismatchError: The data does not fit the table. Nothing was written.
         TableExistsError: A concurrent writer has made the table at this moment.
+        UnsupportedOperationError: There is no table, and the location holds other files.
     """
     note = note or CommitNote()
     if is_spark(data):
@@ -88,8 +90,10 @@ def write_rows(
             writer = data.write.format("lance").mode("overwrite" if overwrite else "append")  # type: ignore[union-attr]
             writer.options(**options).save(ref.table_uri)
         return
-    refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     exists = ref.branch is not None or table_exists(ref.uri, ref.storage)
+    if not exists:
+        check_new_table(ref)
+    refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     if ref.branch is not None:
         ref.open_latest()  # a branch is not made by writing to it
     appends = schema is None and not overwrite and exists

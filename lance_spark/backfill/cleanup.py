@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from lance_spark.backfill.reuse.computed_rows import RecordStore
@@ -14,7 +14,7 @@ from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import StoredUdfError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.objects import checkpoint_place, checkpoint_store
-from lance_spark.staging.orphans import remove_orphans
+from lance_spark.staging.orphans import moment_before, remove_orphans
 
 if TYPE_CHECKING:
     import lance
@@ -49,19 +49,20 @@ def cleanup(
     Raises:
         TableUnreadableError: The table or a version of it cannot be read. Nothing of the job in
             question was deleted.
+        OptionError: `older_than` is negative, or longer than the calendar.
     """
     ref = DatasetRef.at(uri, storage_options or {})
+    since = moment_before(older_than)
     needed: set[str] = set()
     if table_exists(ref.uri, ref.storage):
         # Checkpoints first: those that stay may point to finished column files that no one has
         # committed yet.
-        needed = _clean_checkpoints(ref, older_than, checkpoint)
+        needed = _clean_checkpoints(ref, since, checkpoint)
     return remove_orphans(uri, storage_options, older_than=older_than, needed=needed)
 
 
-def _clean_checkpoints(ref: DatasetRef, older_than: timedelta, location: str | None) -> set[str]:
+def _clean_checkpoints(ref: DatasetRef, since: datetime, location: str | None) -> set[str]:
     """Deletes checkpoints that nothing can use; returns the column files that the others name."""
-    since = datetime.now(UTC) - older_than
     history, head = JobHistory(ref), ref.open_latest()
     jobs = history.jobs()
     busy = {job.key for job in jobs if job.status != "DONE" and job.updated_at >= since}

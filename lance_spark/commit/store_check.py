@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 from lance_spark.commit.attempt import Landed, Lost, attempt_commit
 from lance_spark.dataset import FOLDER
 from lance_spark.errors import CommitError, OptionError, UnsafeStoreError
+from lance_spark.objects import LanceObjects
 
 _logger = logging.getLogger(__name__)
 
@@ -143,10 +144,10 @@ def _unknown(probe: str, error: Exception) -> CommitError:
 
 
 def _remove(probe: str, storage: Mapping[str, str]) -> None:
-    import lance
-
+    objects = LanceObjects(probe, tuple(sorted(storage.items())))
     try:
-        lance.LanceDataset.drop(probe, storage_options=dict(storage) or None, ignore_not_found=True)
+        for path in objects.list(""):
+            objects.delete(path)
     except (OSError, ValueError, RuntimeError) as error:
         # The answer is known; what is left is a few small objects in a folder that nothing reads.
         _logger.warning("a probe could not be deleted: %s - at %s", error, probe)

@@ -20,7 +20,7 @@ from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord
 from lance_spark.jobs.periodic import every
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quoted, read_rows
 from lance_spark.objects import objects_beside
-from lance_spark.staging.area import is_running
+from lance_spark.staging.area import is_id, is_running
 
 _LOG = logging.getLogger(__name__)
 
@@ -73,7 +73,13 @@ class JobHistory:
                 self.clear(staging_id)
 
     def clear(self, staging_id: str) -> None:
-        """Deletes what a running job keeps beside its record."""
+        """Deletes what a running job keeps beside its record.
+
+        Whoever may write to the table may forge a record. An id of another form has no files.
+        """
+        if not is_id(staging_id):
+            _LOG.warning("A job's record has no valid id of its files: %r. Table: %s.", staging_id, self.ref.uri)
+            return
         for path in self._objects.list(f"jobs/{staging_id}"):
             self._objects.delete(path)
         self._objects.remove_leftovers(f"jobs/{staging_id}", older_than_s=0)
@@ -142,7 +148,7 @@ class JobHistory:
         process = json.loads(record.process)
         if process["host"] == socket.gethostname():
             return is_running(process["pid"]) and _started(process["pid"]) == process["started"]
-        payload = self._objects.get(f"jobs/{record.staging_id}/heartbeat")
+        payload = self._objects.get(f"jobs/{record.staging_id}/heartbeat") if is_id(record.staging_id) else None
         last = record.updated_at.timestamp() if payload is None else float(json.loads(payload)["at"])
         return time.time() - last < _DEAD_AFTER_S
 

@@ -76,6 +76,10 @@ class Piece:
     stop: int | None = None
 
 
+ARROW_SCHEMES = ("abfs", "gcs", "hdfs", "s3a", "viewfs")
+"""Schemes of stores that PyArrow reaches and Lance does not: files can be there, tables cannot."""
+
+
 def file_system_of(uri: str, options: Mapping[str, str]) -> tuple[FileSystem, str]:
     """Returns the file system of a location, and the path within it.
 
@@ -84,7 +88,7 @@ def file_system_of(uri: str, options: Mapping[str, str]) -> tuple[FileSystem, st
     """
     from pyarrow import fs
 
-    uri = normalize_uri(uri)
+    uri = normalize_uri(uri, option="source", also=ARROW_SCHEMES)
     if is_local(uri):
         return fs.LocalFileSystem(), uri
     scheme, _, path = uri.partition("://")

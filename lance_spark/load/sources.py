@@ -16,6 +16,7 @@ from pyspark.sql.types import StructType
 from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
 from lance_spark.errors import ColumnNotFoundError, OptionError
 from lance_spark.load.files import (
+    ARROW_SCHEMES,
     FileSystem,
     Piece,
     PieceReader,
@@ -132,10 +133,12 @@ def _paths(source: object) -> tuple[str, ...] | None:
 
 
 def _is_lance(path: str, options: Mapping[str, str]) -> bool:
-    if normalize_uri(path).endswith(".lance"):
+    uri = normalize_uri(path, option="source", also=ARROW_SCHEMES)
+    if uri.endswith(".lance"):
         return True
     is_pattern = any(sign in path for sign in "*?[")
-    return not is_pattern and "." not in path.rpartition("/")[2] and table_exists(path, options)
+    never = is_pattern or "." in path.rpartition("/")[2] or uri.partition("://")[0] in ARROW_SCHEMES
+    return not never and table_exists(uri, options)
 
 
 class _ArrowColumns:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
-from lance_spark.dataset import FOLDER, is_local
+from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import UnsupportedOperationError
+from lance_spark.objects import LanceObjects
 from lance_spark.sql.errors import NamespaceNotFoundError
 from lance_spark.sql.place import TABLE_SUFFIX, Place
+from lance_spark.staging.table_folder import delete_folder_of_tables, delete_leftovers, find_foreign_file
 
 
 def list_namespaces(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -51,10 +52,11 @@ def alter_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Deletes an empty namespace, or with `CASCADE` one with all tables in it.
+    """Deletes an empty namespace, or with `CASCADE` a namespace with all tables in it.
 
     Raises:
-        UnsupportedOperationError: It is the catalog itself, or holds files that are no tables.
+        UnsupportedOperationError: The namespace is the catalog itself, is a link, or holds files
+            that belong to no table. Nothing was deleted.
     """
     place = Place.of(arguments)
     _check(place)
@@ -68,29 +70,54 @@ def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     others = _others(place)
     if others:
         raise UnsupportedOperationError(
-            f"a folder with files that are no tables is not deleted - {others[0]} - nothing was dropped - move them"
+            f"The namespace holds files that belong to no table. File: {others[0]}. Nothing was dropped. Move such "
+            "files first."
         )
     for folder in folders:
         drop_namespace({**arguments, "namespace": place.inside(folder).namespace})
     for name in tables:
         place.connection().drop_table(name)
-    if is_local(place.root):
-        shutil.rmtree(place.folder)
+    for table in _table_folders(place):
+        delete_leftovers(table)
+    if not delete_folder_of_tables(_ref(place)):
+        raise UnsupportedOperationError(
+            f"The namespace received files while its tables were dropped. Folder: {place.folder}. The tables are "
+            "gone. Drop the namespace again."
+        )
     return {}
 
 
 def _others(place: Place) -> list[str]:
-    """Returns files of a namespace on a file system that are no tables, namespaces or ours."""
+    """Returns files of a namespace on a file system that belong to no table, namespace or us."""
     if not is_local(place.root):
         return []
+    if os.path.islink(place.folder):
+        return [place.folder]
     folders = place.folders()
-    found = [
-        f"{place.folder}/{name}"
-        for name in sorted(os.listdir(place.folder))
-        if name not in (*folders, FOLDER)
-        and not (name.endswith(TABLE_SUFFIX) and os.path.isdir(os.path.join(place.folder, name)))
-    ]
-    return found + [path for name in folders for path in _others(place.inside(name))]
+    known = {*folders, FOLDER}
+    with os.scandir(place.folder) as entries:
+        found = [
+            entry.path
+            for entry in entries
+            if not entry.is_dir(follow_symlinks=False) or (entry.name not in known and not _is_table(entry.name))
+        ]
+    foreign = [(table.uri, name) for table in _table_folders(place) if (name := find_foreign_file(table))]
+    found += [f"{uri}/{name}" for uri, name in foreign]
+    return sorted(found) + [path for name in folders for path in _others(place.inside(name))]
+
+
+def _is_table(name: str) -> bool:
+    return name.endswith(TABLE_SUFFIX)
+
+
+def _table_folders(place: Place) -> list[DatasetRef]:
+    """Returns the folders of tables in a namespace, also of tables that a killed drop left."""
+    names = LanceObjects(place.folder, place.storage).list_folders("")
+    return [DatasetRef.at(f"{place.folder}/{name}", place.storage) for name in names if _is_table(name)]
+
+
+def _ref(place: Place) -> DatasetRef:
+    return DatasetRef.at(place.folder, place.storage)
 
 
 def _check(place: Place) -> None:

@@ -23,7 +23,8 @@ from lance_spark.read.reader import read_schema
 from lance_spark.sql.errors import NamespaceNotFoundError
 from lance_spark.sql.metadata_tables import TABLES
 from lance_spark.sql.place import Place
-from lance_spark.table.connection import delete_table, open_table
+from lance_spark.staging.table_folder import check_new_table, delete_leftovers, delete_table_folder
+from lance_spark.table.connection import open_table
 from lance_spark.types import LANCE_FIELD, parse_spark_schema, to_lance_schema, to_spark_schema
 from lance_spark.types.fields import children_of, encode_field, is_blob
 from lance_spark.types.schemas import COMMENT, ENCODING, LIST_SIZE, as_declared
@@ -154,6 +155,7 @@ def stage_create(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     ref, schema, options, properties = _wanted(arguments)
     _refuse_existing(ref)
+    check_new_table(ref)
     return _staged(ref, schema, options, properties, replaces=False)
 
 
@@ -164,7 +166,10 @@ def stage_replace(arguments: Mapping[str, Any]) -> dict[str, Any]:
         UnsupportedOperationError, OptionError: It cannot be made so.
     """
     ref, schema, options, properties = _wanted(arguments)
-    return _staged(ref, schema, options, properties, replaces=table_exists(ref.uri, ref.storage))
+    replaces = table_exists(ref.uri, ref.storage)
+    if not replaces:
+        check_new_table(ref)
+    return _staged(ref, schema, options, properties, replaces=replaces)
 
 
 def replace_empty(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -183,21 +188,23 @@ def keep_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drop_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Deletes a table with all its versions; answers whether there was one.
+    """Deletes a table with all its versions, and answers whether a table was there.
+
+    A drop that was killed is finished. Files of others in the folder stay.
 
     Raises:
-        UnsupportedOperationError: The location is that of a branch.
+        UnsupportedOperationError: The location is that of a branch, or a link.
     """
     place = Place.of(arguments)
     ref = place.ref(arguments["name"])
     if not table_exists(ref.uri, ref.storage):
-        return {"dropped": False}
+        return {"dropped": delete_leftovers(ref)}
     if (branch := DatasetRef.find(ref.uri, ref.storage).branch) is not None:
         raise UnsupportedOperationError(
             f"the location is that of the branch {branch!r} - {ref.uri} - nothing was deleted - CALL "
             f"{arguments['catalog']}.system.drop_branch(table => '...', name => '{branch}')"
         )
-    delete_table(ref.uri, ref.storage)
+    delete_table_folder(ref)
     return {"dropped": True}
 
 

@@ -27,6 +27,7 @@ import functools
 import json
 import logging
 import os
+import re
 import socket
 import time
 import uuid
@@ -54,7 +55,7 @@ _T = TypeVar("_T")
 _MARKER = "attempt"
 _OPEN = "open"
 _COMMITTING = "committing"
-_ID_LENGTH = 40
+_ID = re.compile("[0-9a-f]{40}")
 _PARALLEL_REQUESTS = 16
 _SHOWN_FILES = 3
 _PROBED_ATTEMPTS = 1000
@@ -73,7 +74,12 @@ def new_id() -> str:
 
 def made_at(identifier: str) -> datetime:
     """Returns when an id of :func:`new_id` was made, by the clock of the machine that made it."""
-    return datetime.fromtimestamp(int(identifier[32:_ID_LENGTH], 16), UTC)
+    return datetime.fromtimestamp(int(identifier[32:], 16), UTC)
+
+
+def is_id(text: str) -> bool:
+    """Tells whether a text has the form of an id of :func:`new_id`; no other text names a file."""
+    return _ID.fullmatch(text) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,7 +148,7 @@ class Staging:
         kept = frozenset(keep)
         files = _find_data_files(self.objects, self._attempts())
         leftovers = {attempt: [name for name in names if name not in kept] for attempt, names in files.items()}
-        _in_parallel(self.objects, lambda attempt: self.delete_attempt(attempt, leftovers[attempt]), leftovers)
+        in_parallel(self.objects, lambda attempt: self.delete_attempt(attempt, leftovers[attempt]), leftovers)
         self.objects.delete_folder(self.folder)
         deleted = sum(len(names) for names in leftovers.values())
         if deleted:
@@ -232,7 +238,7 @@ class Staging:
     def _attempts(self) -> set[str]:
         """Returns the ids of the attempts: the names of the job's subfolders."""
         paths = (path.removeprefix(f"{self.folder}/") for path in self.objects.list(self.folder))
-        return {path.split("/")[0] for path in paths if "/" in path}
+        return {attempt for path in paths if "/" in path and is_id(attempt := path.split("/")[0])}
 
 
 class Attempt:
@@ -295,34 +301,27 @@ class Attempt:
 
 def staged_jobs(uri: str, storage_options: tuple[tuple[str, str], ...]) -> list[str]:
     """Returns the ids of all jobs with something in the staging folder, running ones included."""
-    if is_local(uri):
-        # A killed process may leave a folder without a file in it, which a listing of files does
-        # not show.
-        folder = os.path.join(uri, STAGING)
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-    else:
-        paths = LanceObjects(uri, storage_options).list(STAGING)
-        names = [path.removeprefix(f"{STAGING}/").split("/")[0] for path in paths]
-    return sorted({name for name in names if len(name) == _ID_LENGTH})
+    # A killed process may leave a folder without a file in it.
+    return [name for name in LanceObjects(uri, storage_options).list_folders(STAGING) if is_id(name)]
 
 
 def missing_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> list[str]:
     """Returns those of the names that are not in the table's `data/`."""
     objects = LanceObjects(uri, storage_options)
-    there = _in_parallel(objects, lambda name: objects.contains(f"data/{name}"), names)
+    there = in_parallel(objects, lambda name: objects.contains(f"data/{name}"), names)
     return [name for name, found in zip(names, there, strict=True) if not found]
 
 
 def delete_data_files(uri: str, storage_options: tuple[tuple[str, str], ...], names: Collection[str]) -> None:
     """Deletes data files of the table that no version names, with their sidecars."""
     objects = LanceObjects(uri, storage_options)
-    _in_parallel(objects, functools.partial(_delete_data_file, objects), names)
+    in_parallel(objects, functools.partial(_delete_data_file, objects), names)
 
 
 def _find_data_files(objects: LanceObjects, attempts: Collection[str]) -> dict[str, list[str]]:
     """Returns the names of the data files of each attempt, in the order of their opening."""
     if len(attempts) < _PROBED_ATTEMPTS:
-        return dict(zip(attempts, _in_parallel(objects, functools.partial(_probe, objects), attempts), strict=True))
+        return dict(zip(attempts, in_parallel(objects, functools.partial(_probe, objects), attempts), strict=True))
     # A stem is the attempt's id, a dash and a number; sidecars are one folder deeper.
     stems = {path.split("/")[1].removesuffix(".lance") for path in objects.list("data")}
     ours = [stem.split("-") for stem in stems if stem.split("-")[0] in attempts]
@@ -356,7 +355,8 @@ def is_running(pid: int) -> bool:
     return True
 
 
-def _in_parallel(objects: LanceObjects, act: Callable[[_S], _T], items: Collection[_S]) -> list[_T]:
+def in_parallel(objects: LanceObjects, act: Callable[[_S], _T], items: Collection[_S]) -> list[_T]:
+    """Calls a function with each item, on an object store with several at once."""
     # A local file system answers sooner than a thread starts.
     if is_local(objects.uri) or len(items) == 1:
         return [act(item) for item in items]

@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from lance_spark.commit.conflicts.history import named_files
 from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.errors import OptionError
 from lance_spark.staging.area import Staging, made_at, staged_jobs
 
 
@@ -30,9 +31,10 @@ def remove_orphans(
 
     Raises:
         TableUnreadableError: A version cannot be read. Nothing of the job in question was deleted.
+        OptionError: `older_than` is negative, or longer than the calendar.
     """
     ref = DatasetRef.at(uri, storage_options or {})
-    before = datetime.now(UTC) - older_than
+    before = moment_before(older_than)
     deleted = 0
     for job in staged_jobs(ref.uri, ref.storage_options):
         if made_at(job) > before:
@@ -47,6 +49,21 @@ def remove_orphans(
             continue  # its markers tell a later cleanup which files it wrote
         deleted += staging.sweep(keep=keep)
     return deleted
+
+
+def moment_before(older_than: timedelta) -> datetime:
+    """Returns the moment at which files of an age were made.
+
+    Raises:
+        OptionError: The age is negative, longer than the calendar, or no age.
+    """
+    accepted = "a timedelta of zero or more, for example timedelta(days=7)"
+    if not isinstance(older_than, timedelta) or older_than < timedelta(0):
+        raise OptionError("older_than", repr(older_than), accepted)
+    try:
+        return datetime.now(UTC) - older_than
+    except OverflowError as error:
+        raise OptionError("older_than", repr(older_than), accepted, problem="is longer than the calendar") from error
 
 
 def referenced_files(ref: DatasetRef, candidates: set[str]) -> set[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Mapping
 from typing import Literal
 
@@ -27,6 +26,7 @@ from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.read.search.functions import register_functions
 from lance_spark.search.query import Query
 from lance_spark.session.sessions import session_or_local
+from lance_spark.staging.table_folder import delete_leftovers, delete_table_folder
 from lance_spark.table.display import render_tables
 from lance_spark.table.table import Table
 from lance_spark.tabular import Data, is_spark, write_rows
@@ -76,7 +76,8 @@ def connect(  # noqa: PLR0913 - the specification's parameters
 
     Raises:
         UnsupportedOperationError: The URI or an argument means a remote service.
-        OptionError: The URI is empty.
+        OptionError: A location is empty, or has an unknown scheme. The message has the right
+            spelling.
     """
     warn_of_variables()
     for name, value in (("api_key", api_key), ("region", region), ("host_override", host_override)):
@@ -92,10 +93,10 @@ def connect(  # noqa: PLR0913 - the specification's parameters
     if uri.startswith("db://"):
         raise UnsupportedOperationError(f"{uri} names a remote database service - in connect - {_REMOTE}")
     return Connection(
-        normalize_uri(uri),
+        normalize_uri(uri, option="uri"),
         spark,
         storage_options or {},
-        checkpoint=checkpoint,
+        checkpoint=None if checkpoint is None else normalize_uri(checkpoint, option="checkpoint"),
         progress=progress,
         default_manifest=default_manifest,
     )
@@ -158,16 +159,6 @@ def table_uri(folder: str, name: str) -> str:
             "the name of a table: not empty, in one line, without slashes, not beginning with a dot or an underscore",
         )
     return f"{folder}/{name}{_SUFFIX}"
-
-
-def delete_table(uri: str, storage_options: Mapping[str, str]) -> None:
-    """Deletes the table of a location with all its versions, checkpoints and history."""
-    if is_local(uri):
-        shutil.rmtree(uri)
-    else:
-        import lance
-
-        lance.LanceDataset.drop(uri, storage_options=dict(storage_options) or None)
 
 
 @refusing("Connection")
@@ -429,17 +420,23 @@ class Connection:
         self._manifests().delete(name)
 
     def drop_table(self, name: str, *, ignore_missing: bool = False) -> None:
-        """Deletes a table with all its versions, checkpoints and history.
+        """Deletes a table with all its versions, branches, checkpoints and history.
+
+        Files of others in the table's folder stay, and the folder with them. A drop that was killed
+        is finished by the next.
 
         Raises:
-            TableNotFoundError: There is none, and `ignore_missing` is false.
+            TableNotFoundError: No table is there, and `ignore_missing` is false.
+            UnsupportedOperationError: The table's folder is a link.
+
+        Example:
+            >>> lance_spark.connect("/data/tables").drop_table("documents")  # doctest: +SKIP
         """
-        uri = self._uri_of(name)
-        if not table_exists(uri, self.storage_options):
-            if ignore_missing:
-                return
-            raise TableNotFoundError(uri, hint="table_names() lists the tables")
-        delete_table(uri, self.storage_options)
+        ref = DatasetRef.at(self._uri_of(name), self.storage_options)
+        if table_exists(ref.uri, self.storage_options):
+            delete_table_folder(ref)
+        elif not delete_leftovers(ref) and not ignore_missing:
+            raise TableNotFoundError(ref.uri, hint="table_names() lists the tables")
 
     def rename_table(self, name: str, new_name: str) -> None:
         """Renames a table on a local file system, with its versions, checkpoints and history.

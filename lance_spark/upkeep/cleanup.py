@@ -8,8 +8,9 @@ from datetime import timedelta
 from typing import Any
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitError, LanceSparkError, OptionError, TableUnwritableError, panics_as_errors
+from lance_spark.errors import CommitError, LanceSparkError, TableUnwritableError, panics_as_errors
 from lance_spark.lance_compat import plain
+from lance_spark.staging.orphans import moment_before
 from lance_spark.upkeep.results import CleanupResult
 
 DEFAULT_AGE = timedelta(days=7)
@@ -45,7 +46,7 @@ class CleanupTask:
             return json.dumps({"error": plain(error)}).encode()
 
 
-def checked_age(older_than: object) -> timedelta:
+def checked_age(older_than: timedelta | None) -> timedelta:
     """Returns the age of versions that are removed; a week by default.
 
     Raises:
@@ -53,8 +54,7 @@ def checked_age(older_than: object) -> timedelta:
     """
     if older_than is None:
         return DEFAULT_AGE
-    if not isinstance(older_than, timedelta) or older_than < timedelta(0):
-        raise OptionError("older_than", repr(older_than), "a timedelta, 0 or more")
+    moment_before(older_than)
     return older_than
 
 

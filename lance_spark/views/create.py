@@ -27,6 +27,7 @@ from lance_spark.environments.stored import with_default
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, TableExistsError, panics_as_errors
 from lance_spark.lance_compat import is_created_meanwhile, plain
 from lance_spark.search.query import Query, quoted
+from lance_spark.staging.table_folder import check_new_table
 from lance_spark.types import check_storable
 from lance_spark.types.fields import is_blob
 from lance_spark.views.definition import (
@@ -71,6 +72,7 @@ def create_view(
         FilterError: Its condition is not valid.
         UnsupportedTypeError: Lance cannot store a column.
         TableExistsError: A concurrent writer has made the table at this moment.
+        UnsupportedOperationError: The location holds files that belong to no table.
 
     Warns:
         UserWarning: The source has no stable row ids, so that the view cannot follow it.
@@ -78,6 +80,7 @@ def create_view(
     query.check_view()
     query = dataclasses.replace(query, computed=tuple(one.in_environment(manifest) for one in query.computed))
     function = None if function is None else with_default(function, manifest).pickle_once()
+    check_new_table(ref)
     refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     source = query.source.pin(None)
     dataset = source.open()
@@ -141,10 +144,12 @@ def create_spark_view(ref: DatasetRef, query: SparkQuery) -> None:
         RegistrationError: A column cannot have its name.
         UnsupportedTypeError: Lance cannot store a column.
         TableExistsError: A concurrent writer has made the table at this moment.
+        UnsupportedOperationError: The location holds files that belong to no table.
 
     Warns:
         UserWarning: The source has no stable row ids, so that the view cannot follow it.
     """
+    check_new_table(ref)
     refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     source = query.source.pin(None)
     dataset = source.open()

@@ -32,6 +32,7 @@ from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.folders import first_missing_folder
 from lance_spark.staging.fragment_writer import FragmentSink
 from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
+from lance_spark.staging.table_folder import check_new_table
 from lance_spark.types import WriteConverter, check_storable, check_writable, to_lance_schema
 
 if TYPE_CHECKING:
@@ -87,6 +88,7 @@ class LanceAppendWriter(DataSourceArrowWriter):
             UnsupportedTypeError: The table's file format cannot hold a column.
             OptionError: An option contradicts the table, or belongs to a backfill.
             TableUnreadableError: There is something, but it cannot be read.
+            UnsupportedOperationError: There is no table, and the location holds other files.
         """
         _refuse_backfill_options(options)
         _refuse_doubled_columns(schema)
@@ -94,9 +96,12 @@ class LanceAppendWriter(DataSourceArrowWriter):
         policy = CommitPolicy.of(
             options.commit_max_retries, options.commit_timeout, allow_unsafe=options.allow_unsafe_commits
         )
+        exists = table_exists(ref.uri, ref.storage)
+        if not exists:
+            check_new_table(ref)
         refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
         dataset = None
-        if table_exists(ref.uri, ref.storage):
+        if exists:
             ref = ref.pin(None)
             dataset = ref.open()
             _refuse_other_settings(dataset, options, ref.uri)

@@ -401,7 +401,7 @@ class Runner:
                 )
         check_indexes(self.story, head)
         if any(run.killed for run in story.runs.values()):
-            lance_spark.cleanup(self._uri, older_than=timedelta(seconds=-5))
+            lance_spark.cleanup(self._uri, older_than=timedelta(0))
         left = {name for name in unused_files(self._uri) if _OURS.search(name)}
         if any(run.killed for run in story.runs.values()) and checkpoint_store(self._uri, {}, None).column_files():
             left = set()  # what a process left may serve another one for as long as a checkpoint names any of it

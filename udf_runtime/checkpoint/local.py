@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import shutil
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 _TRIES = 100
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+
+
+def names_object(path: str) -> bool:
+    """Tells whether a path stays below the folder that it is relative to."""
+    return all(part not in ("", ".", "..") and "\0" not in part for part in path.split("/"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,18 +27,26 @@ class LocalObjects:
     for a process that is killed. It does not wait for the disk: what a machine's crash leaves of a
     file is recognised by its checksum.
 
+    Listing and deletion never follow a symbolic link below `boundary`: a link is an object without
+    content of its own. A path with `..`, or an absolute path, names no object.
+
     Attributes:
         root: Folder that all paths are relative to. It is made when the first object is.
+        boundary: A folder above the root, or empty for the root. Links above it are the caller's.
     """
 
     root: str
+    boundary: str = ""
 
     def put(self, path: str, data: bytes) -> None:
         """Makes or replaces an object, whole or not at all.
 
         Raises:
             OSError: The file system refused.
+            ValueError: The path leaves the root.
         """
+        if not names_object(path):
+            raise ValueError(f"The path {path!r} leaves its folder. Folder: {self.root}. Name an object below it.")
         target = os.path.join(self.root, path)
         folder = os.path.dirname(target)
         temporary = os.path.join(folder, f".{os.urandom(8).hex()}.tmp")
@@ -65,11 +81,24 @@ class LocalObjects:
         Raises:
             OSError: The file system refused.
         """
+        if not names_object(path):
+            return None
         try:
             with open(os.path.join(self.root, path), "rb", buffering=0) as file:
                 return file.read()
         except (FileNotFoundError, NotADirectoryError):
             return None
+
+    def list_files(self, prefix: str) -> list[str]:
+        """Returns the paths of all files below a folder, sorted, with those of killed writers."""
+        return sorted(self._walk(prefix))
+
+    def list_folders(self, prefix: str) -> list[str]:
+        """Returns the names of the folders in a folder, sorted; empty ones are among them."""
+        names: list[str] = []
+        with _absent(), self._open_folder(prefix) as folder, os.scandir(folder) as entries:
+            names += [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        return sorted(names)
 
     def list(self, prefix: str) -> list[str]:
         """Returns the paths of all objects below a folder, sorted; the folder need not be there."""
@@ -81,15 +110,24 @@ class LocalObjects:
         Raises:
             OSError: The file system refused.
         """
-        with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            os.unlink(os.path.join(self.root, path))
-        folder = os.path.dirname(path)
-        while folder:
-            try:
-                os.rmdir(os.path.join(self.root, folder))
-            except OSError:
-                return
-            folder = os.path.dirname(folder)
+        folder, _, name = path.rpartition("/")
+        if not names_object(path):
+            return
+        with _absent(), self._open_folder(folder) as parent:
+            os.unlink(name, dir_fd=parent)
+        self._remove_empty(folder)
+
+    def delete_folder(self, path: str) -> None:
+        """Deletes a folder with all files in it, and the folders that this leaves empty.
+
+        What cannot be deleted stays, for example because a concurrent writer adds files.
+        """
+        folder, _, name = path.rpartition("/")
+        if not names_object(path):
+            return
+        with _absent(), self._open_folder(folder) as parent:
+            shutil.rmtree(name, ignore_errors=True, dir_fd=parent)
+        self._remove_empty(folder)
 
     def remove_leftovers(self, prefix: str, *, older_than_s: float) -> int:
         """Deletes files of killed writers that are older than this; returns how many."""
@@ -97,7 +135,7 @@ class LocalObjects:
         removed = 0
         for path in self._walk(prefix):
             with contextlib.suppress(FileNotFoundError):
-                if _is_temporary(path) and os.stat(os.path.join(self.root, path)).st_mtime < oldest:
+                if _is_temporary(path) and os.lstat(os.path.join(self.root, path)).st_mtime < oldest:
                     self.delete(path)
                     removed += 1
         return removed
@@ -106,16 +144,54 @@ class LocalObjects:
         folders = [prefix.rstrip("/")]
         while folders:
             folder = folders.pop()
-            with (
-                contextlib.suppress(FileNotFoundError, NotADirectoryError),
-                os.scandir(os.path.join(self.root, folder)) as entries,
-            ):
+            with _absent(), self._open_folder(folder) as open_folder, os.scandir(open_folder) as entries:
                 for entry in entries:
                     path = f"{folder}/{entry.name}" if folder else entry.name
                     if entry.is_dir(follow_symlinks=False):
                         folders.append(path)
                     else:
                         yield path
+
+    def _remove_empty(self, folder: str) -> None:
+        while folder:
+            folder, _, name = folder.rpartition("/")
+            try:
+                with self._open_folder(folder) as parent:
+                    os.rmdir(name, dir_fd=parent)
+            except OSError:
+                return
+
+    @contextlib.contextmanager
+    def _open_folder(self, folder: str) -> Iterator[int]:
+        """Opens a folder of the root, without following a link below the boundary.
+
+        Raises:
+            FileNotFoundError, NotADirectoryError: The folder is missing, or behind a link.
+        """
+        boundary = self.boundary or self.root
+        below = os.path.relpath(self.root, boundary)
+        opened = os.open(boundary, _FOLDER)
+        try:
+            for part in [*(() if below == "." else below.split("/")), *(folder.split("/") if folder else ())]:
+                inner = _open_inside(opened, part)
+                os.close(opened)
+                opened = inner
+            yield opened
+        finally:
+            os.close(opened)
+
+
+def _open_inside(folder: int, name: str) -> int:
+    try:
+        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise NotADirectoryError(errno.ENOTDIR, "a link is not followed", name) from error
+        raise
+
+
+def _absent() -> contextlib.AbstractContextManager[None]:
+    return contextlib.suppress(FileNotFoundError, NotADirectoryError)
 
 
 def _is_temporary(path: str) -> bool:

@@ -477,7 +477,7 @@ class Runner:
         for name in self.tracks.keys() & SHAPES.keys():
             uri = self.tracks[name].uri
             if any(run.refresh.killed or run.failed is not None for run in self.runs):
-                lance_spark.cleanup(uri, older_than=dt.timedelta(seconds=-5))
+                lance_spark.cleanup(uri, older_than=dt.timedelta(0))
             left = unused_files(uri) if Path(uri, "data").exists() else set()
             if left:
                 raise WrongError(f"files of {name} are left that no version names: {sorted(left)}")

@@ -1,0 +1,74 @@
+"""Locations as users write them, in the one form that is compared, stored and given to Lance."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Collection
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from lance_spark.errors import OptionError
+
+_STORES = (
+    *("abfss", "az", "cos", "file+uring", "file-object-store", "goosefs", "gs"),
+    *("hf", "memory", "oss", "s3", "s3+ddb", "shared-memory", "tos"),
+)
+"""The schemes that Lance has a store for, beside `file`."""
+
+_OTHER_NAMES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfs": "abfss", "cosn": "cos"}
+"""Schemes of Hadoop's connectors, and Lance's for the same store."""
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):")
+
+
+def normalize_uri(uri: str, *, option: str = "path", also: Collection[str] = ()) -> str:
+    """Returns a location as it is compared and stored; a local path is absolute, without `file:`.
+
+    Args:
+        uri: A local path, or a URI with a scheme that Lance knows.
+        option: Name of the argument that has the location, for the message.
+        also: More schemes, of stores that PyArrow reaches.
+
+    Raises:
+        OptionError: The location is empty, or begins with an unknown scheme. The message has the
+            right spelling.
+    """
+    if not isinstance(uri, str) or not uri.strip() or "\0" in uri:
+        raise OptionError(option, None if uri is None else repr(uri), "a local path, or a URI such as s3://bucket/path")
+    found = _SCHEME.match(uri)
+    if found is None:
+        return os.path.abspath(os.path.expanduser(uri))
+    scheme, rest = found[1].lower(), uri[found.end() :]
+    if scheme == "file":
+        return os.path.abspath(unquote(_file_path(uri, option)))
+    if scheme in (*_STORES, *also) and rest.startswith("//"):
+        return f"{scheme}:{rest.rstrip('/')}"
+    raise OptionError(option, uri, _spelling(scheme, rest), problem="has no scheme that Lance knows")
+
+
+def is_local(uri: str) -> bool:
+    """Tells whether a normalised location is on a mounted file system."""
+    return "://" not in uri
+
+
+def _file_path(uri: str, option: str) -> str:
+    parts: SplitResult = urlsplit(uri)
+    if parts.netloc not in ("", "localhost"):
+        raise OptionError(option, uri, f"file:///{parts.netloc}{parts.path}", problem="names another machine")
+    if parts.query or parts.fragment:
+        raise OptionError(option, uri, "a file URI with %3F for ? and %23 for #, or a plain path")
+    return parts.path
+
+
+def _spelling(scheme: str, rest: str) -> str:
+    """Returns how a location with this scheme is written."""
+    path = rest.lstrip("/")
+    if scheme == "dbfs":
+        return f"/dbfs/{path}"
+    if len(scheme) == 1:
+        return "a path of this machine's file system, for example /mnt/c/folder"
+    store = _OTHER_NAMES.get(scheme, scheme)
+    if store in _STORES:
+        return f"{store}://{path}"
+    local = "a path of a mounted file system" if rest.startswith("/") else f"./{scheme}:{rest} for a local file"
+    return f"{local}, or a URI that begins with {'://, '.join(_STORES)}://"

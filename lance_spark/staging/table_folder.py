@@ -1,0 +1,218 @@
+"""A table's folder: whether a table may be made in it, and how a table is deleted.
+
+A folder may hold files of others. So only names of Lance's form, or of our own, are deleted, and a
+table is made only where no other name is. No link is followed, and nothing outside of the folder is
+touched. On an object store a folder is a prefix, and the rules are the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterator, Sequence
+
+from lance_spark.dataset import FOLDER, DatasetRef, is_local
+from lance_spark.errors import UnsupportedOperationError, refusals_as_errors
+from lance_spark.objects import LanceObjects, open_session
+from lance_spark.staging.area import in_parallel
+
+_UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
+_ID = "[0-9a-f]{40}"
+_HASH = "[0-9a-f]{32,128}"
+_QUOTED = "[A-Za-z0-9=_-]+"
+"""What `udf_runtime.checkpoint.names` makes of a text."""
+
+_UNFINISHED = r"(?:#\d+)?"
+"""How object stores on a file system end the name of a file that is being written."""
+
+_HINT = "_versions/latest_version_hint.json"
+_MANIFEST = r"_versions/(?P<number>d?\d{1,20})\.manifest"
+_TRANSACTION = rf"_transactions/\d+-{_UUID}\.txn"
+
+_OF_LANCE = "|".join(
+    [
+        _HINT,
+        rf"_versions/d?\d{{1,20}}\.manifest(?:-{_UUID})?",
+        "_latest.manifest",
+        _TRANSACTION,
+        r"data/[\w.+-]+\.lance",
+        r"data/[\w.+-]+/[\w.+-]+\.blob",
+        r"_deletions/\d+-\d+-\d+\.(?:arrow|bin)",
+        rf"_indices/{_UUID}/(?:[\w-]+/)*[\w.-]+\.(?:idx|lance)",
+        r"_refs/(?:tags|branches)/[^/]+\.json",
+        rf"_mem_wal/{_UUID}/(?:[\w.-]+/)*[\w.-]+\.(?:arrow|binpb|bin|idx|json|lance|manifest|txn)",
+        r"\.lance-(?:reserved|deregistered)",
+    ]
+)
+_OURS = "|".join(
+    [
+        rf"staging/{_ID}/.+",
+        rf"jobs/{_ID}/heartbeat",
+        rf"(?:jobs|errors|records)\.lance/(?:{_OF_LANCE})",
+        rf"probe/[0-9a-f]{{32}}/(?:{_OF_LANCE})",
+        rf"checkpoints/{_QUOTED}/(?:{_QUOTED}/)*[\w.=-]+\.(?:rows|ref|chunks)",
+        rf"udfs/{_HASH}",
+        r"views/skipped/[\w.-]+",
+        rf"environments/{_HASH}/[\w.+-]+",
+        rf"manifests/{_QUOTED}\.json",
+        r"(?:[\w.=-]+/)*\.[0-9a-f]{16}\.tmp",
+    ]
+)
+_IN_FOLDER = rf"(?:{_OF_LANCE}|{FOLDER}/(?:{_OURS})){_UNFINISHED}"
+_NAME = re.compile(rf"(?:tree/(?:[^/]+/)+)?{_IN_FOLDER}")
+_FOLDERS = ("_deletions", "_indices", "_mem_wal", "_refs", "_transactions", "_versions", "data", "tree", FOLDER)
+
+_ANY_HINT = re.compile(rf"(?:tree/(?:[^/]+/)+)?{_HINT}")
+_ANY_MANIFEST = re.compile(rf"(?P<table>(?:tree/(?:[^/]+/)+)?){_MANIFEST}")
+_OPEN_JOB = re.compile(rf"(?:tree/(?:[^/]+/)+)?{FOLDER}/staging/{_ID}/open")
+_ROUNDS = 3
+"""How often the folder is listed: writers that had begun may add files until they notice."""
+
+
+def check_new_table(ref: DatasetRef) -> None:
+    """Refuses to make a table in a folder that holds anything but names of a table.
+
+    Call it where no table is. What a killed write or drop left is reused.
+
+    Raises:
+        UnsupportedOperationError: The folder holds other files.
+        TableUnwritableError: The store refused.
+    """
+    with refusals_as_errors(ref.uri):
+        foreign = next(_foreign_names(ref), None)
+    if foreign is not None:
+        raise UnsupportedOperationError(
+            f"The location holds files that belong to no Lance table, for example {foreign!r}. Location: {ref.uri}. "
+            "Nothing was written. Choose a location that is absent or empty."
+        )
+
+
+def find_foreign_file(ref: DatasetRef) -> str | None:
+    """Returns the path of a file of a table's folder that is not the table's, or None."""
+    return next(_foreign_names(ref), None)
+
+
+def delete_table_folder(ref: DatasetRef) -> None:
+    """Deletes a table with all its versions, branches, checkpoints and history.
+
+    The table disappears first: older manifests are deleted, then the latest, so that no older
+    version ever shows as the latest. Killed in the middle it leaves the whole table, or no table;
+    the next call deletes the rest. Files of others stay, and the folder with them.
+
+    Raises:
+        UnsupportedOperationError: The location is a link. Nothing was deleted.
+        OSError: The store refused.
+    """
+    if is_local(ref.uri) and os.path.islink(ref.uri):
+        raise UnsupportedOperationError(
+            f"The location is a link, and a link is not followed to delete a table. Location: {ref.uri}. Nothing was "
+            f"deleted. Drop the table at {os.path.realpath(ref.uri)}, or remove the link."
+        )
+    objects = LanceObjects(ref.uri, ref.storage_options)
+    for _ in range(_ROUNDS):
+        paths = [path for path in objects.list_files() if _NAME.fullmatch(path)]
+        if not paths:
+            break
+        for group in _in_order(paths):
+            in_parallel(objects, objects.delete, group)
+    _remove_empty_folders(ref.uri)
+
+
+def delete_leftovers(ref: DatasetRef) -> bool:
+    """Finishes a drop that was killed, or removes what a killed first write left.
+
+    Call it where no table is. Tells whether anything was there. A folder that never was a table's
+    stays as it is.
+    """
+    paths = LanceObjects(ref.uri, ref.storage_options).list_files()
+    names = [path for path in paths if _NAME.fullmatch(path)]
+    if not names or not (len(names) == len(paths) or any(re.fullmatch(_TRANSACTION, path) for path in names)):
+        return False
+    delete_table_folder(ref)
+    return True
+
+
+def delete_folder_of_tables(ref: DatasetRef) -> bool:
+    """Deletes our files in a folder whose tables are gone, and tells whether the folder is gone."""
+    objects = LanceObjects(ref.uri, ref.storage_options)
+    ours = [path for path in objects.list_files(FOLDER) if _NAME.fullmatch(path)]
+    in_parallel(objects, objects.delete, ours)
+    _remove_empty_folders(ref.uri)
+    return not (is_local(ref.uri) and os.path.lexists(ref.uri))
+
+
+def _foreign_names(ref: DatasetRef) -> Iterator[str]:
+    """Gives names in a folder that are not a table's, and looks no deeper than it must."""
+    objects = LanceObjects(ref.uri, ref.storage_options)
+    files, folders = _top_names(ref)
+    yield from (name for name in files if not _NAME.fullmatch(name))
+    yield from (f"{name}/" for name in folders if name not in _FOLDERS)
+    for folder in folders:
+        yield from (path for path in objects.list_files(folder) if not _NAME.fullmatch(path))
+
+
+def _top_names(ref: DatasetRef) -> tuple[list[str], list[str]]:
+    """Returns the names of files and of folders in a folder, which need not be there."""
+    if not is_local(ref.uri):
+        listed = open_session(ref.uri, ref.storage_options).list_with_delimiter("")
+        objects = [path.rpartition("/")[2] for path in listed.objects]
+        return objects, [path.rstrip("/").rpartition("/")[2] for path in listed.common_prefixes]
+    try:
+        with os.scandir(ref.uri) as entries:
+            kinds = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+    except FileNotFoundError:
+        return [], []
+    except NotADirectoryError:
+        return [os.path.basename(ref.uri)], []
+    return [name for name in kinds if not kinds[name]], [name for name in kinds if kinds[name]]
+
+
+def _in_order(paths: Sequence[str]) -> Iterator[list[str]]:
+    """Gives names in groups, each of which is deleted before the next.
+
+    Jobs end first. Then go hints of the latest version, older manifests, the latest of branches,
+    the latest of the table, and everything else. Transactions are last: they show that a table was
+    here.
+    """
+    manifests: dict[str, list[tuple[int, str]]] = {}
+    for path in paths:
+        found = _ANY_MANIFEST.fullmatch(path)
+        if found is not None:
+            manifests.setdefault(found["table"], []).append((_version(found["number"]), path))
+    versions = {table: [path for _, path in sorted(some)] for table, some in manifests.items()}
+    groups = [
+        [path for path in paths if _OPEN_JOB.fullmatch(path)],
+        [path for path in paths if _ANY_HINT.fullmatch(path)],
+        [path for some in versions.values() for path in some[:-1]],
+        [some[-1] for table, some in versions.items() if table],
+        versions.get("", [])[-1:],
+    ]
+    early = {path for group in groups for path in group}
+    rest = [path for path in paths if path not in early]
+    is_last = re.compile(_TRANSACTION).fullmatch
+    return iter([*groups, [p for p in rest if not is_last(p)], [p for p in rest if is_last(p)]])
+
+
+def _version(number: str) -> int:
+    """Returns the version of a manifest's name: Lance counts down from the largest number."""
+    if number.startswith("d"):
+        return 0
+    return (1 << 64) - 1 - int(number) if len(number) == len(str(1 << 64)) else int(number)
+
+
+def _remove_empty_folders(uri: str) -> None:
+    if not is_local(uri) or os.path.islink(uri):
+        return
+    for name in _FOLDERS:
+        with contextlib.suppress(FileNotFoundError):
+            for _, folders, _, opened in os.fwalk(os.path.join(uri, name), topdown=False):
+                for folder in folders:
+                    _remove_if_empty(folder, opened)
+        _remove_if_empty(os.path.join(uri, name))
+    _remove_if_empty(uri)
+
+
+def _remove_if_empty(folder: str, inside: int | None = None) -> None:
+    with contextlib.suppress(OSError):
+        os.rmdir(folder, dir_fd=inside)

@@ -1,0 +1,194 @@
+"""A table's folder: where a table may be made, what a drop deletes, and what a kill in its middle leaves."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from pyspark.sql.types import StructType
+
+import lance_spark
+from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.errors import TableNotFoundError, UnsupportedOperationError
+from lance_spark.options import WriteOptions
+from lance_spark.staging.area import new_id
+from lance_spark.staging.table_folder import delete_table_folder
+from lance_spark.write.append_writer import LanceAppendWriter
+from tests.support.planted import FOREIGN, picture, plant
+
+ROWS = pa.table({"id": list(range(300)), "text": [f"word{i % 7} and more" for i in range(300)]})
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> lance_spark.Connection:
+    return lance_spark.connect(str(tmp_path / "tables"))
+
+
+def full_table(uri: str) -> lance.LanceDataset:
+    """Makes a table with versions, deletions, indexes, tags, a branch and files of our own."""
+    dataset = lance.write_dataset(ROWS, uri, enable_stable_row_ids=True)
+    dataset.create_scalar_index("id", "BTREE")
+    dataset.create_scalar_index("text", "INVERTED")
+    dataset.delete("id = 3")
+    dataset.tags.create("first", 1)
+    branch = dataset.create_branch("dev/one", 1)
+    lance.write_dataset(ROWS, branch, mode="append")
+    lance.write_dataset(ROWS, uri, mode="append")
+    for name in (f"staging/{new_id()}/open", f"jobs/{new_id()}/heartbeat", "udfs/" + "ab" * 32):
+        path = Path(uri, "_lance_spark", name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("ours")
+    lance.write_dataset(ROWS, f"{uri}/_lance_spark/jobs.lance")
+    return lance.dataset(uri)
+
+
+def make_by_rows(db: lance_spark.Connection, name: str) -> None:
+    db.create_table(name, ROWS)
+
+
+def make_by_view(db: lance_spark.Connection, name: str) -> None:
+    source = db.create_table(f"source_of_{name}", ROWS)
+    db.create_materialized_view(name, source.search(None).select(["id"]))
+
+
+def make_by_plan(db: lance_spark.Connection, name: str) -> None:
+    for overwrite in (True, False):
+        ref = DatasetRef.at(f"{db.uri}/{name}.lance")
+        LanceAppendWriter.plan(ref, StructType().add("id", "long"), WriteOptions.parse({}), overwrite=overwrite)
+
+
+@pytest.mark.parametrize("make", [make_by_rows, make_by_view, make_by_plan])
+@pytest.mark.parametrize("name", [*FOREIGN, "link", "data", "_versions", "_lance_spark"])
+def test_no_table_is_made_in_a_folder_that_holds_anything_else(
+    make: Any, name: str, db: lance_spark.Connection, tmp_path: Path
+):
+    foreign = tmp_path / "tables/t.lance" / name
+    foreign.parent.mkdir(parents=True)
+    if name in FOREIGN:
+        foreign.write_text("of others")
+    else:
+        (tmp_path / "victim").mkdir()
+        foreign.symlink_to(tmp_path / "victim")
+    before = picture(tmp_path)
+    with pytest.raises(UnsupportedOperationError, match=r"belong to no Lance table.*t\.lance"):
+        make(db, "t")
+    after = {path: content for path, content in picture(tmp_path).items() if "source_of_t" not in path}
+    assert after == before
+
+
+def test_a_table_is_made_where_a_killed_write_left_names_of_ours_and_in_a_declared_folder(
+    db: lance_spark.Connection, tmp_path: Path
+):
+    folder = tmp_path / "tables/t.lance"
+    job, attempt = new_id(), new_id()
+    left = [f"_lance_spark/staging/{job}/open", f"_lance_spark/staging/{job}/{attempt}/attempt"]
+    left += [f"data/{attempt}-0.lance", f"data/{attempt}-1/0.blob", ".lance-reserved", f"data/{attempt}-2.lance#1"]
+    for name in left:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("x")
+    assert db.create_table("t", ROWS).count_rows() == 300
+    assert set(left) <= picture(folder).keys()
+
+
+@pytest.mark.parametrize("scheme", ["", "file-object-store://"])
+def test_a_drop_deletes_the_table_and_nothing_of_others(scheme: str, tmp_path: Path):
+    uri = tmp_path / "tables/t.lance"
+    full_table(str(uri))
+    made = picture(tmp_path)
+    if scheme:
+        # The store of objects shows no links: only files of others are planted.
+        for name in FOREIGN:
+            (uri / name).parent.mkdir(parents=True, exist_ok=True)
+            (uri / name).write_text("of others")
+    else:
+        plant(uri, tmp_path / "victim")
+    others = {path: content for path, content in picture(tmp_path).items() if path not in made}
+    assert len(others) >= len(FOREIGN)
+    lance_spark.connect(f"{scheme}{tmp_path}/tables").drop_table("t")
+    assert picture(tmp_path) == others
+
+
+def test_a_drop_of_a_table_alone_takes_its_folder(db: lance_spark.Connection, tmp_path: Path):
+    full_table(f"{db.uri}/t.lance")
+    db.drop_table("t")
+    assert list((tmp_path / "tables").iterdir()) == []
+    with pytest.raises(TableNotFoundError):
+        db.drop_table("t")
+    db.drop_table("t", ignore_missing=True)
+
+
+def test_a_table_behind_a_link_is_not_dropped(db: lance_spark.Connection, tmp_path: Path):
+    full_table(str(tmp_path / "elsewhere.lance"))
+    (tmp_path / "tables").mkdir()
+    (tmp_path / "tables/t.lance").symlink_to(tmp_path / "elsewhere.lance")
+    before = picture(tmp_path)
+    with pytest.raises(UnsupportedOperationError, match="is a link"):
+        db.drop_table("t")
+    assert picture(tmp_path) == before
+
+
+def test_a_drop_leaves_a_folder_alone_that_never_was_a_tables(db: lance_spark.Connection, tmp_path: Path):
+    folder = tmp_path / "tables/t.lance"
+    for name in ("data/model.lance", "README.md"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("of others")
+    before = picture(tmp_path)
+    with pytest.raises(TableNotFoundError):
+        db.drop_table("t")
+    assert picture(tmp_path) == before
+
+
+def killed_after(deletions: int, ref: DatasetRef) -> bool:
+    """Drops a table in a process that is killed after so many deletions; tells whether it ended before."""
+    pid = os.fork()
+    if pid == 0:
+        unlink, count = os.unlink, [deletions]
+
+        def unlink_or_die(*arguments: Any, **options: Any) -> None:
+            if not count[0]:
+                os.kill(os.getpid(), signal.SIGKILL)
+            count[0] -= 1
+            unlink(*arguments, **options)
+
+        os.unlink = unlink_or_die
+        delete_table_folder(ref)
+        os._exit(0)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+@pytest.mark.filterwarnings("ignore:.*fork")
+def test_a_drop_that_is_killed_leaves_the_whole_table_or_none_and_the_next_drop_or_write_goes_on(tmp_path: Path):
+    original = tmp_path / "tables/original.lance"
+    dataset = full_table(str(original))
+    rows, version = dataset.to_table(), dataset.version
+    branch_rows = dataset.checkout_version(("dev/one", None)).count_rows()
+    seen = set()
+    for deletions in range(len(picture(original)) + 1):
+        db = lance_spark.connect(str(tmp_path / f"tables/{deletions}"))
+        ref = DatasetRef.at(f"{db.uri}/t.lance")
+        _copy(original, Path(ref.uri))
+        ended = killed_after(deletions, ref)
+        exists = table_exists(ref.uri, {})
+        seen.add(exists)
+        if exists:
+            left = lance.dataset(ref.uri)
+            assert left.version == version and left.to_table() == rows
+        at_branch = f"{ref.uri}/tree/dev/one"
+        if table_exists(at_branch, {}):
+            assert lance.dataset(at_branch).count_rows() == branch_rows == len(lance.dataset(at_branch).to_table())
+        if not exists and not ended and deletions % 2:
+            assert db.create_table("t", ROWS).to_arrow() == ROWS
+        db.drop_table("t", ignore_missing=ended)
+        assert not os.path.exists(ref.uri), picture(Path(ref.uri)).keys()
+    assert seen == {True, False}
+
+
+def _copy(source: Path, target: Path) -> None:
+    for name, content in picture(source).items():
+        (target / name).parent.mkdir(parents=True, exist_ok=True)
+        (target / name).write_bytes(bytes(content))  # type: ignore[call-overload]

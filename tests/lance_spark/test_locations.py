@@ -1,0 +1,106 @@
+"""A location is understood, or refused with the right spelling, by every entry point."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import lance_spark
+from lance_spark.dataset import DatasetRef, is_local, normalize_uri
+from lance_spark.errors import OptionError
+from lance_spark.load.files import file_system_of
+from lance_spark.objects import checkpoint_store
+from lance_spark.options import ReadOptions
+from lance_spark.sql.place import Place
+from lance_spark.table.connection import open_table
+from tests.support.planted import picture
+
+SPELLINGS = {
+    "dbfs:/x/t.lance": "/dbfs/x/t.lance",
+    "dbfs:///x": "/dbfs/x",
+    "DBFS:/x": "/dbfs/x",
+    "s3:/b/t": "s3://b/t",
+    "s3:b": "s3://b",
+    "s3a://b/t": "s3://b/t",
+    "s3n://b/t": "s3://b/t",
+    "s3a:/b/t": "s3://b/t",
+    "gs:/b/t": "gs://b/t",
+    "gcs://b/t": "gs://b/t",
+    "az:/c/t": "az://c/t",
+    "abfs://c@a/t": "abfss://c@a/t",
+    "hdfs:/x/t": "a path of a mounted file system",
+    "hdfs://host/x": "a path of a mounted file system",
+    "viewfs:/x": "a path of a mounted file system",
+    "wasbs://c@a/t": "az://",
+    "C:\\tables\\t.lance": "/mnt/c/folder",
+    "c:/tables/t.lance": "/mnt/c/folder",
+    "file://host/x": "file:///host/x",
+    "file:///a?b": "%3F",
+    "file:///a#b": "%23",
+    "run:1/t.lance": "./run:1/t.lance",
+    "nosuch://x/y": "s3://",
+}
+
+ENTRIES: dict[str, Callable[[str], object]] = {
+    "connect": lance_spark.connect,
+    "open_table": open_table,
+    "cleanup": lambda uri: lance_spark.cleanup(uri, older_than=timedelta(1)),
+    "last_commit": lance_spark.last_commit,
+    "checkpoint": lambda uri: lance_spark.connect("/tables", checkpoint=uri),
+    "checkpoint_store": lambda uri: checkpoint_store("/tables/t.lance", location=uri),
+    "load": lambda uri: DatasetRef.resolve(ReadOptions.parse({"path": uri})),
+    "save": DatasetRef.find,
+    "source": lambda uri: file_system_of(uri, {}),
+    "root": lambda uri: Place.of({"catalog": "c", "options": {"root": uri}}),
+    "sql path": lambda uri: Place.of({"catalog": "c", "options": {"root": "/r"}}).uri_of(uri),
+}
+
+
+@pytest.mark.parametrize("entry", ENTRIES)
+@pytest.mark.parametrize(("uri", "spelling"), SPELLINGS.items())
+def test_a_location_that_no_store_has_is_refused_with_the_right_spelling(
+    entry: str, uri: str, spelling: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.chdir(tmp_path)
+    if entry == "source" and uri.partition("://")[0] in ("abfs", "gcs", "hdfs", "s3a", "viewfs"):
+        pytest.skip("PyArrow reads files there")
+    if entry == "sql path" and "/" not in uri:
+        pytest.skip("a name without a slash is no path in SQL")
+    with pytest.raises(OptionError) as error:
+        ENTRIES[entry](uri)
+    assert spelling in str(error.value)
+    assert picture(tmp_path) == {}
+
+
+@pytest.mark.parametrize("uri", ["", "  ", "a\0b"])
+def test_no_location_is_not_the_working_directory(uri: str):
+    for entry in ("connect", "cleanup", "last_commit", "checkpoint"):
+        with pytest.raises(OptionError):
+            ENTRIES[entry](uri)
+
+
+def test_locations_that_are_understood():
+    here = os.getcwd()
+    assert normalize_uri("t.lance") == normalize_uri("./t.lance") == f"{here}/t.lance"
+    assert normalize_uri("./run:1/t") == normalize_uri("x/../run:1/t".replace("run:1", "./run:1")) == f"{here}/run:1/t"
+    assert normalize_uri("file:///a%20b/%23") == normalize_uri("file:/a b/%23") == "/a b/#"
+    assert normalize_uri("file://localhost/a") == "/a"
+    assert normalize_uri("S3://Bucket/T/") == "s3://Bucket/T"
+    assert normalize_uri("s3+ddb://b/t?ddbTableName=x") == "s3+ddb://b/t?ddbTableName=x"
+    assert normalize_uri("~/t") == os.path.expanduser("~/t")
+
+
+@given(st.text(st.sampled_from("abs3file:/.~ ?#%\\") | st.characters(), max_size=12))
+def test_a_location_is_absolute_or_a_uri_or_refused(uri: str):
+    try:
+        normal = normalize_uri(uri)
+    except OptionError:
+        return
+    assert normal.startswith("/") if is_local(normal) else normal.partition("://")[0].islower()
+    assert normalize_uri(normal) == normal
