@@ -323,7 +323,7 @@ def test_names(sql: Sql, db: Connection, tmp_path: Path) -> None:
     theirs = tmp_path / "db" / "inner" / "photo.jpg"
     theirs.touch()
     for refused in ("{c}.db.inner", "{c}.db.inner CASCADE", "{c}.db CASCADE"):
-        with pytest.raises(AnalysisException, match=r"photo\.jpg - nothing was dropped"):
+        with pytest.raises(AnalysisException, match=r"photo\.jpg\. Nothing was dropped"):
             sql(f"DROP NAMESPACE {refused}")
     assert sql("SELECT * FROM {c}.db.u") == [(1,)]
     theirs.unlink()
