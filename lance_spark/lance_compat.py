@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from lance.dataset import Transaction
     from lance.fragment import DataFile
+    from lance.lance.schema import LanceField
     from lance.optimize import RewriteResult
+    from lance.schema import LanceSchema
 
 _LOG_LEVELS = "LANCE_LOG"
 _QUIET = "warn,lance_table::transaction::manifest_build=error,lance::dataset::optimize=error"
@@ -122,6 +124,32 @@ def rewrite_as_of(rewrite: str, version: int) -> RewriteResult:
 
     made: Any = RewriteResult
     return cast("RewriteResult", made.from_json(json.dumps({**json.loads(rewrite), "read_version": version})))
+
+
+def with_replaced_field(schema: LanceSchema, column: str, field: pa.Field[Any], first_id: int) -> LanceSchema:
+    """Returns a schema with another field in the place of a column.
+
+    The other columns keep their field ids, and the new field and its descendants have the ids from
+    `first_id` on. The public `LanceSchema.from_pyarrow` numbers all fields from 0.
+    """
+    import pyarrow as pa
+    from lance.schema import LanceSchema
+
+    fillers = [pa.field(str(number), pa.null()) for number in range(first_id)]
+    restore, (metadata, *messages) = cast("tuple[Any, tuple[Any, ...]]", schema.__reduce__())
+    numbered: Any = LanceSchema.from_pyarrow(pa.schema([*fillers, field])).__reduce__()
+    replacement = numbered[1][1 + first_id :]
+    kept: list[bytes] = []
+    start = 0
+    for top in schema.fields():
+        stop = start + _count_fields(top)
+        kept += replacement if top.name() == column else messages[start:stop]
+        start = stop
+    return cast("LanceSchema", restore(metadata, *kept))
+
+
+def _count_fields(field: LanceField) -> int:
+    return 1 + sum(map(_count_fields, field.children()))
 
 
 # --- what messages mean --------------------------------------------------------------------------

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.round_context import source_of_ids
-from lance_spark.columns.binding import BINDING_KEY, Binding
-from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.columns.binding import Binding
+from lance_spark.commit.conflicts.identity import BINDING_KEY, field_identities
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import StoredUdfError
 from lance_spark.jobs.history import JobHistory

@@ -11,17 +11,16 @@ import pyarrow as pa
 
 from lance_spark.columns.adding import add_columns
 from lance_spark.columns.binding import (
-    BINDING_KEY,
-    OUTPUT_KEY,
     Binding,
     binding_of,
     output_fields,
     store_udf,
     value_type,
 )
+from lance_spark.columns.casting import cast_column, check_cast
 from lance_spark.columns.checking import check_udf
 from lance_spark.columns.foreign import to_udf
-from lance_spark.commit.conflicts.identity import TOKEN_KEY
+from lance_spark.commit.conflicts.identity import BINDING_KEY, OUTPUT_KEY, TOKEN_KEY
 from lance_spark.commit.schema_change import change_schema, set_field_metadata
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.stored import with_default
@@ -42,6 +41,7 @@ if TYPE_CHECKING:
 
 _LANCE_KEYS = frozenset({"path", "name", "nullable", "data_type"})
 _OUR_KEYS = frozenset({"path", "udf", "input_columns", "recreate"})
+_UNBINDING_KEYS = frozenset({"path", "drop_udf"})
 
 
 def alter_columns(
@@ -65,9 +65,13 @@ def alter_columns(
         raise RegistrationError(
             "a column is named twice - in alter_columns - alter it in two calls; nothing was changed"
         )
-    # What may fail on a value comes first, and what changes names that the others say comes last.
+    # Order: casts first (may fail on data), renames last (other alterations use the old names).
     for alteration, udf in sorted(checked, key=lambda one: (one[1] is not None) + 2 * _only_renames(one[0])):
-        if udf is None:
+        if alteration.get("data_type") is not None:
+            change_schema(ref, lambda head, a=alteration: cast_column(ref, head, a))  # type: ignore[misc]
+        elif alteration.get("drop_udf"):
+            change_schema(ref, lambda head, c=str(alteration["path"]): _unbind(ref, head, c))  # type: ignore[misc]
+        elif udf is None:
             change_schema(ref, lambda head, a=alteration: _alter(head, a))  # type: ignore[misc]
         elif alteration.get("recreate"):
             column = str(alteration["path"])
@@ -113,13 +117,16 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object], manife
     path = alteration.get("path")
     if not isinstance(path, str) or not path:
         raise RegistrationError(f"path is required: the name of a column - in alter_columns, {dict(alteration)!r}")
-    allowed = _OUR_KEYS if "udf" in alteration else _LANCE_KEYS
+    allowed = _OUR_KEYS if "udf" in alteration else _UNBINDING_KEYS if "drop_udf" in alteration else _LANCE_KEYS
     unknown = sorted(set(alteration) - allowed)
     if unknown:
         raise RegistrationError(
             f"{', '.join(map(repr, unknown))} cannot be altered here - column {path!r} "
-            "- give path with udf (and input_columns, recreate), or path with name, nullable, data_type"
+            "- give path with udf (and input_columns, recreate), with name, nullable, data_type, or with drop_udf"
         )
+    if "drop_udf" in alteration:
+        _check_unbinding(dataset, path, alteration["drop_udf"])
+        return None
     if "udf" not in alteration:
         _check_plain(dataset, path, alteration)
         return None
@@ -162,8 +169,19 @@ def _settle(dataset: lance.LanceDataset, udf: UDF, column: str) -> UDF:
     return (udf if binding is None else binding.keep_version(udf)).pickle_once()
 
 
+def _check_unbinding(dataset: lance.LanceDataset, path: str, drop: object) -> None:
+    if drop is not True:
+        raise RegistrationError(f"drop_udf is {drop!r}. Column {path!r} of {dataset.uri} was not changed. Pass True.")
+    if path not in dataset.schema.names:
+        raise ColumnNotFoundError(path, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
+    if BINDING_KEY.encode() not in (dataset.schema.field(path).metadata or {}):
+        raise RegistrationError(
+            f"Column {path!r} of {dataset.uri} has no UDF. Nothing was changed. Name another column."
+        )
+
+
 def _only_renames(alteration: Mapping[str, object]) -> bool:
-    return "udf" not in alteration and "data_type" not in alteration
+    return alteration.keys().isdisjoint({"udf", "data_type", "drop_udf"})
 
 
 def _check_plain(dataset: lance.LanceDataset, path: str, alteration: Mapping[str, object]) -> None:
@@ -181,6 +199,8 @@ def _check_plain(dataset: lance.LanceDataset, path: str, alteration: Mapping[str
         check_storable(pa.schema([dataset.schema.field(path).with_name(str(name))]), dataset.data_storage_version)
     if kind is not None and not isinstance(kind, pa.DataType):
         raise RegistrationError(f"data_type={kind!r} is no Arrow type - column {path!r} - give one, such as pa.int32()")
+    if kind is not None:
+        check_cast(dataset, path, kind)
 
 
 def _alter(head: lance.LanceDataset, alteration: Mapping[str, object]) -> None:
@@ -193,6 +213,15 @@ def _alter(head: lance.LanceDataset, alteration: Mapping[str, object]) -> None:
         raise RegistrationError(
             f"Lance cannot do that: {plain(error)} - column {alteration['path']!r} of {head.uri} - it was not changed"
         ) from error
+
+
+def _unbind(ref: DatasetRef, head: lance.LanceDataset, column: str) -> None:
+    """Takes the UDF of a column and of its siblings out of this version."""
+    metadata = {field.name: field.metadata or {} for field in head.schema}
+    token = metadata[column].get(TOKEN_KEY)
+    siblings = [name for name, keys in metadata.items() if token is not None and keys.get(TOKEN_KEY) == token]
+    group = {column, *siblings}
+    set_field_metadata(ref, head, {name: {BINDING_KEY: None, OUTPUT_KEY: None} for name in group})
 
 
 def _rebind(ref: DatasetRef, head: lance.LanceDataset, column: str, udf: UDF) -> None:

@@ -17,7 +17,13 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_spark.commit.conflicts.history import events_between
-from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, field_identities
+from lance_spark.commit.conflicts.identity import (
+    BINDING_KEY,
+    OUTPUT_KEY,
+    TOKEN_KEY,
+    FieldIdentity,
+    field_identities,
+)
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.environments.stored import upload_archives
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError, UnsupportedTypeError
@@ -30,9 +36,6 @@ from udf_runtime.errors import UdfRuntimeError
 
 if TYPE_CHECKING:
     import lance
-
-BINDING_KEY = "lance-spark:udf"
-"""Field metadata of a computed column."""
 
 ALLOW_VARIABLE = "LANCE_SPARK_ALLOW_STORED_UDFS"
 
@@ -190,10 +193,6 @@ def _columns_now(dataset: lance.LanceDataset, column: str, binding: Binding) -> 
             f"- computed together with {column!r} in {dataset.uri} - drop the remaining ones, and add all of them again"
         )
     return tuple((field, siblings[field]) for field, _ in binding.columns)
-
-
-OUTPUT_KEY = "lance-spark:output"
-"""Field metadata of a sibling column: the field of the UDF's result that it holds."""
 
 
 def metadata_of(binding: Binding, field: str, token: str) -> dict[str, str]:

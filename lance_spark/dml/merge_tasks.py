@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -80,10 +80,9 @@ class _Task:
         self._schema = schema
         self._absent = [name for name in schema.names if name not in given]
         self._kept = [name for name in schema.names if name in self._absent or name in apply.kept]
-        # A statement that only deletes has no values.
-        self._converter = (
-            WriteConverter(apply.values, pa.schema([schema.field(name) for name in given])) if given else None
-        )
+        self._insert_converter = _RowConverter(apply.values, schema, given)
+        # An update has NULL in place of the kept values, which a NOT NULL column refuses.
+        self._update_converter = _RowConverter(apply.values, schema, [name for name in given if name not in apply.kept])
         self._inserted, self._moved = (
             FragmentSink(apply.staging, apply.layout, max_rows=MOST_ROWS, max_bytes=MOST_BYTES) for _ in range(2)
         )
@@ -108,7 +107,7 @@ class _Task:
         return self._answer
 
     def _insert(self, values: pa.RecordBatch) -> None:
-        rows = self._converted(values)
+        rows = self._insert_converter.convert(values)
         columns = {name: pa.nulls(rows.num_rows, self._schema.field(name).type) for name in self._absent}
         self._inserted.write(self._complete(rows, columns))
         self._answer.inserted += rows.num_rows
@@ -141,7 +140,7 @@ class _Task:
         self._answer.changed += len(changed)
 
     def _move(self, fragment: LanceFragment, offsets: np.ndarray, values: pa.RecordBatch) -> None:
-        rows = self._converted(values)
+        rows = self._update_converter.convert(values)
         columns: dict[str, Any] = {}
         if self._kept:
             at = self._rows.live_positions(fragment.fragment_id, offsets)
@@ -149,13 +148,22 @@ class _Task:
             columns = {name: _one(taken.column(name)) for name in self._kept}
         self._moved.write(self._complete(rows, columns))
 
-    def _converted(self, values: pa.RecordBatch) -> pa.RecordBatch:
-        assert self._converter is not None
-        return self._converter.convert(values)
-
     def _complete(self, rows: pa.RecordBatch, others: dict[str, Any]) -> pa.RecordBatch:
         arrays = [others[field.name] if field.name in others else rows.column(field.name) for field in self._schema]
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+
+
+class _RowConverter:
+    """Converts some of the columns of Spark's rows to the types of the table."""
+
+    def __init__(self, source: StructType, target: pa.Schema, names: Sequence[str]) -> None:
+        self._names = [field.name for field in source.fields if field.name in names]
+        chosen = StructType([field for field in source.fields if field.name in names])
+        self._converter = WriteConverter(chosen, pa.schema([target.field(name) for name in names]))
+
+    def convert(self, values: pa.RecordBatch) -> pa.RecordBatch:
+        """Converts the chosen columns of a batch."""
+        return self._converter.convert(values.select(self._names))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,8 +27,9 @@ _CLASSES = "lancespark.LanceClasses"
 _CLASSES_FILE = "LanceClasses.java"
 _HOOKS = "lancespark.LanceSql"
 _PROPERTY = "lancespark.classes"
-_OF_4_3 = "org.apache.spark.sql.connector.catalog.TableContext"
-"""A class that Spark has from that release on; before it, another part of the catalog serves."""
+_CATALOG = "org.apache.spark.sql.connector.catalog"
+_RELEASES = {"sql/java_4_2": f"{_CATALOG}.SupportsSchemaEvolution", "sql/java_4_3": f"{_CATALOG}.TableContext"}
+"""Folders of files that replace those of `sql/java_4_1`, and a class that each release brought."""
 
 
 def load(gateway: JavaGateway, name: str) -> JavaObject:
@@ -47,7 +48,9 @@ def _loader(gateway: JavaGateway) -> JavaObject:
     java: Any = gateway.jvm
     rule, catalog = _sources(_RULE_FOLDER), _sources(_CATALOG_FOLDER)
     loader = java.Thread.currentThread().getContextClassLoader()
-    catalog |= _sources("sql/java_4_3" if _has_class(java, _OF_4_3) else "sql/java_4_1")
+    catalog |= _sources("sql/java_4_1")
+    for folder, name in _RELEASES.items():
+        catalog |= _sources(folder) if _has_class(java, name) else {}
     rule[_CLASSES_FILE] = catalog[_CLASSES_FILE]
     sources = rule | catalog
     digest = hashlib.sha256(repr(sorted(sources.items())).encode()).hexdigest()

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from lance_spark.rows.row_set import RowSet
 from lance_spark.types.layout import aligned
+from udf_runtime.execute.casts import cast
 
 if TYPE_CHECKING:
     from lance.file import LanceFileSession
@@ -167,6 +168,20 @@ def _one(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:
     combined: Any = column.chunk(0) if column.num_chunks == 1 else pa.concat_arrays(column.chunks)
     whole: pa.Array[Any] = combined
     return whole
+
+
+def output_type(outputs: Sequence[tuple[str, str]], schema: pa.Schema) -> pa.DataType:
+    """Returns the type of values for columns: the type of one column, or a struct of several."""
+    if not outputs[0][0]:
+        single: pa.DataType = schema.field(0).type
+        return single
+    fields = [pa.field(field, schema.field(column).type) for field, column in outputs]
+    return pa.struct(fields)
+
+
+def cast_chunks(stream: Iterator[Chunk], kind: pa.DataType) -> Iterator[Chunk]:
+    """Yields the chunks with their values cast to a type that holds all of them."""
+    return ((offsets, cast(values, kind)) for offsets, values in stream)
 
 
 def columns_of(values: pa.Array[Any], outputs: Sequence[tuple[str, str]], schema: pa.Schema) -> pa.RecordBatch:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from pyspark.sql.types import StructField, StructType
 
-from lance_spark.columns.binding import BINDING_KEY
+from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.commit.schema_change import change_schema, set_config
 from lance_spark.dataset import DatasetRef, is_local, table_exists
 from lance_spark.errors import OptionError, TableExistsError, TableNotFoundError, UnsupportedOperationError

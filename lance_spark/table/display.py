@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lance_spark.columns.binding import BINDING_KEY, Binding
+from lance_spark.columns.binding import Binding
+from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.errors import StoredUdfError, counted
 
 if TYPE_CHECKING:

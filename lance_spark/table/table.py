@@ -145,11 +145,19 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
                   otherwise. Values that are there count as out of date, and the next backfill
                   computes all rows once. A UDF of another type is refused, unless `recreate` is
                   true: then the column is dropped with its values and added anew;
-                * or `name`, `nullable`, `data_type`: passed on to Lance.
+                * or `name`, `nullable`, `data_type` (an Arrow type). A cast writes the column anew
+                  and keeps its comment, encoding, other field metadata and UDF. It fails on a
+                  value that does not fit, such as a fraction for an integer type;
+                * or `drop_udf`: True. The values stay, and the column has no UDF any more.
 
         Raises:
-            RegistrationError: An alteration is not valid. Nothing was changed.
+            RegistrationError: An alteration is not valid, or a cast depends on the session's time
+                zone, on Spark's text format, or does not hold every value of the column's UDF.
+                Nothing was changed.
             ColumnNotFoundError: A column is not there.
+
+        Example:
+            >>> table.alter_columns({"path": "score", "data_type": pa.float64()})  # doctest: +SKIP
         """
         alter_columns(self._ref, alterations, manifest=self._default_manifest())
 

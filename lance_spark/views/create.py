@@ -11,8 +11,6 @@ import pyarrow as pa
 
 from lance_spark.columns.adding import Computed
 from lance_spark.columns.binding import (
-    BINDING_KEY,
-    OUTPUT_KEY,
     Binding,
     metadata_of,
     output_fields,
@@ -20,7 +18,7 @@ from lance_spark.columns.binding import (
     takes_record_batch,
 )
 from lance_spark.columns.checking import check_udf
-from lance_spark.commit.conflicts.identity import TOKEN_KEY, FieldIdentity, field_identities
+from lance_spark.commit.conflicts.identity import BINDING_KEY, OUTPUT_KEY, TOKEN_KEY, FieldIdentity, field_identities
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.stored import with_default

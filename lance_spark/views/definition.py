@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from lance_spark.backfill.planning.definition import Definition, definition_of
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.task.messages import SourceInputs
-from lance_spark.columns.binding import BINDING_KEY, Binding, binding_of, inputs_now, load_udf
-from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
+from lance_spark.columns.binding import Binding, binding_of, inputs_now, load_udf
+from lance_spark.commit.conflicts.identity import BINDING_KEY, FieldIdentity, field_identities
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     RegistrationError,

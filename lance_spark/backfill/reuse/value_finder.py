@@ -20,8 +20,7 @@ import pyarrow as pa
 from lance_spark.backfill.reuse.checkpoint_source import CheckpointPiece
 from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, fitting_records, source_of, target_files
 from lance_spark.backfill.task.messages import FragmentRows
-from lance_spark.columns.binding import OUTPUT_KEY
-from lance_spark.commit.conflicts.identity import TOKEN_KEY
+from lance_spark.commit.conflicts.identity import OUTPUT_KEY, TOKEN_KEY
 from lance_spark.errors import TableUnreadableError, panics_as_errors
 from lance_spark.objects import open_session
 from lance_spark.rebase.row_origins import Origin, Origins

@@ -27,7 +27,16 @@ from lance_spark.backfill.task.error_log import fail_ranges, type_of
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, RowCounts, Task
 from lance_spark.commit.changes import StagedColumns
 from lance_spark.errors import TableUnreadableError, TableUnwritableError, counted
-from lance_spark.rows.merge import MissingFileError, NullPiece, columns_of, merge, rows_with_null, streams_of
+from lance_spark.rows.merge import (
+    MissingFileError,
+    NullPiece,
+    cast_chunks,
+    columns_of,
+    merge,
+    output_type,
+    rows_with_null,
+    streams_of,
+)
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.column_file import ColumnFile
@@ -280,8 +289,10 @@ class _RangeRun:
             *streams_of(part.served.pieces),
             *streams_of(empty),
         ]
+        # A column may have been cast since its UDF was bound, and its files have either type.
+        kind = output_type(spec.outputs, spec.targets.schema)
         nulls = RowSet.empty()
-        for offsets, values in merge(streams):
+        for offsets, values in merge([cast_chunks(stream, kind) for stream in streams]):
             with self._computation.timed("write"):
                 batch = columns_of(values, spec.outputs, spec.targets.schema)
                 nulls |= RowSet.of(rows_with_null(offsets, batch))

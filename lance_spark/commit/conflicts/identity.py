@@ -22,6 +22,12 @@ TOKEN_KEY = b"lance-spark:column"
 """Field metadata of a column that a backfill added: a random token that no later column of the same
 field id has."""
 
+BINDING_KEY = "lance-spark:udf"
+"""Field metadata of a computed column: its UDF, as JSON."""
+
+OUTPUT_KEY = "lance-spark:output"
+"""Field metadata of a sibling column: the field of the UDF's result that it holds."""
+
 UNKNOWN_FIELD = -1
 """Field id of a column that the snapshot does not have yet."""
 

@@ -13,6 +13,7 @@ from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import properties_of, run_rounds
 from lance_spark.commit.conflicts.history import Change, events_between
 from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.rows.binding_carry import carry_bindings
 from lance_spark.commit.verify import take_back
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, TableNotFoundError
@@ -78,8 +79,10 @@ def _commit_rows_once(
         retries=retries,
     )
     operation: LanceOperation.BaseOperation
-    if head is None or change.mode == "overwrite":
+    if head is None:
         operation = LanceOperation.Overwrite(change.schema, fragments)
+    elif change.mode == "overwrite":
+        operation = LanceOperation.Overwrite(carry_bindings(change.schema, head, job_id), fragments)
     else:
         _refuse_changed_fields(head, change, ref.uri)
         operation = LanceOperation.Append(fragments)

@@ -2,7 +2,11 @@ package lancespark;
 
 import java.util.Iterator;
 import java.util.Map;
+import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.analysis.UnresolvedRelation;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.plans.logical.MergeIntoTable;
+import org.apache.spark.sql.catalyst.plans.logical.SubqueryAlias;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
@@ -10,11 +14,12 @@ import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.CatalogManager;
 import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.unsafe.Platform;
 import scala.Product;
 
 /**
- * Has the option mergeSchema of a DataFrame write to a table of the catalog do what INSERT WITH SCHEMA EVOLUTION does. Spark compares the
- * columns before it asks a table, so this comes before that.
+ * Makes the option mergeSchema of a DataFrame write an INSERT WITH SCHEMA EVOLUTION, before Spark compares the columns. Refuses schema evolution
+ * in releases that change the types of existing columns.
  */
 final class LanceEvolution extends Rule {
   private final SparkSession session;
@@ -24,14 +29,32 @@ final class LanceEvolution extends Rule {
   }
 
   public TreeNode apply(TreeNode plan) {
-    if (!(plan instanceof V2WriteCommand)) return plan;
+    if (!evolves(plan)) return plan;
+    if (!AbstractLanceTable.EVOLVES) Platform.throwException(refused());
     try {
-      Map options = Reflection.map((scala.collection.Map) Reflection.call(plan, "writeOptions"));
-      if (!merges(options) || !isOurs(((V2WriteCommand) plan).table())) return plan;
-      return (TreeNode) Reflection.copy((Product) plan, "withSchemaEvolution", Boolean.TRUE);
+      return plan instanceof V2WriteCommand ? (TreeNode) Reflection.copy((Product) plan, "withSchemaEvolution", Boolean.TRUE) : plan;
     } catch (Exception error) {
       return plan;
     }
+  }
+
+  private boolean evolves(TreeNode plan) {
+    try {
+      if (plan instanceof MergeIntoTable) {
+        LogicalPlan target = ((MergeIntoTable) plan).targetTable();
+        return Boolean.TRUE.equals(Reflection.call(plan, "withSchemaEvolution")) && isOurs(target instanceof SubqueryAlias ? ((SubqueryAlias) target).child() : target);
+      }
+      if (!(plan instanceof V2WriteCommand)) return false;
+      return merges(Reflection.map((scala.collection.Map) Reflection.call(plan, "writeOptions"))) && isOurs(((V2WriteCommand) plan).table());
+    } catch (Exception error) {
+      return false;
+    }
+  }
+
+  private static AnalysisException refused() {
+    String text = "lance_spark.errors.UnsupportedOperationError: Schema evolution of a table of the catalog needs Spark 4.2 or later. Nothing was changed."
+        + " Add the columns first with ALTER TABLE .. ADD COLUMNS, and write without schema evolution.";
+    return LancePython.error("schema evolution", new LancePython.Failure("UnsupportedOperationError", text));
   }
 
   private static boolean merges(Map options) {

@@ -42,7 +42,7 @@ import org.apache.spark.unsafe.Platform;
 import scala.Product;
 
 /** One version of a table of the catalog: Spark's own table of a Python data source, with what SQL does beyond reading and appending. */
-public class LanceTable extends PythonTable implements SupportsMetadataColumns, SupportsRowLevelOperations, SupportsDeleteV2, SupportsIndex {
+public class LanceTable extends AbstractLanceTable implements SupportsMetadataColumns, SupportsRowLevelOperations, SupportsDeleteV2, SupportsIndex {
   final LanceFolder catalog;
   final Identifier identifier;
   /** Answer of Python to the command that opened the table: lance_spark/sql/tables.py. */
@@ -99,7 +99,7 @@ public class LanceTable extends PythonTable implements SupportsMetadataColumns, 
     Set all = new HashSet(super.capabilities());
     all.add(TableCapability.OVERWRITE_BY_FILTER);
     all.add(TableCapability.OVERWRITE_DYNAMIC);
-    all.add(TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
+    if (EVOLVES) all.add(TableCapability.AUTOMATIC_SCHEMA_EVOLUTION);
     return all;
   }
 

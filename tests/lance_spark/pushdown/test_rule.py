@@ -119,7 +119,7 @@ def test_a_rule_that_does_not_compile_is_reported_and_not_raised(
 ) -> None:
     from lance_spark.pushdown import java_classes
 
-    for folder in ("pushdown/java", "sql/java", "sql/java_4_3", "sql/java_4_1"):
+    for folder in ("pushdown/java", "sql/java", "sql/java_4_3", "sql/java_4_2", "sql/java_4_1"):
         (tmp_path / folder).mkdir(parents=True)
     (tmp_path / "pushdown" / "java" / "LancePushdown.java").write_text(
         "package lancespark; public class LancePushdown extends NoSuchClass {}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
@@ -13,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.functions import pandas_udf
 
-from lance_spark import ColumnNotFoundError, CommitImpossibleError, RegistrationError, Table
+from lance_spark import ColumnNotFoundError, CommitImpossibleError, Connection, RegistrationError, Table
 from lance_spark.errors import LanceSparkError, SchemaMismatchError
 from tests.lance_spark.table.seen import Seen
 from tests.support.waiting import eventually
@@ -107,6 +108,7 @@ WRONG: dict[str, tuple[Callable[[Seen], object], type[Exception], str]] = {
     "the same column": (lambda seen: {"path": "triple", "nullable": True}, RegistrationError, "twice"),
     "a name that Lance keeps": (lambda seen: {"path": "text", "name": "_rowid"}, LanceSparkError, "_rowid"),
     "a name with a dot": (lambda seen: {"path": "text", "name": "a.b"}, LanceSparkError, "dot"),
+    "no UDF to drop": (lambda seen: {"path": "text", "drop_udf": True}, RegistrationError, "no UDF"),
     "no type": (lambda seen: {"path": "text", "data_type": "int"}, LanceSparkError, "'text'"),
     "recreation as what cannot be": (
         lambda seen: {"path": "double", "udf": of_type(pa.list_(pa.string(), 2)), "recreate": True},
@@ -283,7 +285,53 @@ def test_casts_and_nullability_are_passed_on_to_lance(filled: Table, seen: Seen)
     assert filled.backfill("double").rows_computed == 1 and seen.take() == [30]
 
 
-def test_a_computed_column_that_was_cast_has_no_udf_any_more_and_says_so(filled: Table, seen: Seen):
+def test_a_cast_keeps_the_field_metadata_and_the_udf_in_one_version(filled: Table, seen: Seen):
+    metadata = {"comment": "twice", "mine": "1", "lance-encoding:compression": "zstd"}
+    filled.to_lance().update_field_metadata({"double": metadata})
+    before, version = dict(filled.schema.field("double").metadata), filled.version
+    filled.alter_columns({"path": "double", "data_type": pa.decimal128(20, 0), "name": "twice"})
+    field = filled.schema.field("twice")
+    assert (field.metadata, field.type, filled.version) == (before, pa.decimal128(20, 0), version + 1)
+    filled.add([{"id": 30, "text": "x"}])
+    assert filled.backfill("twice").rows_computed == 1 and seen.take() == [30]
+    assert filled.count_rows("twice = id * 2") == 31
+    filled.delete("id = 7")
+    filled.alter_columns({"path": "twice", "data_type": pa.decimal128(21, 0)}, {"path": "id", "nullable": True})
+    assert filled.count_rows("twice = id * 2") == 30 and filled.backfill("twice").rows_computed == 0
+
+
+def test_a_cast_that_depends_on_the_session_is_refused(db: Connection):
+    moment = datetime(2024, 1, 1, 12, tzinfo=UTC)
+    values = {
+        "at": pa.array([moment], pa.timestamp("us", "UTC")),
+        "local": pa.array([moment.replace(tzinfo=None)], pa.timestamp("us")),
+        "day": pa.array([moment.date()]),
+        "share": pa.array([1e20]),
+        "clock": pa.array([moment.time()]),
+    }
+    table = db.create_table("moments", pa.table(values))
+    zoned, naive = values["at"].type, values["local"].type
+    for column, kind, reason in [
+        ("at", naive, "time zone"),
+        ("at", pa.date32(), "time zone"),
+        ("local", zoned, "time zone"),
+        ("day", zoned, "time zone"),
+        *((column, pa.string(), "text format") for column in ("at", "local", "share", "clock")),
+    ]:
+        with pytest.raises(RegistrationError, match=f"{column!r} from .* depends on .*{reason}"):
+            table.alter_columns({"path": column, "data_type": kind})
+    assert table.version == 1
+    table.alter_columns({"path": "day", "data_type": naive}, {"path": "at", "data_type": pa.timestamp("ms", "UTC")})
+    assert table.to_arrow()["day"].to_pylist() == [moment.replace(hour=0, tzinfo=None)]
+    assert table.to_arrow()["at"].to_pylist() == [moment]
+
+
+def test_a_cast_that_loses_values_of_the_udf_is_refused_until_the_udf_is_dropped(filled: Table, seen: Seen):
+    version = filled.version
+    with pytest.raises(RegistrationError, match=r"int32 does not hold every value of int64.*drop_udf"):
+        filled.alter_columns({"path": "double", "data_type": pa.int32()})
+    assert filled.version == version
+    filled.alter_columns({"path": "double", "drop_udf": True})
     filled.alter_columns({"path": "double", "data_type": pa.int32()})
     assert filled.count_rows("double = id * 2") == 30
     filled.add([{"id": 30, "text": "x"}])

@@ -1,0 +1,212 @@
+"""Casts a column in one commit that keeps the field metadata; checks casts beforehand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, cast
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from lance_spark.columns.binding import Binding, binding_of, value_type
+from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.schema_change import commit_change
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import RegistrationError, StoredUdfError
+from lance_spark.lance_compat import with_replaced_field
+from lance_spark.types import check_storable
+from lance_spark.types.fields import Kind, is_blob, is_list
+from udf_runtime.execute.casts import cast as cast_values
+
+if TYPE_CHECKING:
+    import lance
+
+_STAGED_NAME = "lance-spark-cast"
+"""Name of the new values in a data file. Lance reads them by field id."""
+
+_FLOAT_DIGITS = {16: 11, 32: 24, 64: 53}
+"""Bits of a whole number that a float of some width holds."""
+
+
+def check_cast(dataset: lance.LanceDataset, column: str, kind: pa.DataType) -> None:
+    """Checks a cast of a column, as far as schemas show.
+
+    Raises:
+        RegistrationError: The column is nested or a blob, the cast depends on a time zone or on a
+            text format, no such cast exists, or the values of the column's UDF do not all fit.
+        UnsupportedTypeError: Lance cannot store the type.
+    """
+    if column not in dataset.schema.names:
+        raise _refused(
+            dataset,
+            f"Lance cannot change the type of {column!r} inside a column",
+            "Add a column of the new type, fill it with UPDATE, drop the old column and rename the new one",
+        )
+    field = dataset.schema.field(column)
+    if is_blob(field):
+        raise _refused(dataset, f"The blob column {column!r} cannot be cast", "Add a column of the new type")
+    check_storable(pa.schema([field.with_type(kind)]), dataset.data_storage_version)
+    if reason := _session_dependence(field.type, kind):
+        raise _refused(
+            dataset,
+            f"The cast of column {column!r} from {field.type} to {kind} depends on {reason}",
+            "Add a column of the new type, fill it with UPDATE .. SET new = CAST(old AS ..), drop the old column and "
+            "rename the new one",
+        )
+    try:
+        cast_values(pa.array([], field.type), kind)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise _refused(
+            dataset, f"Column {column!r} cannot be cast from {field.type} to {kind}", "Choose another type"
+        ) from error
+    _check_binding(dataset, column, kind)
+
+
+def cast_column(ref: DatasetRef, head: lance.LanceDataset, alteration: Mapping[str, Any]) -> None:
+    """Casts a column of this version, and renames it or changes its nullability in the same commit.
+
+    Writes one data file per fragment in the driver's process. The field metadata stays: comment,
+    encoding, UDF and any other key.
+
+    Raises:
+        RegistrationError: The cast cannot work, or a value does not fit. Nothing was committed.
+    """
+    from lance import LanceOperation
+
+    column, kind = alteration["path"], alteration["data_type"]
+    check_cast(head, column, kind)
+    old = head.schema.field(column)
+    field = old.with_type(kind).with_name(alteration.get("name") or column)
+    nullable = alteration.get("nullable")
+    field = field if nullable is None else field.with_nullable(bool(nullable))
+    failures: list[RegistrationError] = []
+    convert = _conversion(head, old, field, failures)
+    try:
+        staged = [fragment.merge_columns(convert, columns=[column]) for fragment in head.get_fragments()]
+    except ValueError as error:
+        # Lance wraps errors of the conversion in text.
+        raise failures[0] if failures else error from error
+    ids = [number for identity in field_identities(head.lance_schema) for number in identity.ids]
+    first_id = max(ids) + 1
+    if staged:
+        first_id = cast("Any", staged[0][1].field(_STAGED_NAME)).id()
+    schema = with_replaced_field(head.lance_schema, column, field, first_id)
+    commit_change(ref, head, LanceOperation.Merge([fragment for fragment, _ in staged], schema))
+
+
+def _conversion(
+    head: lance.LanceDataset, old: pa.Field[Any], new: pa.Field[Any], failures: list[RegistrationError]
+) -> Callable[..., Any]:
+    """Returns the function that Lance calls for each batch of a column; it notes what it raises."""
+    import lance
+
+    # Lance writes NULL for deleted rows, so the file's field is nullable.
+    schema = pa.schema([pa.field(_STAGED_NAME, new.type, metadata=new.metadata)])
+
+    def convert(batch: pa.RecordBatch) -> pa.RecordBatch:
+        values: Any = batch.column(0)
+        try:
+            return pa.RecordBatch.from_arrays([_cast_to(new, values)], schema=schema)
+        except (pa.ArrowException, TypeError, ValueError) as error:
+            what = f"A value of column {old.name!r} does not fit {new.type}: {error}"
+            failures.append(_refused(head, what, "Change the value, or choose another type"))
+            raise
+
+    return cast("Callable[..., Any]", lance.batch_udf(output_schema=schema)(convert))
+
+
+def _cast_to(field: pa.Field[Any], values: pa.Array[Any]) -> pa.Array[Any]:
+    if values.null_count and not field.nullable:
+        raise ValueError("NULL in a NOT NULL column")
+    return cast_values(values, field.type)
+
+
+def _session_dependence(old: Kind, new: Kind) -> str | None:
+    """Returns what else than the values a cast depends on; None for most casts."""
+    zoned = [t.is_timestamp(kind) and kind.tz is not None for kind in (old, new)]
+    calendar = [t.is_date(kind) or (t.is_timestamp(kind) and kind.tz is None) for kind in (old, new)]
+    if (zoned[0] and calendar[1]) or (calendar[0] and zoned[1]):
+        return "the time zone of the session"
+    if _is_text(new) and (t.is_timestamp(old) or t.is_time(old) or t.is_duration(old) or t.is_floating(old)):
+        return "the text format of Spark"
+    return None
+
+
+def _check_binding(dataset: lance.LanceDataset, column: str, kind: pa.DataType) -> None:
+    """Refuses a cast after which values of the column's UDF may not fit.
+
+    Raises:
+        RegistrationError: Some values may not fit.
+    """
+    try:
+        binding = binding_of(dataset, column)
+    except StoredUdfError:  # damaged: backfills report the fault
+        return
+    has = value_type(dataset.schema.field(column))
+    if binding is None or holds_all_values(has, kind):
+        return
+    raise _refused(
+        dataset,
+        f"Column {column!r} is computed by UDF {binding.udf_name!r}, and {kind} does not hold every value of {has}",
+        _unbinding(binding, column),
+    )
+
+
+def _unbinding(binding: Binding, column: str) -> str:
+    if len(binding.columns) > 1:
+        return "Drop the columns of the UDF, and add them with a UDF of the new type"
+    return (
+        f"Drop the UDF first with alter_columns({{'path': {column!r}, 'drop_udf': True}}), or compute the column anew "
+        f"with alter_columns({{'path': {column!r}, 'udf': udf, 'recreate': True}})"
+    )
+
+
+def holds_all_values(source: Kind, target: Kind) -> bool:
+    """Tells whether a type holds every value of another one, so that a cast loses nothing.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from lance_spark.columns.casting import holds_all_values
+        >>> holds_all_values(pa.int32(), pa.float64()), holds_all_values(pa.int64(), pa.float64())
+        (True, False)
+    """
+    if source.equals(target):
+        return True
+    if t.is_integer(source):
+        return _holds_integers(source, target)
+    if t.is_floating(source):
+        return bool(t.is_floating(target) and target.bit_width > source.bit_width)
+    if t.is_decimal(source) and t.is_decimal(target):
+        more_digits = target.precision - target.scale >= source.precision - source.scale
+        return bool(more_digits and target.scale >= source.scale)
+    if t.is_struct(source) and t.is_struct(target):
+        names = [field.name for field in source] == [field.name for field in target]
+        return names and all(holds_all_values(a.type, b.type) for a, b in zip(source, target, strict=True))
+    if is_list(source) and is_list(target):
+        same_length = not t.is_fixed_size_list(target) or (
+            t.is_fixed_size_list(source) and source.list_size == target.list_size
+        )
+        return same_length and holds_all_values(source.value_type, target.value_type)
+    return (_is_text(source) and _is_text(target)) or (_is_binary(source) and _is_binary(target))
+
+
+def _holds_integers(source: Kind, target: Kind) -> bool:
+    bits = source.bit_width - t.is_signed_integer(source)
+    if t.is_integer(target):
+        signs = t.is_signed_integer(target) or t.is_unsigned_integer(source)
+        return bool(signs and target.bit_width - t.is_signed_integer(target) >= bits)
+    if t.is_floating(target):
+        return bool(bits <= _FLOAT_DIGITS[target.bit_width])
+    return bool(t.is_decimal(target) and 10 ** (target.precision - target.scale) > 2**bits)
+
+
+def _is_text(kind: Kind) -> bool:
+    return bool(t.is_string(kind) or t.is_large_string(kind) or t.is_string_view(kind))
+
+
+def _is_binary(kind: Kind) -> bool:
+    return bool(t.is_binary(kind) or t.is_large_binary(kind) or t.is_binary_view(kind))
+
+
+def _refused(dataset: lance.LanceDataset, what: str, remedy: str) -> RegistrationError:
+    return RegistrationError(f"{what}. Nothing was changed in {dataset.uri}. {remedy}.")

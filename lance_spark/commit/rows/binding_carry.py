@@ -1,0 +1,74 @@
+"""Carries the UDFs of columns over an overwrite: :func:`carry_bindings`."""
+
+from __future__ import annotations
+
+import json
+import uuid
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_spark.commit.conflicts.identity import BINDING_KEY, OUTPUT_KEY, TOKEN_KEY, field_identities
+
+if TYPE_CHECKING:
+    import lance
+
+_NO_FIELD = -1
+
+
+def carry_bindings(schema: pa.Schema, head: lance.LanceDataset, job_id: str) -> pa.Schema:
+    """Returns the schema of an overwrite with the UDFs of columns that keep name and type.
+
+    A column gets a new token: results that jobs computed for the old rows do not fit the new rows.
+    Siblings of one UDF share a token again. Metadata of an input that is gone names no field, so a
+    backfill reports the missing input.
+
+    Args:
+        schema: Columns of the new version.
+        head: The version that is overwritten.
+        job_id: The write, which makes the new tokens unique.
+    """
+    from lance.schema import LanceSchema
+
+    before = {field.name: field for field in head.schema}
+    ids = {column.name: column.id for column in field_identities(LanceSchema.from_pyarrow(schema))}
+    names = {column.id: column.name for column in field_identities(head.lance_schema)}
+    new_ids = {old: ids.get(name, _NO_FIELD) for old, name in names.items()}
+    fields = []
+    for field in schema:
+        old = before.get(field.name)
+        keeps = old is not None and old.type.equals(field.type)
+        carried = _carried_metadata(old.metadata or {}, new_ids, head.version, job_id) if keeps else {}  # type: ignore[union-attr]
+        own: dict[bytes | str, bytes | str] = dict((field.metadata or {}).items())
+        fields.append(field.with_metadata(own | carried) if carried else field)
+    return pa.schema(fields, metadata=dict((schema.metadata or {}).items()) or None)
+
+
+def _carried_metadata(
+    metadata: Mapping[bytes, bytes], new_ids: Mapping[int, int], version: int, job_id: str
+) -> dict[bytes | str, bytes | str]:
+    if BINDING_KEY.encode() not in metadata:
+        return {}
+    token = metadata.get(TOKEN_KEY, b"").decode(errors="replace")
+    carried: dict[bytes | str, bytes | str] = {
+        BINDING_KEY: _renumbered(metadata[BINDING_KEY.encode()], new_ids, version),
+        TOKEN_KEY: uuid.uuid5(uuid.NAMESPACE_OID, f"{token}/{job_id}").hex,
+    }
+    if OUTPUT_KEY.encode() in metadata:
+        carried[OUTPUT_KEY] = metadata[OUTPUT_KEY.encode()]
+    return carried
+
+
+def _renumbered(text: bytes, new_ids: Mapping[int, int], version: int) -> bytes:
+    """Returns a binding with the field ids of the new version; damaged text stays as it is."""
+    try:
+        binding: dict[str, Any] = json.loads(text)
+        if binding.get("of_source"):
+            return text
+        binding["input_ids"] = [new_ids.get(number, _NO_FIELD) for number in binding["input_ids"]]
+        # The version of the overwrite, or an earlier version if another commit comes in between.
+        binding["bound_at"] = version + 1
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return text
+    return json.dumps(binding, sort_keys=True).encode()

@@ -1,0 +1,129 @@
+"""Types and field metadata of columns across every statement that keeps the columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import SparkSession
+
+from lance_spark import Connection
+from tests.lance_spark.sql.conftest import Sql
+from udf_runtime import udf
+
+pytestmark = pytest.mark.classic
+
+_WIDE = "x DECIMAL(10,3), d DOUBLE, at TIMESTAMP, local TIMESTAMP_NTZ, n BIGINT, st STRUCT<a: BIGINT>, ar ARRAY<BIGINT>"
+_ROW = (
+    "1.234, 0.1, timestamp'2024-01-01 12:34:56', timestamp_ntz'2024-01-01 12:34:56', 5000000000, "
+    "named_struct('a', 5000000000), array(5000000000)"
+)
+_NARROW = (
+    "CAST(1 AS DECIMAL(3,0)) AS x, CAST(0.5 AS FLOAT) AS d, date'2024-01-02' AS at, date'2024-01-02' AS local, 7 AS n, "
+    "named_struct('a', 7) AS st, array(7) AS ar"
+)
+
+
+def test_schema_evolution_adds_columns_and_keeps_the_types_of_the_others(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
+    sql(f"CREATE TABLE {{c}}.t (id BIGINT, {_WIDE})")
+    sql(f"INSERT INTO {{c}}.t VALUES (1, {_ROW})")
+    table = db.open_table("t")
+    before, first = table.schema, table.to_arrow()
+    sql(f"INSERT WITH SCHEMA EVOLUTION INTO {{c}}.t BY NAME SELECT 2 AS id, {_NARROW}, 'new' AS e")
+    sql(
+        f"MERGE WITH SCHEMA EVOLUTION INTO {{c}}.t t USING (SELECT 3 AS id, {_NARROW}, 'm' AS f) s ON s.id = t.id "
+        "WHEN MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"
+    )
+    name = sql("SHOW CREATE TABLE {c}.t")[0][0].split()[2].rsplit(".", 1)[0]
+    spark.sql(f"SELECT 4 AS id, {_NARROW}, 1 AS g").writeTo(f"{name}.t").option("mergeSchema", "true").append()
+    table = db.open_table("t")
+    assert table.schema.names == [*before.names, "e", "f", "g"]
+    assert [table.schema.field(field.name).type for field in before] == [field.type for field in before]
+    rows = table.to_arrow().sort_by("id").select(before.names)
+    assert (
+        rows.slice(0, 1) == first and rows["n"].to_pylist()[1:] == [7, 7, 7] and rows["d"].to_pylist()[1:] == [0.5] * 3
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("true AS n, 1 AS e", r"column n has the type BIGINT and cannot store values of the type BOOLEAN"),
+        ("named_struct('a', 1, 'b', 2) AS st, 1 AS e", r"cannot add the field st.b to a struct"),
+    ],
+)
+def test_schema_evolution_that_cannot_work_changes_nothing(sql: Sql, db: Connection, source: str, message: str) -> None:
+    sql("CREATE TABLE {c}.t (id BIGINT, n BIGINT, st STRUCT<a: BIGINT>)")
+    version = db.open_table("t").version
+    with pytest.raises(AnalysisException, match=message):
+        sql(f"INSERT WITH SCHEMA EVOLUTION INTO {{c}}.t BY NAME SELECT 2 AS id, {source}")
+    assert db.open_table("t").version == version
+
+
+@udf(data_type=pa.int32())
+def doubled(n: int) -> int:
+    return n * 2
+
+
+_CHANGES = {
+    "INSERT": "INSERT INTO {c}.t (id, n) VALUES (3, 3)",
+    "UPDATE": "UPDATE {c}.t SET s = 'u' WHERE id = 3",
+    "DELETE": "DELETE FROM {c}.t WHERE id = 3",
+    "MERGE": "MERGE INTO {c}.t t USING (SELECT 2 AS id, 'm' AS s) s ON s.id = t.id WHEN MATCHED THEN UPDATE SET s = s.s",
+    "schema evolution": "INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT 4 AS id, 4 AS n, 1 AS extra",
+    "a dropped column": "ALTER TABLE {c}.t DROP COLUMN extra",
+    "a renamed column": "ALTER TABLE {c}.t RENAME COLUMN s TO text",
+    "another type": "ALTER TABLE {c}.t ALTER COLUMN v TYPE BIGINT",
+    "another type of another column": "ALTER TABLE {c}.t ALTER COLUMN w TYPE DOUBLE",
+    "another comment": "ALTER TABLE {c}.t ALTER COLUMN text COMMENT 'text'",
+    "an overwrite": "INSERT OVERWRITE {c}.t SELECT * FROM {c}.t",
+    "an overwrite by name": "INSERT OVERWRITE {c}.t BY NAME SELECT * FROM {c}.t",
+    "a replacement": "CREATE OR REPLACE TABLE {c}.t AS SELECT * FROM {c}.t",
+}
+
+
+def test_field_metadata_survives_every_change_that_keeps_the_column(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
+    sql("CREATE TABLE {c}.t (id INT NOT NULL, n INT, s STRING, w FLOAT COMMENT 'weight')")
+    sql("INSERT INTO {c}.t VALUES (1, 1, 'a', 1.5), (2, 2, 'b', 2.5)")
+    table = db.open_table("t")
+    table.add_columns({"v": doubled})
+    custom = {"comment": "twice", "mine": "1", "lance-encoding:compression": "zstd"}
+    table.to_lance().update_field_metadata({"v": custom, "id": {"comment": "key"}})
+    assert table.backfill("v").rows_computed == 2
+
+    def metadata() -> dict[str, Any]:
+        now = db.open_table("t")
+        public = {key: now.schema.field("v").metadata[key.encode()].decode() for key in custom}
+        return {
+            "v": public,
+            "w": now.schema.field("w").metadata[b"comment"],
+            "id": (now.schema.field("id").metadata[b"comment"], now.schema.field("id").nullable),
+            "udf": b"lance-spark:udf" in now.schema.field("v").metadata,
+        }
+
+    before = {"v": custom, "w": b"weight", "id": (b"key", False), "udf": True}
+    for change, statement in _CHANGES.items():
+        sql(statement)
+        assert metadata() == before, change
+    path = db.open_table("t").uri
+    spark.sql("SELECT 9 AS id, 9 AS n, CAST(NULL AS BIGINT) AS v").write.format("lance").mode("overwrite").save(path)
+    table = db.open_table("t")
+    assert table.backfill("v").rows_computed == 1 and table.to_arrow()["v"].to_pylist() == [18]
+
+
+def test_a_merge_keeps_not_null_columns_that_it_does_not_set(sql: Sql) -> None:
+    sql("CREATE TABLE {c}.t (pk INT NOT NULL, salary INT, dep STRUCT<a: INT NOT NULL> NOT NULL)")
+    sql("INSERT INTO {c}.t SELECT id, 100 * id, named_struct('a', int(id)) FROM VALUES (1), (2), (3) AS s(id)")
+    sql(
+        "MERGE INTO {c}.t t USING (SELECT * FROM VALUES (2, 0), (3, 1), (9, 1) AS s(pk, keep)) s ON t.pk = s.pk "
+        "WHEN MATCHED AND s.keep = 0 THEN DELETE WHEN MATCHED THEN UPDATE SET t.salary = t.salary + 1 "
+        "WHEN NOT MATCHED THEN INSERT (pk, salary, dep) VALUES (s.pk, 0, named_struct('a', 9)) "
+        "WHEN NOT MATCHED BY SOURCE THEN DELETE"
+    )
+    assert sql("SELECT pk, salary, dep.a FROM {c}.t ORDER BY pk") == [(3, 301, 3), (9, 0, 9)]
