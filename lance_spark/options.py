@@ -266,6 +266,19 @@ class ReadOptions:
         return parsed
 
 
+COLUMN_OPTIONS: Mapping[str, tuple[str, str]] = {
+    "arrow.fixed-size-list.size": (r"[1-9]\d*", "a number of elements, 1 or more"),
+    "arrow.float16": ("true", "true"),
+    "arrow.large_var_char": ("true", "true"),
+    "lance.encoding": ("blob", "blob"),
+    "lance.compression": ("zstd|lz4|none", "zstd, lz4 or none"),
+    "lance.compression-level": (r"-?\d{1,2}", "a compression level"),
+}
+"""Options of a column, `<column>.<name>`: pattern of the value, and its description."""
+
+_COLUMN_OPTION = re.compile(f"(.+)\\.({'|'.join(map(re.escape, COLUMN_OPTIONS))})", re.IGNORECASE)
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
     """Options of `df.write.format("lance")`; the metadata of each field documents it."""
@@ -360,8 +373,8 @@ class WriteOptions:
     def parse(options: Mapping[str, str]) -> WriteOptions:
         """Parses Spark's options.
 
-        `<column>.arrow.fixed-size-list.size` and `<column>.lance.encoding` are collected in
-        `column_options`, and `snapshot-property.<name>` in `properties`.
+        Options of columns (`COLUMN_OPTIONS`) are collected in `column_options`, and
+        `snapshot-property.<name>` in `properties`.
 
         Raises:
             OptionError: An option is unknown or malformed.
@@ -375,15 +388,14 @@ class WriteOptions:
                 check_property(name, value)
                 properties[name] = value
                 continue
-            match = re.fullmatch(r"(.+)\.(arrow\.fixed-size-list\.size|lance\.encoding)", key, re.IGNORECASE)
+            match = _COLUMN_OPTION.fullmatch(key)
             if match is None or key.startswith(STORAGE_PREFIX):
                 plain[key] = value
                 continue
             name = match[2].lower()
-            if name == "lance.encoding" and value != "blob":
-                raise OptionError(key, value, "blob")
-            if name != "lance.encoding" and not re.fullmatch(r"[1-9]\d*", value):
-                raise OptionError(key, value, "a number of elements, 1 or more")
+            values, accepted = COLUMN_OPTIONS[name]
+            if not re.fullmatch(values, value):
+                raise OptionError(key, value, accepted)
             per_column.setdefault(match[1], {})[name] = value
         parsed = _parse(WriteOptions, plain)
         pairs = tuple(sorted((column, tuple(sorted(values.items()))) for column, values in per_column.items()))

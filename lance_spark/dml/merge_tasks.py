@@ -159,11 +159,13 @@ class _RowConverter:
     def __init__(self, source: StructType, target: pa.Schema, names: Sequence[str]) -> None:
         self._names = [field.name for field in source.fields if field.name in names]
         chosen = StructType([field for field in source.fields if field.name in names])
-        self._converter = WriteConverter(chosen, pa.schema([target.field(name) for name in names]))
+        schema = pa.schema([target.field(name) for name in names])
+        self._converter = WriteConverter(chosen, schema) if names else None
 
     def convert(self, values: pa.RecordBatch) -> pa.RecordBatch:
         """Converts the chosen columns of a batch."""
-        return self._converter.convert(values.select(self._names))
+        chosen = values.select(self._names)
+        return chosen if self._converter is None else self._converter.convert(chosen)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,9 +12,10 @@ from lance_spark.commit.schema_change import change_schema, set_config, set_fiel
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, UnsupportedOperationError
 from lance_spark.sql.place import Place
-from lance_spark.sql.tables import refuse_reserved, with_comment
+from lance_spark.sql.tables import refuse_collations, refuse_ineffective, refuse_reserved, with_comment
 from lance_spark.table.connection import open_table
 from lance_spark.types import check_storable, parse_spark_schema, to_lance_schema
+from lance_spark.types.mapping import DECLARED_TYPE
 from lance_spark.types.schemas import COMMENT, as_declared
 
 if TYPE_CHECKING:
@@ -50,10 +51,10 @@ def alter_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     table = open_table(ref.uri, storage_options=ref.storage)
     if present:
         table.drop_columns(present)
-    altered = [made for change in changes if (made := _alteration(change)) is not None]
+    altered = [made for change in changes if (made := _alteration(change, dataset)) is not None]
     if altered:
         table.alter_columns(*altered)
-    _set_metadata(ref, changes)
+    _set_metadata(ref, changes, dataset)
     return {}
 
 
@@ -64,10 +65,8 @@ def _check(change: _Change, dataset: lance.LanceDataset) -> None:
     )  # fmt: skip
     if not known:
         raise _unsupported(f"the change {kind}", dataset, "keep the columns in their order, and without defaults")
-    if kind == "SetProperty":
-        if change["property"] == "location":
-            raise _unsupported("SET LOCATION", dataset, "a table lies in the folder of its catalog: copy it there")
-        refuse_reserved([change["property"]])
+    if "property" in change:
+        _check_property(change, dataset)
     if "column" not in change:
         return
     column: list[str] = change["column"]
@@ -89,6 +88,14 @@ def _check(change: _Change, dataset: lance.LanceDataset) -> None:
         raise ColumnNotFoundError(name, dataset.uri, hint=f"its columns are {', '.join(dataset.schema.names)}")
     if len(column) > 1 and kind == "DeleteColumn":
         raise _unsupported(f"dropping the field {name} of a struct", dataset, "make another column, and drop this one")
+
+
+def _check_property(change: _Change, dataset: lance.LanceDataset) -> None:
+    refuse_reserved([change["property"]])
+    if change["kind"] == "SetProperty":
+        if change["property"] == "location":
+            raise _unsupported("SET LOCATION", dataset, "a table lies in the folder of its catalog: copy it there")
+        refuse_ineffective([change["property"]])
 
 
 def _unsupported(what: str, dataset: lance.LanceDataset, instead: str) -> UnsupportedOperationError:
@@ -113,7 +120,7 @@ def _add(ref: DatasetRef, changes: Sequence[_Change]) -> None:
 _ALTERATIONS = {"RenameColumn": "name", "UpdateColumnType": "type", "UpdateColumnNullability": "nullable"}
 
 
-def _alteration(change: _Change) -> dict[str, object] | None:
+def _alteration(change: _Change, dataset: lance.LanceDataset) -> dict[str, object] | None:
     """Returns a change as `Table.alter_columns` takes it; None for another."""
     key = _ALTERATIONS.get(change["kind"])
     if key is None:
@@ -121,24 +128,31 @@ def _alteration(change: _Change) -> dict[str, object] | None:
     path = ".".join(change["column"])
     if key != "type":
         return {"path": path, key: change[key]}
-    return {"path": path, "data_type": _field(path, change["type"]).type}
+    kind = _field(path, change["type"]).type
+    is_stored_so = path in dataset.schema.names and dataset.schema.field(path).type == kind
+    return None if is_stored_so else {"path": path, "data_type": kind}
 
 
 def _field(name: str, kind: str) -> pa.Field[Any]:
     """Returns a nullable column of a type that Spark gives as JSON, with its fields' NOT NULL."""
     described = {"name": name, "type": json.loads(kind), "nullable": True, "metadata": {}}
     schema = parse_spark_schema(json.dumps({"type": "struct", "fields": [described]}))
+    refuse_collations(schema)
     return as_declared(to_lance_schema(schema, {}).field(0), nullable=True, kind=schema[0].dataType)
 
 
-def _set_metadata(ref: DatasetRef, changes: Sequence[_Change]) -> None:
-    comments: dict[str, dict[str, str | None]] = {
-        ".".join(change["column"]): {COMMENT: change["comment"]}
-        for change in changes
-        if change["kind"] == "UpdateColumnComment"
-    }
-    if comments:
-        change_schema(ref, lambda head: set_field_metadata(ref, head, comments))
+def _set_metadata(ref: DatasetRef, changes: Sequence[_Change], dataset: lance.LanceDataset) -> None:
+    metadata: dict[str, dict[str, str | None]] = {}
+    for change in changes:
+        if change["kind"] == "UpdateColumnComment":
+            metadata[".".join(change["column"])] = {COMMENT: change["comment"]}
+        if change["kind"] == "UpdateColumnType":
+            column = ".".join(change["column"])
+            declared = (_field(column, change["type"]).metadata or {}).get(DECLARED_TYPE)
+            if declared != (dataset.schema.field(column).metadata or {}).get(DECLARED_TYPE):
+                metadata[column] = {DECLARED_TYPE.decode(): None if declared is None else declared.decode()}
+    if metadata:
+        change_schema(ref, lambda head: set_field_metadata(ref, head, metadata))
     given: dict[str, str | None] = {
         change["property"]: change.get("value") for change in changes if change["kind"].endswith("Property")
     }

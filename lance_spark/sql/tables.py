@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,9 +16,15 @@ from pyspark.sql.types import StructField, StructType
 from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.commit.schema_change import change_schema, set_config
 from lance_spark.dataset import DatasetRef, is_local, table_exists
-from lance_spark.errors import OptionError, TableExistsError, TableNotFoundError, UnsupportedOperationError
+from lance_spark.errors import (
+    OptionError,
+    TableExistsError,
+    TableNotFoundError,
+    UnsupportedOperationError,
+    UnsupportedTypeError,
+)
 from lance_spark.jobs.tables import ERRORS, JOBS, table_ref
-from lance_spark.options import METADATA_OPTION, STORAGE_PREFIX, ReadOptions, WriteOptions
+from lance_spark.options import COLUMN_OPTIONS, METADATA_OPTION, STORAGE_PREFIX, ReadOptions, WriteOptions
 from lance_spark.read.columns import ROW_ADDRESS, ROW_ID, ROW_VERSIONS, TABLE_METADATA
 from lance_spark.read.reader import read_schema
 from lance_spark.sql.errors import NamespaceNotFoundError
@@ -27,7 +34,8 @@ from lance_spark.staging.table_folder import check_new_table, delete_leftovers, 
 from lance_spark.table.connection import open_table
 from lance_spark.types import LANCE_FIELD, parse_spark_schema, to_lance_schema, to_spark_schema
 from lance_spark.types.fields import children_of, encode_field, is_blob
-from lance_spark.types.schemas import COMMENT, ENCODING, LIST_SIZE, as_declared
+from lance_spark.types.mapping import has_collation, raw_type, spark_type
+from lance_spark.types.schemas import COMMENT, ENCODING, LIST_SIZE, RAW_TYPE, as_declared
 from lance_spark.types.storable import fixed_width
 from lance_spark.write.append_writer import LanceAppendWriter
 
@@ -42,6 +50,10 @@ _COMMENTS = {
 }
 _RESERVED = ("current-version", "rows", "fragments", "format", "stable-row-ids", "indexes", "udf-columns")
 _PRIVATE = "lance-spark."
+_FILE_FORMAT = "file_format_version"
+"""Another name of `data_storage_version`, which other connectors have."""
+
+_LONG_OPTIONS = tuple(name for name in WriteOptions.__dataclass_fields__ if "_" in name)
 _OPTION_PREFIX = "option."
 """How Spark begins the names of OPTIONS among TBLPROPERTIES."""
 
@@ -298,6 +310,21 @@ def refuse_reserved(names: Iterable[str]) -> None:
             raise OptionError("TBLPROPERTIES", name, "another name: this one says what the table is")
 
 
+def refuse_ineffective(names: Iterable[str]) -> None:
+    """Refuses properties that look like options of `CREATE TABLE` and would do nothing.
+
+    Raises:
+        OptionError: A name is an option, a column option that Lance lacks, or nearly an option.
+    """
+    for name in names:
+        lowered = name.lower()
+        similar = difflib.get_close_matches(lowered, [*_LONG_OPTIONS, _FILE_FORMAT], 1, 0.85)
+        if _is_option(name) or similar or ".arrow." in lowered or ".lance." in lowered:
+            columns = ", ".join(f"<column>.{option}" for option in COLUMN_OPTIONS)
+            accepted = f"an option of CREATE TABLE: {', '.join(similar) or columns}; or a name that is no option"
+            raise OptionError("TBLPROPERTIES", name, accepted, problem="has no effect")
+
+
 def with_comment(field: pa.Field[Any], comment: str | None) -> pa.Field[Any]:
     """Returns a column with a comment."""
     if comment is None:
@@ -344,11 +371,15 @@ def _wanted(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[
     if "location" in given:
         raise OptionError("LOCATION", given["location"], f"none: tables of this catalog are in {place.root}")
     own = {k: v for k, v in given.items() if k not in _OF_SPARK and not k.startswith(_OPTION_PREFIX)}
-    own |= {k.removeprefix(_OPTION_PREFIX): v for k, v in given.items() if k.startswith(_OPTION_PREFIX)}
-    options = {key: text for key, text in own.items() if _is_option(key)}
+    stated = {k.removeprefix(_OPTION_PREFIX): v for k, v in given.items() if k.startswith(_OPTION_PREFIX)}
+    if _FILE_FORMAT in own:
+        own["data_storage_version"] = own.pop(_FILE_FORMAT)
+    options = {key: text for key, text in own.items() if _is_option(key)} | stated
     columns = WriteOptions.parse(options).column_options
+    refuse_collations(parse_spark_schema(arguments["schema"]))
     kept = {key: text for key, text in own.items() if key not in options}
     refuse_reserved(kept)
+    refuse_ineffective(kept)
     if given.get("comment"):
         kept["comment"] = given["comment"]
     schema = _declared(parse_spark_schema(arguments["schema"]), dict(columns))
@@ -362,14 +393,35 @@ def _declared(schema: StructType, options: Mapping[str, Sequence[tuple[str, str]
     for field, lance_field in zip(schema.fields, made, strict=True):
         declared = as_declared(lance_field, nullable=field.nullable, kind=field.dataType)
         declared = with_comment(declared, (field.metadata or {}).get(COMMENT))
-        fields.append(StructField(field.name, field.dataType, field.nullable, {LANCE_FIELD: encode_field(declared)}))
+        metadata = {LANCE_FIELD: encode_field(declared)}
+        kind = field.dataType
+        if raw := raw_type(declared):
+            metadata[RAW_TYPE] = raw
+            kind = spark_type(declared, field.name)
+        fields.append(StructField(field.name, kind, field.nullable, metadata))
     return StructType(fields)
+
+
+def refuse_collations(schema: StructType) -> None:
+    """Refuses text that Spark compares by a collation: Lance compares bytes.
+
+    Raises:
+        UnsupportedTypeError: A column, or a type inside a column, has a collation.
+    """
+    for field in schema.fields:
+        if has_collation(field.dataType):
+            raise UnsupportedTypeError(
+                field.name,
+                field.dataType.simpleString(),
+                reason="Lance compares text by bytes and keeps no collation",
+                hint="declare STRING, and write COLLATE in the queries",
+            )
 
 
 def _is_option(key: str) -> bool:
     name = key.lower()
-    fields = WriteOptions.__dataclass_fields__
-    return name in fields or name.endswith((".arrow.fixed-size-list.size", ".lance.encoding"))
+    is_column_option = name.endswith(tuple(f".{option}" for option in COLUMN_OPTIONS))
+    return name in WriteOptions.__dataclass_fields__ or is_column_option
 
 
 def _staged(

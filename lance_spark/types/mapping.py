@@ -6,6 +6,7 @@ Types only; values are the converters' business.
 from __future__ import annotations
 
 import inspect
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from pyspark.sql import types as spark
 from pyspark.sql.pandas.types import from_arrow_type, to_arrow_schema, to_arrow_type
 
 from lance_spark.errors import UnsupportedTypeError
-from lance_spark.types.fields import BFLOAT16, Kind, extension_name, is_descriptor, is_list, storage_type
+from lance_spark.types.fields import BFLOAT16, Kind, children_of, extension_name, is_descriptor, is_list, storage_type
 
 MOST_DIGITS = 38
 """Digits of Spark's widest decimal."""
@@ -23,6 +24,13 @@ MOST_DIGITS = 38
 _TIME: type[spark.DataType] | None = getattr(spark, "TimeType", None)
 _SPATIAL = tuple(getattr(spark, name) for name in ("GeometryType", "GeographyType") if hasattr(spark, name))
 _TAGS = (b"variant", b"geometry", b"geography")
+
+DECLARED_TYPE = b"spark.type"
+"""Field metadata: the type of a column as Spark declared it, where Arrow has a wider one."""
+
+CHAR = re.compile(r"(?:var)?char\([1-9][0-9]{0,8}\)")
+_PARTS = ("day", "hour", "minute", "second")
+_INTERVAL = re.compile(r"interval (day|hour|minute|second)(?: to (hour|minute|second))?")
 
 _TO_SPARK: Mapping[pa.DataType, spark.DataType] = {
     pa.null(): spark.NullType(),
@@ -95,13 +103,58 @@ def spark_type(field: pa.Field[Any], path: str) -> spark.DataType:
     if pa.types.is_timestamp(kind):
         return spark.TimestampNTZType() if kind.tz is None else spark.TimestampType()
     if pa.types.is_duration(kind):
-        return spark.DayTimeIntervalType()
+        return _interval(field)
     if pa.types.is_time(kind):
         if _TIME is None:
             hint = "use PySpark 4.1 or later, or leave the column out with option 'columns'"
             raise UnsupportedTypeError(path, str(kind), reason="this PySpark has no TIME", hint=hint)
         return _TIME()
     return _nested(field, path)
+
+
+def _interval(field: pa.Field[Any]) -> spark.DayTimeIntervalType:
+    """Returns the declared interval type of a column, `INTERVAL DAY TO SECOND` without one."""
+    match = _INTERVAL.fullmatch(_declared_text(field))
+    if match is None:
+        return spark.DayTimeIntervalType()
+    first, last = _PARTS.index(match[1]), _PARTS.index(match[2] or match[1])
+    return spark.DayTimeIntervalType(first, last) if first <= last else spark.DayTimeIntervalType()
+
+
+def _declared_text(field: pa.Field[Any]) -> str:
+    return (field.metadata or {}).get(DECLARED_TYPE, b"").decode(errors="replace")
+
+
+def raw_type(field: pa.Field[Any]) -> str | None:
+    """Returns Spark's text of a type with `CHAR(n)` or `VARCHAR(n)` at any depth; None without.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from lance_spark.types.mapping import raw_type
+        >>> raw_type(pa.field("c", pa.string(), metadata={"spark.type": "varchar(5)"}))
+        'varchar(5)'
+    """
+    return _raw_text(field) if _has_char(field) else None
+
+
+def _has_char(field: pa.Field[Any]) -> bool:
+    if isinstance(field.type, pa.BaseExtensionType):
+        return False
+    own = pa.types.is_string(field.type) and CHAR.fullmatch(_declared_text(field)) is not None
+    return own or any(map(_has_char, children_of(field)))
+
+
+def _raw_text(field: pa.Field[Any]) -> str:
+    if not _has_char(field):
+        return spark_type(field, field.name).simpleString()
+    children = children_of(field)
+    texts = list(map(_raw_text, children))
+    if pa.types.is_struct(field.type):
+        names = ["`" + child.name.replace("`", "``") + "`" for child in children]
+        return f"struct<{','.join(map(':'.join, zip(names, texts, strict=True)))}>"
+    if pa.types.is_map(field.type):
+        return f"map<{','.join(texts)}>"
+    return f"array<{texts[0]}>" if texts else _declared_text(field)
 
 
 def _nested(field: pa.Field[Any], path: str) -> spark.DataType:
@@ -189,21 +242,44 @@ def arrow_type(kind: spark.DataType, path: str) -> Kind:
     if isinstance(kind, spark.DecimalType):
         return pa.decimal128(kind.precision, kind.scale)
     if isinstance(kind, spark.ArrayType):
-        return pa.list_(pa.field("item", arrow_type(kind.elementType, f"{path}.element")))
+        return pa.list_(arrow_field("item", kind.elementType, f"{path}.element"))
     if isinstance(kind, spark.MapType):
-        key = arrow_type(kind.keyType, f"{path}.key")
-        if pa.types.is_null(key):
+        key = arrow_field("key", kind.keyType, f"{path}.key").with_nullable(False)
+        if pa.types.is_null(key.type):
             raise UnsupportedTypeError(
                 path, kind.simpleString(), reason="a map needs a type for its keys", hint="cast it to a map with a type"
             )
-        return pa.map_(key, arrow_type(kind.valueType, f"{path}.value"))
+        return pa.map_(key, arrow_field("value", kind.valueType, f"{path}.value"))
     if isinstance(kind, spark.StructType):
-        return pa.struct([pa.field(f.name, arrow_type(f.dataType, f"{path}.{f.name}")) for f in kind.fields])
+        return pa.struct([arrow_field(f.name, f.dataType, f"{path}.{f.name}") for f in kind.fields])
     if isinstance(kind, spark.UserDefinedType):
         return arrow_type(kind.sqlType(), path)
     if isinstance(kind, (spark.VariantType, *_SPATIAL)):
         return to_arrow_type(kind)
     raise UnsupportedTypeError(path, kind.simpleString(), reason="Lance cannot store it", hint=_remedy(kind, path))
+
+
+def arrow_field(name: str, kind: spark.DataType, path: str) -> pa.Field[Any]:
+    """Returns a new nullable field for a Spark type. Its metadata has what Arrow's type lacks.
+
+    Raises:
+        UnsupportedTypeError: As in :func:`arrow_type`.
+    """
+    field = pa.field(name, arrow_type(kind, path))
+    text = kind.simpleString()
+    is_declared = CHAR.fullmatch(text) or (_INTERVAL.fullmatch(text) and kind != spark.DayTimeIntervalType())
+    return field.with_metadata({DECLARED_TYPE: text}) if is_declared else field
+
+
+def has_collation(kind: spark.DataType) -> bool:
+    """Tells whether Spark compares text of a type, at any depth, other than by bytes."""
+    if isinstance(kind, spark.StringType):
+        return kind != spark.StringType()
+    if isinstance(kind, spark.ArrayType):
+        return has_collation(kind.elementType)
+    if isinstance(kind, spark.MapType):
+        return has_collation(kind.keyType) or has_collation(kind.valueType)
+    return isinstance(kind, spark.StructType) and any(has_collation(field.dataType) for field in kind.fields)
 
 
 def _remedy(kind: spark.DataType, path: str) -> str:

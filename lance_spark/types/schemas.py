@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -26,8 +27,11 @@ from lance_spark.types.fields import (
     with_children,
     without_private_metadata,
 )
-from lance_spark.types.mapping import arrow_type, bare, nullable, spark_type
+from lance_spark.types.mapping import CHAR, arrow_field, arrow_type, bare, nullable, raw_type, spark_type
 from lance_spark.types.storable import check_storable
+
+RAW_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
+"""Key of Spark column metadata: the type with `CHAR(n)` and `VARCHAR(n)`, which Spark enforces."""
 
 LIST_SIZE = "arrow.fixed-size-list.size"
 ENCODING = "lance.encoding"
@@ -110,6 +114,8 @@ def _spark_field(field: pa.Field[Any], blob_handling: BlobHandling) -> spark.Str
     comment = (field.metadata or {}).get(COMMENT.encode())
     if comment is not None:
         metadata[COMMENT] = comment.decode(errors="replace")
+    if raw := raw_type(scanned):
+        metadata[RAW_TYPE] = raw
     return spark.StructField(field.name, kind, nullable(scanned), metadata or None)
 
 
@@ -153,7 +159,7 @@ def _lance_field(field: spark.StructField, path: str, wanted: _Wanted) -> pa.Fie
     """Makes one field; takes its options out of `wanted`."""
     metadata = field.metadata or {}
     kept = _kept_field(field, path)
-    made = pa.field(field.name, arrow_type(field.dataType, path)) if kept is None else kept
+    made = arrow_field(field.name, _declared_kind(field), path) if kept is None else kept
     if isinstance(field.dataType, spark.StructType) and pa.types.is_struct(storage_type(made)):
         below = {column: value for column, value in wanted.items() if column.startswith(f"{path.lower()}.")}
         if below and not isinstance(made.type, pa.BaseExtensionType):
@@ -165,6 +171,15 @@ def _lance_field(field: spark.StructField, path: str, wanted: _Wanted) -> pa.Fie
     own = {name: str(metadata[name]) for name in (LIST_SIZE, ENCODING) if name in metadata}
     _, given = wanted.pop(path.lower(), (path, {}))
     return _apply(made, field, path, {**own, **given})
+
+
+def _declared_kind(field: spark.StructField) -> spark.DataType:
+    """Returns a field's type with the length that Spark keeps in its metadata."""
+    text = str((field.metadata or {}).get(RAW_TYPE, ""))
+    if isinstance(field.dataType, spark.StringType) and CHAR.fullmatch(text):
+        length = int(text[text.index("(") + 1 : -1])
+        return spark.VarcharType(length) if text.startswith("varchar") else spark.CharType(length)
+    return field.dataType
 
 
 def _with_options(made: pa.Field[Any], field: spark.StructField, path: str, wanted: _Wanted) -> pa.Field[Any]:
@@ -180,35 +195,68 @@ def _with_options(made: pa.Field[Any], field: spark.StructField, path: str, want
 
 
 def _apply(made: pa.Field[Any], field: spark.StructField, path: str, options: Mapping[str, str]) -> pa.Field[Any]:
-    """Returns a field with its column options applied."""
-    for name, value in options.items():
-        option = f"{path}.{name}"
-        if name == LIST_SIZE:
-            if not (value.isdecimal() and int(value) > 0):
-                raise OptionError(option, value, "a number of elements, 1 or more")
-            if not is_list(storage_type(made)):
-                raise OptionError(
-                    option,
-                    value,
-                    f"an array column; this one is {field.dataType.simpleString()}",
-                    problem="does not fit",
-                )
-            made = made.with_type(pa.list_(storage_type(made).value_field, int(value)))
-        else:
-            if value.lower() != "blob":
-                raise OptionError(option, value, "blob")
-            if not isinstance(field.dataType, spark.BinaryType):
-                raise OptionError(
-                    option,
-                    value,
-                    f"a binary column; this one is {field.dataType.simpleString()}",
-                    problem="does not fit",
-                )
-            if not is_blob(made):
-                # Lance makes a blob of version 2 of it by itself where the file format has them.
-                metadata = {**(made.metadata or {}), BLOB_ENCODING: b"true"}
-                made = pa.field(made.name, pa.large_binary(), made.nullable, metadata)
+    """Returns a field with its column options applied, in the order of the options' names."""
+    for name, value in sorted(options.items()):
+        applied = _APPLY[name](made, value)
+        if applied is None:
+            accepts = f"{_TAKEN_BY[name]}; this one is {field.dataType.simpleString()}"
+            raise OptionError(f"{path}.{name}", value, accepts, problem="does not fit")
+        made = applied
     return made
+
+
+def _as_vector(made: pa.Field[Any], value: str) -> pa.Field[Any] | None:
+    kind = storage_type(made)
+    fits = is_list(kind) and value.isdecimal() and int(value) > 0
+    return made.with_type(pa.list_(kind.value_field, int(value))) if fits else None
+
+
+def _as_float16(made: pa.Field[Any], value: str) -> pa.Field[Any] | None:  # noqa: ARG001 - always true
+    kind = storage_type(made)
+    if is_list(kind) and pa.types.is_floating(kind.value_type):
+        return made.with_type(with_children(kind, [kind.value_field.with_type(pa.float16())]))
+    return made.with_type(pa.float16()) if pa.types.is_floating(kind) else None
+
+
+def _as_large_text(made: pa.Field[Any], value: str) -> pa.Field[Any] | None:  # noqa: ARG001 - always true
+    is_text = pa.types.is_string(made.type) or pa.types.is_large_string(made.type)
+    return made.with_type(pa.large_string()) if is_text and raw_type(made) is None else None
+
+
+def _as_blob(made: pa.Field[Any], value: str) -> pa.Field[Any] | None:
+    if is_blob(made):
+        return made
+    if value.lower() != "blob" or not (pa.types.is_binary(made.type) or pa.types.is_large_binary(made.type)):
+        return None
+    # Lance makes a blob of version 2 of it by itself where the file format has them.
+    return pa.field(made.name, pa.large_binary(), made.nullable, {**(made.metadata or {}), BLOB_ENCODING: b"true"})
+
+
+def _with_encoding(key: str, made: pa.Field[Any], value: str) -> pa.Field[Any] | None:
+    metadata: dict[bytes | str, bytes | str] = dict((made.metadata or {}).items())
+    return made.with_metadata({**metadata, key.encode(): value.encode()})
+
+
+_APPLY: Mapping[str, Callable[[pa.Field[Any], str], pa.Field[Any] | None]] = {
+    LIST_SIZE: _as_vector,
+    "arrow.float16": _as_float16,
+    "arrow.large_var_char": _as_large_text,
+    ENCODING: _as_blob,
+    "lance.compression": functools.partial(_with_encoding, "lance-encoding:compression"),
+    "lance.compression-level": functools.partial(_with_encoding, "lance-encoding:compression-level"),
+}
+_TAKEN_BY = {
+    LIST_SIZE: "an array column",
+    "arrow.float16": "a column of floats or of arrays of floats",
+    "arrow.large_var_char": "a STRING column",
+    ENCODING: "a binary column",
+}
+
+
+def has_option(field: pa.Field[Any], name: str, value: str) -> bool:
+    """Tells whether a column of a table is what a column option makes."""
+    applied = _APPLY[name](field, value)
+    return applied is not None and applied.equals(field, check_metadata=True)
 
 
 def _kept_field(field: spark.StructField, path: str) -> pa.Field[Any] | None:

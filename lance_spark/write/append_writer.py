@@ -34,6 +34,7 @@ from lance_spark.staging.fragment_writer import FragmentSink
 from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
 from lance_spark.staging.table_folder import check_new_table
 from lance_spark.types import WriteConverter, check_storable, check_writable, to_lance_schema
+from lance_spark.types.schemas import has_option
 
 if TYPE_CHECKING:
     import lance
@@ -319,7 +320,7 @@ def _not_the_tables(option: str, value: str, has: str) -> OptionError:
 def _fits(field: pa.Field[Any], option: str, value: str) -> bool:
     if option == "lance.encoding":
         return is_logical_blob(field)
-    return pa.types.is_fixed_size_list(field.type) and field.type.list_size == int(value)
+    return has_option(field, option, value)
 
 
 def _find(fields: Sequence[pa.Field[Any]], path: str) -> pa.Field[Any] | None:

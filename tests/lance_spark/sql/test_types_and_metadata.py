@@ -127,3 +127,111 @@ def test_a_merge_keeps_not_null_columns_that_it_does_not_set(sql: Sql) -> None:
         "WHEN NOT MATCHED BY SOURCE THEN DELETE"
     )
     assert sql("SELECT pk, salary, dep.a FROM {c}.t ORDER BY pk") == [(3, 301, 3), (9, 0, 9)]
+
+
+_PARTS = {
+    "DAY": ("INTERVAL '1' DAY", "INTERVAL '2' DAY"),
+    "HOUR": ("INTERVAL '5' HOUR", "INTERVAL '6' HOUR"),
+    "MINUTE": ("INTERVAL '7' MINUTE", "INTERVAL '8' MINUTE"),
+    "SECOND": ("INTERVAL '1.5' SECOND", "INTERVAL '2.5' SECOND"),
+    "DAY TO HOUR": ("INTERVAL '1 2' DAY TO HOUR", "INTERVAL '3 4' DAY TO HOUR"),
+    "DAY TO MINUTE": ("INTERVAL '1 2:03' DAY TO MINUTE", "INTERVAL '4 5:06' DAY TO MINUTE"),
+    "DAY TO SECOND": ("INTERVAL '1 2:03:04' DAY TO SECOND", "INTERVAL '5 6:07:08' DAY TO SECOND"),
+    "HOUR TO MINUTE": ("INTERVAL '1:02' HOUR TO MINUTE", "INTERVAL '3:04' HOUR TO MINUTE"),
+    "HOUR TO SECOND": ("INTERVAL '1:02:03' HOUR TO SECOND", "INTERVAL '4:05:06' HOUR TO SECOND"),
+    "MINUTE TO SECOND": ("INTERVAL '1:02' MINUTE TO SECOND", "INTERVAL '3:04' MINUTE TO SECOND"),
+}
+
+
+def test_intervals_take_values_of_their_own_parts(sql: Sql, spark: SparkSession) -> None:
+    columns = {f"c{number}": kind for number, kind in enumerate(_PARTS)}
+    declared = ", ".join(f"{name} INTERVAL {kind}" for name, kind in columns.items())
+    sql(f"CREATE TABLE {{c}}.t (id INT, {declared}, s STRUCT<a: INTERVAL DAY>)")
+    first, second = (list(values) for values in zip(*_PARTS.values(), strict=True))
+    sql(f"INSERT INTO {{c}}.t SELECT 1, {', '.join(first)}, named_struct('a', INTERVAL '1' DAY)")
+    assert sql(f"SELECT {', '.join(columns)} FROM {{c}}.t") == [tuple(spark.sql(f"SELECT {', '.join(first)}").first())]  # type: ignore[arg-type]
+    sql(f"UPDATE {{c}}.t SET {', '.join(f'{name} = {value}' for name, value in zip(columns, second, strict=True))}")
+    assert sql(f"SELECT {', '.join(columns)} FROM {{c}}.t") == [tuple(spark.sql(f"SELECT {', '.join(second)}").first())]  # type: ignore[arg-type]
+    kinds = dict(row[:2] for row in sql("DESCRIBE {c}.t"))
+    assert {name: kinds[name].upper() for name in columns} == {
+        name: f"INTERVAL {kind}" for name, kind in columns.items()
+    }
+
+
+def test_lengths_of_text_are_kept_and_enforced(sql: Sql) -> None:
+    sql(
+        "CREATE TABLE {c}.t (id INT, c CHAR(3), v VARCHAR(3) COMMENT 'short', n STRUCT<a: VARCHAR(2)>, ar ARRAY<CHAR(2)>)"
+    )
+    sql("INSERT INTO {c}.t VALUES (1, 'a', 'abc', named_struct('a', 'xy'), array('z'))")
+    assert sql("SELECT length(c), c = 'a', v, n.a, ar[0] FROM {c}.t WHERE c = 'a'") == [(3, True, "abc", "xy", "z ")]
+    sql("ALTER TABLE {c}.t ADD COLUMN w VARCHAR(2)")
+    sql("ALTER TABLE {c}.t ALTER COLUMN v TYPE VARCHAR(5)")
+    sql("UPDATE {c}.t SET v = 'abcde'")
+    sql("INSERT OVERWRITE {c}.t SELECT * FROM {c}.t")
+    sql("CREATE TABLE {c}.u AS SELECT c, v FROM {c}.t")
+    for statement in (
+        "INSERT INTO {c}.t (id, c) VALUES (2, 'abcd')",
+        "INSERT INTO {c}.t (id, n) VALUES (2, named_struct('a', 'xyz'))",
+        "INSERT INTO {c}.t (id, ar) VALUES (2, array('xyz'))",
+        "INSERT INTO {c}.t (id, w) VALUES (2, 'xyz')",
+        "UPDATE {c}.t SET v = 'abcdef'",
+        "MERGE INTO {c}.t t USING (SELECT 1 AS id) s ON s.id = t.id WHEN MATCHED THEN UPDATE SET v = 'abcdef'",
+        "INSERT INTO {c}.u VALUES ('a', 'abcdef')",
+    ):
+        with pytest.raises(Exception, match="EXCEED_LIMIT_LENGTH"):
+            sql(statement)
+    assert sql("SELECT id, v, w FROM {c}.t") == [(1, "abcde", None)] and sql("SELECT v FROM {c}.u") == [("abcde",)]
+    assert "v VARCHAR(5)" in sql("SHOW CREATE TABLE {c}.t")[0][0]
+
+
+def test_collations_are_refused(sql: Sql) -> None:
+    sql("CREATE TABLE {c}.t (s STRING)")
+    for statement in (
+        "CREATE TABLE {c}.u (s STRING COLLATE UTF8_LCASE)",
+        "CREATE TABLE {c}.u (s STRUCT<a: ARRAY<STRING COLLATE UNICODE_CI>>)",
+        "CREATE TABLE {c}.u AS SELECT 'a' COLLATE UTF8_LCASE AS s",
+        "CREATE OR REPLACE TABLE {c}.t (s STRING COLLATE UTF8_LCASE)",
+        "ALTER TABLE {c}.t ADD COLUMN u STRING COLLATE UTF8_LCASE",
+    ):
+        with pytest.raises(AnalysisException, match="keeps no collation"):
+            sql(statement)
+    assert sql("SHOW TABLES IN {c}") == [("", "t", False)]
+
+
+def test_column_options_do_what_they_say(sql: Sql, db: Connection) -> None:
+    sql(
+        "CREATE TABLE {c}.t (h ARRAY<FLOAT>, f FLOAT, l STRING, p STRING) TBLPROPERTIES ('team' = 'us', "
+        "'h.arrow.fixed-size-list.size' = '2', 'h.arrow.float16' = 'true', 'f.arrow.float16' = 'true', "
+        "'l.arrow.large_var_char' = 'true', 'p.lance.compression' = 'zstd', 'p.lance.compression-level' = '3', "
+        "'file_format_version' = '2.1')"
+    )
+    sql("INSERT INTO {c}.t VALUES (array(1f, 2f), 0.5f, 'a', 'b')")
+    dataset = db.open_table("t").to_lance()
+    kinds = [field.type for field in dataset.schema]
+    assert kinds == [pa.list_(pa.float16(), 2), pa.float16(), pa.large_string(), pa.string()]
+    assert dataset.schema.field("p").metadata == {
+        b"lance-encoding:compression": b"zstd",
+        b"lance-encoding:compression-level": b"3",
+    }
+    assert dataset.data_storage_version == "2.1" and dataset.config()["team"] == "us"
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "CREATE TABLE {c}.u (v ARRAY<FLOAT>) TBLPROPERTIES ('v.arrow.fixed-size-list.sise' = '2')",
+        "CREATE TABLE {c}.u (v ARRAY<FLOAT>) TBLPROPERTIES ('v.lance.structural' = 'x')",
+        "CREATE TABLE {c}.u (v INT) TBLPROPERTIES ('data_storage_versoin' = '2.1')",
+        "CREATE TABLE {c}.u (v INT) OPTIONS ('nonsense' = '2')",
+        "CREATE TABLE {c}.u (v INT) TBLPROPERTIES ('v.arrow.float16' = 'true')",
+        "CREATE TABLE {c}.u (v FLOAT) TBLPROPERTIES ('v.arrow.float16' = 'no')",
+        "ALTER TABLE {c}.t SET TBLPROPERTIES ('data_storage_version' = '2.0')",
+        "ALTER TABLE {c}.t SET TBLPROPERTIES ('v.arrow.fixed-size-list.size' = '2')",
+        "ALTER TABLE {c}.t UNSET TBLPROPERTIES ('rows')",
+    ],
+)
+def test_a_property_that_does_nothing_is_refused(sql: Sql, db: Connection, statement: str) -> None:
+    db.create_table("t", pa.table({"v": [1]}))
+    with pytest.raises(AnalysisException, match="OptionError"):
+        sql(statement)
+    assert db.table_names() == ["t"] and db.open_table("t").version == 1

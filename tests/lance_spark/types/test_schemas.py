@@ -101,15 +101,12 @@ WRITTEN: list[tuple[T.DataType, pa.DataType]] = [
     (T.DecimalType(38, 18), pa.decimal128(38, 18)),
     (T.StringType(), pa.string()),
     (T.StringType("UNICODE_CI"), pa.string()),
-    (T.CharType(3), pa.string()),
-    (T.VarcharType(3), pa.string()),
     (T.BinaryType(), pa.binary()),
     (T.DateType(), pa.date32()),
     (T.TimestampType(), pa.timestamp("us", "UTC")),
     (T.TimestampNTZType(), pa.timestamp("us")),
     (T.TimeType(), pa.time64("ns")),
     (T.DayTimeIntervalType(), pa.duration("us")),
-    (T.DayTimeIntervalType(T.DayTimeIntervalType.DAY, T.DayTimeIntervalType.DAY), pa.duration("us")),
     (T.ArrayType(T.LongType(), False), pa.list_(pa.int64())),
     (T.MapType(T.StringType(), T.LongType(), False), pa.map_(pa.string(), pa.int64())),
     (T.StructType([T.StructField("a", T.LongType(), False)]), pa.struct([("a", pa.int64())])),
@@ -240,8 +237,35 @@ def test_a_column_that_may_be_null_now_is_not_made_not_null():
     assert not made.field("s").type.field("x").nullable
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [T.CharType(3), T.VarcharType(3), T.DayTimeIntervalType(0, 0), T.DayTimeIntervalType(1, 2)],
+    ids=lambda kind: kind.simpleString(),
+)
+def test_lengths_and_parts_of_intervals_are_kept_at_every_depth(kind: T.DataType):
+    nested = T.StructType([T.StructField("a b", T.ArrayType(kind)), T.StructField("m", T.MapType(kind, kind))])
+    made = to_lance_schema(T.StructType([T.StructField("c", kind), T.StructField("n", nested)]), {})
+    read = to_spark_schema(made)
+    if isinstance(kind, T.DayTimeIntervalType):
+        assert [field.dataType for field in read] == [kind, nested]
+    else:
+        text = kind.simpleString()
+        raw = [field.metadata["__CHAR_VARCHAR_TYPE_STRING"] for field in read]
+        assert raw == [text, f"struct<`a b`:array<{text}>,`m`:map<{text},{text}>>"]
+        assert read["c"].dataType == T.StringType()
+    assert to_lance_schema(read, {}).equals(made, check_metadata=True)
+
+
+def test_a_forged_type_text_is_ignored():
+    for text in ("varchar(0)", "varchar(5) x", "char(99999999999)", "interval second to day", "interval year"):
+        for kind in (pa.string(), pa.duration("us"), pa.int32()):
+            (read,) = to_spark_schema(pa.schema([pa.field("c", kind, metadata={"spark.type": text})]))
+            assert "__CHAR_VARCHAR_TYPE_STRING" not in read.metadata
+            assert read.dataType in (T.StringType(), T.DayTimeIntervalType(), T.IntegerType())
+
+
 def test_metadata_of_spark_and_of_one_certain_column_is_not_stored():
-    metadata = {LANCE_FIELD: "x", "lance.table": "{}", "comment": "c", "__CHAR_VARCHAR_TYPE_STRING": "char(3)"}
+    metadata = {LANCE_FIELD: "x", "lance.table": "{}", "comment": "c"}
     made = to_lance_schema(T.StructType([T.StructField("c", T.StringType(), True, metadata)]), {})
     assert made.equals(one(pa.string()), check_metadata=True)
 
