@@ -10,8 +10,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from lance_spark.columns.binding import BINDING_KEY
-from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
+from lance_spark.commit.conflicts.identity import BINDING_KEY, FieldIdentity, field_identities
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError
 from lance_spark.rebase.difference import Difference, affected
