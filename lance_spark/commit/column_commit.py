@@ -109,6 +109,12 @@ def commit_columns(
         ", ".join(result.input_columns) or "none", result.inputs_from, result.rows_carried, result.rows_nulled,
         len(result.fragments_gone), result.rows_gone, result.new_rows, result.retries, job_id,
     )  # fmt: skip
+    if rebaser is not None and result.rows_nulled and not result.rows:
+        _logger.warning(
+            "The write of %s left no value. The inputs of all its %d rows changed after version %d was read. Table: "
+            "%s. Read the table again and write again.",
+            ", ".join(result.columns), result.rows_nulled, change.read_version, result.uri,
+        )  # fmt: skip
     if commit.first is None:
         return Outcome(result=result)
     return Outcome(result=result, conflicts=commit.first.conflicts, files=frozenset(commit.files))
@@ -198,7 +204,9 @@ class _ColumnCommit:
         from lance import LanceOperation
 
         dataset, numbers = plan.head.dataset, sorted(plan.parts)
-        if not numbers:
+        # A write without any value left still leaves its counts: a version without a change.
+        reports = self.job.rebaser is not None and self.result is None and result.rows_nulled > 0
+        if not numbers and not reports:
             return self._note(plan, replace(result, version=dataset.version))
         files = data_files(dataset, [plan.parts[number].staged for number in numbers])
         groups = [LanceOperation.DataReplacementGroup(*pair) for pair in zip(numbers, files, strict=True)]

@@ -28,6 +28,8 @@ def data_files(dataset: lance.LanceDataset, staged: Sequence[StagedColumns]) -> 
     """
     from lance.fragment import DataFile
 
+    if not staged:
+        return []
     try:
         first = DataFile.create(dataset, staged[0].name)
     except (ValueError, OSError) as error:

@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StructField
 
+from lance_spark import last_commit
 from lance_spark.errors import CommitConflictError
 from tests.lance_spark.write.backfills import (
     Backfill,
@@ -106,6 +107,28 @@ def test_what_a_repair_takes_away_is_this_writes_value_alone(path: str, monkeypa
     assert job.commit(message).rows_nulled == 2
     for name, factor in (("a", 10), ("b", 100)):
         assert column(path, name) == {k: None if k in {5, 6} else k * factor for k in range(30)}
+
+
+@pytest.mark.parametrize(
+    ("stable", "in_place"), [(True, False), (True, True), (False, True)], ids=["moved", "in place", "addresses"]
+)
+def test_a_write_that_leaves_no_value_leaves_its_counts(
+    in_place: bool, stable: bool, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = pa.array(range(30), pa.int64())
+    lance.write_dataset(pa.table({"id": ids, "text": ["t"] * 30, "other": ids}), path, enable_stable_row_ids=stable)
+    job = Backfill(path, "n", LongType(), options={"input_columns": "text"})
+    message = job.task([job.batch(*zip(*computed(snapshot_rows(path)), strict=True))])
+    if in_place:
+        rewrite = lance.dataset(path).merge_insert("id").when_matched_update_all().write_mode("rewrite_columns")
+        rewrite.execute(pa.table({"id": ids, "text": ["u"] * 30}))
+    else:
+        lance.dataset(path).update({"text": "'u'"})
+    result = job.commit(message)
+    assert (result.rows, result.rows_nulled) == (0, 30)
+    assert last_commit(path) == result and result.version == lance.dataset(path).version
+    assert "The write of n left no value" in caplog.text and path in caplog.text
+    assert column(path, "n") == dict.fromkeys(range(30)) and orphans(path) == set()
 
 
 HALF = pa.float16()
