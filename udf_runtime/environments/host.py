@@ -20,6 +20,7 @@ import json
 import logging
 import os
 import platform
+import re
 import shutil
 import sys
 import tempfile
@@ -49,6 +50,8 @@ FAILED_FOR_S = 60.0
 DEFAULT_BYTES = 50 << 30
 
 _READY = "environment.json"
+_FORM = re.compile(r"[0-9a-f]{32}-cp\d+-\w+-\w+")
+"""The form of an environment's name; a folder of another name is of others."""
 
 
 def platform_tag(python_version: str) -> str:
@@ -127,7 +130,7 @@ class EnvironmentCache:
         place, start_s = os.path.join(folder, name), time.perf_counter()
         shutil.rmtree(place, ignore_errors=True)
         try:
-            os.makedirs(place)
+            os.makedirs(place, mode=0o700)
             made = _made(manifest, place, runtime_folder(folder), objects, variables, held)
             with open(os.path.join(place, ".ready"), "w", encoding="utf-8") as file:
                 json.dump(dataclasses.asdict(made) | {"bytes": _size(place), "manifest": manifest.to_dict()}, file)
@@ -148,7 +151,7 @@ class EnvironmentCache:
     def _remove_least_used(self, folder: str, kept: str) -> None:
         """Removes environments until there is room, and what attempts that were killed left."""
         there = set(os.listdir(folder))
-        names = {name for name in there if f"{name}.lock" in there}
+        names = {name for name in there if _FORM.fullmatch(name) and f"{name}.lock" in there}
         sizes = {name: _written_size(folder, name) for name in names}
         total = sum(sizes.values())
         for name in sorted(names - {kept}, key=lambda one: _used_at(folder, one)):
@@ -165,11 +168,12 @@ class EnvironmentCache:
         """Returns the folder; it is made for this user alone unless it is there.
 
         Raises:
-            EnvironmentBuildError: It cannot be made, or another user may write to the default one.
+            EnvironmentBuildError: It cannot be made, or another user may write to it.
         """
         try:
             if self.folder is not None:
                 os.makedirs(self.folder, mode=0o700, exist_ok=True)
+                _refuse_others(self.folder)
                 return os.path.abspath(self.folder)
             home = os.path.expanduser("~")
             if os.path.isabs(home) and os.access(home, os.W_OK) and os.path.isdir(home):
@@ -178,9 +182,7 @@ class EnvironmentCache:
                 folder = os.path.join(tempfile.gettempdir(), f"lance-spark-{os.getuid()}", "environments")
                 parent = os.path.dirname(folder)
                 os.makedirs(parent, mode=0o700, exist_ok=True)
-                about = os.lstat(parent)
-                if about.st_uid != os.getuid() or about.st_mode & 0o022:
-                    raise PermissionError(f"{parent} belongs to another user")
+                _refuse_others(parent)
             os.makedirs(folder, mode=0o700, exist_ok=True)
         except OSError as error:
             raise _failure(manifest, error) from error
@@ -258,6 +260,7 @@ def _own_path() -> tuple[str, ...]:
 def _ready(folder: str, name: str) -> _Environment | None:
     """Returns an environment that can be used; None where it has to be made."""
     try:
+        _refuse_others(os.path.join(folder, name))
         with open(os.path.join(folder, name, _READY), encoding="utf-8") as file:
             written = json.load(file)
         found = _Environment(python=written["python"], path=tuple(written["path"]))
@@ -265,6 +268,20 @@ def _ready(folder: str, name: str) -> _Environment | None:
     except (FileNotFoundError, ValueError, KeyError, TypeError):
         return None
     return None if is_gone else found
+
+
+def _refuse_others(folder: str) -> None:
+    """Refuses a folder that another user owns or may write to.
+
+    Raises:
+        PermissionError: Whoever else may write there chooses the code that UDFs run.
+    """
+    about = os.stat(folder)
+    if about.st_uid != os.getuid() or about.st_mode & 0o022:
+        raise PermissionError(
+            f"The folder of environments belongs to another user, or others may write to it. Folder: {folder}. Give a "
+            "folder of this user with mode 700."
+        )
 
 
 def _name(manifest: Manifest) -> str:

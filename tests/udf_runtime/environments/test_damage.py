@@ -74,8 +74,9 @@ def test_an_environment_is_used_where_others_cannot_be_removed(
     tmp_path: Path, objects: LocalObjects, caplog: pytest.LogCaptureFixture
 ):
     cache = EnvironmentCache(folder=str(tmp_path), most_bytes=1)
-    (tmp_path / "odd").mkdir()
-    (tmp_path / "odd.lock").mkdir()
+    odd = f"{'0' * 32}-cp311-linux-x86_64"
+    (tmp_path / odd).mkdir()
+    (tmp_path / f"{odd}.lock").mkdir()
     with caplog.at_level(logging.WARNING, "udf_runtime"):
         assert opened(cache, own("kept"), objects).folder
-    assert "odd.lock" in caplog.text and list(tmp_path.glob("*/environment.json"))
+    assert f"{odd}.lock" in caplog.text and list(tmp_path.glob("*/environment.json"))
