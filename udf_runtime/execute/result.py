@@ -14,7 +14,7 @@ from typing import Any, Literal
 import pyarrow as pa
 
 from udf_runtime.errors import UdfFailedError, UdfOutputError, UdfProcessDiedError, UdfRuntimeError
-from udf_runtime.policies.matchers import message_of
+from udf_runtime.policies.matchers import escape_surrogates, message_of
 
 MOST_TEXT_CHARS = 8192
 """Longest message or trace that is kept; a record is made per failed row, and there may be many."""
@@ -88,7 +88,8 @@ def trace_of(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """Returns a text of at most `MOST_TEXT_CHARS`, without the middle of a longer one."""
+    """Returns a text, escaped, of at most `MOST_TEXT_CHARS` without the middle of a longer one."""
+    text = escape_surrogates(text)
     if len(text) <= MOST_TEXT_CHARS:
         return text
     keep = (MOST_TEXT_CHARS - 64) // 2
@@ -136,6 +137,15 @@ def raised_for(
         attempt=attempt,
         max_attempts=max_attempts,
     )
+
+
+def cause_of(error: BaseException) -> BaseException | None:
+    """Returns the error to chain to another one; None if the traceback has no encoding.
+
+    A worker of Spark that reports a text with a lone surrogate dies, and its task never ends.
+    """
+    text = "".join(traceback.format_exception(error))
+    return error if escape_surrogates(text) == text else None
 
 
 def moved_error(error: UdfRuntimeError, rows: int) -> UdfRuntimeError:

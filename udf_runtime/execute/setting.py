@@ -10,7 +10,7 @@ from udf_runtime.checkpoint.chunks import ChunkFolder, ChunksNotStoredError
 from udf_runtime.definition import UDF, Kind
 from udf_runtime.errors import UdfFailedError, UdfRuntimeError
 from udf_runtime.execute.outputs import Output
-from udf_runtime.execute.result import raised_for
+from udf_runtime.execute.result import cause_of, raised_for
 from udf_runtime.policies import ErrorPolicy
 
 
@@ -62,7 +62,7 @@ def load_function(udf: UDF) -> Callable[..., object]:
     except BaseException as error:
         if passes_through(error):
             raise
-        raise raised_for(error, udf=udf.name, row=None) from error
+        raise raised_for(error, udf=udf.name, row=None) from cause_of(error)
 
 
 def passes_through(error: BaseException) -> bool:

@@ -13,7 +13,7 @@ from udf_runtime.errors import UdfOutputError, UdfProcessDiedError, UdfRuntimeEr
 from udf_runtime.execute.isolation.interpreter import Interpreter
 from udf_runtime.execute.isolation.process import ProcessEndedError, UdfProcess
 from udf_runtime.execute.outputs import Output
-from udf_runtime.execute.result import raised_for
+from udf_runtime.execute.result import cause_of, raised_for
 from udf_runtime.execute.setting import passes_through
 
 if TYPE_CHECKING:
@@ -81,7 +81,7 @@ def _called(udf: UDF, source: TableSource) -> Iterator[pa.RecordBatch]:
     except BaseException as error:
         if passes_through(error):
             raise
-        raise raised_for(error, udf=udf.name, row=None) from error
+        raise raised_for(error, udf=udf.name, row=None) from cause_of(error)
 
 
 def _batches(udf: UDF, part: object, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

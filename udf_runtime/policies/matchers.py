@@ -159,9 +159,14 @@ class Fail(Matcher):
         Matcher.__init__(self, *exceptions, match=match)
 
 
+def escape_surrogates(text: str) -> str:
+    """Returns a text with escapes in place of lone surrogates, which have no encoding."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def message_of(error: BaseException) -> str:
-    """Returns `str(error)`; where the user's exception cannot even do that, a text that says so."""
+    """Returns `str(error)`, escaped; a text that says so where the user's exception has no text."""
     try:
-        return str(error)
+        return escape_surrogates(str(error))
     except Exception as failure:  # noqa: BLE001 - a __str__ of the user's may raise anything
         return f"<str() of the exception raised {type(failure).__name__}>"

@@ -10,7 +10,7 @@ from udf_runtime.errors import UdfOutputError
 from udf_runtime.execute.calls.time_limit import TimeLimit
 from udf_runtime.execute.inputs import scalar_columns
 from udf_runtime.execute.outputs import Output
-from udf_runtime.execute.result import BatchResult, RowFailure, row_failure
+from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, row_failure
 from udf_runtime.execute.setting import Setting, load_function, passes_through
 
 
@@ -130,4 +130,4 @@ class _Batch:
 
 
 def _cause(error: BaseException) -> BaseException | None:
-    return error.__cause__ if isinstance(error, UdfOutputError) else error
+    return error.__cause__ if isinstance(error, UdfOutputError) else cause_of(error)

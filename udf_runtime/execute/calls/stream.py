@@ -12,7 +12,7 @@ from udf_runtime.errors import UdfOutputError
 from udf_runtime.execute.calls.units import Units
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.inputs import check_inputs, vector_arguments
-from udf_runtime.execute.result import BatchResult
+from udf_runtime.execute.result import BatchResult, cause_of
 from udf_runtime.execute.setting import Setting, load_function, passes_through
 
 MOST_READ_AHEAD = 4
@@ -118,7 +118,7 @@ class StreamCalls:
         yield from self._empty(feed)
         left = feed.take_unanswered()
         if not left:  # it raised behind its last result: no batch's error, and none to skip
-            raise self.setting.failed(error, row=None, attempt=1) from error
+            raise self.setting.failed(error, row=None, attempt=1) from cause_of(error)
         for batch in left:
             start_s = self.setting.clock()
             if batch.num_rows == 0:
@@ -126,7 +126,7 @@ class StreamCalls:
                 continue
             units = Units(self.setting, self._alone)
             if len(left) > 1 and self.setting.policy.decide(error, attempt=1, rng=self.setting.rng).action == "fail":
-                raise self.setting.failed(error, row=None, attempt=1) from error
+                raise self.setting.failed(error, row=None, attempt=1) from cause_of(error)
             # With several batches in its hands the generator does not show which of them it died
             # of: each starts without a mark.
             values = units.run(batch, error if len(left) == 1 else None)

@@ -10,7 +10,7 @@ import pyarrow as pa
 from udf_runtime.errors import UdfOutputError
 from udf_runtime.execute.casts import nulls
 from udf_runtime.execute.inputs import vector_arguments
-from udf_runtime.execute.result import BatchResult, RowFailure, row_failure
+from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, row_failure
 from udf_runtime.execute.setting import Setting, load_function, passes_through
 
 
@@ -133,4 +133,4 @@ class Units:
                 message = str(error).replace(f"row {error.row} of the batch", f"row {at} of the batch")
                 raise UdfOutputError(message, udf=error.udf, row=at) from error.__cause__
             raise error
-        raise self._setting.failed(error, row=row, attempt=attempt) from error
+        raise self._setting.failed(error, row=row, attempt=attempt) from cause_of(error)
