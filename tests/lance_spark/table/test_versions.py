@@ -199,13 +199,14 @@ def update_unseen(table: Table, text: str, id: int) -> None:
             return
 
 
-@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 @given(STEPS, st.data())
 def test_two_versions_differ_in_the_rows_that_came_went_and_changed(
     tmp_path_factory: pytest.TempPathFactory, spark: SparkSession, steps: list[str], data: st.DataObject
 ):
     db = lance_spark.connect(str(tmp_path_factory.mktemp("diff")), spark, progress=False)
     table = make_table(db, fragments=2, rows=5)
+    table.to_lance().add_columns({"other": "id * 2"})
     fresh = 1000
     for step in steps:
         dataset = table.to_lance()
@@ -222,7 +223,7 @@ def test_two_versions_differ_in_the_rows_that_came_went_and_changed(
             dataset.optimize.compact_files()
         elif step == "restore":
             table.restore(data.draw(st.integers(1, table.version)))
-        elif step == "in place":
+        elif step == "in place" and len(dataset.schema) > 2:  # Lance rewrites some columns in place, and not all
             new = pa.table({"id": pa.array([some], dataset.schema.field("id").type), "text": [f"in place {fresh}"]})
             rewrite = dataset.merge_insert("id").when_matched_update_all().write_mode("rewrite_columns")
             rewrite.execute(new)
