@@ -156,8 +156,11 @@ def killed_after(deletions: int, ref: DatasetRef) -> bool:
             unlink(*arguments, **options)
 
         os.unlink = unlink_or_die
-        delete_table_folder(ref)
-        os._exit(0)
+        try:
+            delete_table_folder(ref)
+            os._exit(0)
+        finally:
+            os._exit(1)  # never the rest of the tests
     return os.waitpid(pid, 0)[1] == 0
 
 
