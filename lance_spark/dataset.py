@@ -208,6 +208,10 @@ class DatasetRef:
         """Opens the latest version of the branch, looking at storage."""
         return _open(self.uri, self.branch, None, self.storage_options)
 
+    def is_kept(self) -> bool:
+        """Tells whether the table still has the pinned version: a cleanup deletes old versions."""
+        return any(kept["version"] == self.version for kept in self.open_latest().version_refs())
+
     def snapshot_json(self) -> str:
         """Returns location, version, incarnation and branch, never storage options, as JSON."""
         return json.dumps(

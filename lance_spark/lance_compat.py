@@ -231,11 +231,6 @@ def is_bad_value(error: BaseException) -> bool:
     return _says("LanceError(Arrow)", error=error)
 
 
-def is_other_schema(error: BaseException) -> bool:
-    """Tells whether rows were refused because they do not have the table's columns."""
-    return _says("different schema", error=error)
-
-
 def is_filter_failure(error: BaseException) -> bool:
     """Tells whether a filter failed on a value, such as a division by zero."""
     return _says("filter expression", error=error)

@@ -330,6 +330,12 @@ class WriteOptions:
     enable_stable_row_ids: bool = _option(
         _boolean, "true or false", "Make a new table with stable row ids.", default=True
     )
+    create_only: bool = _option(
+        _boolean,
+        "true or false",
+        "Create a new table. The write fails if the table exists, or if a concurrent writer creates the table first.",
+        default=False,
+    )
     mergeschema: bool = _option(
         _boolean,
         "true or false",

@@ -10,19 +10,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard, Union
 import pyarrow as pa
 from pyspark.sql import DataFrame
 
-from lance_spark.commit.attempt import this_user
-from lance_spark.commit.changes import CommitNote
-from lance_spark.commit.conflicts.history import USER_KEY
-from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
-from lance_spark.dataset import DatasetRef, table_exists
-from lance_spark.errors import LanceSparkError, SchemaMismatchError, TableExistsError, panics_as_errors
-from lance_spark.lance_compat import is_created_meanwhile, is_other_schema, plain
-from lance_spark.options import PROPERTY_PREFIX
+from lance_spark.commit.changes import NO_NOTE, CommitNote
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import LanceSparkError, SchemaMismatchError
+from lance_spark.options import PROPERTY_PREFIX, WriteOptions
 from lance_spark.session.sessions import active_in_thread
-from lance_spark.staging.blobs import is_logical_blob, is_stored_as_blob, row_field
-from lance_spark.staging.table_folder import check_new_table
+from lance_spark.staging.blobs import is_stored_as_blob
 from lance_spark.types import WriteConverter
 from lance_spark.types.python_values import inferred_type, python_array, python_field
+from lance_spark.write.arrow_rows import write_arrow_rows
+from lance_spark.write.row_write import RowMode
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -51,34 +48,40 @@ def write_rows(
     ref: DatasetRef,
     data: Data,
     *,
+    mode: RowMode,
     schema: pa.Schema | None = None,
-    overwrite: bool,
     enable_stable_row_ids: bool = True,
     data_storage_version: str | None = None,
-    note: CommitNote | None = None,
+    note: CommitNote = NO_NOTE,
 ) -> None:
-    """Writes rows: makes the table, appends, or overwrites.
+    """Writes rows: creates a table, appends, or overwrites.
 
-    A Spark DataFrame is written by Spark's tasks, all else by this process.
+    Spark's tasks write a Spark DataFrame. This process writes all other data. Both make the same
+    commit, with the same checks and retries.
 
     Args:
         ref: The table.
         data: The rows.
-        schema: Schema of a table that is made or overwritten; by default the data's.
-        overwrite: Whether the rows replace those that are there.
+        mode: `create` fails where a table exists, `append` creates a missing table, `overwrite`
+            replaces all rows.
+        schema: Schema of a table that is created or overwritten; by default the data's.
         enable_stable_row_ids: Whether rows of a new table keep their ids.
         data_storage_version: Lance file format of a new table; by default Lance's stable one.
-        note: What is kept with the version.
+        note: Message and properties of the version.
 
     Raises:
         SchemaMismatchError: The data does not fit the table. Nothing was written.
-        TableExistsError: A concurrent writer has made the table at this moment.
+        TableExistsError: The mode is `create`, and there is a table, or a concurrent writer created
+            the table first.
         UnsupportedOperationError: There is no table, and the location holds other files.
+        CommitConflictError: A concurrent writer changed the table so that the rows do not fit it
+            any more. Nothing was committed.
+        CommitOutcomeUnknownError: The store did not answer.
     """
-    note = note or CommitNote()
     if is_spark(data):
         options = {f"storage.{key}": value for key, value in ref.storage.items()}
         options["enable_stable_row_ids"] = str(enable_stable_row_ids).lower()
+        options["create_only"] = str(mode == "create").lower()
         if data_storage_version is not None:
             options["data_storage_version"] = data_storage_version
         options |= {f"{PROPERTY_PREFIX}{name}": value for name, value in note.properties}
@@ -87,42 +90,20 @@ def write_rows(
         if ref.branch is not None:
             options["branch"] = ref.branch
         with active_in_thread(data.sparkSession):  # type: ignore[union-attr, arg-type]
-            writer = data.write.format("lance").mode("overwrite" if overwrite else "append")  # type: ignore[union-attr]
+            writer = data.write.format("lance").mode("overwrite" if mode == "overwrite" else "append")  # type: ignore[union-attr]
             writer.options(**options).save(ref.table_uri)
         return
-    exists = ref.branch is not None or table_exists(ref.uri, ref.storage)
-    if not exists:
-        check_new_table(ref)
-    refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
-    if ref.branch is not None:
-        ref.open_latest()  # a branch is not made by writing to it
-    appends = schema is None and not overwrite and exists
-    table = pa.schema([row_field(field) for field in ref.open_latest().schema]) if appends else None
-    reader = _with_blobs(to_reader(data, schema, table=table), table)
-    import lance
-
-    try:
-        with panics_as_errors():
-            lance.write_dataset(
-                reader,
-                ref.uri,
-                # A table that a concurrent writer makes at this moment is not appended to.
-                mode="overwrite" if overwrite else "append" if exists else "create",
-                storage_options=ref.storage or None,
-                enable_stable_row_ids=enable_stable_row_ids,
-                data_storage_version=data_storage_version,  # type: ignore[arg-type]
-                commit_message=note.message,
-                transaction_properties={**dict(note.properties), USER_KEY: this_user()},
-            )
-    except (ValueError, OSError, RuntimeError) as error:
-        if not exists and is_created_meanwhile(error):
-            raise TableExistsError(ref.uri, hint="a concurrent writer has made it at this moment") from error
-        if not is_other_schema(error):
-            raise
-        raise SchemaMismatchError(
-            f"the data does not fit: {plain(error)} - nothing was written "
-            f"- give it the columns and types of the table: {ref.open_latest().schema}"
-        ) from error
+    write_arrow_rows(
+        ref,
+        lambda table: to_reader(data, schema, table=table if schema is None else None),
+        mode=mode,
+        options=WriteOptions(
+            enable_stable_row_ids=enable_stable_row_ids,
+            data_storage_version=data_storage_version,
+            commit_message=note.message,
+            properties=note.properties,
+        ),
+    )
 
 
 def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None = None) -> pa.RecordBatchReader:
@@ -215,16 +196,6 @@ def _columns_of(columns: Mapping[str, Any], target: pa.Schema | None, *, nan_is_
     fields = [python_field(field) for field in target if field.name in columns]
     arrays = [python_array(field, columns[field.name], nan_is_null=nan_is_null) for field in fields]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields)).replace_schema_metadata(target.metadata)
-
-
-def _with_blobs(rows: pa.RecordBatchReader, table: pa.Schema | None) -> pa.RecordBatchReader:
-    """Returns rows whose bytes for blob columns of a table are marked as Lance wants it."""
-    fields = list(rows.schema)
-    for at, field in enumerate(fields):
-        if table is not None and field.name in table.names and is_logical_blob(blob := table.field(field.name)):
-            is_bytes = pa.types.is_binary(field.type) or pa.types.is_large_binary(field.type)
-            fields[at] = blob if is_bytes else field
-    return rows if fields == list(rows.schema) else rows.cast(pa.schema(fields))
 
 
 def _stream_of(batches: Iterator[object]) -> pa.RecordBatchReader:

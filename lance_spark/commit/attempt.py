@@ -9,9 +9,9 @@ import errno
 import getpass
 import os
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal, cast
 
 from lance_spark.commit.conflicts.history import USER_KEY
 from lance_spark.errors import CommitError
@@ -19,6 +19,7 @@ from lance_spark.lance_compat import is_bad_request, is_created_meanwhile, is_fr
 
 if TYPE_CHECKING:
     import lance
+    import pyarrow as pa
     from lance import LanceOperation
 
 _LASTING = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -86,18 +87,57 @@ def attempt_commit(
             cannot help.
     """
     import lance
-    from lance.commit import CommitConflictError
     from lance.dataset import Transaction
 
-    uri = base if isinstance(base, str) else base.uri
-    storage = dict(storage_options) or None
     stamped = {USER_KEY: this_user(), **properties}
     transaction = Transaction(read_version=read_version, operation=operation, transaction_properties=stamped)
+    return _outcome(
+        base if isinstance(base, str) else base.uri,
+        lambda: lance.LanceDataset.commit(
+            base,
+            transaction,
+            storage_options=dict(storage_options) or None,
+            max_retries=0,
+            enable_stable_row_ids=enable_stable_row_ids,
+        ),
+    )
+
+
+def attempt_empty_table(
+    uri: str,
+    schema: pa.Schema,
+    *,
+    data_storage_version: str,
+    properties: Mapping[str, str],
+    storage_options: Mapping[str, str],
+    enable_stable_row_ids: bool,
+) -> Landed | Lost | Unknown:
+    """Creates a table without rows, once. A commit takes the file format from fragments alone.
+
+    Raises:
+        CommitError: Lance refuses the table as such; nothing was committed.
+    """
+    import lance
+
+    return _outcome(
+        uri,
+        lambda: lance.write_dataset(
+            schema.empty_table(),
+            uri,
+            mode="create",
+            data_storage_version=cast("Literal['stable']", data_storage_version),
+            enable_stable_row_ids=enable_stable_row_ids,
+            storage_options=dict(storage_options) or None,
+            transaction_properties={USER_KEY: this_user(), **properties},
+        ),
+    )
+
+
+def _outcome(uri: str, commit: Callable[[], lance.LanceDataset]) -> Landed | Lost | Unknown:
+    from lance.commit import CommitConflictError
+
     try:
-        dataset = lance.LanceDataset.commit(
-            base, transaction, storage_options=storage, max_retries=0, enable_stable_row_ids=enable_stable_row_ids
-        )
-        return Landed(dataset=dataset)
+        return Landed(dataset=commit())
     except CommitConflictError as error:
         return Lost(race=is_taken_slot(error), error=error)
     except (OSError, ValueError, TypeError, NotImplementedError) as error:

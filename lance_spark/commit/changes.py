@@ -61,20 +61,22 @@ class RowsToCommit:
     """New rows, written as fragments that no version names yet.
 
     Attributes:
-        mode: `append` adds to the table and creates it where there is none; `overwrite` makes a
-            version of only these rows.
+        mode: `create` makes a new table; `append` adds to the table and creates it where there is
+            none; `overwrite` makes a version of only these rows.
         fields: The fields whose ids the fragments' data files name: of the table at `read_version`,
             or as a new table numbers them.
         fragments: The fragments, in the order that they get ids in.
         read_version: The version that the write was planned on; None where there was no table.
+        data_storage_version: File format of a new table. A new table with fragments has theirs.
     """
 
-    mode: Literal["append", "overwrite"]
+    mode: Literal["create", "append", "overwrite"]
     schema: pa.Schema
     fields: tuple[FieldIdentity, ...]
     fragments: tuple[FragmentMetadata, ...]
     rows: int
     read_version: int | None
+    data_storage_version: str = "stable"
     enable_stable_row_ids: bool = True
     commit_message: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
@@ -188,6 +190,20 @@ class RowsToReplace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AbsentKeys:
+    """Keys that a merge did not find: a commit that changes which keys exist invalidates the merge.
+
+    Attributes:
+        fields: Ids of the fields that the merge compares; None for all fields of the table.
+        after_appends: Whether the merge is evaluated again after a concurrent append. If not, the
+            appended rows count as appended after the merge.
+    """
+
+    fields: frozenset[int] | None = None
+    after_appends: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class RowEdits:
     """What one statement does to the rows of a version.
 
@@ -203,6 +219,8 @@ class RowEdits:
         predicate: What a deletion was asked for, as Lance SQL.
         reads_others: Whether what is done to a row may depend on rows of other fragments, as it
             does with a subquery over the table.
+        absence: What the edits know of keys that the table lacks; None where they do not depend on
+            absent keys.
     """
 
     operation: Literal["update", "delete", "merge"]
@@ -219,6 +237,7 @@ class RowEdits:
     rows_deleted: int = 0
     predicate: str | None = None
     reads_others: bool = False
+    absence: AbsentKeys | None = None
     commit_message: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
 

@@ -1,21 +1,22 @@
-"""Checks that the files of a landed commit are there; takes one back that must not stay."""
+"""Checks that the files of a landed commit are there; takes back a commit that must not stay."""
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import TYPE_CHECKING
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, FragmentColumns
 from lance_spark.commit.commit_loop import run_rounds
-from lance_spark.commit.conflicts.history import UNDONE_KEY
+from lance_spark.commit.conflicts.history import UNDONE_KEY, Change, events_between
 from lance_spark.commit.conflicts.table_state import Head
 from lance_spark.commit.data_files import file_named
 from lance_spark.commit.protocols import Stage
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitImpossibleError, CommitOutcomeUnknownError, LanceSparkError, TableNotFoundError
+from lance_spark.lance_compat import path_of
 
 if TYPE_CHECKING:
     import lance
@@ -120,3 +121,39 @@ def take_back(
             f"job {job_id} - restore the version before it, or delete these rows, or backfill these columns again",
             uri=ref.uri,
         ) from error
+
+
+def take_back_rows(
+    ref: DatasetRef, landed: lance.LanceDataset, paths: Collection[str], *, job_id: str, policy: CommitPolicy
+) -> None:
+    """Deletes the new fragments of a commit again; `paths` are their data files.
+
+    Raises:
+        CommitOutcomeUnknownError: It was not possible, or a concurrent writer moved the rows first.
+    """
+    from lance import LanceOperation
+
+    def numbers(dataset: lance.LanceDataset) -> list[int]:
+        fragments = dataset.get_fragments()
+        return [f.fragment_id for f in fragments if any(path_of(file) in paths for file in f.metadata.files)]
+
+    def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
+        ids, undone = numbers(head), "rows of a commit that is undone"
+        return LanceOperation.Delete(updated_fragments=[], deleted_fragment_ids=ids, predicate=undone) if ids else None
+
+    take_back(ref, undo, job_id=job_id, since=landed.version, policy=policy)
+    _refuse_moved(ref, numbers(landed), landed.version)
+
+
+def _refuse_moved(ref: DatasetRef, fragments: Collection[int], since: int) -> None:
+    try:
+        head = ref.open_latest()
+    except TableNotFoundError:
+        return
+    for change in map(Change.of, events_between(head, since, head.version)):
+        if change.operation is None or any(map(change.took_from, fragments)):
+            raise CommitOutcomeUnknownError(
+                "the table changed in the moment of the commit, and rows of it were moved before they could be taken "
+                f"back ({change.text}) - at {ref.uri} - delete these rows, or restore version {since - 1}",
+                uri=ref.uri,
+            )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
 import pyarrow as pa
@@ -12,8 +13,8 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.changes import CommitNote, RowEdits
-from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.changes import AbsentKeys, CommitNote, RowEdits
+from lance_spark.commit.conflicts.identity import field_identities, ids_of
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.answers import ANSWER, TASK_BYTES, Answer, RowJobs
@@ -95,13 +96,20 @@ class Merge:
     def _evaluate(self, ref: DatasetRef) -> RowEdits | None:
         dataset = ref.open()
         self._check(dataset)
+        edits = edits_of(ref, dataset, self._answers(ref, dataset))
+        if edits is None or not self._clauses.inserts:
+            return edits
+        compared = {*self._clauses.on, *self._named_columns(dataset)}
+        fields = ids_of(field for field in edits.fields if field.name in compared)
+        return replace(edits, absence=AbsentKeys(fields=frozenset(fields)))
+
+    def _answers(self, ref: DatasetRef, dataset: lance.LanceDataset) -> list[Answer]:
         small = self._small(ref, dataset)
         if small is not None:
-            return edits_of(ref, dataset, self._jobs.alone(small))
+            return self._jobs.alone(small)
         actions, given = self._actions(ref, dataset)
         apply = self._apply(ref, dataset, given)
-        answers = self._jobs.answers(lambda: actions.mapInArrow(apply, ANSWER))
-        return edits_of(ref, dataset, answers)
+        return self._jobs.answers(lambda: actions.mapInArrow(apply, ANSWER))
 
     def _apply(self, ref: DatasetRef, dataset: lance.LanceDataset, values: StructType) -> Apply:
         return Apply(
@@ -173,14 +181,18 @@ class Merge:
         return spread(rows, clauses.on), StructType([schema[name] for name in names])
 
     def _target_rows(self, ref: DatasetRef, dataset: lance.LanceDataset) -> DataFrame:
-        texts = [text for text in (self._clauses.update_where, self._clauses.delete_where) if text]
-        named = [name for name in dataset.schema.names
-                 if name in self._clauses.on or name in named_columns(dataset.schema, *texts)]  # fmt: skip
+        conditions = self._named_columns(dataset)
+        named = [name for name in dataset.schema.names if name in self._clauses.on or name in conditions]
         options = {"version": str(ref.version), "columns": json.dumps([*named, ROW_ADDRESS])}
         where = self._listed_keys()
         if where is not None:
             options["filter"] = where  # an index serves where there is one
         return read_table(self._source.spark, ref, ref.uri, options)
+
+    def _named_columns(self, dataset: lance.LanceDataset) -> list[str]:
+        """Returns the columns that conditions may name."""
+        texts = [text for text in (self._clauses.update_where, self._clauses.delete_where) if text]
+        return named_columns(dataset.schema, *texts)
 
 
 def _condition(where: str | None) -> Column:

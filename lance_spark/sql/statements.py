@@ -18,7 +18,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, MapType, StructType
 
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.changes import RowEdits
+from lance_spark.commit.changes import AbsentKeys, RowEdits
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
@@ -117,7 +117,10 @@ class RowStatement:
 
     def _edits(self, ref: DatasetRef) -> RowEdits | None:
         edits = self._evaluate(ref)
-        return None if edits is None else replace(edits, reads_others=self._reads_others)
+        if edits is None:
+            return None
+        absence = AbsentKeys() if self._operation in ("merge", "insert") else None
+        return replace(edits, reads_others=self._reads_others, absence=absence)
 
     def _evaluate(self, ref: DatasetRef) -> RowEdits | None:
         dataset = ref.open()

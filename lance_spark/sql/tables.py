@@ -152,7 +152,7 @@ def create_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     ref, schema, options, properties = _wanted(arguments)
     _refuse_existing(ref)
-    _write_nothing(ref, schema, options, overwrite=False)
+    _write_nothing(ref, schema, {**options, "create_only": "true"}, overwrite=False)
     if properties:
         change_schema(ref, lambda head: set_config(ref, head, properties))
     return opened(ref.pin(None))
@@ -178,10 +178,9 @@ def stage_replace(arguments: Mapping[str, Any]) -> dict[str, Any]:
         UnsupportedOperationError, OptionError: It cannot be made so.
     """
     ref, schema, options, properties = _wanted(arguments)
-    replaces = table_exists(ref.uri, ref.storage)
-    if not replaces:
+    if not table_exists(ref.uri, ref.storage):
         check_new_table(ref)
-    return _staged(ref, schema, options, properties, replaces=replaces)
+    return _staged(ref, schema, options, properties, replaces=True)
 
 
 def replace_empty(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -433,7 +432,7 @@ def _staged(
         "travelled": False,
         "schema": schema.json(),
         "read": {"path": ref.uri},
-        "write": {"path": ref.uri, **options},
+        "write": {"path": ref.uri, **options, **({} if replaces else {"create_only": "true"})},
         "pin": None,
         "metadata_columns": [],
         "replaces": replaces,

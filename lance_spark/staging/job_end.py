@@ -17,7 +17,7 @@ from typing import TypeVar
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import find_job, named_files
 from lance_spark.dataset import DatasetRef, is_local
-from lance_spark.errors import CommitError, CommitOutcomeUnknownError, TableNotFoundError
+from lance_spark.errors import CommitError, CommitOutcomeUnknownError, TableExistsError, TableNotFoundError
 from lance_spark.interpreter import end_quietly
 from lance_spark.staging.area import Staging
 from lance_spark.staging.folders import remove_empty_folders
@@ -39,7 +39,7 @@ def commit_or_give_up(staging: Staging, ref: DatasetRef, act: Callable[[], _T]) 
     except CommitOutcomeUnknownError:
         raise
     except BaseException as error:
-        if isinstance(error, CommitError) or is_local(ref.uri) or not staging.has_begun_commit():
+        if isinstance(error, (CommitError, TableExistsError)) or is_local(ref.uri) or not staging.has_begun_commit():
             # What made the commit fail is what the user has to know.
             with _deletes_later(staging):
                 _give_up(staging, ref)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from typing import Literal
@@ -277,14 +278,15 @@ class Connection:
         if exists and mode == "create":
             raise TableExistsError(uri, hint="open it with open_table, or say mode='overwrite' or mode='exist_ok'")
         if not (exists and mode == "exist_ok"):
-            write_rows(
-                DatasetRef.at(uri, self.storage_options),
-                data if data is not None else schema.empty_table(),  # type: ignore[union-attr]
-                schema=schema,
-                overwrite=exists,
-                enable_stable_row_ids=enable_stable_row_ids,
-                data_storage_version=data_storage_version,
-            )
+            with contextlib.suppress(TableExistsError) if mode == "exist_ok" else contextlib.nullcontext():
+                write_rows(
+                    DatasetRef.at(uri, self.storage_options),
+                    data if data is not None else schema.empty_table(),  # type: ignore[union-attr]
+                    mode="overwrite" if mode == "overwrite" else "create",
+                    schema=schema,
+                    enable_stable_row_ids=enable_stable_row_ids,
+                    data_storage_version=data_storage_version,
+                )
         return self._table(name)
 
     def create_materialized_view(self, name: str, query: Query | DataFrame | str) -> Table:

@@ -163,11 +163,14 @@ class TableRows(TableVersions):
 
         Raises:
             SchemaMismatchError: The data does not fit the table. Nothing was written.
+            CommitConflictError: A concurrent writer dropped or changed a column of the data.
+                Nothing was committed.
+            CommitOutcomeUnknownError: The store did not answer.
         """
         if mode not in ("append", "overwrite"):
             raise OptionError("mode", str(mode), "append or overwrite")
         note = CommitNote.of(commit_message, properties)
-        write_rows(self._ref, data, overwrite=mode == "overwrite", note=note)
+        write_rows(self._ref, data, mode=mode, note=note)
 
     def preview(self, n: int = _PREVIEW_ROWS, columns: Sequence[str] | None = None) -> Preview:
         """Returns the first rows for a notebook: images and vectors are shown as pictures.

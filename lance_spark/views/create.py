@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import uuid
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
@@ -18,13 +18,16 @@ from lance_spark.columns.binding import (
     takes_record_batch,
 )
 from lance_spark.columns.checking import check_udf
+from lance_spark.commit.changes import RowsToCommit
 from lance_spark.commit.conflicts.identity import BINDING_KEY, OUTPUT_KEY, TOKEN_KEY, FieldIdentity, field_identities
+from lance_spark.commit.rows.append_commit import commit_rows
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.stored import with_default
-from lance_spark.errors import ColumnNotFoundError, RegistrationError, TableExistsError, panics_as_errors
-from lance_spark.lance_compat import is_created_meanwhile, plain
+from lance_spark.errors import ColumnNotFoundError, RegistrationError, panics_as_errors
+from lance_spark.lance_compat import plain
 from lance_spark.search.query import Query, quoted
+from lance_spark.staging.area import new_id
 from lance_spark.staging.table_folder import check_new_table
 from lance_spark.types import check_storable
 from lance_spark.types.fields import is_blob
@@ -260,19 +263,7 @@ def _made_fields(function: UDF, columns: Sequence[tuple[str, str]], version: str
 
 
 def _write(ref: DatasetRef, schema: pa.Schema, version: str) -> None:
-    import lance
-
-    try:
-        with panics_as_errors():
-            lance.write_dataset(
-                schema.empty_table(),
-                ref.uri,
-                mode="create",
-                enable_stable_row_ids=True,
-                data_storage_version=cast("Literal['stable']", version),
-                storage_options=ref.storage or None,
-            )
-    except OSError as error:
-        if is_created_meanwhile(error):
-            raise TableExistsError(ref.uri, hint="choose another name, or drop the table first") from error
-        raise
+    change = RowsToCommit(
+        mode="create", schema=schema, fields=(), fragments=(), rows=0, read_version=None, data_storage_version=version
+    )
+    commit_rows(ref, change, job_id=new_id())

@@ -28,6 +28,12 @@ MESSAGE_KEY = "__lance_commit_message"
 back, who committed, and Lance's own key."""
 
 
+NO_FRAGMENT = (1 << 32) - 1
+"""The id of no fragment. Every statement names it among the fragments that it removes, so that
+pylance refuses the second of two statements that read one version, whatever fragments they touch,
+and in a table without fragments too (measured with pylance 14)."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
     """One version and its transaction; the operation is None where the version was cleaned up."""
@@ -124,7 +130,8 @@ class Change:
             made = {one.new.id: one for group in operation.groups for one in _made_by(group, event.version)}
             return replace(change, compacted=old, made=made)
         if isinstance(operation, LanceOperation.Update):
-            took = [*operation.removed_fragment_ids, *(fragment.id for fragment in operation.updated_fragments)]
+            removed = (number for number in operation.removed_fragment_ids if number != NO_FRAGMENT)
+            took = [*removed, *(fragment.id for fragment in operation.updated_fragments)]
             return replace(change, moved=_paths_of(operation.new_fragments), touched=np.array(took, np.uint32))
         if isinstance(operation, LanceOperation.Append):
             return replace(change, moved=_paths_of(operation.fragments), touched=np.zeros(0, np.uint32))

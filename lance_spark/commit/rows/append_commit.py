@@ -5,18 +5,20 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit, attempt_empty_table
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToCommit
 from lance_spark.commit.commit_loop import properties_of, run_rounds
-from lance_spark.commit.conflicts.history import Change, events_between
+from lance_spark.commit.conflicts.history import events_between
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.rows.binding_carry import carry_bindings
-from lance_spark.commit.verify import take_back
+from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, TableNotFoundError
+from lance_spark.errors import CommitConflictError, TableExistsError
+from lance_spark.lance_compat import path_of
 
 if TYPE_CHECKING:
     import lance
@@ -37,6 +39,7 @@ def commit_rows(
     Raises:
         CommitConflictError: A concurrent writer dropped or changed columns of the table meanwhile,
             so the fragments do not fit it.
+        TableExistsError: The mode is `create`, and there is a table.
         CommitOutcomeUnknownError: The store did not answer, and whether the commit happened is not
             known. The files must be kept.
         CommitError: The commit did not happen, for another reason.
@@ -59,15 +62,14 @@ def _commit_rows_once(
     head: lance.LanceDataset | None,
     retries: int,
 ) -> CommitResult | Lost | Unknown:
-    from lance import LanceOperation
-
     if head is None and ref.branch is not None:
         raise CommitConflictError(
             f"the branch {ref.branch!r} was deleted while rows for it were written - at {ref.table_uri} - nothing was "
             "committed; write again to a branch that is there",
             uri=ref.uri,
         )
-    fragments = list(change.fragments)
+    if head is not None and change.mode == "create":
+        raise TableExistsError(ref.uri, hint="a concurrent writer created the table first; nothing was committed")
     result = CommitResult(
         uri=ref.uri,
         operation="create" if head is None else change.mode,
@@ -75,9 +77,32 @@ def _commit_rows_once(
         version=0,
         read_version=change.read_version,
         rows=change.rows,
-        fragments=len(fragments),
+        fragments=len(change.fragments),
         retries=retries,
     )
+    outcome = _attempt(ref, change, head, job_id, properties_of(result, change.commit_message, change.properties))
+    if not isinstance(outcome, Landed):
+        return outcome
+    if head is not None and change.mode == "append" and outcome.dataset.version != head.version + 1:
+        _refuse_slipped(outcome.dataset, change, ref, job_id, policy)
+    return dataclasses.replace(result, version=outcome.dataset.version)
+
+
+def _attempt(
+    ref: DatasetRef, change: RowsToCommit, head: lance.LanceDataset | None, job_id: str, properties: Mapping[str, str]
+) -> Landed | Lost | Unknown:
+    from lance import LanceOperation
+
+    fragments = list(change.fragments)
+    if head is None and not fragments:
+        return attempt_empty_table(
+            ref.uri,
+            change.schema,
+            data_storage_version=change.data_storage_version,
+            properties=properties,
+            storage_options=ref.storage,
+            enable_stable_row_ids=change.enable_stable_row_ids,
+        )
     operation: LanceOperation.BaseOperation
     if head is None:
         operation = LanceOperation.Overwrite(change.schema, fragments)
@@ -86,20 +111,15 @@ def _commit_rows_once(
     else:
         _refuse_changed_fields(head, change, ref.uri)
         operation = LanceOperation.Append(fragments)
-    outcome = attempt_commit(
+    return attempt_commit(
         # Read version 0 creates: pylance refuses it where a table came first, and overwrites none.
         ref.uri if head is None else head,
         operation,
         read_version=0 if head is None else head.version,
-        properties=properties_of(result, change.commit_message, change.properties),
+        properties=properties,
         storage_options=ref.storage,
         enable_stable_row_ids=change.enable_stable_row_ids if head is None else None,
     )
-    if not isinstance(outcome, Landed):
-        return outcome
-    if head is not None and change.mode == "append" and outcome.dataset.version != head.version + 1:
-        _refuse_slipped(outcome.dataset, change, ref, job_id, policy)
-    return dataclasses.replace(result, version=outcome.dataset.version)
 
 
 def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: str) -> None:
@@ -141,35 +161,9 @@ def _refuse_slipped(
         CommitConflictError: They were taken out.
         CommitOutcomeUnknownError: They are there, or may be: others have moved them.
     """
-    from lance import LanceOperation
-
-    ours = {file.path for fragment in change.fragments for file in fragment.files}
-
-    def ids_in(dataset: lance.LanceDataset) -> list[int]:
-        return [f.fragment_id for f in dataset.get_fragments() if any(d.path in ours for d in f.metadata.files)]
-
-    def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
-        ids = ids_in(head)
-        undone = "rows of a commit that is undone"
-        return LanceOperation.Delete(updated_fragments=[], deleted_fragment_ids=ids, predicate=undone) if ids else None
-
     try:
         _refuse_changed_fields(landed, change, ref.uri)
     except CommitConflictError:
-        take_back(ref, undo, job_id=job_id, since=landed.version, policy=policy)
-        _refuse_moved(ref, frozenset(ids_in(landed)), landed.version)
+        paths = {path_of(file) for fragment in change.fragments for file in fragment.files}
+        take_back_rows(ref, landed, paths, job_id=job_id, policy=policy)
         raise
-
-
-def _refuse_moved(ref: DatasetRef, fragments: frozenset[int], since: int) -> None:
-    try:
-        head = ref.open_latest()
-    except TableNotFoundError:
-        return
-    for change in map(Change.of, events_between(head, since, head.version)):
-        if change.operation is None or any(map(change.took_from, fragments)):
-            raise CommitOutcomeUnknownError(
-                "columns changed in the moment of the commit, and rows of it were moved before they could be taken "
-                f"back ({change.text}) - at {ref.uri} - delete these rows, or restore version {since - 1}",
-                uri=ref.uri,
-            )

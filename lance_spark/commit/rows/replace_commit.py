@@ -12,13 +12,13 @@ from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowsToReplace
 from lance_spark.commit.commit_loop import properties_of, run_rounds
 from lance_spark.commit.conflicts.history import Change, events_between
-from lance_spark.commit.verify import take_back
+from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, TableNotFoundError
+from lance_spark.lance_compat import path_of
 
 if TYPE_CHECKING:
     import lance
-    from lance import LanceOperation
     from lance.fragment import FragmentMetadata
 
 
@@ -97,7 +97,8 @@ def _commit_once(
     if updated or change.removed:
         _refuse_lost(landed, head.version, ref)
     if _is_preceded(landed, change, head.version, landed.version - 1):
-        _undo(ref, change, job_id, landed.version, policy)
+        paths = {path_of(file) for fragment in change.fragments for file in fragment.files}
+        take_back_rows(ref, landed, paths, job_id=job_id, policy=policy)
         text = f"another job committed the same in that moment, so this was taken back - at {ref.uri} - look again"
         raise CommitTakenBackError(text, uri=ref.uri)
     return dataclasses.replace(result, version=landed.version)
@@ -169,17 +170,3 @@ def _preceded(ref: DatasetRef, version: int) -> CommitConflictError:
 def _touched(head: lance.LanceDataset) -> list[FragmentMetadata]:
     """Returns a fragment that a commit names as it is, so that pylance sees a conflict."""
     return [fragment.metadata for fragment in head.get_fragments()[:1]]
-
-
-def _undo(ref: DatasetRef, change: RowsToReplace, job_id: str, since: int, policy: CommitPolicy) -> None:
-    """Deletes the new rows again, wherever a concurrent writer has put them in whole fragments."""
-    from lance import LanceOperation
-
-    ours = {file.path for fragment in change.fragments for file in fragment.files}
-
-    def undo(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
-        ids = [f.fragment_id for f in head.get_fragments() if any(d.path in ours for d in f.metadata.files)]
-        text = "rows of a commit that is undone"
-        return LanceOperation.Delete(updated_fragments=[], deleted_fragment_ids=ids, predicate=text) if ids else None
-
-    take_back(ref, undo, job_id=job_id, since=since, policy=policy)

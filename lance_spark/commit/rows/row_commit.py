@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import functools
 import logging
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import CommitResult, RowEdits
 from lance_spark.commit.commit_loop import properties_of, run_rounds
-from lance_spark.commit.conflicts.history import Change, Event, events_between
+from lance_spark.commit.conflicts.history import NO_FRAGMENT, Change, Event, events_between
 from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.verify import take_back_rows
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, TableNotFoundError
+from lance_spark.lance_compat import path_of
 
 if TYPE_CHECKING:
     import lance
@@ -27,7 +30,13 @@ come after the statement."""
 
 
 class OutdatedEditsError(CommitConflictError):
-    """Concurrent commits changed rows that a statement read: it has to look at them again."""
+    """Concurrent commits changed rows that a statement read: the statement has to be run again.
+
+    Attributes:
+        taken_back: Whether a version was made and taken back. An old version names its files.
+    """
+
+    taken_back = False
 
 
 def commit_edits(ref: DatasetRef, edits: RowEdits, *, job_id: str, policy: CommitPolicy | None = None) -> CommitResult:
@@ -35,8 +44,9 @@ def commit_edits(ref: DatasetRef, edits: RowEdits, *, job_id: str, policy: Commi
 
     That is so where the fragments that it edits are as they were, and no rows came from other
     fragments since: what was appended, or changed elsewhere in place, is as if it had come after
-    the statement. Runs on the driver. A second commit with the same `job_id` returns the result of
-    the first.
+    the statement. A merge that depends on absent keys is outdated after each commit that may change
+    which keys exist. Runs on the driver. A second commit with the same `job_id` returns the result
+    of the first.
 
     Raises:
         OutdatedEditsError: It is not so. Nothing was committed.
@@ -47,7 +57,7 @@ def commit_edits(ref: DatasetRef, edits: RowEdits, *, job_id: str, policy: Commi
     """
     policy = policy or CommitPolicy.of(None)
     known: dict[int, Event] = {}
-    one_round = functools.partial(_commit_once, ref, edits, job_id, known)
+    one_round = functools.partial(_commit_once, ref, edits, job_id, policy, known)
     result = run_rounds(ref, job_id, edits.read_version, one_round, policy, known=known)
     _logger.info(
         "%s committed to %s as version %d after %d retries: %d rows inserted, %d updated, %d deleted (job %s)",
@@ -61,6 +71,7 @@ def _commit_once(
     ref: DatasetRef,
     edits: RowEdits,
     job_id: str,
+    policy: CommitPolicy,
     known: dict[int, Event],
     head: lance.LanceDataset | None,
     retries: int,
@@ -88,24 +99,21 @@ def _commit_once(
         properties=properties_of(result, edits.commit_message, edits.properties),
         storage_options=ref.storage,
     )
-    if not isinstance(outcome, Landed):
-        return outcome
-    landed = outcome.dataset
-    _refuse_slipped(landed, edits, head.version, ref)
-    return result.at(landed.version)
+    if isinstance(outcome, Landed):
+        _refuse_slipped(outcome.dataset, edits, head.version, ref, job_id, policy)
+        return result.at(outcome.dataset.version)
+    # The next look tells whether the edits are outdated. If not, the commit only lost a race.
+    return replace(outcome, race=True) if isinstance(outcome, Lost) else outcome
 
 
 def _operation(head: lance.LanceDataset, edits: RowEdits) -> LanceOperation.BaseOperation:
     from lance import LanceOperation
 
-    updated, removed = list(edits.updated), list(edits.removed)
+    updated, removed = list(edits.updated), [*edits.removed, NO_FRAGMENT]
     if edits.operation == "delete":
         return LanceOperation.Delete(
             updated_fragments=updated, deleted_fragment_ids=removed, predicate=edits.predicate or "true"
         )
-    if edits.rows_inserted and not updated and not removed:
-        # A fragment as it is: of two statements that insert rows at once pylance refuses one then.
-        updated = [fragment.metadata for fragment in head.get_fragments()[:1]]
     return LanceOperation.Update(
         updated_fragments=updated,
         removed_fragment_ids=removed,
@@ -128,7 +136,7 @@ def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, known: dict[int,
         if (change := Change.of(event)).moves:
             why = f"rows may have moved ({change.text})"
             break
-        if edits.reads_others and change.operation in _CHANGE_ROWS:
+        if _changes_what_is_read(event, edits):
             why = f"rows that the statement reads may have changed ({change.text})"
             break
     for number, before in edits.before.items() if why is None else ():
@@ -144,22 +152,50 @@ def _refuse_outdated(head: lance.LanceDataset, edits: RowEdits, known: dict[int,
         )
 
 
-def _refuse_slipped(landed: lance.LanceDataset, edits: RowEdits, read: int, ref: DatasetRef) -> None:
-    """Raises where what came between the version that was looked at and the commit does not fit.
+def _changes_what_is_read(event: Event, edits: RowEdits) -> bool:
+    """Tells whether a commit may have changed other rows that the edits depend on."""
+    if edits.reads_others and event.name in _CHANGE_ROWS:
+        return True
+    if edits.absence is None:
+        return False
+    if event.name == "DataReplacement":
+        return edits.absence.fields is None or not edits.absence.fields.isdisjoint(_replaced_fields(event))
+    return event.name in ("Delete", "Update") or (event.name == "Append" and edits.absence.after_appends)
 
-    Measured: pylance refuses a commit beside whatever touches the same fragments.
+
+def _replaced_fields(event: Event) -> set[int]:
+    operation: Any = event.operation
+    return {number for one in operation.replacements for number in one.new_file.fields}
+
+
+def _refuse_slipped(
+    landed: lance.LanceDataset, edits: RowEdits, read: int, ref: DatasetRef, job_id: str, policy: CommitPolicy
+) -> None:
+    """Raises where a commit between the version that was looked at and this commit does not fit.
+
+    Two statements never land on one version: :data:`NO_FRAGMENT`. Other writers may slip in, unless
+    they touch a fragment of the edits.
+
+    Raises:
+        OutdatedEditsError: The edits only inserted rows, which were taken back.
+        CommitOutcomeUnknownError: The edits cannot be taken back.
     """
+    if edits.absence is not None:
+        edits = replace(edits, absence=replace(edits.absence, after_appends=False))
     for event in events_between(landed, read, landed.version - 1):
-        change = Change.of(event)
-        if change.operation is None:
+        if event.operation is None:
             what = f"commits that came first (version {event.version} and later) were cleaned up in that moment, so "
             raise _unknown(ref, landed, edits, what + "that what they changed may be undone, or be there twice")
-        if edits.reads_others and change.operation in _CHANGE_ROWS:
-            what = f"another writer changed rows of the table in that moment (version {event.version})"
-            raise _unknown(ref, landed, edits, f"{what}, which the statement may have read in a subquery")
-        if edits.rows_inserted and change.operation == "Update" and change.moved:
-            what = f"another writer merged rows in that moment (version {event.version})"
-            raise _unknown(ref, landed, edits, f"{what}, so that rows of one key may be there twice")
+        if not _changes_what_is_read(event, edits):
+            continue
+        what = f"another writer changed rows that the statement may have read in that moment (version {event.version})"
+        if edits.before or edits.reads_others:
+            raise _unknown(ref, landed, edits, what)
+        paths = {path_of(file) for fragment in edits.new for file in fragment.files}
+        take_back_rows(ref, landed, paths, job_id=job_id, policy=policy)
+        error = OutdatedEditsError(f"{what} - at {ref.uri} - the commit was taken back", uri=ref.uri)
+        error.taken_back = True
+        raise error
 
 
 def _unknown(ref: DatasetRef, landed: lance.LanceDataset, edits: RowEdits, what: str) -> CommitOutcomeUnknownError:

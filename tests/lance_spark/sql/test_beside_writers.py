@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -130,3 +131,26 @@ def test_two_merges_insert_a_missing_row_once(sql: Sql, db: Connection, spark: S
     assert acted and sql("SELECT id, count(*) FROM {c}.t WHERE id >= 27 GROUP BY id ORDER BY id") == [
         (i, 1) for i in range(27, 33)
     ]
+
+
+@pytest.mark.sample(2)
+@pytest.mark.parametrize("create", ["CREATE TABLE", "CREATE OR REPLACE TABLE"])
+def test_a_table_that_a_concurrent_writer_creates_gets_no_rows_of_a_create(
+    sql: Sql, db: Connection, spark: SparkSession, create: str
+) -> None:
+    uri = f"{db.uri}/t.lance"
+
+    def create_first(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import lance
+
+        lance.write_dataset(pa.table({"id": [100]}), uri)
+        yield from batches
+
+    spark.range(0, 3, 1, 1).mapInArrow(create_first, "id bigint").createOrReplaceTempView("creating")
+    if create == "CREATE TABLE":
+        with pytest.raises(PySparkException, match="TableExistsError"):
+            sql("CREATE TABLE {c}.t AS SELECT * FROM creating")
+        assert lance.dataset(uri).to_table().to_pydict() == {"id": [100]}
+        return
+    sql("CREATE OR REPLACE TABLE {c}.t AS SELECT * FROM creating")
+    assert lance.dataset(uri).to_table().to_pydict() == {"id": [0, 1, 2]}

@@ -6,14 +6,15 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import lance
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
 
 import lance_spark
 from lance_spark import (
@@ -22,7 +23,6 @@ from lance_spark import (
     TableExistsError,
     TableNotFoundError,
     UnsupportedOperationError,
-    tabular,
 )
 from lance_spark.errors import SchemaMismatchError, TableUnreadableError, ValueConversionError
 from tests.lance_spark.table.conftest import make_table
@@ -53,20 +53,26 @@ def test_a_renamed_table_finds_its_checkpoints_elsewhere(tmp_path: Path):
     assert [str(path.parent) for path in tmp_path.rglob("checkpoint")] == [db._checkpoint_of(db._uri_of("two"))]
 
 
-def test_a_table_that_another_process_makes_at_the_same_moment_is_not_appended_to(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def rows_that_create_a_table(spark: SparkSession, uri: str) -> DataFrame:
+    """Returns rows whose task creates a table, as a concurrent writer would."""
+
+    def create(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        import lance
+
+        lance.write_dataset(pa.table({"id": [100]}), uri)
+        yield from batches
+
+    return spark.range(0, 3, 1, 1).mapInArrow(create, "id bigint")
+
+
+def test_rows_of_spark_do_not_go_to_a_table_that_a_concurrent_writer_creates(
+    db: Connection, spark: SparkSession, folder: str
 ):
-    db = lance_spark.connect(str(tmp_path / "db"))
-    to_reader = tabular.to_reader
-
-    def after_another_process(*given: Any, **named: Any) -> pa.RecordBatchReader:
-        lance.write_dataset(pa.table({"id": [100]}), str(tmp_path / "db" / "t.lance"))
-        return to_reader(*given, **named)
-
-    monkeypatch.setattr(tabular, "to_reader", after_another_process)
-    with pytest.raises(lance_spark.TableExistsError):
-        db.create_table("t", ROWS)
+    with pytest.raises(PySparkException, match="TableExistsError"):
+        db.create_table("t", rows_that_create_a_table(spark, f"{folder}/t.lance"))
     assert db.open_table("t").to_arrow().to_pydict() == {"id": [100]}
+    replaced = db.create_table("u", rows_that_create_a_table(spark, f"{folder}/u.lance"), mode="overwrite")
+    assert replaced.to_arrow().to_pydict() == {"id": [0, 1, 2]}
 
 
 @pytest.mark.promise("T79")

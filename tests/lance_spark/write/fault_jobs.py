@@ -24,7 +24,7 @@ from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from lance_spark.datasource import LanceDataSource
-from lance_spark.write import append_writer as writer_module
+from lance_spark.write import row_write as writer_module
 from lance_spark.write.append_writer import LanceAppendWriter
 
 ROWS = 40_000

@@ -38,7 +38,7 @@ from lance_spark.errors import (
 )
 from lance_spark.staging import area as staging_module
 from lance_spark.staging.orphans import remove_orphans as cleanup
-from lance_spark.write import append_writer as writer_module
+from lance_spark.write import row_write
 from lance_spark.write.append_writer import LanceAppendWriter, RowsWritten
 from tests.lance_spark.write import appends
 from tests.lance_spark.write.appends import ROWS, batches, files_in, ids_in, plan, unused_files, uri_of, write
@@ -321,7 +321,7 @@ def test_a_lost_answer_keeps_the_files_and_an_abort_keeps_them_too(path: Path, m
         raise CommitOutcomeUnknownError("no answer", uri=str(path))
 
     with monkeypatch.context() as patch:
-        patch.setattr(writer_module, "commit_rows", no_answer)
+        patch.setattr(row_write, "commit_rows", no_answer)
         with pytest.raises(CommitOutcomeUnknownError):
             job.commit([message])
     job.abort([message])
@@ -341,7 +341,7 @@ def test_an_abort_after_a_commit_keeps_the_version_and_deletes_the_rest(
     job.write(batches(1))  # a duplicate
     message = job.write(batches(1))
     with monkeypatch.context() as patch:
-        patch.setattr(writer_module, "finish", lambda *_: None)
+        patch.setattr(row_write, "finish", lambda *_: None)
         job.commit([message])  # and then its process dies, so Spark takes the job for failed
     assert unused_files(path)
     job.abort([message])

@@ -1,0 +1,146 @@
+"""Writes Arrow batches of this process into a table, and commits them as a DataFrame write does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.store_check import refuse_unsafe_store
+from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.errors import (
+    SchemaMismatchError,
+    TableExistsError,
+    UnsupportedOperationError,
+)
+from lance_spark.options import WriteOptions
+from lance_spark.staging.area import Staging, new_id
+from lance_spark.staging.blobs import is_logical_blob, row_field
+from lance_spark.staging.file_layout import FileLayout
+from lance_spark.staging.folders import first_missing_folder
+from lance_spark.staging.table_folder import check_new_table
+from lance_spark.write.append_writer import refuse_other_settings
+from lance_spark.write.row_write import RowMode, RowWrite
+
+if TYPE_CHECKING:
+    import lance
+
+Batches = Callable[[pa.Schema | None], pa.RecordBatchReader]
+"""Opens the rows. The argument is the schema of the table that the rows are appended to."""
+
+
+def write_arrow_rows(ref: DatasetRef, batches: Batches, *, mode: RowMode, options: WriteOptions) -> None:
+    """Creates a table, or appends or replaces rows, as one version.
+
+    The rows are planned for the version that is the latest one when the write begins. Memory: one
+    batch, and the pages that Lance has not written yet.
+
+    Raises:
+        TableExistsError: The mode is `create`, and there is a table.
+        SchemaMismatchError, ValueConversionError, UnsupportedTypeError: The rows do not fit the
+            table. Nothing was written.
+        OptionError: An option contradicts the table.
+        UnsupportedOperationError: There is no table, and the location holds other files.
+        CommitConflictError: A concurrent writer changed the table so that the rows do not fit it
+            any more. Nothing was committed.
+        CommitOutcomeUnknownError: The store did not answer.
+    """
+    policy = CommitPolicy.of(options.commit_max_retries, options.commit_timeout)
+    exists = ref.branch is not None or table_exists(ref.uri, ref.storage)
+    if not exists:
+        check_new_table(ref)
+    refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
+    dataset = None
+    if exists:
+        if mode == "create":
+            raise TableExistsError(ref.uri, hint="open it, or replace its rows with mode='overwrite'")
+        ref = ref.pin(None)
+        dataset = ref.open()
+        refuse_other_settings(dataset, options, ref.uri)
+    appended_to = dataset if mode == "append" else None
+    reader = batches(None if appended_to is None else pa.schema([row_field(field) for field in appended_to.schema]))
+    write = RowWrite(
+        ref=ref,
+        layout=_layout(reader.schema, appended_to, dataset, options, ref.uri),
+        mode=mode,
+        options=options,
+        staging=Staging(
+            uri=ref.uri, storage_options=ref.storage_options, job_id=new_id(), made_folder=first_missing_folder(ref.uri)
+        ),
+        policy=policy,
+    )
+    write.staging.open_job()
+    try:
+        written = write.write_fragments(_in_order(reader, write.layout.row_schema))
+    except BaseException:
+        write.abort([])
+        raise
+    write.commit([written])
+
+
+def _layout(
+    rows: pa.Schema,
+    appended_to: lance.LanceDataset | None,
+    replaced: lance.LanceDataset | None,
+    options: WriteOptions,
+    uri: str,
+) -> FileLayout:
+    """Returns how the rows lie in files, and checks their columns against the table.
+
+    Raises:
+        SchemaMismatchError: A column is unknown, missing or doubled.
+    """
+    if len(set(rows.names)) < len(rows.names):
+        raise SchemaMismatchError(
+            f"several columns of the data have the same name ({', '.join(rows.names)}). Nothing was written to {uri}. "
+            "Rename or drop all but one"
+        )
+    if appended_to is None:
+        version = options.data_storage_version or "stable" if replaced is None else replaced.data_storage_version
+        return FileLayout.of_new_table(pa.schema([row_field(field) for field in rows], rows.metadata), version)
+    table = pa.schema([row_field(field) for field in appended_to.schema])
+    problems = [
+        *(f"column {name!r} is not in the table" for name in rows.names if name not in table.names),
+        *(
+            f"column {field.name!r} is missing, and may not be NULL"
+            for field in table
+            if field.name not in rows.names and not field.nullable
+        ),
+    ]
+    if problems:
+        raise SchemaMismatchError(
+            f"the data does not fit the table: {'; '.join(problems)}. Nothing was written to {uri}. Give the data the "
+            f"columns and types of the table:\n{table.to_string(show_field_metadata=False)}"
+        )
+    return FileLayout.of_table(appended_to, rows.names)
+
+
+def _in_order(reader: pa.RecordBatchReader, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yields the batches with the columns of a schema, in its order; blobs are bytes.
+
+    Raises:
+        UnsupportedOperationError: A blob refers to a file outside the table.
+    """
+    for batch in reader:
+        if batch.num_rows:
+            columns = (batch.column(name) for name in schema.names)
+            arrays = [
+                _blob_bytes(c, f.name) if isinstance(c, pa.ExtensionArray) and is_logical_blob(f) else c
+                for c, f in zip(columns, schema, strict=True)
+            ]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _blob_bytes(array: pa.Array[Any], column: str) -> pa.Array[Any]:
+    assert isinstance(array, pa.ExtensionArray)
+    values = array.storage
+    assert isinstance(values, pa.StructArray)
+    if values.field("uri").null_count < len(values):
+        raise UnsupportedOperationError(
+            f"blobs of column {column!r} refer to files outside the table. Nothing was committed. Write them with "
+            "lance.write_dataset, or give their bytes"
+        )
+    data: pa.Array[Any] = values.flatten()[values.type.get_field_index("data")]
+    return data
