@@ -30,7 +30,7 @@ from lance_spark.dml.result import ChangeResult
 from lance_spark.dml.rounds import run_rounds
 from lance_spark.dml.statement import Statement, edits_of_columns
 from lance_spark.dml.ways import cheaper_way
-from lance_spark.errors import SnapshotError, UnsupportedOperationError
+from lance_spark.errors import SnapshotError, UnsupportedOperationError, VersionNotFoundError
 from lance_spark.pushdown.filters import is_exact, translate
 from lance_spark.rows.row_addresses import ROW_ADDRESS
 from lance_spark.sql.place import Place
@@ -58,10 +58,33 @@ def change(arguments: Mapping[str, Any], rows: Any) -> dict[str, Any]:  # noqa: 
         LanceSparkError: What a task met. Nothing was changed.
     """
     place = Place.of(arguments)
-    ref = DatasetRef.of_snapshot_json(arguments["opened"]["pin"], place.storage)
+    ref = _kept(DatasetRef.of_snapshot_json(arguments["opened"]["pin"], place.storage), arguments["opened"]["schema"])
     result = RowStatement(ref, arguments, rows).run()
     _LOG.info("%s of %s: %r", arguments["operation"], ref.uri, result)
     return asdict(result)
+
+
+def _kept(ref: DatasetRef, schema: str) -> DatasetRef:
+    """Returns the version that Spark analyzed, or the latest one if a cleanup deleted that version.
+
+    Raises:
+        SnapshotError: The latest version has other columns than Spark's `schema`.
+    """
+    try:
+        ref.open()
+    except VersionNotFoundError as error:
+        latest = ref.pin(None)
+        if opened(latest)["schema"] != schema:
+            raise _changed_columns(ref) from error
+        return latest
+    return ref
+
+
+def _changed_columns(ref: DatasetRef) -> SnapshotError:
+    return SnapshotError(
+        f"a concurrent writer dropped, renamed or changed columns of {ref.uri} while the statement ran - "
+        "nothing was changed - run it again, after REFRESH TABLE where Spark has the table cached"
+    )
 
 
 class RowStatement:
@@ -125,10 +148,7 @@ class RowStatement:
     def _evaluate(self, ref: DatasetRef) -> RowEdits | None:
         dataset = ref.open()
         if not self._fields <= set(field_identities(dataset.lance_schema)):
-            raise SnapshotError(
-                f"a concurrent writer dropped, renamed or changed columns of {ref.uri} while the statement ran - "
-                "nothing was changed - run it again, after REFRESH TABLE where Spark has the table cached"
-            )
+            raise _changed_columns(ref)
         if self._operation == "update":
             return self._update(ref, dataset)
         rows, small = self._at(ref, by_fragment=self._operation == "delete")

@@ -13,11 +13,11 @@ import pytest
 
 from lance_spark.commit.rows import row_commit
 from lance_spark.commit.schema_change import change_schema
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, _open_pinned
 from lance_spark.dml import rounds
 from lance_spark.errors import CommitConflictError, CommitOutcomeUnknownError, LanceSparkError
-from tests.lance_spark.dml.tables import content, make, meanwhile
-from tests.lance_spark.dml.writers import OTHERS, Act, delete_and_clean_up
+from tests.lance_spark.dml.tables import content, make, meanwhile, rows
+from tests.lance_spark.dml.writers import OTHERS, Act, clean_up, delete_and_clean_up
 from tests.support import inline_rows
 
 STATEMENTS: dict[str, Act] = {
@@ -158,3 +158,42 @@ def test_a_table_that_is_made_anew_or_gone_is_noticed(tmp_path: Path):
     make(uri)
     change_schema(DatasetRef.at(uri, {}), lambda dataset: dataset.drop_columns(["v"]))
     assert inline_rows.delete(uri, "id = 1").rows_deleted == 1
+
+
+CLEANED = {
+    "update": lambda uri: inline_rows.update(uri, "id % 2 = 0", s="'new'"),
+    "delete": lambda uri: inline_rows.delete(uri, "id % 2 = 0"),
+    "merge": lambda uri: inline_rows.merge_small(uri, "id", rows(range(28, 32)), updates=True, inserts=True),
+}
+
+
+@pytest.mark.parametrize("gone", ["version", "files"])
+@pytest.mark.parametrize("statement", CLEANED)
+def test_a_statement_whose_version_is_cleaned_up_before_its_tasks_open_it_is_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, gone: str
+):
+    first, uri = str(tmp_path / "first"), str(tmp_path / "t")
+    make(first)
+    shutil.copytree(first, uri)
+    acted = list[int]()
+
+    def clean_up_first(real: Any) -> Any:
+        def run(*arguments: Any) -> Any:
+            if not acted:
+                acted.append(1)
+                lance.dataset(uri).delete("id = 1")
+                lance.dataset(uri).optimize.compact_files()
+                clean_up(uri)
+                if gone == "version":  # a task is another process, which has not opened the version
+                    _open_pinned.cache_clear()
+            return real(*arguments)
+
+        return run
+
+    for name in ("over_fragments", "alone"):
+        monkeypatch.setattr(inline_rows, name, clean_up_first(getattr(inline_rows, name)))
+    CLEANED[statement](uri)
+    lance.dataset(first).delete("id = 1")
+    CLEANED[statement](first)
+    assert acted and content(uri) == content(first)
+    assert not list(Path(uri, "_lance_spark").glob("staging/*"))

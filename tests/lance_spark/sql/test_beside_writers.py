@@ -14,9 +14,11 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from lance_spark import Connection
+from lance_spark.dataset import _open_pinned
 from lance_spark.errors import LanceSparkError
+from lance_spark.sql import statements
 from tests.lance_spark.dml.tables import content, make, meanwhile
-from tests.lance_spark.dml.writers import OTHERS, Act
+from tests.lance_spark.dml.writers import OTHERS, Act, delete_and_clean_up
 from tests.lance_spark.sql.conftest import Sql
 from tests.support import inline_rows
 
@@ -154,3 +156,31 @@ def test_a_table_that_a_concurrent_writer_creates_gets_no_rows_of_a_create(
         return
     sql("CREATE OR REPLACE TABLE {c}.t AS SELECT * FROM creating")
     assert lance.dataset(uri).to_table().to_pydict() == {"id": [0, 1, 2]}
+
+
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("moment", ["before it is run", "before its tasks open it"])
+@pytest.mark.parametrize("statement", ["update rows", "delete", "merge"])
+def test_a_statement_whose_version_is_cleaned_up_is_run_again(
+    sql: Sql, db: Connection, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, statement: str, moment: str
+) -> None:
+    make(uri := str(tmp_path / "t.lance"))
+    make(twin := str(tmp_path / "twin.lance"))
+    acted = list[int]()
+
+    def clean_up_first(real: Any) -> Any:
+        def run(*arguments: Any, **more: Any) -> Any:
+            if not acted:
+                acted.append(1)
+                delete_and_clean_up(uri)
+                _open_pinned.cache_clear()
+            return real(*arguments, **more)
+
+        return run
+
+    owner, name = (statements, "_kept") if moment == "before it is run" else (statements.RowStatement, "_at")
+    monkeypatch.setattr(owner, name, clean_up_first(getattr(owner, name)))
+    sql(STATEMENTS[statement].replace("{t}", "{c}.t"))
+    delete_and_clean_up(twin)
+    sql(STATEMENTS[statement].replace("{t}", "{c}.twin"))
+    assert acted and content(uri) == content(twin)
