@@ -194,12 +194,12 @@ class AbsentKeys:
     """Keys that a merge did not find: a commit that changes which keys exist invalidates the merge.
 
     Attributes:
-        fields: Ids of the fields that the merge compares; None for all fields of the table.
+        fields: Ids of the fields that the merge compares.
         after_appends: Whether the merge is evaluated again after a concurrent append. If not, the
             appended rows count as appended after the merge.
     """
 
-    fields: frozenset[int] | None = None
+    fields: frozenset[int]
     after_appends: bool = True
 
 

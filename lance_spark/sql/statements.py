@@ -19,7 +19,7 @@ from pyspark.sql.types import ArrayType, MapType, StructType
 
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import AbsentKeys, RowEdits
-from lance_spark.commit.conflicts.identity import field_identities
+from lance_spark.commit.conflicts.identity import field_identities, ids_of
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
 from lance_spark.dml.answers import ANSWER, TASK_BYTES, Answer, RowJobs
@@ -102,6 +102,7 @@ class RowStatement:
         self._kept: Sequence[str] = arguments["kept"]
         self._predicate = arguments["predicate"]
         self._reads_others: bool = arguments["reads_others"]
+        self._read_columns: frozenset[str] = frozenset(arguments["read_columns"])
         self._rows = rows
         self._name = arguments["name"]
         self._policy = CommitPolicy.of(None)
@@ -142,7 +143,10 @@ class RowStatement:
         edits = self._evaluate(ref)
         if edits is None:
             return None
-        absence = AbsentKeys() if self._operation in ("merge", "insert") else None
+        absence = None
+        if self._operation in ("merge", "insert"):
+            compared = ids_of(field for field in edits.fields if field.name in self._read_columns)
+            absence = AbsentKeys(fields=frozenset(compared))
         return replace(edits, reads_others=self._reads_others, absence=absence)
 
     def _evaluate(self, ref: DatasetRef) -> RowEdits | None:

@@ -99,7 +99,8 @@ def _layout(
         )
     if appended_to is None:
         version = options.data_storage_version or "stable" if replaced is None else replaced.data_storage_version
-        return FileLayout.of_new_table(pa.schema([row_field(field) for field in rows], rows.metadata), version)
+        fields = pa.schema([row_field(field) for field in rows])
+        return FileLayout.of_new_table(fields.with_metadata(dict((rows.metadata or {}).items())), version)
     table = pa.schema([row_field(field) for field in appended_to.schema])
     problems = [
         *(f"column {name!r} is not in the table" for name in rows.names if name not in table.names),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
@@ -38,6 +39,8 @@ from tests.support import inline_rows
 
 QUICK, LONG, PART = 40, 1000, 250
 IN_SQL = 100
+
+CATALOGS = itertools.count()
 
 KEYS = st.integers(0, 3)
 
@@ -203,10 +206,11 @@ def test_a_committer_that_is_broken_on_purpose_is_found(name: str, monkeypatch: 
 
 @pytest.fixture
 def run_sql(spark: SparkSession, tmp_path: Path) -> Run:
-    lance_spark.catalog(spark, "histories", str(tmp_path))
+    catalog = f"histories{next(CATALOGS)}"
+    lance_spark.catalog(spark, catalog, str(tmp_path))
 
     def run(statement: RowStatement, ref: DatasetRef) -> Counts:
-        text = statement.sql(f"histories.`{ref.uri}`")
+        text = statement.sql(f"{catalog}.`{ref.uri}`")
         if text is None:
             return run_without_spark(statement, ref)
         counted = spark.sql(text).collect()

@@ -159,7 +159,7 @@ def _changes_what_is_read(event: Event, edits: RowEdits) -> bool:
     if edits.absence is None:
         return False
     if event.name == "DataReplacement":
-        return edits.absence.fields is None or not edits.absence.fields.isdisjoint(_replaced_fields(event))
+        return not edits.absence.fields.isdisjoint(_replaced_fields(event))
     return event.name in ("Delete", "Update") or (event.name == "Append" and edits.absence.after_appends)
 
 

@@ -24,7 +24,7 @@ import scala.collection.immutable.Seq;
  * they stand there, until the statement takes them over.
  */
 final class LanceCounts extends Rule {
-  /** What Spark makes of a MERGE that only inserts, from 4.3 on; before, an append like any other. */
+  /** What Spark makes of a MERGE that only inserts, from 4.3 on. */
   private static final String INSERTS = "InsertOnlyMerge";
 
   public TreeNode apply(TreeNode plan) {
@@ -38,11 +38,9 @@ final class LanceCounts extends Rule {
         if (!LancePushdown.deterministic(Reflection.list(delta.expressions()))) return plan;
         return new LanceCounted(delta, delta.query(), columns(delta.operation().command().toString().toLowerCase()));
       }
-      if (plan instanceof V2WriteCommand && plan.getClass().getSimpleName().equals(INSERTS)) {
+      LanceTable table = inserted(plan);
+      if (table != null) {
         V2WriteCommand merge = (V2WriteCommand) plan;
-        Object relation = Reflection.call(merge, "table");
-        LanceTable table = relation instanceof DataSourceV2Relation ? LanceStatement.tableOf(((DataSourceV2Relation) relation).table()) : null;
-        if (table == null) return plan;
         if (!Boolean.TRUE.equals(table.opened.get("blobs"))) return new LanceCounted(merge, merge.query(), columns("merge"));
         refused = table.refusal("merge", "SQL has no values for blob columns: use merge_insert of the table API");
       }
@@ -53,6 +51,29 @@ final class LanceCounts extends Rule {
     }
     if (refused != null) Platform.throwException(refused);
     return plan;
+  }
+
+  /** The table of a MERGE that only inserts; null where the plan is something else. */
+  private static LanceTable inserted(TreeNode plan) throws Exception {
+    boolean named = plan.getClass().getSimpleName().equals(INSERTS);
+    if (!(plan instanceof V2WriteCommand) || !(named || plan instanceof AppendData)) return null;
+    LanceTable table = tableOf(Reflection.call(plan, "table"));
+    return table == null || named || table == without(((AppendData) plan).query()) ? table : null;
+  }
+
+  /**
+   * The table whose keys the rows of an append lack; null where the plan is something else. Before 4.3, Spark makes such an append of a MERGE that
+   * only inserts: an anti join with the relation that it appends to.
+   */
+  private static LanceTable without(LogicalPlan query) {
+    LogicalPlan below = query;
+    while (below instanceof Project || below instanceof MergeRows) below = (LogicalPlan) below.children().head();
+    if (!(below instanceof Join) || !((Join) below).joinType().equals(org.apache.spark.sql.catalyst.plans.LeftAnti$.MODULE$)) return null;
+    return tableOf(((Join) below).right());
+  }
+
+  private static LanceTable tableOf(Object relation) {
+    return relation instanceof DataSourceV2Relation ? LanceStatement.tableOf(((DataSourceV2Relation) relation).table()) : null;
   }
 
   /** The table of which all rows go; null where the plan is something else. */

@@ -30,9 +30,22 @@ final class LanceQuery {
   }
 
   private static int reads(LogicalPlan plan, LanceTable table) {
-    int[] reads = new int[1];
-    plan.transformDownWithSubqueries(new Counted(table, reads));
-    return reads[0];
+    return scans(plan, table).size();
+  }
+
+  /** Returns the names of the columns of the table that the query reads. */
+  List columns() {
+    List names = new ArrayList();
+    for (Object scan : scans(rows, table)) {
+      for (Object column : Reflection.list(((LogicalPlan) scan).output())) names.add(((Attribute) column).name());
+    }
+    return names;
+  }
+
+  private static List scans(LogicalPlan plan, LanceTable table) {
+    List scans = new ArrayList();
+    plan.transformDownWithSubqueries(new Scans(table, scans));
+    return scans;
   }
 
   /** Returns the query at a version of the table. Other tables of a catalog are as they were when the statement was planned. */
@@ -51,13 +64,13 @@ final class LanceQuery {
     return read != null && !read.travelled() && read.id().equals(table.id());
   }
 
-  private static final class Counted extends AbstractPartialFunction {
+  private static final class Scans extends AbstractPartialFunction {
     private final LanceTable table;
-    private final int[] reads;
+    private final List scans;
 
-    Counted(LanceTable table, int[] reads) {
+    Scans(LanceTable table, List scans) {
       this.table = table;
-      this.reads = reads;
+      this.scans = scans;
     }
 
     public boolean isDefinedAt(Object node) {
@@ -65,7 +78,7 @@ final class LanceQuery {
     }
 
     public Object apply(Object node) {
-      reads[0]++;
+      scans.add(node);
       return node;
     }
   }

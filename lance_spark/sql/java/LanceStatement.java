@@ -220,7 +220,9 @@ public final class LanceStatement extends LanceCommand {
     arguments.put("opened", table.opened);
     // A statement reads the rows that it changes; one that only inserts changes none.
     int own = operation.equals("insert") ? 0 : 1;
-    arguments.put("reads_others", Boolean.valueOf(new LanceQuery(rows, table).reads() > own));
+    LanceQuery query = new LanceQuery(rows, table);
+    arguments.put("reads_others", Boolean.valueOf(query.reads() > own));
+    arguments.put("read_columns", query.columns());
     try {
       return LanceCounts.rows(result, table.catalog.ask("change", table.identifier, arguments, new LanceRows(this, session, table)));
     } catch (LancePython.Failure failure) {

@@ -119,10 +119,8 @@ def test_a_subquery_over_the_table_is_read_again(sql: Sql, db: Connection, tmp_p
         sql("UPDATE {c}.t SET a = (SELECT max(id) FROM {c}.t) WHERE id = 1")
 
 
-def test_two_merges_insert_a_missing_row_once(sql: Sql, db: Connection, spark: SparkSession, tmp_path: Path) -> None:
+def test_two_merges_insert_a_missing_row_once(sql: Sql, db: Connection, tmp_path: Path) -> None:
     """A MERGE that only inserts looks for its rows again where another one came first."""
-    if spark.version < "4.3":
-        pytest.skip("before Spark 4.3 such a MERGE is an append of Spark's own")
     make(uri := str(tmp_path / "t.lance"))
     merge = "MERGE INTO {c}.t USING (SELECT id FROM range(27, 33)) n ON t.id = n.id WHEN NOT MATCHED THEN INSERT (id) VALUES (n.id)"
     new = lance.dataset(uri).to_table(filter="id < 2")
