@@ -26,7 +26,9 @@ from lance_spark.options import (
     ReadOptions,
     WriteOptions,
     options_of_create_table,
+    statement_options,
 )
+from lance_spark.statement_options import check_statement_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
@@ -136,6 +138,8 @@ class LanceDataSource(DataSource):
                 an option does not fit the table.
         """
         options = WriteOptions.parse(self.options)
+        statement = "BACKFILL" if options.mode == "backfill" else "INSERT OVERWRITE" if overwrite else "INSERT"
+        check_statement_options(statement, statement_options(self.options))
         plan = _write_spec(self.options.get(WRITE_OPTION))
         # Never from column metadata: INSERT INTO y SELECT * FROM x hands over the metadata of x.
         path = options.path or (plan or {}).get("path")

@@ -425,6 +425,13 @@ def options_of_create_table(options: Mapping[str, str]) -> dict[str, str]:
     return given
 
 
+def statement_options(options: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options of a statement, without the location and without stored options."""
+    stored = {name.lower() for name in options.get(TABLE_OPTION, "").split(",")}
+    internal = {"path", SCAN_OPTION, WRITE_OPTION, TABLE_OPTION, METADATA_OPTION}
+    return {key: text for key, text in options.items() if key.lower() not in stored | internal}
+
+
 def _of_this_use(cls: type[object], options: Mapping[str, str]) -> dict[str, str]:
     """Returns the options without those of a catalog table that are for its other use."""
     stored = {name.lower() for name in options.get(TABLE_OPTION, "").split(",")}

@@ -16,7 +16,7 @@ PACKAGES = ("lance_spark", "udf_runtime")
 MOST_LINES = 600
 
 LAYERS = [
-    {"errors", "geneva", "interpreter", "lance_compat", "options", "queries", "types", "words"},
+    {"errors", "geneva", "interpreter", "lance_compat", "options", "queries", "statement_options", "types", "words"},
     {"dataset"},
     {"objects"},
     {"read", "pushdown"},

@@ -59,7 +59,6 @@ def enable_pushdown(spark: SparkSession) -> bool:
             threading.Thread(target=_find_sources, args=(spark,), daemon=True).start()
             load(_gateway(spark), _RULE).newInstance().enable(spark._jsparkSession)  # noqa: SLF001 - as below
         if has_catalog(_gateway(spark)):
-            # Also where no catalog is set yet: after its first query a session takes no such rules.
             load(_gateway(spark), _ANALYSIS).newInstance().follow(spark._jsparkSession)  # noqa: SLF001 - as below
             if _has_catalog(spark):
                 # Imported here, by its name: SQL stands on everything else, this rule too.

@@ -25,6 +25,7 @@ _COMMANDS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "alter_namespace": namespaces.alter_namespace,
     "alter_table": altering.alter_table,
     "call": procedures.call,
+    "check_options": tables.check_options,
     "create_index": indexes.create_index,
     "create_namespace": namespaces.create_namespace,
     "create_table": tables.create_table,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from lance_spark.errors import LanceSparkError
+from lance_spark.errors import LanceSparkError, TableNotFoundError
 
 
 class NamespaceNotFoundError(LanceSparkError):
@@ -10,3 +10,7 @@ class NamespaceNotFoundError(LanceSparkError):
 
     def __init__(self, folder: str) -> None:
         super().__init__(f"there is no namespace at {folder}")
+
+
+class SimilarTableError(TableNotFoundError):
+    """A table of another case has the name. Spark shows this error as it is."""

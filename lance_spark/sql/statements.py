@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, MapType, StructType
+from pyspark.storagelevel import StorageLevel
 
 from lance_spark.commit.backoff import CommitPolicy
 from lance_spark.commit.changes import AbsentKeys, RowEdits
@@ -180,8 +181,30 @@ class RowStatement:
         return rows.coalesce(1) if small and by_fragment else rows, small
 
     def _update(self, ref: DatasetRef, dataset: lance.LanceDataset) -> RowEdits | None:
-        """Sets columns, or moves the rows, whichever is cheaper."""
+        """Sets columns, or moves the rows, whichever is cheaper.
+
+        Rows that functions of the user make are stored by Spark until the commit, so that no
+        function runs twice for a row.
+        """
         rows, small = self._at(ref, by_fragment=True)
+        if not self._rows.calls():
+            return self._set_or_move(ref, dataset, rows, small=small)
+        rows = rows.persist(StorageLevel.DISK_ONLY)
+        try:
+            return self._set_or_move(ref, dataset, rows, small=False, counted=rows)
+        finally:
+            rows.unpersist()
+
+    def _set_or_move(
+        self,
+        ref: DatasetRef,
+        dataset: lance.LanceDataset,
+        rows: DataFrame,
+        *,
+        small: bool,
+        counted: DataFrame | None = None,
+    ) -> RowEdits | None:
+        """Applies rows, grouped by fragment; `counted` are these rows where Spark stores them."""
         setting = SetColumns(
             table=ref,
             staging=self._staging,
@@ -191,7 +214,7 @@ class RowStatement:
         if small:
             task = SetOrMove(setting=setting, moving=self._apply(ref, dataset, rows))
             answers = self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER))
-        elif self._sets_columns(ref, dataset):
+        elif self._sets_columns(ref, dataset, counted):
             answers = self._jobs.answers(lambda: rows.mapInArrow(setting, ANSWER))
         else:
             answers = self._applied(ref, dataset, rows)
@@ -199,9 +222,9 @@ class RowStatement:
             return edits_of_columns(ref, dataset, answers, self._columns)
         return edits_of(ref, dataset, answers, operation="update")
 
-    def _sets_columns(self, ref: DatasetRef, dataset: lance.LanceDataset) -> bool:
+    def _sets_columns(self, ref: DatasetRef, dataset: lance.LanceDataset, counted: DataFrame | None) -> bool:
         """Tells whether new column files are cheaper to write than the rows that change."""
-        rows, _ = self._at(ref, by_fragment=False)
+        rows = counted if counted is not None else self._at(ref, by_fragment=False)[0]
         counts = rows.groupBy(sf.shiftright(ROW_ADDRESS, 32)).count()
         matched = {int(row[0]): int(row[1]) for row in counts.toLocalIterator()}
         physical = {fragment.fragment_id: fragment.metadata.physical_rows for fragment in dataset.get_fragments()}

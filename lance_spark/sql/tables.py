@@ -17,6 +17,7 @@ from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.commit.schema_change import change_schema, set_config
 from lance_spark.dataset import DatasetRef, is_local, table_exists
 from lance_spark.errors import (
+    LanceSparkError,
     OptionError,
     TableExistsError,
     TableNotFoundError,
@@ -27,10 +28,11 @@ from lance_spark.jobs.tables import ERRORS, JOBS, table_ref
 from lance_spark.options import COLUMN_OPTIONS, METADATA_OPTION, STORAGE_PREFIX, ReadOptions, WriteOptions
 from lance_spark.read.columns import ROW_ADDRESS, ROW_ID, ROW_VERSIONS, TABLE_METADATA
 from lance_spark.read.reader import read_schema
-from lance_spark.sql.errors import NamespaceNotFoundError
+from lance_spark.sql.errors import NamespaceNotFoundError, SimilarTableError
 from lance_spark.sql.metadata_tables import TABLES
 from lance_spark.sql.place import Place
 from lance_spark.staging.table_folder import check_new_table, delete_leftovers, delete_table_folder
+from lance_spark.statement_options import check_statement_options
 from lance_spark.table.connection import open_table
 from lance_spark.types import LANCE_FIELD, parse_spark_schema, to_lance_schema, to_spark_schema
 from lance_spark.types.fields import children_of, encode_field, is_blob
@@ -54,6 +56,10 @@ _FILE_FORMAT = "file_format_version"
 """Another name of `data_storage_version`, which other connectors have."""
 
 _LONG_OPTIONS = tuple(name for name in WriteOptions.__dataclass_fields__ if "_" in name)
+_MOMENT = ("branch", "version", "timestamp")
+SHAPE_OPTIONS = ("columns", "with_row_id", "with_row_address", "with_row_versions", "blob_handling")
+"""Read options that decide which columns a table has, and their types."""
+
 _OPTION_PREFIX = "option."
 """How Spark begins the names of OPTIONS among TBLPROPERTIES."""
 
@@ -85,29 +91,60 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     place, name = Place.of(arguments), arguments["name"]
     about = None
     try:
-        ref = place.existing(name)
+        ref = _existing(place, name)
     except TableNotFoundError:
         # `t.versions`: a table about a table, where there is none of this name.
         if not place.namespace or name not in TABLES:
+            if not arguments.get("may_create"):
+                _refuse_other_case(place, name)
             raise
         ref = replace(place, namespace=place.namespace[:-1]).existing(place.namespace[-1])
         about = name
         beside = {"jobs": JOBS, "errors": ERRORS}.get(name)
         if beside is not None and table_exists((kept := table_ref(ref, beside)).uri, ref.storage):
             ref, about = kept, None
-    moment = {} if arguments.get("branch") is None else {"branch": str(arguments["branch"])}
-    if arguments.get("version") is not None:
-        moment["version"] = str(arguments["version"])
-    if arguments.get("timestamp") is not None:
-        moment["timestamp"] = arguments["timestamp"]
+    moment = {name: str(arguments[name]) for name in _MOMENT if arguments.get(name) is not None}
     if arguments.get("microseconds") is not None:
         moment["timestamp"] = _timestamp(arguments["microseconds"]).isoformat()
     options = ReadOptions.parse({"path": ref.uri, **moment, **_storage(ref)})
     pinned = DatasetRef.resolve(options)
+    shape = {name: arguments[name] for name in SHAPE_OPTIONS if arguments.get(name) is not None}
     if about is not None:
+        for option, value in shape.items():
+            raise OptionError(option, value, "no option: SELECT the columns", problem=f"is no option of .{about}")
         read = {**_read_options(pinned), METADATA_OPTION: about}
         return {"metadata": about, "schema": to_spark_schema(TABLES[about][0]).json(), "read": read}
-    return opened(pinned, travelled=bool(moment.keys() - {"branch"}), blob_handling=arguments.get("blob_handling"))
+    return opened(pinned, travelled=bool(moment.keys() - {"branch"}), shape=shape)
+
+
+def _existing(place: Place, name: str) -> DatasetRef:
+    """Returns a table of the catalog.
+
+    In a namespace, a name that no table can have is the name of no table: after `USE lance`, Spark
+    then reads the file of ``parquet.`path` ``.
+    """
+    try:
+        return place.existing(name)
+    except OptionError as error:
+        if not place.namespace:
+            raise
+        raise TableNotFoundError("/".join((place.root, *place.namespace, name))) from error
+
+
+def _refuse_other_case(place: Place, name: str) -> None:
+    """Refuses a name that differs from the name of a table in upper and lower case only.
+
+    Raises:
+        SimilarTableError: There is such a table.
+    """
+    try:
+        names = place.connection().table_names()
+    except LanceSparkError:
+        return
+    for other in names:
+        if other.lower() == name.lower():
+            hint = f"a table `{other}` exists: names of tables are case-sensitive"
+            raise SimilarTableError(place.uri_of(name), hint=hint)
 
 
 def _timestamp(microseconds: int) -> datetime:
@@ -123,13 +160,14 @@ def _read_options(ref: DatasetRef) -> dict[str, str]:
     return {"path": ref.table_uri, **branch, "version": str(ref.version), **_storage(ref)}
 
 
-def opened(ref: DatasetRef, *, travelled: bool = False, blob_handling: str | None = None) -> dict[str, Any]:
-    """Returns what the catalog knows of a pinned version: columns, and how to read and write it."""
+def opened(ref: DatasetRef, *, travelled: bool = False, shape: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Returns what the catalog knows of a pinned version: columns, and how to read and write it.
+
+    `shape` holds the options of the read that decide which columns the table has, and their types.
+    """
     storage = _storage(ref)
     dataset = ref.open()
-    read = _read_options(ref)
-    if blob_handling is not None:
-        read["blob_handling"] = blob_handling
+    read = {**_read_options(ref), **(shape or {})}
     return {
         "id": ref.uri,
         "version": ref.version,
@@ -139,7 +177,7 @@ def opened(ref: DatasetRef, *, travelled: bool = False, blob_handling: str | Non
         "write": {"path": ref.table_uri, **({} if ref.branch is None else {"branch": ref.branch}), **storage},
         "pin": ref.snapshot_json(),
         "metadata_columns": _row_columns(dataset, ref),
-        "blobs": any(map(is_blob, dataset.schema)),
+        "blobs": [field.name for field in dataset.schema if is_blob(field)],
     }
 
 
@@ -240,10 +278,25 @@ def rename_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def truncate(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Deletes all rows, as a new version, and returns how many there were."""
-    place = Place.of(arguments)
-    ref = place.existing(arguments["name"])
+    """Deletes all rows of a table or branch, as a new version, and returns the number of rows."""
+    ref = DatasetRef.of_snapshot_json(arguments["pin"], Place.of(arguments).storage)
     return asdict(open_table(ref.uri, storage_options=ref.storage).delete("true"))
+
+
+def check_options(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Checks the options of a statement that changes rows of an opened table.
+
+    Raises:
+        OptionError: The statement does not take an option, or the release of Spark does not hand
+            the branch to the catalog.
+    """
+    given: Mapping[str, str] = arguments["given"]
+    check_statement_options(arguments["statement"], given)
+    branch = given.get("branch")
+    if branch is not None and branch != arguments["branch"]:
+        instead = "Spark 4.3, or the location of the branch as the name of the table"
+        raise OptionError("branch", branch, instead, problem="does not reach the catalog in this release of Spark")
+    return {}
 
 
 def properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -374,6 +427,7 @@ def _wanted(arguments: Mapping[str, Any]) -> tuple[DatasetRef, StructType, dict[
     if _FILE_FORMAT in own:
         own["data_storage_version"] = own.pop(_FILE_FORMAT)
     options = {key: text for key, text in own.items() if _is_option(key)} | stated
+    check_statement_options("CREATE TABLE", options)
     columns = WriteOptions.parse(options).column_options
     refuse_collations(parse_spark_schema(arguments["schema"]))
     kept = {key: text for key, text in own.items() if key not in options}

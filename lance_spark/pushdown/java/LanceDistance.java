@@ -1,6 +1,7 @@
 package lancespark;
 
 import java.util.List;
+import org.apache.spark.sql.catalyst.FunctionIdentifier;
 import org.apache.spark.sql.catalyst.expressions.Cast;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.classic.SparkSession;
@@ -21,8 +22,16 @@ public final class LanceDistance extends AbstractFunction1 {
 
   /** Gives a session the function, if it has none of this name and its Spark has the one that it stands for. */
   public void register(SparkSession session) {
-    boolean taken = session.sessionState().catalog().lookupBuiltinOrTempFunction(NAME).isDefined();
-    if (Reflection.exists(OF_SPARK) && !taken) session.sessionState().functionRegistry().createOrReplaceTempFunction(NAME, this, "scala_udf");
+    if (Reflection.exists(OF_SPARK) && !isTaken(session)) session.sessionState().functionRegistry().createOrReplaceTempFunction(NAME, this, "scala_udf");
+  }
+
+  /** Looks into the registry: the session's catalog would ask the current catalog, which may be in the making. */
+  private static boolean isTaken(SparkSession session) {
+    List names = Reflection.list(session.sessionState().functionRegistry().listFunction());
+    for (int i = 0; i < names.size(); i++) {
+      if (((FunctionIdentifier) names.get(i)).funcName().equalsIgnoreCase(NAME)) return true;
+    }
+    return false;
   }
 
   public Object apply(Object arguments) {

@@ -25,6 +25,7 @@ import org.apache.spark.sql.types.LongType$;
 import org.apache.spark.sql.types.Metadata;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import org.apache.spark.unsafe.Platform;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -209,8 +210,10 @@ public class LancePushdown extends Rule {
 
   /** CREATE TEMPORARY VIEW .. USING lance: such a view follows the latest version, which a DataFrame made by load() must not. */
   private static LogicalPlan marked(CreateTempViewUsing view) throws Exception {
-    if (view.provider().equalsIgnoreCase(LanceSource.NAME)) LanceCredentials.refuseBorrowed(Reflection.map(view.options()));
-    if (!view.provider().equalsIgnoreCase(LanceSource.NAME) || view.options().contains(LanceSource.WRITE_OPTION)) return view;
+    if (!view.provider().equalsIgnoreCase(LanceSource.NAME)) return view;
+    LanceCredentials.refuseBorrowed(Reflection.map(view.options()));
+    LanceSource.refuseInternal(new CaseInsensitiveStringMap(Reflection.map(view.options())));
+    if (view.options().contains(LanceSource.WRITE_OPTION)) return view;
     Object options = view.options().updated(LanceSource.WRITE_OPTION, LanceSource.VIEW_MARK);
     return (LogicalPlan) Reflection.copy((Product) view, "options", options);
   }
@@ -508,7 +511,7 @@ public class LancePushdown extends Rule {
     return localRelation(plan.output(), rows);
   }
 
-  private static LogicalPlan localRelation(scala.collection.immutable.Seq output, List rows) throws Exception {
+  static LogicalPlan localRelation(scala.collection.immutable.Seq output, List rows) throws Exception {
     return (LogicalPlan) Reflection.create(LocalRelation.class, new Object[] {output, Reflection.seq(rows)});
   }
 

@@ -13,6 +13,7 @@ import java.util.Locale;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.WeakHashMap;
+import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker$;
 import org.apache.spark.sql.catalyst.TableIdentifier;
 import org.apache.spark.sql.catalyst.catalog.CatalogStorageFormat;
@@ -29,10 +30,13 @@ import org.apache.spark.sql.types.MetadataBuilder;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.apache.spark.unsafe.Platform;
 
 /** The Python side, seen from the rule: which table a relation means, and a new scan of it. */
 final class LanceSource {
   static final String NAME = "lance";
+  /** How the names of options begin that no user sets. */
+  private static final String INTERNAL = "lancespark.";
   static final String SCAN_OPTION = "lancespark.scan";
   static final String WRITE_OPTION = "lancespark.write";
   /** Names the options of a catalog table, some of which are for reading it, and some for writing. */
@@ -85,11 +89,16 @@ final class LanceSource {
       return followed(stored, relation);
     }
     CaseInsensitiveStringMap given = relation.options();
+    refuseInternal(given);
     if (given.containsKey(WRITE_OPTION) && !given.containsKey("version") && !given.containsKey("timestamp")) return followed(options, relation);
     Object created = Reflection.field(Reflection.field(relation.table(), "ds"), "dataSourceInPython");
     if (created == null || !given.containsKey("path")) return null;
     return new LanceSource(options, pinOf(created), null, null);
   }
+
+  /** Options that decide which version a catalog opens, and which columns of which types it has. */
+  static final List STATE_OPTIONS = java.util.Arrays.asList(new String[] {"version", "branch", "timestamp", "columns", "with_row_id",
+      "with_row_address", "with_row_versions", "blob_handling"});
 
   /** Whether a catalog is asked for a table with the options of the read. */
   private static final boolean HANDS_OVER_OPTIONS = Reflection.exists("org.apache.spark.sql.connector.catalog.TableContext");
@@ -97,20 +106,39 @@ final class LanceSource {
   /** Options of a query, with those that name what is read in place of those that asked for it. */
   static Map ofVersion(Map given, Map pinned) {
     LanceCredentials.refuseBesideCatalog(given);
+    refuseInternal(new CaseInsensitiveStringMap(given));
     Map options = new HashMap();
     Iterator entries = given.entrySet().iterator();
     while (entries.hasNext()) {
       Map.Entry entry = (Map.Entry) entries.next();
       String key = ((String) entry.getKey()).toLowerCase(Locale.ROOT);
-      boolean ours = key.equals("version") || key.equals("branch") || key.equals("timestamp") || key.equals("blob_handling");
+      boolean ours = STATE_OPTIONS.contains(key);
       if (ours && !HANDS_OVER_OPTIONS) {
         throw new IllegalArgumentException("the option `" + key + "` of a table of a catalog needs Spark 4.3: say `versionAsOf` or `timestampAsOf`,"
-            + " or VERSION AS OF or TIMESTAMP AS OF in SQL, or read the table by its path");
+            + " or VERSION AS OF or TIMESTAMP AS OF in SQL, or select the columns, or read the table by its path");
       }
       if (!ours && !key.equals("versionasof") && !key.equals("timestampasof")) options.put(key, entry.getValue());
     }
     options.putAll(pinned);
     return options;
+  }
+
+  /** Refuses options that only the rule and the catalog may set. */
+  static void refuseInternal(CaseInsensitiveStringMap given) {
+    Iterator keys = given.keySet().iterator();
+    while (keys.hasNext()) {
+      String key = ((String) keys.next()).toLowerCase(Locale.ROOT);
+      boolean mark = key.equals(WRITE_OPTION) && VIEW_MARK.equals(given.get(key));
+      if (key.startsWith(INTERNAL) && !mark) Platform.throwException(internal(key));
+    }
+  }
+
+  private static AnalysisException internal(String key) {
+    Map parameters = new HashMap();
+    parameters.put("type", NAME);
+    parameters.put("action", "take options of");
+    parameters.put("msg", "lance_spark.errors.OptionError: option '" + key + "' is internal - nothing was done - leave it out: the planner rule sets it");
+    return new AnalysisException("PYTHON_DATA_SOURCE_ERROR", scala.collection.immutable.Map$.MODULE$.from(scala.jdk.javaapi.CollectionConverters.asScala(parameters)));
   }
 
   static boolean isOurs(Table table) {

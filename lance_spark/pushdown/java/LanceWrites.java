@@ -1,11 +1,13 @@
 package lancespark;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.WeakHashMap;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.connector.catalog.Identifier;
@@ -23,6 +25,8 @@ import scala.Some;
 /** Tells a Lance write what only the planner knows: its location, and what its rows were read from and in which order they come. */
 final class LanceWrites {
   private static final String ADDRESS = "_rowaddr";
+  /** Writes that this class has planned: the optimizer runs its rules several times. */
+  private static final Map PLANNED = Collections.synchronizedMap(new WeakHashMap());
 
   private LanceWrites() {}
 
@@ -33,8 +37,8 @@ final class LanceWrites {
     PythonWrite write = (PythonWrite) planned.get();
     if (!LanceSource.NAME.equals(Reflection.field(write, "shortName"))) return plan;
     LogicalWriteInfo info = (LogicalWriteInfo) Reflection.field(write, "info");
-    String earlier = info.options().get(LanceSource.WRITE_OPTION);
-    if (earlier != null && !earlier.equals(LanceSource.VIEW_MARK)) return plan;
+    if (PLANNED.containsKey(write)) return plan;
+    LanceSource.refuseInternal(info.options());
 
     Map options = new HashMap(info.options().asCaseSensitiveMap());
     Map stored = storedOptions(command.table());
@@ -60,6 +64,7 @@ final class LanceWrites {
     boolean truncate = ((Boolean) Reflection.field(write, "isTruncate")).booleanValue();
     changes = new HashMap();
     PythonWrite described = new PythonWrite(source, LanceSource.NAME, fuller, truncate);
+    PLANNED.put(described, Boolean.TRUE);
     changes.put("write", new Some(LanceWrite.of(described, command.query().schema(), ordered != null ? ordered : query)));
     if (ordered != null) changes.put("query", ordered);
     return (LogicalPlan) Reflection.copy((Product) command, changes);

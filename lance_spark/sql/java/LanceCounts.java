@@ -1,6 +1,7 @@
 package lancespark;
 
 import java.util.ArrayList;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.AnalysisException;
@@ -13,6 +14,7 @@ import org.apache.spark.sql.catalyst.expressions.NamedExpression$;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
+import org.apache.spark.sql.connector.write.RowLevelOperation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.types.LongType$;
 import org.apache.spark.sql.types.Metadata;
@@ -34,18 +36,25 @@ final class LanceCounts extends Rule {
         WriteDelta delta = (WriteDelta) plan;
         Object relation = delta.originalTable();
         if (!(relation instanceof DataSourceV2Relation) || LanceStatement.tableOf(((DataSourceV2Relation) relation).table()) == null) return plan;
-        // Spark is to see, and refuse, a condition that is not deterministic.
-        if (!LancePushdown.deterministic(Reflection.list(delta.expressions()))) return plan;
-        return new LanceCounted(delta, delta.query(), columns(delta.operation().command().toString().toLowerCase()));
+        boolean merges = delta.operation().command() == RowLevelOperation.Command.MERGE;
+        if (isDeterministic(delta, merges)) return new LanceCounted(delta, delta.query(), columns(delta.operation().command().toString().toLowerCase()));
+        // Spark refuses the others.
+        if (!merges) return plan;
+        refused = LanceStatement.tableOf(((DataSourceV2Relation) relation).table()).refusal("merge", "the source, a condition or a new value is not"
+            + " deterministic (rand(), uuid(), input_file_name()): put such values into the source, and merge from source.localCheckpoint()");
       }
       LanceTable table = inserted(plan);
       if (table != null) {
         V2WriteCommand merge = (V2WriteCommand) plan;
-        if (!Boolean.TRUE.equals(table.opened.get("blobs"))) return new LanceCounted(merge, merge.query(), columns("merge"));
+        table.checkStatement("MERGE", ((DataSourceV2Relation) Reflection.call(merge, "table")).options());
+        if (((List) table.opened.get("blobs")).isEmpty()) return new LanceCounted(merge, merge.query(), columns("merge"));
         refused = table.refusal("merge", "SQL has no values for blob columns: use merge_insert of the table API");
       }
-      LanceTable emptied = emptied(plan);
-      if (emptied != null) return new LanceTruncation(emptied, columns("delete"));
+      if (refused == null) refused = changedView(plan);
+      LanceTruncation emptied = refused == null ? emptied(plan, columns("delete")) : null;
+      if (emptied != null) return emptied;
+    } catch (AnalysisException error) {
+      refused = error;
     } catch (Exception error) {
       return plan;
     }
@@ -76,13 +85,39 @@ final class LanceCounts extends Rule {
     return relation instanceof DataSourceV2Relation ? LanceStatement.tableOf(((DataSourceV2Relation) relation).table()) : null;
   }
 
-  /** The table of which all rows go; null where the plan is something else. */
-  private static LanceTable emptied(TreeNode plan) {
+  /** Whether Spark takes the expressions of a statement. */
+  private static boolean isDeterministic(WriteDelta delta, boolean merges) {
+    boolean statement = LancePushdown.deterministic(Reflection.list(delta.expressions()));
+    return statement && (!merges || LancePushdown.deterministic(Reflection.list(((LogicalPlan) delta.query()).expressions())));
+  }
+
+  /** The error of a statement that changes rows of a view over a table of the catalog; null where the plan is something else. */
+  private static AnalysisException changedView(TreeNode plan) {
+    LogicalPlan target = null;
+    if (plan instanceof UpdateTable) target = ((UpdateTable) plan).table();
+    if (plan instanceof DeleteFromTable) target = ((DeleteFromTable) plan).table();
+    if (plan instanceof MergeIntoTable) target = ((MergeIntoTable) plan).targetTable();
+    if (target == null || !(EliminateSubqueryAliases.apply(target) instanceof View)) return null;
+    Iterator leaves = Reflection.list(target.collectLeaves()).iterator();
+    while (leaves.hasNext()) {
+      Object leaf = leaves.next();
+      LanceTable table = leaf instanceof DataSourceV2Relation ? LanceStatement.tableOf(((DataSourceV2Relation) leaf).table()) : null;
+      if (table != null) return table.refusal("change", "the statement names a view over the table: name " + table.name());
+    }
+    return null;
+  }
+
+  /** DELETE of all rows of a table of the catalog, with the columns of its result; null where the plan is something else. */
+  static LanceTruncation emptied(TreeNode plan, List result) throws AnalysisException {
     if (!(plan instanceof DeleteFromTable)) return null;
     DeleteFromTable delete = (DeleteFromTable) plan;
     boolean all = delete.condition() instanceof Literal && Boolean.TRUE.equals(((Literal) delete.condition()).value());
-    LogicalPlan table = EliminateSubqueryAliases.apply(delete.table());
-    return all && table instanceof DataSourceV2Relation ? LanceStatement.tableOf(((DataSourceV2Relation) table).table()) : null;
+    LogicalPlan relation = EliminateSubqueryAliases.apply(delete.table());
+    if (!all || !(relation instanceof DataSourceV2Relation)) return null;
+    LanceTable table = LanceStatement.tableOf(((DataSourceV2Relation) relation).table());
+    if (table == null) return null;
+    table.checkStatement("DELETE", ((DataSourceV2Relation) relation).options());
+    return new LanceTruncation(table, result);
   }
 
   private static List columns(String operation) {

@@ -11,8 +11,6 @@ import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.catalyst.trees.TreeNode;
 import org.apache.spark.sql.classic.SparkSession;
-import org.apache.spark.sql.connector.catalog.CatalogManager;
-import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.unsafe.Platform;
 import scala.Product;
@@ -68,10 +66,6 @@ final class LanceEvolution extends Rule {
 
   private boolean isOurs(Object table) throws Exception {
     if (table instanceof DataSourceV2Relation) return LanceStatement.tableOf(((DataSourceV2Relation) table).table()) != null;
-    if (!(table instanceof UnresolvedRelation)) return false;
-    CatalogManager catalogs = session.sessionState().catalogManager();
-    String first = (String) ((UnresolvedRelation) table).multipartIdentifier().head();
-    CatalogPlugin catalog = catalogs.isCatalogRegistered(first) ? catalogs.catalog(first) : catalogs.currentCatalog();
-    return catalog instanceof LanceFolder;
+    return table instanceof UnresolvedRelation && LanceUnresolved.identifier(session, (UnresolvedRelation) table) != null;
   }
 }

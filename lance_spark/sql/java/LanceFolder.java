@@ -99,7 +99,10 @@ public abstract class LanceFolder implements StagingTableCatalog, SupportsNamesp
   /** Rows that are inserted hold the bytes of blobs, where those that are read, moved or merged say where these are. */
   static void takeBytes(Set privileges, Map arguments) {
     boolean inserts = privileges.contains(TableWritePrivilege.INSERT) && !privileges.contains(TableWritePrivilege.UPDATE);
-    if (inserts) arguments.put("blob_handling", "bytes");
+    if (!inserts) return;
+    arguments.put("blob_handling", "bytes");
+    // Spark asks so for the table of `saveAsTable`, too, before it makes one.
+    arguments.put("may_create", Boolean.TRUE);
   }
 
   /** Has Spark read anew what it has cached of a table that has changed, as it does by itself where its own writes change one. */
@@ -122,10 +125,25 @@ public abstract class LanceFolder implements StagingTableCatalog, SupportsNamesp
       if (opened.get("metadata") != null) return new LanceMetadataTable(name + "." + quoted(identifier), opened);
       return new LanceTable(this, identifier, opened);
     } catch (LancePython.Failure failure) {
-      if (failure.kind.equals("TableNotFoundError")) throw new NoSuchTableException(identifier);
-      Platform.throwException(LancePython.error("load", failure));
+      boolean missing = failure.kind.equals("TableNotFoundError");
+      if (missing && !isTakenForPath(identifier, arguments)) throw new NoSuchTableException(identifier);
+      boolean similar = failure.kind.equals("SimilarTableError");
+      Platform.throwException(missing || similar ? notFound(identifier, failure) : LancePython.error("load", failure));
       return null;
     }
+  }
+
+  /** Whether Spark would take the name of a missing table for a path that the data source of the catalog's name reads. */
+  private boolean isTakenForPath(Identifier identifier, Map arguments) {
+    return name.equalsIgnoreCase(LanceSource.NAME) && identifier.namespace().length == 0 && arguments.get("may_create") == null;
+  }
+
+  /** Spark's own error of a missing table, with a hint. Spark takes it for an answer where it asks whether a table exists. */
+  private AnalysisException notFound(Identifier identifier, LancePython.Failure failure) {
+    Map parameters = new HashMap();
+    parameters.put("relationName", "`" + name + "`.`" + quoted(identifier) + "` (" + failure.getMessage() + ")");
+    parameters.put("searchPath", "[`" + name + "`]");
+    return new AnalysisException("TABLE_OR_VIEW_NOT_FOUND", scala.collection.immutable.Map$.MODULE$.from(scala.jdk.javaapi.CollectionConverters.asScala(parameters)));
   }
 
   public Table createTable(Identifier identifier, TableInfo info) throws TableAlreadyExistsException, NoSuchNamespaceException {

@@ -18,13 +18,16 @@ final class LanceRowLevel implements RowLevelOperationBuilder {
   private static final String KEPT = "__row_operation";
   private final LanceTable table;
   private final RowLevelOperation.Command command;
+  private final CaseInsensitiveStringMap options;
 
-  LanceRowLevel(LanceTable table, RowLevelOperation.Command command) {
+  LanceRowLevel(LanceTable table, RowLevelOperationInfo info) {
     this.table = table;
-    this.command = command;
+    this.command = info.command();
+    this.options = info.options();
   }
 
   public RowLevelOperation build() {
+    table.checkStatement(command.toString(), options);
     String[] names = table.schema().fieldNames();
     for (int i = 0; i < names.length; i++) {
       if (!names[i].equalsIgnoreCase(KEPT) || command == RowLevelOperation.Command.DELETE) continue;

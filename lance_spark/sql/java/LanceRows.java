@@ -15,6 +15,7 @@ public final class LanceRows {
   private final SparkSession session;
   private final LanceTable table;
   private long bytes;
+  private boolean calls;
 
   LanceRows(LanceStatement statement, SparkSession session, LanceTable table) {
     this.statement = statement;
@@ -32,7 +33,9 @@ public final class LanceRows {
     org.apache.spark.sql.classic.SparkSession classic = (org.apache.spark.sql.classic.SparkSession) session;
     Dataset rows = Dataset$.MODULE$.ofRows(classic, statement.at(now));
     LogicalPlan plan = rows.queryExecution().optimizedPlan();
-    bytes = bytesRead(plan);
+    calls = plan.containsPattern(TreePattern$.MODULE$.PYTHON_UDF()) || plan.containsPattern(TreePattern$.MODULE$.EVAL_PYTHON_UDF())
+        || plan.containsPattern(TreePattern$.MODULE$.SCALA_UDF());
+    bytes = calls ? Long.MAX_VALUE : bytesRead(plan);
     return byFragment ? Dataset$.MODULE$.ofRows(classic, LanceWrites.byFragment(plan)) : rows;
   }
 
@@ -41,9 +44,12 @@ public final class LanceRows {
     return bytes;
   }
 
+  /** Whether functions of the user make the rows. */
+  public boolean calls() {
+    return calls;
+  }
+
   private static long bytesRead(LogicalPlan plan) {
-    if (plan.containsPattern(TreePattern$.MODULE$.PYTHON_UDF()) || plan.containsPattern(TreePattern$.MODULE$.EVAL_PYTHON_UDF())
-        || plan.containsPattern(TreePattern$.MODULE$.SCALA_UDF())) return Long.MAX_VALUE;
     Iterator leaves = Reflection.list(plan.collectLeaves()).iterator();
     BigInteger read = BigInteger.ZERO;
     while (leaves.hasNext()) read = read.add(((LogicalPlan) leaves.next()).stats().sizeInBytes().bigInteger());

@@ -1,6 +1,8 @@
 package lancespark;
 
+import java.util.ArrayList;
 import java.util.Map;
+import org.apache.spark.sql.catalyst.analysis.ResolvedNamespace;
 import org.apache.spark.sql.catalyst.analysis.ResolvedTable;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.connector.catalog.Table;
@@ -18,11 +20,17 @@ public final class LanceSql extends LanceHooks {
     if (plan instanceof ShowCreateTable) return shown((ShowCreateTable) plan);
     if (plan instanceof WriteDelta) return LanceStatement.of((WriteDelta) plan);
     if (plan instanceof OverwriteByExpression) return LanceStatement.of((OverwriteByExpression) plan);
-    if (!(plan instanceof AnalyzeTable)) return null;
+    if (plan instanceof DeleteFromTable) return LanceCounts.emptied(plan, new ArrayList());
     // Statistics are in the table.
+    if (plan instanceof AnalyzeTables) return isOurs(((AnalyzeTables) plan).child()) ? LancePushdown.localRelation(plan.output(), new ArrayList()) : null;
+    if (!(plan instanceof AnalyzeTable)) return null;
     LogicalPlan child = ((AnalyzeTable) plan).child();
     boolean ours = child instanceof ResolvedTable && ((ResolvedTable) child).table() instanceof LanceTable;
     return ours ? new RefreshTable(child) : null;
+  }
+
+  private static boolean isOurs(LogicalPlan namespace) {
+    return namespace instanceof ResolvedNamespace && ((ResolvedNamespace) namespace).catalog() instanceof LanceFolder;
   }
 
   /** Returns SHOW CREATE TABLE of what a statement declares; null where it is that, or of another table. */

@@ -16,6 +16,7 @@ final class LanceStagedTable extends LanceTable implements StagedTable {
   }
 
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    checkStatement("CREATE TABLE", info.options());
     written = true;
     return writeBuilder(info, Boolean.TRUE.equals(opened.get("replaces")));
   }

@@ -106,6 +106,7 @@ public final class LanceStatement extends LanceCommand {
     Object target = Reflection.call(overwrite, "table");
     if (write.isEmpty() || !(write.get() instanceof LanceReplaceWhere) || !(target instanceof DataSourceV2Relation)) return null;
     DataSourceV2Relation relation = ((DataSourceV2Relation) target).withMetadataColumns();
+    table(relation).checkStatement("REPLACE WHERE", relation.options());
     List columns = new ArrayList();
     Project made = made(table(relation), overwrite.query(), columns);
     List gone = new ArrayList();

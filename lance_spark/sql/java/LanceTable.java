@@ -3,6 +3,7 @@ package lancespark;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Properties;
@@ -78,9 +79,23 @@ public class LanceTable extends AbstractLanceTable implements SupportsMetadataCo
     return Boolean.TRUE.equals(opened.get("travelled"));
   }
 
+  /** The branch of this version; null for the table's own. */
+  String branch() {
+    return (String) ((Map) opened.get("write")).get("branch");
+  }
+
   /** Options with which the Python data source reads this version. */
   Map readOptions() {
     return (Map) opened.get("read");
+  }
+
+  /** Whether a column holds blobs. */
+  boolean isBlob(String column) {
+    Iterator names = ((List) opened.get("blobs")).iterator();
+    while (names.hasNext()) {
+      if (column.equalsIgnoreCase((String) names.next())) return true;
+    }
+    return false;
   }
 
   String pin() {
@@ -126,6 +141,7 @@ public class LanceTable extends AbstractLanceTable implements SupportsMetadataCo
   /** The same write with the location of the table. */
   private LogicalWriteInfo located(LogicalWriteInfo info) {
     LanceCredentials.refuseBesideCatalog(info.options().asCaseSensitiveMap());
+    LanceSource.refuseInternal(info.options());
     Map options = new HashMap(info.options().asCaseSensitiveMap());
     options.putAll((Map) opened.get("write"));
     try {
@@ -136,7 +152,7 @@ public class LanceTable extends AbstractLanceTable implements SupportsMetadataCo
   }
 
   public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
-    return new LanceRowLevel(this, info.command());
+    return new LanceRowLevel(this, info);
   }
 
   public boolean canDeleteWhere(Predicate[] predicates) {
@@ -148,10 +164,28 @@ public class LanceTable extends AbstractLanceTable implements SupportsMetadataCo
     truncated();
   }
 
-  /** Deletes all rows, and returns how many there were. */
+  /** Deletes all rows of the table or branch, and returns the number of rows. */
   Map truncated() {
-    if (travelled()) Platform.throwException(refusal("delete", "the rows of an older version stay; name the table itself"));
-    return catalog.run("truncate", identifier, new HashMap());
+    refuseTravelled("delete");
+    Map arguments = new HashMap();
+    arguments.put("pin", pin());
+    return catalog.run("truncate", identifier, arguments);
+  }
+
+  /** Refuses a statement that changes rows of an older version, or has an option that it does not take: lance_spark/statement_options.py. */
+  void checkStatement(String statement, CaseInsensitiveStringMap options) {
+    if (!options.isEmpty()) {
+      Map arguments = new HashMap();
+      arguments.put("statement", statement);
+      arguments.put("given", options.asCaseSensitiveMap());
+      arguments.put("branch", branch());
+      catalog.run("check_options", identifier, arguments);
+    }
+    refuseTravelled(statement.toLowerCase());
+  }
+
+  private void refuseTravelled(String operation) {
+    if (travelled()) Platform.throwException(refusal(operation, "the rows of an older version stay; name the table itself"));
   }
 
   /** The error of a statement that cannot be. */

@@ -26,6 +26,7 @@ abstract class AbstractLanceTable extends PythonTable implements SupportsSchemaE
 
   /** Spark asks for every change before it makes any, so a change that cannot work ends the statement here. */
   public boolean supportsColumnChange(TableChange.ColumnChange change) {
+    if (branch() != null) throw refused("Spark would add the columns to the table, and not to the branch " + branch(), LanceUnresolved.ON_BRANCH);
     String column = String.join(".", change.fieldNames());
     if (change instanceof TableChange.AddColumn) {
       if (change.fieldNames().length > 1) throw refused("Lance cannot add the field " + column + " to a struct", "Leave the field out of the source");
@@ -41,6 +42,9 @@ abstract class AbstractLanceTable extends PythonTable implements SupportsSchemaE
     }
     return false;
   }
+
+  /** The branch of the table that a statement changes; null for the table itself. */
+  abstract String branch();
 
   private static boolean isAssignable(DataType source, DataType target) {
     String policy = SQLConf.get().storeAssignmentPolicy().toString();

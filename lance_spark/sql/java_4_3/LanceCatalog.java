@@ -18,20 +18,17 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 public final class LanceCatalog extends LanceFolder {
   /** `spark.read.option("version", ..).table(..)`: the options of `load` that say which version, and as what it is read. */
   public Set tableStateOptionKeys() {
-    Set keys = new HashSet();
-    keys.add("version");
-    keys.add("branch");
-    keys.add("timestamp");
-    keys.add("blob_handling");
-    return keys;
+    return new HashSet(LanceSource.STATE_OPTIONS);
   }
 
   public Table loadTable(Identifier identifier, TableContext context, CaseInsensitiveStringMap options) throws NoSuchTableException {
     Map moment = new HashMap();
-    if (options.containsKey("version")) moment.put("version", options.get("version"));
-    if (options.containsKey("branch")) moment.put("branch", options.get("branch"));
-    if (options.containsKey("timestamp")) moment.put("timestamp", options.get("timestamp"));
-    if (options.containsKey("blob_handling")) moment.put("blob_handling", options.get("blob_handling"));
+    boolean reads = context.writePrivileges().isEmpty();
+    for (int i = 0; i < LanceSource.STATE_OPTIONS.size(); i++) {
+      String key = (String) LanceSource.STATE_OPTIONS.get(i);
+      // A statement that changes rows refuses the others by name.
+      if (options.containsKey(key) && (reads || key.equals("branch"))) moment.put(key, options.get(key));
+    }
     takeBytes(context.writePrivileges(), moment);
     if (context.timeTravel().isPresent()) {
       Object as = context.timeTravel().get();

@@ -1,9 +1,8 @@
-"""A catalog of its own for each test."""
+"""A catalog named `lance`, as on all pages and as the data source, with a folder of its own for each test."""
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,28 +11,32 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import Connection
-from tests.support.catalogs import NAMES
+from lance_spark.pushdown.java_classes import load
 
 Sql = Callable[[str], list[tuple[Any, ...]]]
 
-_numbers = itertools.count()
+NAME = "lance"
 
 
 @pytest.fixture
-def db(spark: SparkSession, tmp_path: Path) -> Connection:
-    """A catalog, named by `cat`, as a connection."""
-    name = f"c{next(_numbers)}"
-    made = lance_spark.catalog(spark, name, str(tmp_path), allow_stored_code=True)
-    NAMES[made.uri] = name
-    return made
+def catalog_name() -> str:
+    """The catalog's name."""
+    return NAME
+
+
+@pytest.fixture
+def db(spark: SparkSession, tmp_path: Path) -> Iterator[Connection]:
+    """The catalog as a connection."""
+    yield lance_spark.catalog(spark, NAME, str(tmp_path), allow_stored_code=True)
+    # An application keeps a catalog for good; without options, the next test may register its folder.
+    load(spark.sparkContext._gateway, "lancespark.LanceRegistry").newInstance().register(NAME, {})
 
 
 @pytest.fixture
 def sql(db: Connection, spark: SparkSession) -> Sql:
     """Runs a statement in which `{c}` is the catalog, and returns its rows."""
-    name = NAMES[db.uri]
 
     def run(text: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in spark.sql(text.replace("{c}", name)).collect()]
+        return [tuple(row) for row in spark.sql(text.replace("{c}", NAME)).collect()]
 
     return run

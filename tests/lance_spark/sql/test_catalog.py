@@ -16,8 +16,7 @@ from pyspark.sql.types import ArrayType, FloatType, IntegerType, MapType, Struct
 
 import lance_spark
 from lance_spark import Connection, OptionError
-from tests.lance_spark.sql.conftest import Sql
-from tests.support.catalogs import NAMES
+from tests.lance_spark.sql.conftest import NAME, Sql
 
 pytestmark = pytest.mark.classic
 
@@ -85,7 +84,7 @@ def test_an_overwrite_replaces_all_rows_whatever_the_mode_for_partitions(
 ) -> None:
     sql("CREATE TABLE {c}.t (id BIGINT NOT NULL, s STRING) TBLPROPERTIES ('team' = 'x')")
     sql("INSERT INTO {c}.t SELECT id, 'a' FROM range(4)")
-    table, name = db.open_table("t"), f"{NAMES[db.uri]}.t"
+    table, name = db.open_table("t"), f"{NAME}.t"
     with overwrites(spark, mode):
         sql("INSERT OVERWRITE {c}.t SELECT id + 10, s FROM {c}.t WHERE id > 1")
         assert sql("SELECT * FROM {c}.t ORDER BY id") == [(12, "a"), (13, "a")]
@@ -203,7 +202,7 @@ def test_not_null_of_elements_and_of_values_of_maps(sql: Sql, db: Connection, sp
         ]
     )
     options = {"v.arrow.fixed-size-list.size": "2", "data_storage_version": "2.2"}
-    spark.catalog.createTable(f"{NAMES[db.uri]}.t", source="lance", schema=schema, **options)
+    spark.catalog.createTable(f"{NAME}.t", source="lance", schema=schema, **options)
     sql("INSERT INTO {c}.t VALUES (array(1), map(7, 1), array(1, 2)), (NULL, NULL, NULL)")
     for wrong in ("array(CAST(NULL AS INT)), NULL, NULL", "NULL, map(7, CAST(NULL AS INT)), NULL"):
         with pytest.raises(Exception, match="NULL"):
@@ -379,7 +378,7 @@ def test_a_statement_sees_the_latest_version_and_keeps_it(sql: Sql, db: Connecti
     moment = lance.dataset(table.uri).versions()[0]["timestamp"].astimezone()
     stamp = moment.isoformat(timespec="microseconds")
     assert sql(f"SELECT count(*) FROM {{c}}.t TIMESTAMP AS OF timestamp'{stamp}'") == [(4,)]
-    name = NAMES[db.uri]
+    name = NAME
     for option, value in {"version": "one", "versionAsOf": "1", "timestamp": stamp, "timestampAsOf": stamp}.items():
         read = spark.read.option(option, value)
         if spark.version < "4.3" and not option.endswith("AsOf"):
@@ -488,7 +487,7 @@ def test_one_name_is_one_folder(spark: SparkSession, tmp_path: Path) -> None:
 def test_another_session_of_the_same_jvm(sql: Sql, db: Connection, spark: SparkSession) -> None:
     """The application knows the catalog, and the catalog brings the rule."""
     sql("CREATE TABLE {c}.t AS SELECT id FROM range(10)")
-    name = NAMES[db.uri]
+    name = NAME
     other = spark.newSession()
     other.conf.set(f"spark.sql.catalog.{name}", "lancespark.LanceCatalog")
     other.sql(f"DELETE FROM {name}.t WHERE id IN (SELECT max(id) FROM {name}.t)")

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import lance
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
-from pyspark.sql.functions import udf
+from pyspark.sql.functions import pandas_udf, udf
 
 import lance_spark
 from lance_spark import Connection
+from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError
 from tests.lance_spark.sql.conftest import Sql
 
 pytestmark = pytest.mark.classic
@@ -50,13 +52,57 @@ def test_an_update_of_few_rows_moves_them(sql: Sql, db: Connection) -> None:
     assert sum(fragment.num_deletions for fragment in lance.dataset(db.open_table("t").uri).get_fragments()) == 2
 
 
-def test_an_update_by_a_udf(sql: Sql, db: Connection, spark: SparkSession) -> None:
-    sql("CREATE TABLE {c}.t AS SELECT id, cast(NULL AS string) AS s FROM range(50)")
-    spark.udf.register("shout", udf(lambda number: f"{number}!"))
-    sql("UPDATE {c}.t SET s = shout(id) WHERE s IS NULL AND shout(id) != '7!'")
-    assert sql("SELECT count(s), max(s) FROM {c}.t") == [(49, "9!")]
-    sql("DELETE FROM {c}.t WHERE shout(id) LIKE '1%'")
-    assert db.open_table("t").count_rows() == 39
+class Calls:
+    """Counts the rows that functions get, in whichever process they run."""
+
+    def __init__(self, spark: SparkSession, log: Path) -> None:
+        def note(rows: int) -> None:
+            with log.open("a") as file:
+                file.write(f"{rows}\n")
+
+        one = udf(lambda number: note(1) or number + 1, "bigint")
+
+        def batch(numbers: pd.Series) -> pd.Series:
+            note(len(numbers))
+            return numbers + 1
+
+        self._log = log
+        spark.udf.register("plain", one)
+        spark.udf.register("batch", pandas_udf(batch, "bigint"))
+        spark.udf.register("volatile", udf(one.func, "bigint").asNondeterministic())
+
+    def take(self) -> int:
+        """Returns the rows since the last time."""
+        rows = sum(map(int, self._log.read_text().split())) if self._log.exists() else 0
+        self._log.unlink(missing_ok=True)
+        return rows
+
+
+@pytest.mark.parametrize("name", ["plain", "batch", "volatile"])
+def test_a_statement_calls_a_udf_once_for_each_row(sql: Sql, spark: SparkSession, tmp_path: Path, name: str) -> None:
+    calls = Calls(spark, tmp_path / "calls.log")
+    sql("CREATE TABLE {c}.t AS SELECT id, CAST(NULL AS BIGINT) AS v FROM range(0, 1000, 1, 2)")
+    assert sql(f"UPDATE {{c}}.t SET v = {name}(id) WHERE v IS NULL") == [(1000,)]
+    assert calls.take() == 1000 and sql("SELECT sum(v - id), count(*) FROM {c}.t") == [(1000, 1000)]
+    assert sql(f"UPDATE {{c}}.t SET v = {name}(id) * 2 WHERE id = 3") == [(1,)]
+    assert calls.take() == 1 and sql("SELECT v FROM {c}.t WHERE id = 3") == [(8,)]
+    source = "(SELECT id AS k FROM range(990, 1010)) s"
+    assert sql(
+        f"MERGE INTO {{c}}.t USING {source} ON k = id WHEN MATCHED THEN UPDATE SET v = -k "
+        f"WHEN NOT MATCHED THEN INSERT (id, v) VALUES (k, {name}(k))"
+    )[0][0] == 20  # fmt: skip
+    assert calls.take() <= 20
+    if name == "volatile":
+        return  # Spark takes no such condition
+    assert sql(f"UPDATE {{c}}.t SET v = 0 WHERE {name}(id) <= 10") == [(10,)]
+    assert calls.take() == 1010
+    assert sql(f"UPDATE {{c}}.t SET v = {name}(id) WHERE {name}(v) = 1") == [(10,)]
+    assert calls.take() == 1020
+    assert sql(f"DELETE FROM {{c}}.t WHERE {name}(id) > 1000") == [(10,)]
+    assert calls.take() == 1010
+    assert sql(f"MERGE INTO {{c}}.t USING {source} ON k = id WHEN MATCHED THEN UPDATE SET v = {name}(k)")[0][0] == 10
+    assert calls.take() == 10
+    assert sql("SELECT v FROM {c}.t WHERE id IN (3, 995) ORDER BY id") == [(4,), (996,)]
 
 
 def test_values_fit_or_nothing_is_changed(sql: Sql, db: Connection) -> None:
@@ -114,20 +160,40 @@ def test_columns_of_rows_are_named_in_statements(sql: Sql, db: Connection) -> No
     )
     assert set(sql("SELECT * FROM {c}.t")) == {(9, 0, ids[0]), (10, 7, ids[0]), (11, None, ids[1])}
     before = sql("SELECT * FROM {c}.t ORDER BY id")
-    for values in ("_rowaddr = 1", "_rowaddr = 1, a = 77", "_rowid = 1"):
+    for values in ("_rowaddr = 1", "_rowaddr = 1, a = 77", "_rowid = 1", "_rowid = 1 WHERE id = 9"):
         with pytest.raises(AnalysisException, match="each row has is not set: _row"):
-            sql(f"UPDATE {{c}}.t SET {values} WHERE id = 9")
-    # Spark leaves such values out of a merge, and what is left changes nothing.
-    for values in ("_rowaddr = 1", "_rowid = 1, a = t.a", "a = t.a"):
-        sql(
-            f"MERGE INTO {{c}}.t USING (SELECT * FROM range(10)) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET {values}"
-        )
+            sql(f"UPDATE {{c}}.t SET {values}")
+    source = "MERGE INTO {c}.t USING (SELECT * FROM range(10)) n ON t.id = n.id"
+    for clause in (
+        "WHEN MATCHED THEN UPDATE SET _rowaddr = 1",
+        "WHEN MATCHED THEN UPDATE SET t._rowid = 1, a = t.a",
+        "WHEN NOT MATCHED THEN INSERT (id, _rowid) VALUES (n.id, 7)",
+        "WHEN NOT MATCHED BY SOURCE THEN UPDATE SET _ROWID = 1",
+    ):
+        with pytest.raises(AnalysisException, match=r"(?i)each row has is not set: _row"):
+            sql(f"{source} {clause}")
+    sql(f"{source} WHEN MATCHED THEN UPDATE SET a = t.a")
+    with pytest.raises(AnalysisException, match="_rowid"):
+        sql("INSERT INTO {c}.t (id, _rowid) VALUES (1, 2)")
+    table = db.open_table("t")
+    for change in (lambda: table.update(values={"_rowid": 1}), lambda: table.update(values_sql={"_rowaddr": "1"})):
+        with pytest.raises(ColumnNotFoundError, match="_row"):
+            change()
+    rows = pa.table({"id": [9], "k": [1], "a": [1], "_rowid": [3]})
+    with pytest.raises(SchemaMismatchError, match="_rowid"):
+        table.merge_insert("id").when_matched_update_all().execute(rows)
     assert sql("SELECT * FROM {c}.t ORDER BY id") == before
     with pytest.raises(AnalysisException, match="each row has is not set: _row"):
         sql(
             "MERGE INTO {c}.t USING (SELECT _rowid FROM {c}.t) n ON t._rowid = n._rowid "
             "WHEN MATCHED AND t._rowid >= 0 THEN UPDATE SET _rowaddr = 5 WHEN NOT MATCHED BY SOURCE AND t._rowid > 0 THEN DELETE"
         )
+
+
+def test_a_field_of_a_struct_may_be_named_as_a_column_of_rows(sql: Sql) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, named_struct('_rowid', 1) AS s FROM range(2)")
+    sql("UPDATE {c}.t SET s._rowid = 5 WHERE id = 1")
+    assert sql("SELECT s._rowid FROM {c}.t ORDER BY id") == [(1,), (5,)]
 
 
 def test_columns_have_any_name_but_one(sql: Sql, db: Connection) -> None:
@@ -198,10 +264,54 @@ def test_an_older_version_is_not_deleted_from(sql: Sql, db: Connection, spark: S
     sql("CREATE TABLE {c}.t AS SELECT id FROM range(3)")
     sql("INSERT INTO {c}.t VALUES (7)")
     sql("CREATE OR REPLACE TEMPORARY VIEW older AS SELECT * FROM {c}.t VERSION AS OF 1")
-    with pytest.raises(Exception, match="the rows of an older version stay"):
+    with pytest.raises(Exception, match=r"names a view over the table: name lance\.t"):
         sql("DELETE FROM older")
+    for statement in ("DELETE FROM {c}.t {o}", "DELETE FROM {c}.t {o} WHERE id = 7", "UPDATE {c}.t {o} SET id = 0"):
+        with pytest.raises(AnalysisException, match=r"TIME_TRAVEL|versionAsOf"):
+            sql(statement.replace("{o}", "WITH ('versionAsOf' = '1')"))
     assert sql("SELECT count(*) FROM {c}.t") == [(4,)]
     spark.catalog.dropTempView("older")
+
+
+def test_a_view_over_a_table_is_not_changed(sql: Sql, spark: SparkSession) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, id AS a FROM range(5)")
+    spark.table("lance.t").createOrReplaceTempView("whole")
+    sql("CREATE OR REPLACE TEMPORARY VIEW part AS SELECT id, a FROM {c}.t WHERE id > 1")
+    for view in ("whole", "part"):
+        for statement in (
+            f"UPDATE {view} SET a = 1",
+            f"DELETE FROM {view}",
+            f"DELETE FROM {view} WHERE id = 1",
+            f"MERGE INTO {view} USING (SELECT 1L AS k) s ON k = id WHEN MATCHED THEN UPDATE SET a = 7",
+        ):
+            with pytest.raises(
+                AnalysisException, match=r"nothing was changed .* names a view over the table: name lance\.t"
+            ):
+                sql(statement)
+    assert sql("SELECT sum(a), count(*) FROM {c}.t") == [(10, 5)]
+    for view in ("whole", "part"):
+        spark.catalog.dropTempView(view)
+
+
+def test_a_merge_that_is_not_deterministic_says_what_serves(sql: Sql, spark: SparkSession) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s FROM range(5)")
+    for source, clause in (
+        ("(SELECT CAST(rand() * 3 AS BIGINT) AS k, 'n' AS s)", "UPDATE SET s = n.s"),
+        ("(SELECT 1L AS k, uuid() AS s)", "UPDATE SET s = n.s"),
+        ("(SELECT 1L AS k, 'n' AS s)", "UPDATE SET s = uuid()"),
+    ):
+        with pytest.raises(AnalysisException, match=r"not deterministic .*source\.localCheckpoint\(\)"):
+            sql(f"MERGE INTO {{c}}.t USING {source} n ON k = id WHEN MATCHED THEN {clause}")
+    spark.sql("SELECT id AS k, uuid() AS s FROM range(2)").localCheckpoint().createOrReplaceTempView("made")
+    sql("MERGE INTO {c}.t USING made ON k = id WHEN MATCHED THEN UPDATE SET s = made.s")
+    assert sql("SELECT count(*) FROM {c}.t JOIN made ON k = id AND t.s = made.s") == [(2,)]
+    spark.catalog.dropTempView("made")
+
+
+def test_statistics_of_all_tables_are_accepted(sql: Sql) -> None:
+    sql("CREATE NAMESPACE {c}.n")
+    for statement in ("ANALYZE TABLES IN {c} COMPUTE STATISTICS", "ANALYZE TABLES IN {c}.n COMPUTE STATISTICS NOSCAN"):
+        assert sql(statement) == []
 
 
 def test_explain_says_what_is_written(sql: Sql, db: Connection) -> None:
@@ -264,6 +374,9 @@ def test_blobs_stay_where_they_are(sql: Sql, db: Connection, spark: SparkSession
         {"id": 2, "a": 3, "b": b"y"},
         {"id": 3, "a": 4, "b": None},
     ]
+    for value in ("X'01'", "NULL", "CAST(id AS BINARY)"):
+        with pytest.raises(AnalysisException, match="SQL sets no blob: b: use merge_insert of the table API"):
+            sql(f"UPDATE {{c}}.t SET b = {value}")
     with pytest.raises(AnalysisException, match="merge_insert of the table API"):
         sql("MERGE INTO {c}.t USING (SELECT 2L AS id) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET a = 0")
     if spark.version >= "4.3":

@@ -1,0 +1,51 @@
+"""Which options each statement takes: :data:`STATEMENT_OPTIONS`.
+
+Reads, writes and SQL statements check their options against this one table, by path and in a
+catalog. Every other option is an error that names the option and the statement.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from fnmatch import fnmatchcase
+
+from lance_spark.errors import OptionError
+from lance_spark.options import COLUMN_OPTIONS, PROPERTY_PREFIX, STORAGE_PREFIX, ReadOptions, WriteOptions
+
+
+def _names(options: type[ReadOptions] | type[WriteOptions]) -> frozenset[str]:
+    return frozenset(field.name for field in dataclasses.fields(options) if "parse" in field.metadata) - {"path"}
+
+
+_STORAGE = frozenset([f"{STORAGE_PREFIX}*"])
+_COLUMNS = frozenset(f"*.{option}" for option in COLUMN_OPTIONS)
+_BACKFILL = frozenset(["version", "input_columns", "verify_columns", "on_stale", "carry_over_max_bytes"])
+_NEW_TABLE = frozenset(["data_storage_version", "enable_stable_row_ids"])
+_BRANCH = frozenset(["branch"])
+_WRITE = _names(WriteOptions) | {f"{PROPERTY_PREFIX}*"} | _STORAGE
+
+STATEMENT_OPTIONS: Mapping[str, frozenset[str]] = {
+    "SELECT": _names(ReadOptions) | _STORAGE,
+    "INSERT": (_WRITE | _COLUMNS) - _BACKFILL,
+    "INSERT OVERWRITE": (_WRITE | _COLUMNS) - _BACKFILL,
+    "BACKFILL": (_WRITE | _COLUMNS) - _NEW_TABLE - {"mergeschema", "max_rows_per_file", "max_bytes_per_file"},
+    "CREATE TABLE": (_WRITE | _COLUMNS) - _BACKFILL - _BRANCH - {"mode"},
+    "UPDATE": _BRANCH,
+    "DELETE": _BRANCH,
+    "MERGE": _BRANCH,
+    "REPLACE WHERE": _BRANCH,
+}
+"""Names, in lower case, with `*` for any text. Other statements have no syntax for options."""
+
+
+def check_statement_options(statement: str, options: Mapping[str, str]) -> None:
+    """Checks that a statement takes the options.
+
+    Raises:
+        OptionError: The statement does not take an option.
+    """
+    accepted = STATEMENT_OPTIONS[statement]
+    for name, value in options.items():
+        if not any(fnmatchcase(name.lower(), pattern) for pattern in accepted):
+            raise OptionError(name, value, ", ".join(sorted(accepted)), problem=f"is no option of {statement}")

@@ -1,0 +1,212 @@
+"""Every statement with every kind of option: the option works as the table of options says, or is an error that names it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.functions import lit
+
+import lance_spark
+from lance_spark import Connection
+from lance_spark.errors import OptionError
+from lance_spark.statement_options import STATEMENT_OPTIONS, check_statement_options
+from tests.lance_spark.sql.conftest import Sql
+
+pytestmark = pytest.mark.classic
+
+OPTIONS = {
+    "branch": "dev",
+    "version": "1",
+    "tag": "first",
+    "filter": "id = 1",
+    "limit": "1",
+    "columns": "id",
+    "nonsense": "1",
+    "timestamp": "2020-01-01",
+    "versionAsOf": "1",
+    "blob_handling": "bytes",
+    "with_row_id": "true",
+    "lancespark.scan": "{}",
+    "lancespark.write": "{}",
+}
+QUICK = ("version", "filter", "nonsense", "lancespark.write")
+
+IN_SQL = {
+    "INSERT": "INSERT INTO {c}.t WITH ({o}) VALUES (7, 9)",
+    "INSERT OVERWRITE": "INSERT OVERWRITE {c}.t WITH ({o}) VALUES (7, 9)",
+    "UPDATE": "UPDATE {c}.t WITH ({o}) SET v = 9 WHERE id = 1",
+    "UPDATE of all rows": "UPDATE {c}.t WITH ({o}) SET v = 9",
+    "DELETE": "DELETE FROM {c}.t WITH ({o}) WHERE id < 3",
+    "DELETE by a query": "DELETE FROM {c}.t WITH ({o}) WHERE id IN (SELECT 1)",
+    "DELETE of all rows": "DELETE FROM {c}.t WITH ({o})",
+    "DELETE WHERE true": "DELETE FROM {c}.t WITH ({o}) WHERE true",
+    "MERGE": "MERGE INTO {c}.t WITH ({o}) USING (SELECT 1L k) s ON k = id WHEN MATCHED THEN UPDATE SET v = 9",
+    "MERGE that inserts": "MERGE INTO {c}.t WITH ({o}) USING (SELECT 99L k) s ON k = id "
+    "WHEN NOT MATCHED THEN INSERT (id, v) VALUES (k, 9)",
+    "REPLACE WHERE": "INSERT INTO {c}.t WITH ({o}) REPLACE WHERE id < 3 VALUES (7, 9)",
+}
+BY_DATAFRAME: dict[str, Callable[[DataFrame, str, str, str], object]] = {
+    "append": lambda rows, t, key, value: rows.writeTo(t).option(key, value).append(),
+    "overwrite": lambda rows, t, key, value: rows.writeTo(t).option(key, value).overwrite(lit(True)),
+    "overwrite where": lambda rows, t, key, value: (
+        rows.writeTo(t).option(key, value).overwrite(lit(True) & (lit(1) == 1))
+    ),
+    "overwritePartitions": lambda rows, t, key, value: rows.writeTo(t).option(key, value).overwritePartitions(),
+    "insertInto": lambda rows, t, key, value: rows.write.option(key, value).insertInto(t),
+    "saveAsTable": lambda rows, t, key, value: (
+        rows.write.format("lance").mode("append").option(key, value).saveAsTable(t)
+    ),
+    "create": lambda rows, t, key, value: rows.writeTo(f"{t}2").option(key, value).create(),
+    "createOrReplace": lambda rows, t, key, value: rows.writeTo(t).option(key, value).createOrReplace(),
+}
+MAKES = ("create", "createOrReplace")
+CHANGES = [*IN_SQL, *BY_DATAFRAME]
+
+
+def run(name: str, sql: Sql, spark: SparkSession, catalog: str, key: str, value: str) -> None:
+    if name in IN_SQL:
+        sql(IN_SQL[name].replace("{o}", f"'{key}' = '{value}'"))
+    else:
+        BY_DATAFRAME[name](spark.sql("SELECT 7L AS id, 9L AS v"), f"{catalog}.t", key, value)
+
+
+@pytest.fixture
+def table(sql: Sql, db: Connection) -> lance_spark.Table:
+    """A table of ten rows in two versions, with a branch of five rows."""
+    sql("CREATE TABLE {c}.t AS SELECT id, 0L AS v FROM range(5)")
+    sql("CALL {c}.system.create_branch(table => 't', name => 'dev')")
+    sql("INSERT INTO {c}.t SELECT id + 5, 0L FROM range(5)")
+    return db.open_table("t")
+
+
+@pytest.mark.parametrize(
+    "option", [pytest.param(o, marks=() if o in QUICK else pytest.mark.long) for o in OPTIONS if o != "branch"]
+)
+def test_an_option_that_a_statement_does_not_take_is_an_error_by_name(
+    sql: Sql, spark: SparkSession, table: lance_spark.Table, catalog_name: str, db: Connection, option: str
+) -> None:
+    for name in CHANGES:
+        with pytest.raises(PySparkException) as caught:
+            run(name, sql, spark, catalog_name, option, OPTIONS[option])
+        assert re.search(re.escape(option), str(caught.value), re.IGNORECASE), (name, str(caught.value)[:500])
+    assert (table.version, table.count_rows()) == (2, 10) and db.table_names() == ["t"]
+    assert table.checkout("dev") is None and (table.version, table.count_rows()) == (1, 5)
+
+
+def test_a_branch_is_what_a_statement_changes_and_never_main(
+    sql: Sql, spark: SparkSession, table: lance_spark.Table, catalog_name: str, db: Connection
+) -> None:
+    main = sql("SELECT *, _rowid FROM {c}.t ORDER BY id")
+    expected = {
+        "INSERT": 6, "INSERT OVERWRITE": 1, "UPDATE": 5, "UPDATE of all rows": 5, "DELETE": 2, "DELETE by a query": 4,
+        "DELETE of all rows": 0, "DELETE WHERE true": 0, "MERGE": 5, "MERGE that inserts": 6, "REPLACE WHERE": 3,
+        "append": 6, "overwrite": 1, "overwrite where": 1, "overwritePartitions": 1, "insertInto": 6, "saveAsTable": 6,
+    }  # fmt: skip
+    nines = {"UPDATE": 1, "UPDATE of all rows": 5, "MERGE": 1}
+    for number, name in enumerate(CHANGES):
+        if name in MAKES or (spark.version < "4.3" and name not in BY_DATAFRAME):
+            continue
+        branch = table.branches.create(f"b{number}", "main:1")
+        run(name, sql, spark, catalog_name, "branch", f"b{number}")
+        branch.checkout_latest()
+        assert branch.count_rows() == expected[name], name
+        assert branch.count_rows("v = 9") == nines.get(name, int("DELETE" not in name)), name
+        assert sql("SELECT *, _rowid FROM {c}.t ORDER BY id") == main, name
+    for name in MAKES:
+        with pytest.raises(PySparkException, match="branch"):
+            run(name, sql, spark, catalog_name, "branch", "dev")
+    for statement in ("CREATE OR REPLACE TABLE {c}.t OPTIONS ('branch' = 'dev') AS SELECT 1L AS id",
+                      "CREATE OR REPLACE TABLE {c}.t (id INT) TBLPROPERTIES ('branch' = 'dev')"):  # fmt: skip
+        with pytest.raises(PySparkException, match=r"'branch'.* is no option of CREATE TABLE"):
+            sql(statement)
+    assert db.table_names() == ["t"] and sql("SELECT *, _rowid FROM {c}.t ORDER BY id") == main
+
+
+def test_a_branch_that_is_missing_is_not_main(sql: Sql, table: lance_spark.Table) -> None:
+    for statement in IN_SQL.values():
+        with pytest.raises(PySparkException, match=r"none|branch"):
+            sql(statement.replace("{o}", "'branch' = 'none'"))
+    assert (table.version, table.count_rows()) == (2, 10)
+
+
+def test_columns_are_not_added_to_main_where_a_branch_is_named(
+    sql: Sql, spark: SparkSession, table: lance_spark.Table, catalog_name: str
+) -> None:
+    rows = spark.sql("SELECT 2L AS id, 1L AS v, 'e' AS extra")
+    rows.createOrReplaceTempView("wider")
+    for statement in (
+        "INSERT WITH SCHEMA EVOLUTION INTO {c}.t WITH ('branch' = 'dev') BY NAME SELECT * FROM wider",
+        "MERGE WITH SCHEMA EVOLUTION INTO {c}.t WITH ('branch' = 'dev') USING wider ON wider.id = t.id WHEN MATCHED THEN UPDATE SET *",
+    ):
+        with pytest.raises(PySparkException, match=r"nothing was changed.*add_columns\(\)"):
+            sql(statement)
+    with pytest.raises(PySparkException, match=r"nothing was changed.*add_columns\(\)"):
+        rows.writeTo(f"{catalog_name}.t").option("branch", "dev").option("mergeSchema", "true").append()
+    spark.catalog.dropTempView("wider")
+    assert table.version == 2 and table.schema.names == ["id", "v"]
+    table.checkout("dev")
+    assert table.version == 1 and table.schema.names == ["id", "v"]
+
+
+def test_options_of_a_read_through_the_catalog_work_or_are_errors(
+    sql: Sql, spark: SparkSession, table: lance_spark.Table, catalog_name: str
+) -> None:
+    def read(**options: str) -> DataFrame:
+        return spark.read.options(**options).table(f"{catalog_name}.t")
+
+    assert read(filter="id = 1").count() == 1 and read(limit="3").count() == 3
+    if spark.version >= "4.3":
+        assert read(branch="dev").count() == 5 and read(version="1").count() == 5
+        assert read(columns="v").where("v = 0").limit(1).collect() == [(0,)]
+        assert read(columns="v,id", filter="id = 4").collect() == [(0, 4)]
+        assert read(with_row_id="true", limit="1").columns == ["id", "v", "_rowid"]
+        assert sql("SELECT * FROM {c}.t WITH ('columns' = 'id') WHERE id > 8") == [(9,)]
+        with pytest.raises(PySparkException, match=r"'columns'.* is no option of \.versions"):
+            sql("SELECT * FROM {c}.t.versions WITH ('columns' = 'version')")
+    else:
+        for option in ("branch", "version", "columns", "with_row_id"):
+            with pytest.raises(Exception, match=f"the option `{option}` .* needs Spark 4.3"):
+                read(**{option: OPTIONS[option]}).collect()
+    for option in ("nonsense", "lancespark.scan", "lancespark.write", "lancespark.metadata"):
+        with pytest.raises(PySparkException, match=option):
+            read(**{option: "1"}).collect()
+
+
+def test_internal_options_by_path_are_errors(spark: SparkSession, table_path: str) -> None:
+    rows = spark.range(3)
+    rows.write.format("lance").mode("append").save(table_path)
+    spec = '{"path": null, "exclusive": true, "input_columns": [], "snapshots": []}'
+    frame = spark.read.format("lance").option("with_row_address", "true").load(table_path)
+    writer = frame.selectExpr("_rowaddr", "id + 1 AS n").write.format("lance").mode("append")
+    with pytest.raises(PySparkException, match=r"lancespark\.write' is internal"):
+        writer.option("mode", "backfill").option("lancespark.write", spec).save(table_path)
+    with pytest.raises(PySparkException, match=r"lancespark\.write' is internal"):
+        rows.write.format("lance").mode("append").option("lancespark.write", spec).save(table_path)
+    with pytest.raises(PySparkException, match=r"lancespark\.(table|metadata)"):
+        spark.read.format("lance").option("lancespark.table", "filter").option("filter", "id = 1").load(
+            table_path
+        ).count()
+    with pytest.raises(PySparkException, match=r"lancespark\.write' is internal"):
+        spark.sql(f"CREATE TEMPORARY VIEW v USING lance OPTIONS (path '{table_path}', `lancespark.write` '{spec}')")
+    again = spark.read.format("lance").load(table_path)
+    assert again.columns == ["id"] and again.count() == 3
+
+
+def test_options_of_a_backfill_are_errors_where_rows_are_written(spark: SparkSession, table_path: str) -> None:
+    for option, value in {"version": "1", "on_stale": "null", "input_columns": "id", "verify_columns": "id"}.items():
+        with pytest.raises(PySparkException, match=f"option '{option}' .*is no option of INSERT"):
+            spark.range(3).write.format("lance").mode("append").option(option, value).save(table_path)
+    assert not Path(table_path).exists()
+
+
+def test_the_table_of_options_names_options_that_exist() -> None:
+    for statement, accepted in STATEMENT_OPTIONS.items():
+        for name in ("tag", "nonsense", "lancespark.scan", "path"):
+            with pytest.raises(OptionError, match=f"'{re.escape(name)}' .*is no option of {statement}"):
+                check_statement_options(statement, {name: "1"})
+        check_statement_options(statement, dict.fromkeys(accepted, "1"))
