@@ -17,6 +17,8 @@ from lance_spark.errors import (
     CommitError,
     CommitImpossibleError,
     CommitOutcomeUnknownError,
+    DamagedFileError,
+    DamagedRecordWarning,
     FilterError,
     IndexBuildError,
     IndexExistsError,
@@ -65,6 +67,7 @@ if TYPE_CHECKING:
     from lance_spark.dml.clauses import MergeInsertBuilder
     from lance_spark.dml.result import ChangeResult
     from lance_spark.indexes.listing import IndexConfig, IndexStatistics
+    from lance_spark.integrity import CheckResult, Damage, check
     from lance_spark.jobs.handle import Job, JobFuture
     from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, RefreshJobResult, UdfResult
     from lance_spark.load.plan import LoadPlan
@@ -148,7 +151,10 @@ _LATER = {
     "Versions": "table.history.versions",
     "UdfResult": "jobs.model",
     "Watch": "backfill.watch",
+    "CheckResult": "integrity",
+    "Damage": "integrity",
     "catalog": "sql.catalog",
+    "check": "integrity",
     "cleanup": "backfill.cleanup",
     "configure": "session.configuration",
     "connect": "table.connection",
@@ -188,6 +194,7 @@ __all__ = [
     "Backoff",
     "BatchSearch",
     "ChangeResult",
+    "CheckResult",
     "CheckpointError",
     "CleanupResult",
     "ColumnExistsError",
@@ -200,6 +207,9 @@ __all__ = [
     "CommitResult",
     "CompactionResult",
     "Connection",
+    "Damage",
+    "DamagedFileError",
+    "DamagedRecordWarning",
     "EnvironmentBuildError",
     "ErrorPolicy",
     "ErrorRecord",
@@ -278,6 +288,7 @@ __all__ = [
     "__version__",
     "as_udf",
     "catalog",
+    "check",
     "chunker",
     "cleanup",
     "configure",

@@ -24,6 +24,7 @@ from rich.text import Text
 
 from lance_spark.backfill.request import DEFAULT_COMMIT_GRANULARITY, DEFAULT_CONCURRENCY
 from lance_spark.errors import BackfillIncompleteError, FilterError, LanceSparkError, OptionError
+from lance_spark.integrity import check as check_table
 from lance_spark.jobs.model import BackfillJobResult, JobRecord
 from lance_spark.session.connect_server import serve
 from lance_spark.session.sessions import make_session
@@ -458,6 +459,26 @@ def cleanup(
         timedelta(days=older_than_days), delete_unverified=delete_unverified, error_if_tagged_old_versions=False
     )
     _print_done(result, as_json=as_json)
+
+
+@app.command()
+def check(
+    uri: Uri,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Rebuild what can be rebuilt, and move damaged files aside")
+    ] = False,
+    storage: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Checks the files and metadata of lance-spark in a table. Exits with 1 if damage remains."""
+    result = check_table(uri, _storage(storage), repair=repair)
+    if as_json:
+        _print_json([dataclasses.asdict(damage) for damage in result.damages])
+    else:
+        rows = [[damage.place, damage.problem, damage.remedy, str(damage.repaired)] for damage in result.damages]
+        _print_rows(["place", "problem", "remedy", "repaired"], rows, nothing="nothing is damaged")
+    if not result.is_intact:
+        raise typer.Exit(_FAILED)
 
 
 @app.command()

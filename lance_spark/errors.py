@@ -114,6 +114,29 @@ class TableUnreadableError(LanceSparkError, OSError):
         self.uri = uri
 
 
+class DamagedFileError(LanceSparkError, OSError):
+    """A file of lance-spark below a table's folder is damaged. Nothing was changed.
+
+    Attributes:
+        uri: The location of the table.
+        files: Paths of the damaged files, below the table's folder.
+    """
+
+    def __init__(self, uri: str, files: Sequence[str], reason: str) -> None:
+        names = ", ".join(map(repr, files))
+        super().__init__(
+            f"Files of lance-spark in the table {uri} are damaged: {names}. The first cannot be read: {reason}. "
+            f"Run `lance-spark check {uri} --repair`: the command keeps every row that can be read and moves the "
+            "damaged files aside."
+        )
+        self.uri = uri
+        self.files = tuple(files)
+
+
+class DamagedRecordWarning(UserWarning):
+    """A damaged record of lance-spark was skipped."""
+
+
 class TableUnwritableError(LanceSparkError, OSError):
     """The store refuses a write at the location: no permission, no space, a read-only file system.
 

@@ -16,7 +16,18 @@ PACKAGES = ("lance_spark", "udf_runtime")
 MOST_LINES = 600
 
 LAYERS = [
-    {"errors", "geneva", "interpreter", "lance_compat", "options", "queries", "statement_options", "types", "words"},
+    {
+        "errors",
+        "geneva",
+        "interpreter",
+        "lance_compat",
+        "options",
+        "queries",
+        "statement_options",
+        "stored_json",
+        "types",
+        "words",
+    },
     {"dataset"},
     {"objects"},
     {"read", "pushdown"},
@@ -33,6 +44,7 @@ LAYERS = [
     {"indexes", "search"},
     {"load", "upkeep", "views"},
     {"dml"},
+    {"integrity"},
     {"table"},
     {"sql"},
     {"datasource", "cli"},

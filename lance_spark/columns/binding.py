@@ -29,6 +29,7 @@ from lance_spark.environments.stored import upload_archives
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, StoredUdfError, UnsupportedTypeError
 from lance_spark.objects import LanceObjects, objects_of_table
 from lance_spark.staging.blobs import is_logical_blob, prepares_blobs, row_field
+from lance_spark.stored_json import Kinds, check_fields, load_object
 from lance_spark.types.fields import BLOB_ENCODING
 from udf_runtime import UDF, Kind, Manifest
 from udf_runtime.checkpoint import CheckpointKey
@@ -129,19 +130,46 @@ class Binding:
         """
         try:
             known = {field.name for field in dataclasses.fields(Binding)}
-            values = {key: value for key, value in json.loads(text).items() if key in known}
+            values = {key: value for key, value in load_object(text, _KINDS).items() if key in known}
             values["payload"] = _digest(values["payload"])
             for key in ("inputs", "input_ids"):
                 values[key] = tuple(values[key])
             values["columns"] = tuple((str(field), str(name)) for field, name in values["columns"])
             if values.get("manifest") is not None:
                 values["manifest"] = Manifest.from_dict(values["manifest"])
-            return Binding(**values)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return _checked(Binding(**values))
+        except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError) as error:
             raise StoredUdfError(
                 f"what is stored of the UDF is damaged: {error} - column {column!r} "
                 "- give the column a UDF again with alter_columns"
             ) from error
+
+
+_KINDS: Kinds = {
+    **dict.fromkeys(("udf_name", "udf_version", "kind", "output_type"), str),
+    **dict.fromkeys(("inputs", "input_ids", "columns"), list),
+}
+
+
+def _checked(binding: Binding) -> Binding:
+    """Returns a binding whose fields agree with each other.
+
+    Raises:
+        ValueError: They do not.
+    """
+    optional: Kinds = {"task_size": (int, type(None)), "redefined": int, "bound_at": int, "of_source": bool}
+    check_fields({name: getattr(binding, name) for name in optional}, optional)
+    if binding.kind.upper() not in Kind.__members__:
+        raise ValueError(f"{binding.kind!r} is no kind of UDF")
+    if len(binding.inputs) != len(binding.input_ids):
+        raise ValueError("the names and the ids of the input columns differ in number")
+    if not all(isinstance(name, str) for name in binding.inputs):
+        raise ValueError("the name of an input column is no text")
+    if not all(type(number) is int for number in binding.input_ids):
+        raise ValueError("the id of an input column is no integer")
+    if not binding.columns:
+        raise ValueError("no output column is stored")
+    return binding
 
 
 def _digest(text: object) -> str:
@@ -184,7 +212,7 @@ def _columns_now(dataset: lance.LanceDataset, column: str, binding: Binding) -> 
     siblings = {}
     for field in dataset.schema:
         metadata = field.metadata or {}
-        if metadata.get(TOKEN_KEY) == token and BINDING_KEY.encode() in metadata:
+        if metadata.get(TOKEN_KEY) == token and {BINDING_KEY.encode(), OUTPUT_KEY.encode()} <= metadata.keys():
             siblings[metadata[OUTPUT_KEY.encode()].decode()] = field.name
     missing = [name for field, name in binding.columns if field not in siblings]
     if missing:

@@ -15,6 +15,7 @@ from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.errors import OptionError, counted
 from lance_spark.options import check_property
 from lance_spark.rows.row_set import RowSet
+from lance_spark.stored_json import Kinds, check_fields, load_object
 from lance_spark.words import InWords, listed
 
 if TYPE_CHECKING:
@@ -318,8 +319,27 @@ class CommitResult(InWords):
 
     @staticmethod
     def from_json(text: str, *, uri: str, version: int) -> CommitResult:
-        """Reads a summary back; keys that a newer release added are left out."""
+        """Returns the result of a summary. Keys that a newer release added are left out.
+
+        Raises:
+            ValueError: The text is no summary of lance-spark.
+        """
         known = {field.name for field in dataclasses.fields(CommitResult)}
-        read = {k: v for k, v in json.loads(text).items() if k in known}
+        read = {k: v for k, v in load_object(text, _SUMMARY_KINDS).items() if k in known}
+        check_fields(read, dict.fromkeys(read.keys() & _COUNTS, int))
+        check_fields(read, dict.fromkeys(read.keys() & _LISTS, list))
         values: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in read.items()}
         return CommitResult(**{**values, "uri": uri, "version": version})
+
+
+_SUMMARY_KINDS: Kinds = {
+    "operation": str,
+    "job_id": str,
+    "read_version": (int, type(None)),
+    "rows": int,
+    "fragments": int,
+}
+_LISTS = frozenset({"columns", "added_columns", "input_columns", "fragments_gone"})
+_COUNTS = frozenset(
+    {"retries", "rows_carried", "rows_nulled", "rows_gone", "new_rows", "rows_inserted", "rows_updated", "rows_deleted"}
+)

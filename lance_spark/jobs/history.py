@@ -9,22 +9,27 @@ import logging
 import os
 import socket
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import JobNotFoundError, LanceSparkError
+from lance_spark.errors import DamagedFileError, DamagedRecordWarning, JobNotFoundError, LanceSparkError
 from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord
 from lance_spark.jobs.periodic import every
-from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quoted, read_rows
+from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quoted, read_intact_rows, read_rows
 from lance_spark.objects import objects_beside
 from lance_spark.staging.area import is_id, is_running
+from lance_spark.stored_json import load_object
 
 _LOG = logging.getLogger(__name__)
 
 HEARTBEAT_S = 10.0
+_DAMAGE = (ValueError, OverflowError, ArithmeticError)
+"""Errors of values that no job and no error has, times outside of Python's range included."""
+
 _DEAD_AFTER_S = 90.0
 """Seconds without a sign of life after which the driver of another machine is taken to be gone."""
 
@@ -85,25 +90,48 @@ class JobHistory:
         self._objects.remove_leftovers(f"jobs/{staging_id}", older_than_s=0)
 
     def jobs(self, job_id: str | None = None) -> list[JobRecord]:
-        """Returns jobs, newest first, each as it stands now."""
+        """Returns jobs, newest first, each as it stands now. Skips damaged rows, and warns of them.
+
+        Raises:
+            DamagedFileError: A file of the history is damaged, so that jobs may be missing.
+        """
+        return self._jobs(read_rows(self.ref, JOBS, _filter_of(job_id)))
+
+    def intact_jobs(self) -> list[JobRecord]:
+        """Returns the jobs that can be read, as :meth:`jobs` does. Warns of damaged files."""
+        rows, damaged = read_intact_rows(self.ref, JOBS)
+        for file in damaged:
+            _warn(self.ref, f"jobs of the damaged file {JOBS.name}/{file.path} are not known: {file.reason}")
+        return self._jobs(rows)
+
+    def _jobs(self, rows: pa.Table) -> list[JobRecord]:
         latest: dict[str, JobRecord] = {}
-        rows = read_rows(self.ref, JOBS, None if job_id is None else f"job_id = {quoted(job_id)}")
-        for record in map(JobRecord.from_row, rows.to_pylist()):
+        for record in self._records(rows):
             known = latest.get(record.job_id)
             if known is None or _order(record) > _order(known):
                 latest[record.job_id] = record
         records = [self._with_life(record) for record in latest.values()]
         return sorted(records, key=lambda record: record.launched_at, reverse=True)
 
+    def _records(self, rows: pa.Table) -> Iterator[JobRecord]:
+        for number in range(rows.num_rows):
+            try:
+                yield JobRecord.from_row(rows.slice(number, 1).to_pylist()[0])
+            except _DAMAGE as error:
+                _warn(self.ref, f"row {number} of {JOBS.name} is damaged and skipped: {error}")
+
     def first_versions(self) -> dict[str, int]:
         """Returns the earliest version that any run of each job has read.
+
+        Skips damaged files and rows.
 
         A job that is resumed under its id has several runs.
         """
         first: dict[str, int] = {}
-        rows = read_rows(self.ref, JOBS).select(["job_id", "read_version"])
-        for job_id, version in zip(*(column.to_pylist() for column in rows.columns), strict=True):
-            first[job_id] = min(version, first.get(job_id, version))
+        rows, _ = read_intact_rows(self.ref, JOBS)
+        for job_id, version in zip(rows["job_id"].to_pylist(), rows["read_version"].to_pylist(), strict=True):
+            if job_id is not None and version is not None:
+                first[job_id] = min(version, first.get(job_id, version))
         return first
 
     def job(self, job_id: str) -> JobRecord:
@@ -126,6 +154,9 @@ class JobHistory:
             job_id: Only those of this job.
             column: Only those of this column.
             error_type: Only those of this exception, by its name with or without its module.
+
+        Raises:
+            DamagedFileError: A file or a row is damaged, so that errors may be missing.
         """
         filters = []
         if job_id is not None:
@@ -136,8 +167,11 @@ class JobHistory:
         if column is not None:
             filters.append(f"array_has(columns, {quoted(column)})")
         rows = read_rows(self.ref, ERRORS, " AND ".join(filters) or None)
-        once: dict[str, dict[str, Any]] = {row["error_id"]: row for row in rows.to_pylist()}
-        return sorted(map(ErrorRecord.from_row, once.values()), key=lambda e: (e.timestamp, e.row_address or 0))
+        try:
+            once = {record.error_id: record for record in map(ErrorRecord.from_row, rows.to_pylist())}
+        except _DAMAGE as error:
+            raise DamagedFileError(self.ref.uri, [ERRORS.name], f"a row is damaged: {error}") from error
+        return sorted(once.values(), key=lambda record: (record.timestamp, record.row_address or 0))
 
     def _with_life(self, record: JobRecord) -> JobRecord:
         if record.status in ENDED or self._is_alive(record):
@@ -145,12 +179,30 @@ class JobHistory:
         return dataclasses.replace(record, status="DEAD", message=record.message or "its driver is gone")
 
     def _is_alive(self, record: JobRecord) -> bool:
-        process = json.loads(record.process)
-        if process["host"] == socket.gethostname():
-            return is_running(process["pid"]) and _started(process["pid"]) == process["started"]
-        payload = self._objects.get(f"jobs/{record.staging_id}/heartbeat") if is_id(record.staging_id) else None
-        last = record.updated_at.timestamp() if payload is None else float(json.loads(payload)["at"])
-        return time.time() - last < _DEAD_AFTER_S
+        process = record.driver
+        if process.host == socket.gethostname():
+            return is_running(process.pid) and _started(process.pid) == process.started
+        return time.time() - self._last_sign(record) < _DEAD_AFTER_S
+
+    def _last_sign(self, record: JobRecord) -> float:
+        """Returns when the job gave its last sign of life, in seconds since the epoch."""
+        payload = self._objects.get(f"jobs/{record.staging_id}/heartbeat")
+        try:
+            return float(load_object(payload or b"{}", {"at": (int, float)})["at"])
+        except (ValueError, OverflowError):
+            return record.updated_at.timestamp()
+
+
+def _filter_of(job_id: str | None) -> str | None:
+    return None if job_id is None else f"job_id = {quoted(job_id)}"
+
+
+def _warn(ref: DatasetRef, text: str) -> None:
+    warnings.warn(
+        f"In the job history of {ref.uri}, {text}. Run `lance-spark check {ref.uri} --repair`.",
+        DamagedRecordWarning,
+        stacklevel=4,
+    )
 
 
 def _order(record: JobRecord) -> tuple[Any, ...]:

@@ -6,9 +6,11 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from lance_spark.geneva import refusing
+from lance_spark.staging.area import is_id
+from lance_spark.stored_json import Kinds, check_fields, load_object
 from lance_spark.words import InWords, listed
 
 Status = Literal["PENDING", "RUNNING", "DONE", "PARTIAL", "FAILED", "CANCELLED", "DEAD"]
@@ -294,14 +296,84 @@ class JobRecord(InWords):
             "seconds": json.dumps(dict(self.seconds)),
         }
 
+    @property
+    def driver(self) -> DriverProcess:
+        """The process that runs the job, or ran it."""
+        return DriverProcess.from_json(self.process)
+
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> JobRecord:
-        """Reads it back."""
+        """Returns the record of a row of the history's table.
+
+        Raises:
+            ValueError: The row is damaged or forged.
+        """
+        check_fields(row, _JOB_KINDS)
         values = {name: row[name] for name in JobRecord.__dataclass_fields__}
         for name in ("columns", "input_columns", "versions"):
             values[name] = tuple(values[name] or ())
-        values["seconds"] = json.loads(values["seconds"] or "{}")
+        values["seconds"] = load_object(values["seconds"] or "{}")
+        _check_job(values)
         return JobRecord(**values)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DriverProcess:
+    """A process of a machine. A later process with the same number has another start.
+
+    Attributes:
+        host: Name of the machine.
+        pid: Number of the process.
+        started: Start of the process by the clock of the kernel; None if the system has no such
+            clock.
+    """
+
+    host: str
+    pid: int
+    started: str | None
+
+    @staticmethod
+    def from_json(text: str) -> DriverProcess:
+        """Returns the process that a JSON text describes.
+
+        Raises:
+            ValueError: The text describes no process.
+        """
+        values = load_object(text, {"host": str, "pid": int, "started": (str, type(None))})
+        process = DriverProcess(**{name: values[name] for name in DriverProcess.__dataclass_fields__})
+        if not 0 < process.pid < _PROCESS_NUMBERS:
+            raise ValueError(f"{process.pid} is no number of a process")
+        return process
+
+
+_PROCESS_NUMBERS = 1 << 31
+_TEXTS = ("job_id", "job_type", "status", "udf_name", "udf_version", "key", "staging_id", "launched_by", "process")
+_COUNTS = ("rows_selected", "rows_computed", "rows_from_checkpoint", "rows_skipped", "rows_failed", "retries")
+_JOB_KINDS: Kinds = {
+    **dict.fromkeys(_TEXTS, str),
+    **dict.fromkeys((*_COUNTS, "read_version", "fragments_total", "fragments_done"), int),
+    **dict.fromkeys(("columns", "input_columns", "versions"), (list, type(None))),
+    **dict.fromkeys(("launched_at", "updated_at"), datetime),
+    "completed_at": (datetime, type(None)),
+    **dict.fromkeys(("where", "message", "seconds"), (str, type(None))),
+}
+
+
+def _check_job(values: Mapping[str, Any]) -> None:
+    """Checks values of a job that no type tells.
+
+    Raises:
+        ValueError: A value is none that a job has.
+    """
+    if values["status"] not in get_args(Status):
+        raise ValueError(f"{values['status']!r} is no status of a job")
+    if not is_id(values["staging_id"]):
+        raise ValueError(f"{values['staging_id']!r} is no id of files")
+    if None in (*values["columns"], *values["input_columns"], *values["versions"]):
+        raise ValueError("a list holds NULL")
+    if not all(isinstance(seconds, int | float) for seconds in values["seconds"].values()):
+        raise ValueError("the field 'seconds' holds something other than numbers")
+    DriverProcess.from_json(values["process"])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, repr=False)
@@ -363,8 +435,26 @@ class ErrorRecord(InWords):
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> ErrorRecord:
-        """Reads a row of the table of errors."""
+        """Returns the record of a row of the table of errors.
+
+        Raises:
+            ValueError: The row is damaged or forged.
+        """
+        check_fields(row, _ERROR_KINDS)
+        if not row["columns"] or None in (*row["columns"], *row["input_columns"]):
+            raise ValueError("a list of columns is empty or holds NULL")
         return ErrorRecord(**{**row, "columns": tuple(row["columns"]), "input_columns": tuple(row["input_columns"])})
+
+
+_ERROR_TEXTS = ("error_id", "job_id", "table_uri", "udf_name", "udf_version", "outcome", "error_type", "error_message")
+_ERROR_KINDS: Kinds = {
+    **dict.fromkeys(_ERROR_TEXTS, str),
+    **dict.fromkeys(("table_version", "fragment_id", "attempt", "max_attempts", "bisect_depth"), int),
+    **dict.fromkeys(("columns", "input_columns"), list),
+    "row_address": (int, type(None)),
+    "error_trace": (str, type(None)),
+    "timestamp": datetime,
+}
 
 
 def _counts(one: BackfillJobResult | JobRecord) -> str:

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
 from lance_spark.commit.backoff import CommitPolicy, Rounds
-from lance_spark.dataset import FOLDER, DatasetRef
+from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import (
+    DamagedFileError,
+    LanceSparkError,
     TableNotFoundError,
     TableUnreadableError,
     TableUnwritableError,
-    panics_as_errors,
     refusals_as_errors,
 )
+from lance_spark.jobs.reader_process import ReaderEndedError, RefusedError, change_in_child, read_in_child
+from lance_spark.jobs.table_files import DamagedFile, paths_of
 from lance_spark.objects import LanceObjects
 
 if TYPE_CHECKING:
@@ -36,18 +39,8 @@ _KEPT_VERSIONS = 64
 """Versions after which small fragments are put together and old versions removed: each append makes
 one of each."""
 
-_READERS_TAKE = timedelta(minutes=10)
-"""Age from which versions are removed: a reader that has opened one has read it by then."""
-
-_FRAGMENT_ROWS = 1 << 17
-"""Rows of a fragment that compaction leaves alone from then on, so that each row is written again
-only a few times."""
-
 _PATIENCE_S = 60.0
 """How long an append waits for concurrent writers."""
-
-_UNREADABLE = (OSError, ValueError, TypeError, RuntimeError)
-"""What pylance raises at damaged files, and pyarrow at columns of other types."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,56 +153,90 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
             raise TableUnwritableError(at.uri, str(outcome.error)) from outcome.error
         dataset = _open_or_make(at, table)
     if outcome.dataset.version % _KEPT_VERSIONS == 0:
-        _compact(outcome.dataset)
+        _change(at, "compact")
 
 
 def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None) -> pa.Table:
-    """Returns the rows that match a filter; none where the table is not there yet.
+    """Returns the rows that match a filter; no rows if the table does not exist. Runs anywhere.
 
-    What is damaged, or was made by something else, is left out with a warning.
+    A child process decodes the files, so that a damaged or forged file ends the child alone.
 
     Raises:
-        TableUnreadableError: The store refused, so nothing is known.
+        DamagedFileError: A file of the table is damaged, so that rows may be missing.
+        TableUnreadableError: The store refused.
+    """
+    rows, damaged = read_intact_rows(ref, table, filter)
+    if damaged:
+        raise DamagedFileError(ref.uri, [f"{table.name}/{file.path}" for file in damaged], damaged[0].reason)
+    return rows
+
+
+def read_intact_rows(
+    ref: DatasetRef, table: SystemTable, filter: str | None = None
+) -> tuple[pa.Table, list[DamagedFile]]:
+    """Returns the rows of the files that can be decoded, and the files that cannot. Runs anywhere.
+
+    Raises:
+        TableUnreadableError: The store refused.
     """
     at = table_ref(ref, table)
     empty = table.schema.empty_table()
+    if is_local(at.uri) and not os.path.lexists(at.uri):
+        return empty, []
     try:
-        dataset = at.open_latest()
+        rows, damaged = _decode(at, table, filter)
     except TableNotFoundError:
-        return empty
+        return empty, []
     except TableUnreadableError as error:
-        # The latest version has the first name.
-        _warn_of_damage(at, LanceObjects(at.uri, at.storage_options).list("_versions")[:1], error)
-        return empty
+        # The first name belongs to the latest version.
+        manifests = LanceObjects(at.uri, at.storage_options).list("_versions")[:1]
+        rows, damaged = empty, [DamagedFile(path, str(error)) for path in manifests or ["_versions"]]
+    _refuse_unless_fetched(at, damaged)
+    return rows, damaged
+
+
+def _decode(at: DatasetRef, table: SystemTable, filter: str | None) -> tuple[pa.Table, list[DamagedFile]]:
     try:
-        return _read(dataset, table, filter)
-    except _UNREADABLE:
+        return read_in_child(at, table.schema, filter)
+    except ReaderEndedError:
         pass
-    parts = [empty]
-    for fragment in dataset.get_fragments():
+    parts, damaged = [table.schema.empty_table()], []
+    for fragment in at.open_latest().get_fragments():
         try:
-            parts.append(_read(fragment, table, filter))
-        except _UNREADABLE as error:
-            _warn_of_damage(at, [f"data/{file.path}" for file in fragment.data_files()], error)
-    return pa.concat_tables(parts)
+            rows, unreadable = read_in_child(at, table.schema, filter, [fragment.fragment_id])
+        except ReaderEndedError as error:
+            damaged += [DamagedFile(path, str(error)) for path in paths_of(fragment)]
+        else:
+            parts.append(rows)
+            damaged += unreadable
+    return pa.concat_tables(parts), damaged
+
+
+def replace_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
+    """Replaces all rows of an existing table in one commit. Runs on the driver.
+
+    Raises:
+        TableUnwritableError: The store refused, or a concurrent writer committed first.
+    """
+    import lance
+    from lance.fragment import write_fragments
+
+    at = table_ref(ref, table)
+    dataset = at.open_latest()
+    with refusals_as_errors(at.uri):
+        fragments = write_fragments(rows, at.uri, mode="append", storage_options=at.storage or None)
+    operation = lance.LanceOperation.Overwrite(table.schema, fragments)
+    outcome = _attempt(dataset, operation, at, dataset.version)
+    if not isinstance(outcome, Landed):
+        raise TableUnwritableError(at.uri, str(outcome.error)) from outcome.error
 
 
 def delete_rows(ref: DatasetRef, table: SystemTable, filter: str) -> None:
-    """Deletes the rows that match a filter from a table that is there, and compacts it.
+    """Deletes the rows that match a filter from an existing table, and compacts the table.
 
-    A damaged table stays as it is.
-
-    Raises:
-        TableUnreadableError: It cannot be opened.
+    A damaged table keeps its rows.
     """
-    dataset = table_ref(ref, table).open_latest()
-    try:
-        # Where a concurrent commit came first pylance applies the filter to the latest version.
-        dataset.delete(filter)
-    except OSError as error:
-        logger.warning("rows that are not needed any more stay in %s: %s", dataset.uri, error)
-    else:
-        _compact(dataset)
+    _change(table_ref(ref, table), "delete", filter=filter)
 
 
 def _open_or_make(at: DatasetRef, table: SystemTable) -> lance.LanceDataset:
@@ -236,42 +263,28 @@ def _attempt(
     return outcome
 
 
-def _read(source: lance.LanceDataset | lance.LanceFragment, table: SystemTable, filter: str | None) -> pa.Table:
-    with panics_as_errors():
-        rows = source.to_table(filter=filter)
-    # Columns that a later release added are NULL in older tables.
-    arrays = [
-        rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
-        for field in table.schema
-    ]
-    return pa.Table.from_arrays(arrays, schema=table.schema)
-
-
-def _warn_of_damage(at: DatasetRef, paths: Sequence[str], error: Exception) -> None:
-    """Warns that a table is damaged, unless the store is at fault.
-
-    The files of a damaged one can be fetched, or are gone.
+def _refuse_unless_fetched(at: DatasetRef, damaged: Sequence[DamagedFile]) -> None:
+    """Tells damage from a refusal of the store: a damaged file can be fetched, or is missing.
 
     Raises:
         TableUnreadableError: The store refused.
     """
-    try:
-        for path in paths:
-            LanceObjects(at.uri, at.storage_options).get(path)
-    except OSError as refused:
-        hint = "check permissions there and the storage.* options"
-        raise TableUnreadableError(at.uri, str(refused), hint=hint) from refused
-    logger.warning("rows in %s of %s are left out, since they are damaged: %s", ", ".join(paths), at.uri, error)
+    for file in damaged:
+        try:
+            LanceObjects(at.uri, at.storage_options).get(file.path)
+        except IsADirectoryError:
+            continue
+        except OSError as refused:
+            hint = "check permissions there and the storage.* options"
+            raise TableUnreadableError(at.uri, str(refused), hint=hint) from refused
 
 
-def _compact(dataset: lance.LanceDataset) -> None:
-    """Puts small fragments together and removes old versions: of each there is one per append."""
+def _change(at: DatasetRef, operation: str, **arguments: str) -> None:
     try:
-        dataset.optimize.compact_files(target_rows_per_fragment=_FRAGMENT_ROWS)
-        dataset.cleanup_old_versions(older_than=_READERS_TAKE)
-    except OSError as error:
-        # Another writer does the same, or something is damaged, of which readers are warned.
-        logger.info("%s is not compacted: %s", dataset.uri, error)
+        change_in_child(at, operation, **arguments)
+    except (ReaderEndedError, RefusedError, LanceSparkError) as error:
+        # A concurrent writer does the same, or a file is damaged; readers report the damage.
+        logger.info("The operation %s of %s failed: %s", operation, at.uri, error)
 
 
 def quoted(text: str) -> str:

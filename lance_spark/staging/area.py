@@ -42,6 +42,7 @@ from lance_spark.errors import CommitConflictError, CommitError, refusals_as_err
 from lance_spark.objects import LanceObjects, open_session
 from lance_spark.staging.data_file import StagedFile
 from lance_spark.staging.folders import STAGING, remove_empty_folders
+from lance_spark.stored_json import load_object
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -222,8 +223,11 @@ class Staging:
             return False
         if not is_local(self.uri):
             return True
-        by = json.loads(marker)
-        return by["host"] != socket.gethostname() or is_running(by["pid"])
+        try:
+            by = load_object(marker, {"host": str, "pid": int})
+            return bool(by["host"] != socket.gethostname()) or is_running(by["pid"])
+        except (ValueError, OverflowError):
+            return True  # a damaged marker proves no death
 
     def find_data_files(self) -> list[str]:
         """Returns the names of all data files of the job, also where only sidecars are there."""

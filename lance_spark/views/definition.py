@@ -28,6 +28,7 @@ from lance_spark.errors import (
     ViewSourceError,
 )
 from lance_spark.objects import objects_of_table
+from lance_spark.stored_json import load_object
 from lance_spark.views.source_pin import SourcePin, refuse_other_source
 from lance_spark.views.spark.form import SparkForm
 from lance_spark.views.state import has_unfinished, refreshed_of
@@ -165,7 +166,7 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
     if text is None:
         return None
     try:
-        values = json.loads(text)
+        values = load_object(text)
         return ViewDefinition(
             source=str(values["source"]),
             columns=tuple(map(str, values["columns"])),
@@ -176,7 +177,7 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
             spark=SparkForm.of(values.get("spark")),
             pin=None if values.get("pin") is None else SourcePin(**values["pin"]),
         )
-    except (ValueError, TypeError, KeyError, StoredUdfError) as error:
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError, StoredUdfError) as error:
         raise ViewError(
             f"what is stored of the view is damaged: {error} - in {dataset.uri} - make the view anew", uri=dataset.uri
         ) from error

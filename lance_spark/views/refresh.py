@@ -347,7 +347,7 @@ class RefreshJob:
 
         def note(head: lance.LanceDataset) -> None:
             known = head.config().get(CONFIG_KEY)
-            if known is not None and Refreshed.from_json(known).at >= shown.at:
+            if known is not None and Refreshed.from_json(known, head.uri).at >= shown.at:
                 return
             events = list(events_between(head, shown.at, head.version))
             # A restore has brought back what was noted with the rows.

@@ -13,10 +13,11 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.changes import CommitResult
-from lance_spark.commit.conflicts.history import JOB_KEY, SUMMARY_KEY, UNDONE_KEY, Event, events_between
+from lance_spark.commit.conflicts.history import JOB_KEY, UNDONE_KEY, Event, events_between, summary_of
 from lance_spark.dataset import DatasetRef
+from lance_spark.errors import ViewError
 from lance_spark.jobs.history import JobHistory
+from lance_spark.stored_json import check_fields, load_object
 
 if TYPE_CHECKING:
     import lance
@@ -57,9 +58,19 @@ class Refreshed:
         return json.dumps(values)
 
     @staticmethod
-    def from_json(text: str) -> Refreshed:
-        """Reads it back."""
-        values = json.loads(text)
+    def from_json(text: str, view_uri: str) -> Refreshed:
+        """Returns the state of :meth:`to_json`'s text.
+
+        Raises:
+            ViewError: The text is damaged.
+        """
+        try:
+            values = load_object(text, {"version": int, "incarnation": str, "at": int})
+            check_fields({"skipped": values.get("skipped")}, {"skipped": (str, type(None))})
+        except ValueError as error:
+            raise ViewError(
+                f"The stored state of the view {view_uri} is damaged: {error}. Make the view again.", uri=view_uri
+            ) from error
         return Refreshed(
             version=values["version"],
             incarnation=values["incarnation"],
@@ -74,7 +85,7 @@ def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:
     One read per version of the view since the configuration said it.
     """
     text = dataset.config().get(CONFIG_KEY)
-    known = None if text is None else Refreshed.from_json(text)
+    known = None if text is None else Refreshed.from_json(text, dataset.uri)
     at, oldest = dataset.version, 0 if known is None else known.at
     undone: set[str] = set()
     lost = False
@@ -88,15 +99,15 @@ def refreshed_of(dataset: lance.LanceDataset) -> Refreshed | None:
         if UNDONE_KEY in event.properties:
             undone.add(event.properties[UNDONE_KEY])
         if STAMP_KEY in event.properties and event.properties.get(JOB_KEY) not in undone:
-            found = Refreshed.from_json(event.properties[STAMP_KEY])
+            found = Refreshed.from_json(event.properties[STAMP_KEY], dataset.uri)
             return dataclasses.replace(found, at=event.version, doubled=_is_doubled(dataset, event, undone))
     return None if known is None else dataclasses.replace(known, lost=lost)
 
 
 def _is_doubled(dataset: lance.LanceDataset, event: Event, undone: Collection[str]) -> bool:
     """Tells whether another stamp is, or may be, between a stamped commit and what it read."""
-    commit = CommitResult.from_json(event.properties[SUMMARY_KEY], uri=dataset.uri, version=event.version)
-    read = commit.read_version or event.version - 1
+    commit = summary_of(event, dataset.uri)
+    read = event.version - 1 if commit is None or commit.read_version is None else commit.read_version
     between = events_between(dataset, read, event.version - 1)
     return any(
         one.operation is None or (STAMP_KEY in one.properties and one.properties.get(JOB_KEY) not in undone)
@@ -122,6 +133,8 @@ def _before(operation: object, version: int) -> int:
 
 def has_unfinished(view: DatasetRef, but: str | None) -> bool:
     """Tells whether another refresh began after the last one that ended well."""
-    records = [record for record in JobHistory(view).jobs() if record.job_type == JOB_TYPE and record.job_id != but]
+    records = [
+        record for record in JobHistory(view).intact_jobs() if record.job_type == JOB_TYPE and record.job_id != but
+    ]
     ended = max((record.launched_at for record in records if record.status == "DONE"), default=None)
     return any(record.status != "DONE" and (ended is None or record.launched_at > ended) for record in records)

@@ -34,7 +34,7 @@ class CheckpointUpkeep:
         self._spec = spec
         self._store = store_of(spec)
         others = [entry for some in entries.values() for entry in some if entry.job_id != spec.job_id]
-        jobs = JobHistory(spec.snapshot).jobs() if others else []
+        jobs = JobHistory(spec.snapshot).intact_jobs() if others else []
         running = {job.job_id for job in jobs if job.status == "RUNNING"}
         self._left_over = frozenset(entry.path for entry in others if entry.job_id not in running)
 
@@ -97,7 +97,7 @@ class CheckpointUpkeep:
         spec, snapshot = self._spec, self._spec.snapshot
         referred = {entry.job_id for entry in self._all_entries() if entry.kind == "reference"}
         staged = set(staged_jobs(snapshot.uri, snapshot.storage_options)) - {spec.staging.job_id}
-        for job in JobHistory(snapshot).jobs() if staged else ():
+        for job in JobHistory(snapshot).intact_jobs() if staged else ():
             ended = job.status in ("PARTIAL", "FAILED", "CANCELLED") and job.key == spec.key.digest
             if ended and job.staging_id in staged and job.job_id not in referred:
                 staging = replace(spec.staging, job_id=job.staging_id)

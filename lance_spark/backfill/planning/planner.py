@@ -210,7 +210,7 @@ def _first_spec(
 
 def _unfinished_jobs(ref: DatasetRef, spec: BackfillSpec) -> set[str]:
     """Returns the jobs of the same filter and UDF that this one goes on with."""
-    jobs = [] if spec.where is None else JobHistory(ref).jobs()
+    jobs = [] if spec.where is None else JobHistory(ref).intact_jobs()
     alike = [job for job in jobs if (job.where, job.key) == (spec.where, spec.key.digest)]
     # A job that died before another one completed the same has been resumed, and is over.
     over = max((job.launched_at for job in alike if job.status == "DONE"), default=None)

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from lance_spark.dataset import FOLDER, DatasetRef
 from lance_spark.errors import TableUnreadableError
-from lance_spark.jobs.tables import SystemTable, append_rows, delete_rows, quoted, read_rows
+from lance_spark.jobs.tables import SystemTable, append_rows, delete_rows, quoted, read_intact_rows
 from lance_spark.rows.row_set import RowSet
 
 logger = logging.getLogger(__name__)
@@ -125,11 +125,36 @@ class Records:
         seen = set()
         for row in self._rows.slice(first, last - first).to_pylist():
             record_id = row.pop("record_id")
-            if record_id != _digest(row):
-                logger.warning("a record of computed rows of fragment %s is damaged and not used", row["fragment_id"])
-            elif record_id not in seen:
+            try:
+                record = _intact(record_id, row)
+            except ValueError as error:
+                logger.warning("A record of fragment %s is damaged and not used: %s", row["fragment_id"], error)
+                continue
+            if record_id not in seen:
                 seen.add(record_id)
-                yield FragmentRecord(**row | {name: RowSet.loads(row[name]) for name in _SETS})
+                yield record
+
+
+def check_record(row: Mapping[str, Any]) -> FragmentRecord:
+    """Returns the record of a row of :data:`RECORDS`.
+
+    Raises:
+        ValueError: The row is damaged or forged.
+    """
+    if None in row.values():
+        raise ValueError("a field is NULL")
+    return _intact(row["record_id"], {name: row[name] for name in _FIELDS})
+
+
+def _intact(record_id: int, row: Mapping[str, Any]) -> FragmentRecord:
+    """Returns the record of a row.
+
+    Raises:
+        ValueError: The row is damaged or forged.
+    """
+    if record_id != _digest(row):
+        raise ValueError("the digest differs")
+    return FragmentRecord(**{**row, **{name: RowSet.loads(row[name]) for name in _SETS}})
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +177,18 @@ class RecordStore:
             logger.warning("what was computed is not recorded: %s", error)
 
     def load(self, column: str) -> Records:
-        """Returns all records of a column; raises TableUnreadableError where the store refuses."""
-        return Records(read_rows(self.ref, RECORDS, f"column = {quoted(column)}"))
+        """Returns all records of a column.
+
+        Rows of a damaged file count as never computed, with a warning in the log.
+
+        Raises:
+            TableUnreadableError: The store refused.
+        """
+        rows, damaged = read_intact_rows(self.ref, RECORDS, f"column = {quoted(column)}")
+        for file in damaged:
+            path = f"{self.ref.uri}/{RECORDS.name}/{file.path}"
+            logger.warning("The file %s is damaged, and its records are not used: %s", path, file.reason)
+        return Records(rows.drop_null())
 
     def compact(self, column: str, *, keep: Callable[[FragmentRecord], bool]) -> int:
         """Drops useless records of a column, and returns how many; safe beside others."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,8 @@ from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities
 from lance_spark.dataset import DatasetRef
 from lance_spark.lance_compat import path_of, read_transaction
+
+logger = logging.getLogger(__name__)
 
 if TYPE_CHECKING:
     import lance
@@ -181,11 +184,26 @@ def find_job(
     """Returns what a job committed after a version and did not take back, or None."""
     found = None
     for event in events_between(dataset, after, dataset.version, known):
-        if event.properties.get(JOB_KEY) == job_id and SUMMARY_KEY in event.properties:
-            found = CommitResult.from_json(event.properties[SUMMARY_KEY], uri=dataset.uri, version=event.version)
+        if event.properties.get(JOB_KEY) == job_id:
+            found = summary_of(event, dataset.uri) or found
         elif event.properties.get(UNDONE_KEY) == job_id:
             found = None
     return found
+
+
+def summary_of(event: Event, uri: str) -> CommitResult | None:
+    """Returns the result of a commit of lance-spark.
+
+    Returns None for the commits of other writers, forged summaries included.
+    """
+    text = event.properties.get(SUMMARY_KEY)
+    if text is None or JOB_KEY not in event.properties:
+        return None
+    try:
+        return CommitResult.from_json(text, uri=uri, version=event.version)
+    except ValueError as error:
+        logger.warning("The summary of version %s of %s is damaged and not used: %s", event.version, uri, error)
+        return None
 
 
 def named_files(dataset: lance.LanceDataset, names: Collection[str], *, after: int) -> frozenset[str]:
@@ -223,8 +241,9 @@ def last_commit(path: str, storage_options: dict[str, str] | None = None) -> Com
     for version in sorted((kept["version"] for kept in dataset.version_refs()), reverse=True):
         event = event_of(dataset, version)
         undone.add(event.properties.get(UNDONE_KEY))
-        if SUMMARY_KEY in event.properties and event.properties[JOB_KEY] not in undone:
-            return CommitResult.from_json(event.properties[SUMMARY_KEY], uri=ref.uri, version=version)
+        summary = summary_of(event, ref.uri)
+        if summary is not None and event.properties[JOB_KEY] not in undone:
+            return summary
     return None
 
 

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from lance_spark.backfill.request import columns_of
 from lance_spark.commit.attempt import Landed, attempt_commit
 from lance_spark.commit.changes import CommitNote, CommitResult
-from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, USER_KEY, Event, event_of
+from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, USER_KEY, Event, event_of, summary_of
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import MAIN_BRANCH, DatasetRef, branches_of, moment_of
 from lance_spark.errors import (
@@ -198,8 +198,7 @@ class TableVersion(InWords):
     def of(dataset: lance.LanceDataset) -> TableVersion:
         """Returns the version that a dataset is open at. Reads its transaction."""
         event = event_of(dataset, dataset.version)
-        summary = event.properties.get(SUMMARY_KEY)
-        ours = None if summary is None else CommitResult.from_json(summary, uri=dataset.uri, version=event.version)
+        ours = summary_of(event, dataset.uri)
         numbers = version_of(dataset)["metadata"]
         added, removed = _rows_changed(event, ours, int(numbers["total_rows"]))
         return TableVersion(

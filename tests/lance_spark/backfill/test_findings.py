@@ -33,7 +33,7 @@ now = datetime.now(UTC)
 JobHistory(DatasetRef.at(sys.argv[1])).save(
     JobRecord(
         job_id="killed", status="RUNNING", columns=("y",), udf_name="f", udf_version="1", key="k", where=None, read_version=1,
-        staging_id="s", launched_at=now, updated_at=now, launched_by="me", process=this_process(),
+        staging_id="0" * 40, launched_at=now, updated_at=now, launched_by="me", process=this_process(),
     )
 )
 print("registered", flush=True)

@@ -221,7 +221,7 @@ def test_what_is_no_table_of_records_is_not_used_and_fails_no_job(
 ) -> None:
     store.append([record(1, 1)])
     replace_by(folder)
-    assert len(store.load("token")) == 0 and "left out" in caplog.text
+    assert len(store.load("token")) == 0 and "not used" in caplog.text
     store.append([record(1, 2)])
     assert "what was computed is not recorded" in caplog.text
     assert len(store.load("token")) == 0 and store.compact("token", keep=lambda one: False) == 0

@@ -1,0 +1,255 @@
+"""Check and repair of the files and metadata that lance-spark keeps in a table: :func:`check`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_spark.backfill.reuse.computed_rows import RECORDS, check_record
+from lance_spark.columns.binding import Binding
+from lance_spark.commit.changes import CommitResult
+from lance_spark.commit.conflicts.history import SUMMARY_KEY, event_of
+from lance_spark.commit.conflicts.identity import BINDING_KEY
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import StoredUdfError, TableUnreadableError, ViewError
+from lance_spark.jobs.model import ErrorRecord, JobRecord
+from lance_spark.jobs.reader_process import close_reader
+from lance_spark.jobs.tables import ERRORS, JOBS, SystemTable, read_intact_rows, replace_rows, table_ref
+from lance_spark.objects import LanceObjects, checkpoint_place, checkpoint_store, objects_beside, objects_of_table
+from lance_spark.views.definition import view_of
+from lance_spark.views.state import refreshed_of
+from lance_spark.words import InWords
+from udf_runtime import UDF
+from udf_runtime.checkpoint.codec import decode
+from udf_runtime.checkpoint.store import Objects
+from udf_runtime.errors import CheckpointError
+
+if TYPE_CHECKING:
+    import lance
+
+DAMAGED_FOLDER = "damaged"
+"""Folder below `_lance_spark` for files that a repair moved aside."""
+
+_ROW_CHECKS: Mapping[SystemTable, Callable[[dict[str, Any]], object]] = {
+    JOBS: JobRecord.from_row,
+    ERRORS: ErrorRecord.from_row,
+    RECORDS: check_record,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Damage:
+    """A damaged file, row or piece of metadata.
+
+    Attributes:
+        place: Path below the table's folder, or `column x`, `version 3`, `schema`.
+        problem: Why lance-spark cannot use it.
+        remedy: What the repair did or does, or what the user has to do.
+        repaired: Whether this call repaired it.
+    """
+
+    place: str
+    problem: str
+    remedy: str
+    repaired: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class CheckResult(InWords):
+    """Result of :func:`check`.
+
+    Attributes:
+        uri: Location of the table.
+        damages: What is damaged, in the order of the checks; empty for an intact table.
+    """
+
+    uri: str
+    damages: tuple[Damage, ...]
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether nothing is damaged, or everything was repaired."""
+        return all(damage.repaired for damage in self.damages)
+
+    @property
+    def text(self) -> str:
+        """The result in one line."""
+        repaired = sum(damage.repaired for damage in self.damages)
+        return f"check of {self.uri}: {len(self.damages)} damaged, {repaired} repaired"
+
+
+def check(
+    uri: str,
+    storage_options: Mapping[str, str] | None = None,
+    *,
+    repair: bool = False,
+    checkpoint: str | None = None,
+) -> CheckResult:
+    """Checks everything that lance-spark keeps in a table, and repairs what can be rebuilt.
+
+    The check covers the job history, error rows, records of computed rows, checkpoints, stored
+    UDFs, bindings, the definition and state of a view, and summaries of commits. Lance's own data
+    files are out of scope. Runs on the driver, without Spark. A child process decodes Lance files,
+    so that damage cannot end the driver. Reads every checkpoint of the table once.
+
+    A repair keeps every row that can be read. Damaged files move to `_lance_spark/damaged/<time>/`.
+    Values of damaged checkpoints and records are computed again by the next backfill. Repair while
+    no job of the table runs.
+
+    Args:
+        uri: Location of the table.
+        storage_options: Options of the object store.
+        repair: Whether to repair.
+        checkpoint: Value of `connect(checkpoint=...)`, if checkpoints are outside of the table.
+
+    Returns:
+        The damages.
+
+    Raises:
+        TableNotFoundError: The table does not exist.
+        TableUnreadableError: The table cannot be opened, or the store refused.
+
+    Example:
+        ```python
+        result = lance_spark.check("shop/orders.lance")
+        if not result.is_intact:
+            lance_spark.check("shop/orders.lance", repair=True)
+        ```
+    """
+    ref = DatasetRef.at(uri, storage_options or {})
+    dataset = ref.open_latest()
+    close_reader()  # its caches may hold files that are damaged by now
+    place = None if checkpoint is None else checkpoint_place(checkpoint, ref.uri)
+    aside = _Aside(f"{DAMAGED_FOLDER}/{datetime.now(UTC):%Y%m%dT%H%M%S%f}") if repair else None
+    damages = [
+        *(damage for table in _ROW_CHECKS for damage in _check_table(ref, table, aside)),
+        *_check_files(checkpoint_store(ref.uri, ref.storage_options, place).objects, "checkpoints", _decodes, aside),
+        *_check_files(objects_of_table(ref), "udfs", _has_digest, aside),
+        *_check_columns(dataset),
+        *_check_view(dataset),
+        *_check_versions(dataset),
+    ]
+    return CheckResult(uri=ref.uri, damages=tuple(damages))
+
+
+@dataclass(frozen=True, slots=True)
+class _Aside:
+    """The folder that a repair moves damaged files to."""
+
+    folder: str
+
+    def move(self, objects: Objects, path: str) -> None:
+        """Moves an object; a missing object is no error."""
+        data = objects.get(path)
+        if data is not None:
+            objects.put(f"{self.folder}/{path}", data)
+        objects.delete(path)
+
+
+def _check_table(ref: DatasetRef, table: SystemTable, aside: _Aside | None) -> Iterator[Damage]:
+    objects = objects_beside(ref)
+    name = table.name.partition("/")[2]
+    yield from _check_manifests(ref, table, objects, aside)
+    rows, files = read_intact_rows(ref, table)
+    intact, broken = _split_rows(rows, _ROW_CHECKS[table])
+    remedy = "The repair keeps the readable rows and moves the damaged files aside."
+    damages = [Damage(place=f"{table.name}/{file.path}", problem=file.reason, remedy=remedy) for file in files]
+    damages += [Damage(place=f"{table.name}, row {row}", problem=text, remedy=remedy) for row, text in broken.items()]
+    if damages and aside is not None:
+        replace_rows(ref, table, intact)
+        for file in files:
+            aside.move(objects, f"{name}/{file.path}")
+    yield from (replace(damage, repaired=aside is not None) for damage in damages)
+
+
+def _check_manifests(
+    ref: DatasetRef, table: SystemTable, objects: LanceObjects, aside: _Aside | None
+) -> Iterator[Damage]:
+    """Yields the latest manifests that cannot be opened; the repair restores the version before."""
+    name = table.name.partition("/")[2]
+    while paths := objects.list(f"{name}/_versions"):
+        try:
+            table_ref(ref, table).open_latest()
+        except TableUnreadableError as error:
+            remedy = "The repair moves the manifest aside and falls back to the version before."
+            yield Damage(place=paths[0], problem=str(error), remedy=remedy, repaired=aside is not None)
+            if aside is None:
+                return
+            aside.move(objects, paths[0])
+        else:
+            return
+
+
+def _split_rows(rows: pa.Table, parse: Callable[[dict[str, Any]], object]) -> tuple[pa.Table, dict[int, str]]:
+    """Returns the rows that `parse` accepts, and the problems of the other rows by number."""
+    broken: dict[int, str] = {}
+    for number in range(rows.num_rows):
+        try:
+            parse(rows.slice(number, 1).to_pylist()[0])
+        except (ValueError, TypeError, ArithmeticError) as error:
+            broken[number] = str(error)
+    intact = pa.array([number not in broken for number in range(rows.num_rows)], pa.bool_())
+    return rows.filter(intact), broken
+
+
+def _check_files(
+    objects: Objects, folder: str, problem_of: Callable[[str, bytes], str | None], aside: _Aside | None
+) -> Iterator[Damage]:
+    for path in objects.list(folder):
+        data = objects.get(path)
+        problem = None if data is None else problem_of(path, data)
+        if problem is None:
+            continue
+        if aside is not None:
+            aside.move(objects, path)
+        remedy = "The repair moves the file aside. The next backfill computes its values again."
+        if folder == "udfs":
+            remedy = "The repair moves the file aside. Give the column its UDF again with alter_columns."
+        yield Damage(place=path, problem=problem, remedy=remedy, repaired=aside is not None)
+
+
+def _decodes(_path: str, data: bytes) -> str | None:
+    try:
+        decode(data)
+    except CheckpointError as error:
+        return str(error)
+    return None
+
+
+def _has_digest(path: str, data: bytes) -> str | None:
+    digest = UDF.payload_digest(data)
+    return None if path.endswith(f"/{digest}") else f"the content has the digest {digest}"
+
+
+def _check_columns(dataset: lance.LanceDataset) -> Iterator[Damage]:
+    for field in dataset.schema:
+        text = (field.metadata or {}).get(BINDING_KEY.encode())
+        try:
+            if text is not None:
+                Binding.from_json(text.decode(), field.name)
+        except (StoredUdfError, UnicodeDecodeError) as error:
+            remedy = "Give the column a UDF again with alter_columns."
+            yield Damage(place=f"column {field.name!r}", problem=str(error), remedy=remedy)
+
+
+def _check_view(dataset: lance.LanceDataset) -> Iterator[Damage]:
+    try:
+        if view_of(dataset) is not None:
+            refreshed_of(dataset)
+    except ViewError as error:
+        yield Damage(place="schema", problem=str(error), remedy="Drop the view and create the view again.")
+
+
+def _check_versions(dataset: lance.LanceDataset) -> Iterator[Damage]:
+    remedy = "Nothing to do: the version is shown without the summary, and cleanup_old_versions removes it."
+    for version in sorted(kept["version"] for kept in dataset.version_refs()):
+        event = event_of(dataset, version)
+        try:
+            if SUMMARY_KEY in event.properties:
+                CommitResult.from_json(event.properties[SUMMARY_KEY], uri=dataset.uri, version=version)
+        except ValueError as error:
+            yield Damage(place=f"version {version}", problem=str(error), remedy=remedy)

@@ -1,0 +1,214 @@
+"""A child process that decodes the tables beside the data: a damaged file cannot end its parent.
+
+The parent writes one JSON request per call into the child's standard input. The child answers with
+an Arrow IPC stream or with a JSON error. The parent validates the Arrow data before any code reads
+the data. If the child ends, the next call starts another child.
+"""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any
+
+import pyarrow as pa
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import LanceSparkError, TableNotFoundError, TableUnreadableError, rebuild
+from lance_spark.jobs.table_files import UNREADABLE, DamagedFile, compact, decode_rows, delete_rows
+from udf_runtime.execute.isolation.frames import Tag, read_frame, wait_readable, write_frame
+
+_ANSWER_TIMEOUT_S = 600.0
+_MEMORY_BYTES = 4 << 30
+"""Memory of the child. A forged file that asks for more ends the child."""
+
+_DAMAGED_KEY = b"damaged"
+_OPERATIONS: dict[str, Callable[..., None]] = {"delete": delete_rows, "compact": compact}
+_TYPED: dict[str, type[LanceSparkError]] = {
+    error.__name__: error for error in (TableNotFoundError, TableUnreadableError)
+}
+
+
+class ReaderEndedError(Exception):
+    """The child ended, or gave no answer in time. Callers turn this into an error of theirs."""
+
+
+class RefusedError(Exception):
+    """The child raised an error. The message is the text of that error."""
+
+
+class ReaderProcess:
+    """One child process. Serves one call at a time, in the process that started the child."""
+
+    def __init__(self) -> None:
+        """Starts the child, and does not wait until it serves."""
+        # Without buffers: frames are written and read through the descriptors themselves.
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "lance_spark.jobs.reader_process"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+        )
+        assert self._process.stdin is not None and self._process.stdout is not None  # both are pipes
+        self._input, self._output = self._process.stdin, self._process.stdout
+
+    def call(self, request: dict[str, Any]) -> tuple[Tag, pa.Buffer]:
+        """Returns the answer to a request.
+
+        Raises:
+            ReaderEndedError: The child ended, or gave no answer in time.
+        """
+        try:
+            write_frame(self._input.fileno(), Tag.ASK, json.dumps(request).encode())
+            answer = read_frame(self._output.fileno()) if self._answers() else None
+        except OSError:
+            answer = None
+        if answer is None:
+            self.close()
+            raise ReaderEndedError(f"the process that decodes it ended with {self._process.returncode}")
+        return answer
+
+    @property
+    def is_running(self) -> bool:
+        """Tells whether the child can serve."""
+        return self._process.poll() is None
+
+    def close(self) -> None:
+        """Ends the child."""
+        self._process.kill()
+        self._process.wait()
+        self.close_pipes()
+
+    def close_pipes(self) -> None:
+        """Closes this process's ends of the pipes."""
+        self._input.close()
+        self._output.close()
+
+    def _answers(self) -> bool:
+        return wait_readable(self._output.fileno(), _ANSWER_TIMEOUT_S)
+
+
+_lock = threading.Lock()
+_reader: ReaderProcess | None = None
+
+
+def read_in_child(
+    at: DatasetRef, schema: pa.Schema, filter: str | None, fragment_ids: list[int] | None = None
+) -> tuple[pa.Table, list[DamagedFile]]:
+    """Decodes rows in the child, as :func:`~lance_spark.jobs.table_files.decode_rows` does.
+
+    Raises:
+        TableNotFoundError: The table does not exist.
+        TableUnreadableError: The manifest is damaged, or the store refused.
+        ReaderEndedError: A file ended the child.
+    """
+    columns = base64.b64encode(schema.serialize()).decode()
+    payload = _call(at, "read", schema=columns, filter=filter, fragment_ids=fragment_ids)
+    with pa.ipc.open_stream(payload) as reader:
+        table = reader.read_all()
+    table.validate(full=True)
+    damaged = json.loads((table.schema.metadata or {}).get(_DAMAGED_KEY, b"[]"))
+    return table.cast(schema), [DamagedFile(**file) for file in damaged]
+
+
+def change_in_child(at: DatasetRef, operation: str, **arguments: str) -> None:
+    """Runs `delete` or `compact` of :mod:`~lance_spark.jobs.table_files` in the child.
+
+    Raises:
+        ReaderEndedError: A file ended the child.
+        RefusedError: The operation failed.
+    """
+    _call(at, operation, **arguments)
+
+
+def _call(at: DatasetRef, operation: str, **arguments: object) -> pa.Buffer:
+    request = {"operation": operation, "uri": at.uri, "storage_options": at.storage_options, **arguments}
+    with _lock:
+        tag, payload = _running_reader().call(request)
+    if tag is Tag.DATA:
+        return payload
+    error = json.loads(payload.to_pybytes())
+    if error["type"] in _TYPED:
+        raise rebuild(_TYPED[error["type"]], (error["message"],), {"uri": at.uri})
+    raise RefusedError(error["message"])
+
+
+def _running_reader() -> ReaderProcess:
+    global _reader  # noqa: PLW0603 - one child per process
+    if _reader is None or not _reader.is_running:
+        _reader = ReaderProcess()
+    return _reader
+
+
+def _forget_reader() -> None:
+    """Leaves the child to the process that forked this one."""
+    global _lock, _reader
+    if _reader is not None:
+        _reader.close_pipes()
+    _lock, _reader = threading.Lock(), None
+
+
+def close_reader() -> None:
+    """Ends the child. The next call starts another child, whose caches are empty."""
+    if _reader is not None:
+        _reader.close()
+
+
+os.register_at_fork(after_in_child=_forget_reader)
+atexit.register(close_reader)
+
+
+def _answer(request: dict[str, Any]) -> pa.Buffer:
+    """Carries out a request. Runs in the child."""
+    options = tuple((name, value) for name, value in request.pop("storage_options"))
+    at = DatasetRef(uri=request.pop("uri"), storage_options=options)
+    operation = request.pop("operation")
+    if operation != "read":
+        _OPERATIONS[operation](at, **request)
+        return pa.py_buffer(b"")
+    schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(request.pop("schema"))))
+    rows, damaged = decode_rows(at, schema, **request)
+    described = rows.replace_schema_metadata({_DAMAGED_KEY: json.dumps([asdict(file) for file in damaged])})
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, described.schema) as writer:
+        writer.write_table(described)
+    return sink.getvalue()
+
+
+def _describe(error: Exception) -> bytes:
+    return json.dumps({"type": type(error).__name__, "message": str(error)}).encode()
+
+
+def _limit_memory() -> None:
+    with contextlib.suppress(ImportError, OSError, ValueError):  # no such limit on this system
+        import resource
+
+        resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
+
+
+def main() -> None:
+    """Answers requests until the parent closes the pipe."""
+    _limit_memory()
+    requests, answers = os.dup(0), os.dup(1)
+    os.dup2(2, 1)  # whatever a library prints goes elsewhere
+    while (frame := read_frame(requests)) is not None:
+        try:
+            answer = _answer(json.loads(frame[1].to_pybytes()))
+        except (*UNREADABLE, LanceSparkError) as error:
+            write_frame(answers, Tag.REFUSED, _describe(error))
+        else:
+            write_frame(answers, Tag.DATA, answer)
+
+
+if __name__ == "__main__":
+    main()

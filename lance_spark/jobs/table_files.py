@@ -1,0 +1,120 @@
+"""Decoding, compaction and deletion of rows in the tables beside the data. Runs in a child process.
+
+Lance verifies no checksums. A damaged or forged data file can end the process that decodes the
+file. So neither the driver nor a task calls these functions: `jobs/reader_process.py` does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import panics_as_errors
+from lance_spark.lance_compat import plain
+
+if TYPE_CHECKING:
+    import lance
+
+_READERS_TAKE = timedelta(minutes=10)
+"""Age from which compaction removes versions. A reader finishes within this time."""
+
+_FRAGMENT_ROWS = 1 << 17
+"""Rows of a fragment that compaction leaves alone: each row is rewritten a few times at most."""
+
+UNREADABLE = (OSError, ValueError, TypeError, RuntimeError)
+"""Errors of pylance for damaged files, and of pyarrow for columns of another type."""
+
+
+@dataclass(frozen=True, slots=True)
+class DamagedFile:
+    """A file that cannot be decoded.
+
+    Attributes:
+        path: Its path below the table's folder.
+        reason: Why the file cannot be decoded.
+    """
+
+    path: str
+    reason: str
+
+
+def decode_rows(
+    at: DatasetRef, schema: pa.Schema, filter: str | None, fragment_ids: list[int] | None = None
+) -> tuple[pa.Table, list[DamagedFile]]:
+    """Returns the rows that match a filter, and the files that cannot be decoded.
+
+    Args:
+        at: The table.
+        schema: Columns to return. A column that the table lacks is NULL.
+        filter: Lance SQL, or None for all rows.
+        fragment_ids: Fragments to decode, or None for all fragments.
+
+    Raises:
+        TableNotFoundError: The table does not exist.
+        TableUnreadableError: The manifest is damaged, or the store refused.
+    """
+    dataset = at.open_latest()
+    if fragment_ids is None:
+        try:
+            return _select(dataset, schema, filter), []
+        except UNREADABLE:
+            pass
+    parts, damaged = [schema.empty_table()], []
+    for fragment in dataset.get_fragments():
+        if fragment_ids is not None and fragment.fragment_id not in fragment_ids:
+            continue
+        try:
+            parts.append(_select(fragment, schema, filter))
+        except UNREADABLE as error:
+            damaged += [DamagedFile(path, plain(error)) for path in paths_of(fragment)]
+    return pa.concat_tables(parts), damaged
+
+
+def delete_rows(at: DatasetRef, filter: str) -> None:
+    """Deletes the rows that match a filter, and compacts the table.
+
+    Raises:
+        OSError: The store refused, or a file is damaged.
+    """
+    dataset = at.open_latest()
+    with panics_as_errors():
+        # If a concurrent commit came first, pylance applies the filter to the latest version.
+        dataset.delete(filter)
+    compact(at)
+
+
+def compact(at: DatasetRef) -> None:
+    """Merges small fragments and removes old versions. Each append adds one of both.
+
+    Raises:
+        OSError: The store refused, a file is damaged, or a concurrent writer compacts too.
+    """
+    dataset = at.open_latest()
+    with panics_as_errors():
+        dataset.optimize.compact_files(target_rows_per_fragment=_FRAGMENT_ROWS)
+        dataset.cleanup_old_versions(older_than=_READERS_TAKE)
+
+
+def paths_of(fragment: lance.LanceFragment) -> Iterator[str]:
+    """Yields the paths of a fragment's data files and deletion file, below the table's folder."""
+    yield from (f"data/{file.path}" for file in fragment.data_files())
+    deletions = fragment.deletion_file()
+    if deletions:
+        yield deletions
+
+
+def _select(source: lance.LanceDataset | lance.LanceFragment, schema: pa.Schema, filter: str | None) -> pa.Table:
+    with panics_as_errors():
+        rows = source.to_table(filter=filter)
+    arrays = [
+        rows.column(field.name) if field.name in rows.column_names else pa.nulls(rows.num_rows, field.type)
+        for field in schema
+    ]
+    table = pa.Table.from_arrays(arrays, schema=schema)
+    table.validate(full=True)
+    return table

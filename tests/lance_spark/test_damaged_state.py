@@ -1,0 +1,302 @@
+"""Damaged and forged files and metadata of lance-spark: typed errors, a driver that lives, and a repair."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import socket
+import subprocess
+import sys
+import tarfile
+import warnings
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+from lance.fragment import write_fragments
+
+import lance_spark
+from lance_spark import DamagedFileError, DamagedRecordWarning, Table
+from lance_spark.jobs.tables import ERRORS, JOBS
+from tests.lance_spark.test_stored_data import ARCHIVE
+from tests.support.waiting import eventually
+from udf_runtime import UdfRuntimeError
+
+SIDE_TABLES = ("jobs", "errors", "records")
+ENDS_THE_DECODER = (-13, b"\xff" * 5)
+"""An offset from the end of a Lance file, and bytes there that end the process that decodes the file."""
+
+TYPED = (lance_spark.LanceSparkError, UdfRuntimeError)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A table with a history, errors, records, checkpoints and stored UDFs."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path / "db" / "docs.lance"
+
+
+@pytest.fixture
+def docs(folder: Path, jobs: Any) -> Table:
+    return lance_spark.connect(str(folder.parent), jobs, progress=False).open_table("docs")
+
+
+def newest_file(folder: Path, table: str) -> Path:
+    return max((folder / "_lance_spark" / f"{table}.lance" / "data").iterdir(), key=lambda file: file.stat().st_size)
+
+
+def overwrite(file: Path, offset: int, data: bytes) -> None:
+    body = bytearray(file.read_bytes())
+    at = offset % len(body)
+    body[at : at + len(data)] = data
+    file.write_bytes(bytes(body))
+
+
+def jobs_of(table: Table) -> set[str]:
+    return {job.job_id for job in table.list_jobs()}
+
+
+def test_a_file_that_ends_its_decoder_is_an_error_that_names_the_file_and_the_driver_lives(
+    folder: Path, docs: Table
+) -> None:
+    calls: dict[str, Callable[[], object]] = {
+        "jobs": docs.list_jobs,
+        "errors": lambda: docs.get_failed_row_addresses("any", "odd_only"),
+    }
+    for name, call in calls.items():
+        file = newest_file(folder, name)
+        overwrite(file, *ENDS_THE_DECODER)
+        with pytest.raises(DamagedFileError, match=r"check .* --repair") as caught:
+            call()
+        assert caught.value.files == (f"_lance_spark/{name}.lance/data/{file.name}",)
+    overwrite(newest_file(folder, "records"), *ENDS_THE_DECODER)
+    assert docs.plan_backfill("letters").total_rows_pending >= 5
+
+
+@pytest.mark.parametrize("name", SIDE_TABLES)
+@pytest.mark.parametrize("damage", ["cut", "footer", "missing"])
+def test_a_repair_keeps_the_readable_rows_and_moves_the_damaged_file_aside(
+    folder: Path, docs: Table, name: str, damage: str
+) -> None:
+    before = jobs_of(docs)
+    file = newest_file(folder, name)
+    if damage == "cut":
+        file.write_bytes(file.read_bytes()[:100])
+    elif damage == "footer":
+        overwrite(file, *ENDS_THE_DECODER)
+    else:
+        file.unlink()
+    found = lance_spark.check(str(folder))
+    assert [place.place for place in found.damages] == [f"_lance_spark/{name}.lance/data/{file.name}"]
+    assert not found.is_intact
+    assert lance_spark.check(str(folder), repair=True).is_intact
+    assert lance_spark.check(str(folder)).damages == ()
+    aside = [path.name for path in (folder / "_lance_spark" / "damaged").rglob("*.lance") if path.is_file()]
+    assert aside == ([] if damage == "missing" else [file.name])
+    assert len(before - jobs_of(docs)) <= (name == "jobs")
+    assert docs.backfill("letters").rows_computed >= 5
+
+
+def test_a_cut_manifest_is_an_error_and_the_repair_restores_the_version_before(folder: Path, docs: Table) -> None:
+    before = len(docs.list_jobs())
+    manifest = min((folder / "_lance_spark/jobs.lance/_versions").glob("*.manifest"))
+    manifest.write_bytes(manifest.read_bytes()[:50])
+    with pytest.raises(DamagedFileError, match=manifest.name):
+        docs.list_jobs()
+    assert lance_spark.check(str(folder), repair=True).is_intact
+    assert before - 1 <= len(docs.list_jobs()) <= before
+
+
+def test_intact_tables_of_earlier_commits_have_no_damage(folder: Path) -> None:
+    for table in sorted(folder.parent.glob("*.lance")):
+        assert lance_spark.check(str(table)).damages == (), table.name
+
+
+def test_damaged_checkpoints_and_stored_udfs_are_found_and_moved_aside(folder: Path) -> None:
+    checkpoint = next(iter(sorted((folder / "_lance_spark/checkpoints").rglob("*.rows"))))
+    stored = next(iter(sorted((folder / "_lance_spark/udfs").iterdir())))
+    overwrite(checkpoint, -30, b"zz")
+    overwrite(stored, 10, b"zz")
+    damages = lance_spark.check(str(folder)).damages
+    assert [Path(damage.place).name for damage in damages] == [checkpoint.name, stored.name]
+    assert lance_spark.check(str(folder), repair=True).is_intact
+    assert not checkpoint.exists() and not stored.exists()
+    assert lance_spark.check(str(folder)).damages == ()
+
+
+def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "lance_spark.cli", *arguments]
+    return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
+
+
+def test_the_command_exits_with_one_while_damage_remains(folder: Path) -> None:
+    newest_file(folder, "jobs").write_bytes(b"")
+    checked = run_command("check", str(folder), "--json")
+    assert checked.returncode == 1
+    assert [damage["repaired"] for damage in json.loads(checked.stdout)] == [False]
+    assert run_command("check", str(folder), "--repair").returncode == 0
+    assert "nothing is damaged" in run_command("check", str(folder)).stdout
+
+
+def calls_of(docs: Table) -> Iterator[Callable[[], object]]:
+    yield docs.list_jobs
+    yield docs.get_errors
+    yield lambda: docs.get_failed_row_addresses("j", "letters")
+    yield lambda: docs.plan_backfill("letters")
+    yield lambda: docs.plan_backfill("letters", where="1=1")
+    yield lambda: docs.versions[-3:]
+    yield lambda: lance_spark.last_commit(docs.uri)
+    yield lambda: docs.get_manifest("letters")
+    yield docs._repr_html_
+    yield lambda: lance_spark.check(docs.uri)
+
+
+def test_random_damage_of_any_private_file_ends_in_an_answer_or_a_typed_error(
+    folder: Path, tmp_path: Path, jobs: Any
+) -> None:
+    check_random_damage(folder, tmp_path, jobs, seeds=range(6))
+
+
+@pytest.mark.long
+def test_much_random_damage_of_any_private_file_ends_in_an_answer_or_a_typed_error(
+    folder: Path, tmp_path: Path, jobs: Any
+) -> None:
+    check_random_damage(folder, tmp_path, jobs, seeds=range(6, 400))
+
+
+def check_random_damage(folder: Path, tmp_path: Path, jobs: Any, *, seeds: range) -> None:
+    for seed in seeds:
+        rng = random.Random(seed)
+        home = tmp_path / f"copy{seed}"
+        shutil.copytree(folder, home / "docs.lance")
+        files = [path for path in sorted((home / "docs.lance" / "_lance_spark").rglob("*")) if path.is_file()]
+        for file in rng.sample(files, min(len(files), 4)):
+            size = max(file.stat().st_size, 1)
+            overwrite(file, rng.randrange(size), rng.choice([b"\xff" * 5, b"\0", b"{", b"\x80"]))
+        table = lance_spark.connect(str(home), jobs, progress=False).open_table("docs")
+        for call in calls_of(table):
+            answer_or_typed_error(call)
+        shutil.rmtree(home)
+
+
+def answer_or_typed_error(call: Callable[[], object]) -> None:
+    with warnings.catch_warnings(), contextlib.suppress(*TYPED):
+        warnings.simplefilter("ignore", DamagedRecordWarning)
+        call()
+
+
+PAST = datetime(2020, 1, 1, tzinfo=UTC)
+JOB: dict[str, Any] = {
+    "job_id": "j",
+    "job_type": "backfill",
+    "status": "RUNNING",
+    "columns": ["x"],
+    "udf_name": "u",
+    "udf_version": "1",
+    "input_columns": ["id"],
+    "key": "k",
+    "read_version": 1,
+    "staging_id": "0" * 40,
+    "launched_at": PAST,
+    "updated_at": PAST,
+    "launched_by": "me",
+    "process": json.dumps({"host": "h", "pid": 1, "started": "0"}),
+    **dict.fromkeys(("rows_selected", "rows_computed", "rows_from_checkpoint", "rows_skipped"), 0),
+    **dict.fromkeys(("rows_failed", "fragments_total", "fragments_done", "retries"), 0),
+    "versions": [],
+    "seconds": "{}",
+}
+HERE = socket.gethostname()
+FORGED: dict[str, list[Any]] = {
+    "process": [
+        None,
+        "",
+        "{",
+        "[" * 5000,
+        '{"host": 1}',
+        *(json.dumps({"host": HERE, "pid": pid, "started": "0"}) for pid in ("x", -1, 0, 10**20)),
+    ],
+    "seconds": ["{", "[]", '{"read": "x"}'],
+    "staging_id": [None, "", "../../../../victim", "z" * 40, "A" * 40],
+    "status": [None, "ASLEEP"],
+    "launched_at": [None],
+    "updated_at": [None],
+    "columns": [[None]],
+    "versions": [[None]],
+    "rows_computed": [None],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in FORGED.items() for value in values])
+def test_a_forged_row_of_the_history_is_skipped_with_a_warning_and_blocks_no_call(
+    tmp_path: Path, jobs: Any, field: str, value: object
+) -> None:
+    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table("t", [{"id": 1}])
+    victim = tmp_path / "victim"
+    victim.mkdir()
+    (victim / "file").touch()
+    intact, forged = {**JOB, "job_id": "intact"}, {**JOB, field: value}
+    history = pa.Table.from_pylist([intact, forged], schema=JOBS.schema)
+    lance.write_dataset(history, f"{table.uri}/{JOBS.name}")
+    with pytest.warns(DamagedRecordWarning, match="row 1 of"):
+        assert [job.job_id for job in table.list_jobs()] == ["intact"]
+    assert table.get_job("intact").status == "DEAD"
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DamagedRecordWarning)
+        lance_spark.cleanup(table.uri, older_than=timedelta(0))
+    assert (victim / "file").exists()
+    assert lance_spark.check(table.uri, repair=True).is_intact
+    assert [job.job_id for job in table.list_jobs()] == ["intact"]
+
+
+def test_a_forged_row_of_the_errors_is_an_error_and_no_shorter_list(tmp_path: Path, jobs: Any) -> None:
+    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table("t", [{"id": 1}])
+    rows = pa.Table.from_pylist([{"error_id": "e", "job_id": "j", "columns": ["x"]}], schema=ERRORS.schema)
+    lance.write_dataset(rows, f"{table.uri}/{ERRORS.name}")
+    with pytest.raises(DamagedFileError, match=r"errors\.lance"):
+        table.get_failed_row_addresses("j", "x")
+    assert table.list_jobs() == []
+    assert lance_spark.check(table.uri, repair=True).is_intact
+    assert table.get_errors() == []
+
+
+SUMMARY = {"operation": "append", "job_id": "j", "read_version": 1, "rows": 1, "fragments": 1}
+SUMMARIES = [
+    "", "{", "null", "[]", "[" * 5000, '{"a":' * 5000, json.dumps({"operation": "append"}),
+    *(json.dumps({**SUMMARY, **wrong}) for wrong in ({"operation": 5}, {"rows": None}, {"columns": 5}, {"retries": "zz"})),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", SUMMARIES)
+def test_a_version_with_a_forged_summary_is_shown_without_the_summary(tmp_path: Path, jobs: Any, text: str) -> None:
+    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table("t", [{"id": 1}])
+    dataset = table.to_lance()
+    fragments = write_fragments(pa.table({"id": [2]}), dataset, mode="append")
+    forged = lance.Transaction(
+        read_version=dataset.version,
+        operation=lance.LanceOperation.Append(fragments),
+        transaction_properties={"lance-spark.summary": text, "lance-spark.job": "j"},
+    )
+    version = lance.LanceDataset.commit(table.uri, forged).version
+    assert [shown.rows_added for shown in table.versions[-1:]] == [1]
+    last = lance_spark.last_commit(table.uri)
+    assert last is None or last.version < version
+    assert [damage.place for damage in lance_spark.check(table.uri).damages] == [f"version {version}"]
+
+
+def test_the_child_that_decodes_ends_with_its_driver(folder: Path) -> None:
+    code = (
+        "import sys, os, lance_spark; from lance_spark.jobs import reader_process as r;"
+        "lance_spark.connect(os.path.dirname(sys.argv[1])).open_table('docs').list_jobs();"
+        "print(r._reader._process.pid, flush=True); os.kill(os.getpid(), 9)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, str(folder)], check=False, capture_output=True, text=True)
+    child = int(done.stdout)
+    eventually(lambda: not Path(f"/proc/{child}").exists())
