@@ -27,8 +27,13 @@ def catalog_name() -> str:
 @pytest.fixture
 def db(spark: SparkSession, tmp_path: Path) -> Iterator[Connection]:
     """The catalog as a connection."""
+    forget_catalog(spark)  # a page of the documentation may have registered a catalog of this name
     yield lance_spark.catalog(spark, NAME, str(tmp_path), allow_stored_code=True)
-    # An application keeps a catalog for good; without options, the next test may register its folder.
+    forget_catalog(spark)
+
+
+def forget_catalog(spark: SparkSession) -> None:
+    """Removes the options of the catalog. An application keeps a catalog with options for good."""
     load(spark.sparkContext._gateway, "lancespark.LanceRegistry").newInstance().register(NAME, {})
 
 
