@@ -95,6 +95,7 @@ JobId = Annotated[str, typer.Argument(metavar="JOB_ID", help="Id of the job, as 
 StorageOptions = Annotated[
     list[str] | None, typer.Option("--storage", metavar="KEY=VALUE", help="Option of the object store; may be repeated")
 ]
+Repair = Annotated[bool, typer.Option("--repair", help="Keep readable rows, move damaged files aside")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document")]
 Limit = Annotated[int, typer.Option(min=1, metavar="N", help="Show so many, the newest")]
 Where = Annotated[
@@ -462,21 +463,10 @@ def cleanup(
 
 
 @app.command()
-def check(
-    uri: Uri,
-    repair: Annotated[
-        bool, typer.Option("--repair", help="Rebuild what can be rebuilt, and move damaged files aside")
-    ] = False,
-    storage: StorageOptions = None,
-    as_json: AsJson = False,
-) -> None:
+def check(uri: Uri, repair: Repair = False, storage: StorageOptions = None, as_json: AsJson = False) -> None:
     """Checks the files and metadata of lance-spark in a table. Exits with 1 if damage remains."""
     result = check_table(uri, _storage(storage), repair=repair)
-    if as_json:
-        _print_json([dataclasses.asdict(damage) for damage in result.damages])
-    else:
-        rows = [[damage.place, damage.problem, damage.remedy, str(damage.repaired)] for damage in result.damages]
-        _print_rows(["place", "problem", "remedy", "repaired"], rows, nothing="nothing is damaged")
+    _print_done(result, as_json=as_json)
     if not result.is_intact:
         raise typer.Exit(_FAILED)
 

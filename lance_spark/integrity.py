@@ -77,9 +77,10 @@ class CheckResult(InWords):
 
     @property
     def text(self) -> str:
-        """The result in one line."""
+        """The result in one line, and a line per damage."""
         repaired = sum(damage.repaired for damage in self.damages)
-        return f"check of {self.uri}: {len(self.damages)} damaged, {repaired} repaired"
+        lines = [f"{damage.place}: {damage.problem}. {damage.remedy}" for damage in self.damages]
+        return "\n".join([f"check of {self.uri}: {len(self.damages)} damaged, {repaired} repaired", *lines])
 
 
 def check(

@@ -236,7 +236,7 @@ def test_a_job_whose_driver_is_gone_is_shown_as_dead(filled: Table, run: Run):
     now = datetime.now(UTC)
     gone = JobRecord(
         job_id="gone", status="RUNNING", columns=("double",), udf_name="double", udf_version="1", key="", where=None,
-        read_version=1, staging_id="none", launched_at=now, updated_at=now, launched_by="nobody",
+        read_version=1, staging_id="0" * 40, launched_at=now, updated_at=now, launched_by="nobody",
         process=json.dumps({**process, "started": "0"}),
     )  # fmt: skip
     JobHistory(DatasetRef.at(filled.uri)).save(gone)

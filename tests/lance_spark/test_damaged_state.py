@@ -24,7 +24,7 @@ from lance.fragment import write_fragments
 import lance_spark
 from lance_spark import DamagedFileError, DamagedRecordWarning, Table
 from lance_spark.jobs.tables import ERRORS, JOBS
-from tests.lance_spark.test_stored_data import ARCHIVE
+from tests.data import ARCHIVE
 from tests.support.waiting import eventually
 from udf_runtime import UdfRuntimeError
 
@@ -140,9 +140,9 @@ def test_the_command_exits_with_one_while_damage_remains(folder: Path) -> None:
     newest_file(folder, "jobs").write_bytes(b"")
     checked = run_command("check", str(folder), "--json")
     assert checked.returncode == 1
-    assert [damage["repaired"] for damage in json.loads(checked.stdout)] == [False]
+    assert [damage["repaired"] for damage in json.loads(checked.stdout)["damages"]] == [False]
     assert run_command("check", str(folder), "--repair").returncode == 0
-    assert "nothing is damaged" in run_command("check", str(folder)).stdout
+    assert "0 damaged" in run_command("check", str(folder)).stdout
 
 
 def calls_of(docs: Table) -> Iterator[Callable[[], object]]:

@@ -47,6 +47,12 @@ SPELLINGS = {
     "nosuch://x/y": "s3://",
 }
 
+
+def origins_of(root: str) -> dict[str, object]:
+    """Returns the options of a catalog that the driver's program registered."""
+    return {"application": None, "registered": {"root": root}, "session": {}, "shown": []}
+
+
 ENTRIES: dict[str, Callable[[str], object]] = {
     "connect": lance_spark.connect,
     "open_table": open_table,
@@ -57,8 +63,8 @@ ENTRIES: dict[str, Callable[[str], object]] = {
     "load": lambda uri: DatasetRef.resolve(ReadOptions.parse({"path": uri})),
     "save": DatasetRef.find,
     "source": lambda uri: file_system_of(uri, {}),
-    "root": lambda uri: Place.of({"catalog": "c", "options": {"root": uri}}),
-    "sql path": lambda uri: Place.of({"catalog": "c", "options": {"root": "/r"}}).uri_of(uri),
+    "root": lambda uri: Place.of({"catalog": "c", "origins": origins_of(uri)}),
+    "sql path": lambda uri: Place.of({"catalog": "c", "origins": origins_of("/r")}).uri_of(uri),
 }
 
 

@@ -16,9 +16,9 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark import Connection
+from tests.data import ARCHIVE
 from tests.data import udfs_145927f as udfs
 
-ARCHIVE = Path(__file__).parents[1] / "data" / "stored_145927f.tar.gz"
 APPENDED = 5
 """Rows that `docs` got after its columns were computed."""
 

@@ -273,7 +273,7 @@ class Runner:
             return seen
         seen = seen.like(before)
         if STAMP_KEY in event.properties:
-            return self._judge_rows(shape, track, seen, Stamp.from_json(event.properties[STAMP_KEY]).version)
+            return self._judge_rows(shape, track, seen, Stamp.from_json(event.properties[STAMP_KEY], "view").version)
         ids = [row[ID] for row in seen.rows.values()]
         if len(set(ids)) != len(ids) and not before.doubled:
             raise WrongError(f"{where} by {by} has rows twice: {sorted(ids)}")
@@ -287,7 +287,7 @@ class Runner:
             if wrong:
                 raise WrongError(f"{where} by {by.name}: {'; '.join(wrong)}")
             if event.name == "UpdateConfig":
-                noted = Stamp.from_json(head.checkout_version(seen.number).config()[CONFIG_KEY])
+                noted = Stamp.from_json(head.checkout_version(seen.number).config()[CONFIG_KEY], "view")
                 return self._judge_note(shape, track, seen, noted)
         return seen
 

@@ -14,7 +14,17 @@ import pytest
 
 from lance_spark.datasource import LanceDataSource
 
-OURS = {"dataset", "datasource", "errors", "lance_compat", "options", "read", "types"}
+OURS = {
+    "dataset",
+    "dataset_uri",
+    "datasource",
+    "errors",
+    "lance_compat",
+    "options",
+    "read",
+    "statement_options",
+    "types",
+}
 """Parts of this package that a scan needs."""
 
 OTHERS = {"cloudpickle", "dateutil", "lance", "numpy", "pandas", "pyarrow", "pyroaring", "pyspark", "pytz", "six"}

@@ -59,7 +59,7 @@ def test_searches_of_the_table_api_are_dataframes(spark: SparkSession, table: Ta
     search = table.search(q).limit(6).offset(2).where("id > 50").select(["id"]).nprobes(3).with_row_id()
     for query in (
         search,
-        search.where("id > 50", prefilter=False),
+        table.search(q).limit(6).where("id > 50", prefilter=False).select(["id"]),
         table.search("fig number9").select(["id", "vec"]),
         table.search(query_type="hybrid").vector(q).text("fig number9").select(["id"]),
         table.search().where("kind = 3").select(["id", "kind"]).limit(1000),

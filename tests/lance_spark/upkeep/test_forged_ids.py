@@ -66,6 +66,7 @@ def rest(root: Path) -> dict[str, object]:
     return {path: content for path, content in picture(root).items() if "jobs.lance" not in path}
 
 
+@pytest.mark.filterwarnings("ignore::lance_spark.DamagedRecordWarning")
 def test_no_forged_id_of_a_job_leads_to_a_file(uri: str, tmp_path: Path):
     (Path(uri) / "_lance_spark/jobs/alive").mkdir(parents=True)
     (Path(uri) / "_lance_spark/jobs/alive/heartbeat").write_text("of a running job")
