@@ -465,10 +465,8 @@ def cleanup(
 @app.command()
 def check(uri: Uri, repair: Repair = False, storage: StorageOptions = None, as_json: AsJson = False) -> None:
     """Checks the files and metadata of lance-spark in a table. Exits with 1 if damage remains."""
-    result = check_table(uri, _storage(storage), repair=repair)
-    _print_done(result, as_json=as_json)
-    if not result.is_intact:
-        raise typer.Exit(_FAILED)
+    _print_done(result := check_table(uri, _storage(storage), repair=repair), as_json=as_json)
+    raise typer.Exit(0 if result.is_intact else _FAILED)
 
 
 @app.command()

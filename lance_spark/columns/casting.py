@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     import lance
 
 _VIEW_EXPRESSION = b"lance-spark:expression"
-"""Field metadata of a view's column. A refresh refuses a cast column, which lacks the expression."""
+"""Field metadata of a view's column. A refresh refuses a cast column, which lacks it."""
 
 _STAGED_NAME = "lance-spark-cast"
 """Name of the new values in a data file. Lance reads them by field id."""
@@ -79,7 +79,9 @@ def cast_column(ref: DatasetRef, head: lance.LanceDataset, alteration: Mapping[s
     column, kind = alteration["path"], alteration["data_type"]
     check_cast(head, column, kind)
     old = head.schema.field(column)
-    kept = {key: value for key, value in (old.metadata or {}).items() if key != _VIEW_EXPRESSION}
+    kept: dict[bytes | str, bytes | str] = {
+        key: value for key, value in (old.metadata or {}).items() if key != _VIEW_EXPRESSION
+    }
     field = old.with_type(kind).with_name(alteration.get("name") or column).with_metadata(kept)
     nullable = alteration.get("nullable")
     field = field if nullable is None else field.with_nullable(bool(nullable))

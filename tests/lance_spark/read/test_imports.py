@@ -27,7 +27,19 @@ OURS = {
 }
 """Parts of this package that a scan needs."""
 
-OTHERS = {"cloudpickle", "dateutil", "lance", "numpy", "pandas", "pyarrow", "pyroaring", "pyspark", "pytz", "six"}
+OTHERS = {
+    "cloudpickle",
+    "dateutil",
+    "lance",
+    "numpy",
+    "pandas",
+    "pyarrow",
+    "pyroaring",
+    "pyspark",
+    "pytz",
+    "six",
+    "udf_runtime",
+}
 
 WORKER = """
 import json, struct, sys, time
