@@ -91,7 +91,7 @@ def test_a_death_before_rows_that_came_twice_were_taken_back(
             landed[1].wait(60)
 
     monkeypatch.setattr(replace_commit, "attempt_commit", attempt)
-    monkeypatch.setattr(replace_commit, "take_back_rows", die)
+    monkeypatch.setattr(replace_commit, "take_back_rows", lambda *_, **__: die())
     jobs = [made.view.refresh_async() for _ in range(2)]
     died = [isinstance(job.future.exception(), Death) for job in jobs]
     monkeypatch.undo()
