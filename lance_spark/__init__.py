@@ -40,6 +40,7 @@ from lance_spark.errors import (
     SourceChangedError,
     SourceError,
     SourceKeysError,
+    SparkStartError,
     StableRowIdsError,
     StoredUdfError,
     TableExistsError,
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
     from lance_spark.search.rerank import Reranker
     from lance_spark.session.configuration import configure
     from lance_spark.sql.catalog import catalog
-    from lance_spark.table.connection import Connection, connect
+    from lance_spark.table.connection import Connection, connect, open_table
     from lance_spark.table.history.differences import TableDiff
     from lance_spark.table.history.versions import TableVersion, Tags, Versions
     from lance_spark.table.preview import Preview
@@ -160,6 +161,7 @@ _LATER = {
     "connect": "table.connection",
     "disable_pushdown": "pushdown.rule",
     "enable_pushdown": "pushdown.rule",
+    "open_table": "table.connection",
     "last_commit": "commit.conflicts.history",
     "table_function": "columns.spark_functions",
 }
@@ -255,6 +257,7 @@ __all__ = [
     "SourceChangedError",
     "SourceError",
     "SourceKeysError",
+    "SparkStartError",
     "StableRowIdsError",
     "StoredUdfError",
     "Table",
@@ -297,6 +300,7 @@ __all__ = [
     "enable_pushdown",
     "fail_fast",
     "last_commit",
+    "open_table",
     "retry_all",
     "retry_transient",
     "skip_on_error",

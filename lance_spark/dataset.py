@@ -51,6 +51,10 @@ _OPEN_DATASETS = 16
 """Datasets kept open per process; each holds its manifest (about 200 bytes a fragment)."""
 
 
+_MOST_DIGITS = 19
+"""Digits of the largest version."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetRef:
     """A table, and the version of it that is meant.
@@ -92,7 +96,7 @@ class DatasetRef:
     @staticmethod
     def at(uri: str, storage_options: Mapping[str, str] | tuple[tuple[str, str], ...] = ()) -> DatasetRef:
         """Returns a reference to the latest version at a location, without touching storage."""
-        return DatasetRef(uri=normalize_uri(uri), storage_options=tuple(sorted(dict(storage_options).items())))
+        return DatasetRef(uri=normalize_uri(uri), storage_options=_sorted_pairs(storage_options))
 
     @staticmethod
     def find(
@@ -147,9 +151,12 @@ class DatasetRef:
 
         Raises:
             VersionNotFoundError: There is no such version, tag or branch.
+            OptionError: The number is negative, 0, or does not fit 64 bits.
         """
         if isinstance(version, str):
             return self._named(version)
+        if version is not None and not 1 <= version < 1 << 63:
+            raise OptionError("version", str(version), "the number of a version, 1 or more and less than 2^63")
         dataset = _open(self.uri, self.branch, version, self.storage_options)
         return replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
 
@@ -172,7 +179,7 @@ class DatasetRef:
         branch, colon, number = version.rpartition(":")
         head = self.open_latest()
         available = f"the latest version is {head.version}"
-        if colon and number.isdecimal():
+        if colon and number.isdecimal() and len(number) < _MOST_DIGITS:
             try:
                 return self.on_branch(branch).pin(int(number))
             except VersionNotFoundError as error:
@@ -393,3 +400,14 @@ def moments_of(dataset: lance.LanceDataset, versions: Collection[int]) -> str:
 
 def _listed(what: str, names: Collection[str]) -> str:
     return f"its {what} are {', '.join(sorted(names))}" if names else f"it has no {what}"
+
+
+def _sorted_pairs(options: Mapping[str, str] | tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
+    try:
+        pairs = sorted(dict(options).items())
+        valid = all(isinstance(text, str) for pair in pairs for text in pair)
+    except (TypeError, ValueError):
+        valid = False
+    if not valid:
+        raise OptionError("storage_options", type(options).__name__, "a dict of texts")
+    return tuple(pairs)

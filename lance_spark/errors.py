@@ -187,6 +187,10 @@ class WorkerPythonError(LanceSparkError, RuntimeError):
         self.python = python
 
 
+class SparkStartError(LanceSparkError, RuntimeError):
+    """Spark did not start: no Java, an unknown master. No job was started."""
+
+
 class VersionNotFoundError(LanceSparkError, LookupError):
     """The table has no such version, tag, branch, or no version at such a time.
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.backfill.reuse.computed_rows import RECORDS, check_record
 from lance_spark.columns.binding import Binding
 from lance_spark.commit.changes import CommitResult
@@ -83,6 +84,7 @@ class CheckResult(InWords):
         return "\n".join([f"check of {self.uri}: {len(self.damages)} damaged, {repaired} repaired", *lines])
 
 
+@ARGUMENTS.function
 def check(
     uri: str,
     storage_options: Mapping[str, str] | None = None,

@@ -71,9 +71,16 @@ def quietly(worker: Callable[[socket, bool], int]) -> Callable[[socket, bool], i
         try:
             return worker(connection, authenticated)
         except BrokenPipeError:
+            # From Python 3.13 on, the finalizer of the worker's file reports the same error again.
+            sys.unraisablehook = _report_except_broken_pipe
             return 1
 
     return run
+
+
+def _report_except_broken_pipe(unraisable: sys.UnraisableHookArgs) -> None:
+    if not isinstance(unraisable.exc_value, BrokenPipeError):
+        sys.__unraisablehook__(unraisable)
 
 
 def end_quietly() -> None:

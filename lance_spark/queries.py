@@ -29,7 +29,7 @@ METRICS: Mapping[str, Metric] = {
 """How distances are measured, by the names that are accepted."""
 
 
-def metric_of(name: object) -> Metric:
+def metric_of(name: object, *, option: str = "metric") -> Metric:
     """Returns the metric of a name in any case.
 
     Raises:
@@ -37,7 +37,7 @@ def metric_of(name: object) -> Metric:
     """
     metric = METRICS.get(str(name).lower())
     if metric is None:
-        raise OptionError("metric", str(name), ", ".join(METRICS))
+        raise OptionError(option, repr(name), ", ".join(METRICS))
     return metric
 
 

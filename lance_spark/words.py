@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 _CHARS = 200
-_PACKAGE = f"{Path(__file__).parent}{os.sep}"
+_PACKAGES = tuple(f"{Path(__file__).parents[1] / name}{os.sep}" for name in ("lance_spark", "udf_runtime"))
 
 
 class InWords:
@@ -50,9 +50,9 @@ def listed(*parts: str | tuple[int, str]) -> str:
 
 
 def warn_caller(message: str, category: type[Warning]) -> None:
-    """Warns, and names the line outside of this package that the call came from."""
+    """Warns, and names the line outside of the packages that the call came from."""
     level, frame = 1, sys._getframe()  # noqa: SLF001 - there is no public way before Python 3.12
-    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGES):
         level, frame = level + 1, frame.f_back
     warnings.warn(message, category, stacklevel=level)
 

@@ -17,6 +17,7 @@ MOST_LINES = 600
 
 LAYERS = [
     {
+        "arguments",
         "errors",
         "geneva",
         "interpreter",

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.round_context import source_of_ids
 from lance_spark.columns.binding import Binding
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     import lance
 
 
+@ARGUMENTS.function
 def cleanup(
     uri: str,
     storage_options: Mapping[str, str] | None = None,

@@ -7,12 +7,14 @@ import threading
 from collections.abc import Callable
 from datetime import timedelta
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.dataset import DatasetRef
 from lance_spark.jobs.model import BackfillJobResult
 
 _LOG = logging.getLogger(__name__)
 
 
+@ARGUMENTS.methods
 class Watch:
     """A column that is kept up to date by a thread of this process, until :meth:`stop`.
 

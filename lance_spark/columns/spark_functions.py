@@ -15,6 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as spark_types
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import RegistrationError
 from lance_spark.pushdown.rule import is_classic
 from lance_spark.session.sessions import session_or_local
@@ -35,6 +36,7 @@ _READ_BYTES = 8 << 20
 _TABLE_ROWS = 10_000
 
 
+@ARGUMENTS.function
 def table_function(
     function: UDF | UdfFactory, *, name: str | None = None, spark: SparkSession | None = None
 ) -> UserDefinedTableFunction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.commit.changes import CommitNote
 from lance_spark.dml.result import ChangeResult
 from lance_spark.errors import OptionError
@@ -32,6 +33,7 @@ class MergeClauses:
     delete_where: str | None = None
 
 
+@ARGUMENTS.methods
 class MergeInsertBuilder:
     """A merge that is being described. Made by :meth:`lance_spark.Table.merge_insert`.
 

@@ -18,6 +18,7 @@ from lance_spark.session.application import application_setting
 from udf_runtime import UDF, Manifest, UdfDefinitionError
 from udf_runtime.checkpoint.names import quote, unquote
 from udf_runtime.environments.archives import upload
+from udf_runtime.environments.requirements import check_manifest
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,10 +38,12 @@ def upload_archives(udf: UDF, ref: DatasetRef) -> None:
     """Puts the archives of a UDF's manifest beside a table, unless they are there.
 
     Raises:
-        UdfDefinitionError: One is neither there nor a file of this process.
+        UdfDefinitionError: One is neither there nor a file of this process; or a requirement has
+            several lines, or a URL holds a password.
         TableUnwritableError: The store refused.
     """
     if udf.manifest is not None:
+        check_manifest(udf.manifest)
         upload(udf.manifest.archives, archives_beside(ref))
 
 
@@ -73,6 +76,7 @@ class StoredManifests:
         """
         if not isinstance(manifest, Manifest):
             raise OptionError("manifest", repr(manifest), "a Manifest: Manifest.create_pip('name').pip([...]).build()")
+        check_manifest(manifest)
         path = _path(name)
         upload(manifest.archives, self.objects)
         self.objects.put(path, manifest.to_json().encode())

@@ -46,8 +46,10 @@ _LEAST_SHARES = (0.5, 0.5, 0.0)
 one is committed as it is."""
 
 
-def build_index(spark: SparkSession, ref: DatasetRef, definition: IndexDefinition) -> None:
+def build_index(spark: Callable[[], SparkSession], ref: DatasetRef, definition: IndexDefinition) -> None:
     """Builds an index of the latest version, and commits it beside other writers.
+
+    The session starts after all checks.
 
     Raises:
         ColumnNotFoundError, UnsupportedTypeError, OptionError, IndexExistsError: It cannot be
@@ -86,7 +88,9 @@ def _is_committed(ref: DatasetRef, segments: Sequence[Index]) -> bool:
     return any(segment.uuid in ours for index in found for segment in index.segments)
 
 
-def _built(spark: SparkSession, pinned: DatasetRef, definition: IndexDefinition, job_id: str) -> IndexToCommit:
+def _built(
+    spark: Callable[[], SparkSession], pinned: DatasetRef, definition: IndexDefinition, job_id: str
+) -> IndexToCommit:
     """Builds the segments of an index of a pinned version."""
     dataset = pinned.open()
     column = indexed_column(dataset, definition.column)
@@ -95,7 +99,7 @@ def _built(spark: SparkSession, pinned: DatasetRef, definition: IndexDefinition,
     whole = checked(definition, column, rows)
     replaced_segments(dataset, whole)
     staging = Staging(uri=pinned.uri, storage_options=pinned.storage_options, job_id=job_id)
-    run = _Run(spark, IndexWork(ref=pinned, definition=whole), job_id)
+    run = _Run(spark(), IndexWork(ref=pinned, definition=whole), job_id)
     try:
         segments = run.segments(
             [(number, live) for number, (live, _) in files.items()],

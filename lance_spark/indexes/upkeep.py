@@ -97,7 +97,12 @@ class Optimize:
 
 
 def optimize_indices(
-    spark: SparkSession, ref: DatasetRef, names: Sequence[str], *, merge: int | None = None, retrain: bool = False
+    spark: Callable[[], SparkSession],
+    ref: DatasetRef,
+    names: Sequence[str],
+    *,
+    merge: int | None = None,
+    retrain: bool = False,
 ) -> None:
     """Takes all rows into indexes, a task for each.
 
@@ -111,6 +116,7 @@ def optimize_indices(
         find_index(head, name)
     if not names:
         return
+    session = spark()
     task = Optimize(ref=ref, names=tuple(names), merge=merge, retrain=retrain)
 
     def explain(failure: SparkFailure) -> None:
@@ -119,8 +125,8 @@ def optimize_indices(
                 raise rebuild(kind, (failure.message,), {"uri": ref.uri})
 
     collect_answers(
-        spark,
-        lambda: spark.range(0, len(names), 1, len(names)).mapInArrow(task, _ANSWER),
+        session,
+        lambda: session.range(0, len(names), 1, len(names)).mapInArrow(task, _ANSWER),
         NamedJob(tag=f"lance-spark-{new_id()}", description=f"optimizes indexes of {ref.uri}"),
         explain=explain,
     )

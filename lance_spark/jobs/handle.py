@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from datetime import timedelta
 from typing import Generic, Protocol, TypeVar
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import BackfillIncompleteError, JobTimeoutError, counted
 from lance_spark.jobs.model import BackfillJobResult, RefreshJobResult, Status
 
@@ -29,6 +30,7 @@ class Runnable(Protocol[_R_co]):
         """Returns how it stands."""
 
 
+@ARGUMENTS.methods
 class Job(Generic[_R]):
     """A job that runs in a thread of this process. Python waits for it before it exits.
 

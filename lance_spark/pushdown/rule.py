@@ -15,6 +15,7 @@ from py4j.java_gateway import JavaGateway, JavaObject, JVMView
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.interpreter import refuse_other_python
 from lance_spark.pushdown.java_classes import has_catalog, load
 
@@ -29,6 +30,7 @@ ARROW_SETTINGS = {"arrow.enable_unsafe_memory_access": "true", "arrow.enable_nul
 """Properties of Java with which Arrow does not check the bounds of each value that is read."""
 
 
+@ARGUMENTS.function
 def enable_pushdown(spark: SparkSession) -> bool:
     """Makes a session push columns, filters, limits and simple aggregates down to Lance.
 
@@ -71,6 +73,7 @@ def enable_pushdown(spark: SparkSession) -> bool:
     return True
 
 
+@ARGUMENTS.function
 def disable_pushdown(spark: SparkSession) -> None:
     """Takes the rule out of a session again. Queries that are planned already keep what it did."""
     jvm = getattr(spark, "_jvm", None) if is_classic(spark) else None

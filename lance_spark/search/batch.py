@@ -18,6 +18,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.options import ReadOptions
@@ -49,6 +50,7 @@ _TAKEN_BYTES = 32 << 20
 _TAKEN_ROWS = 8192
 
 
+@ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchSearch(Search):
     """A search for each vector of a Spark DataFrame: its nearest rows, 10 where no `limit` says.

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.columns.adding import Computed, parse_transforms
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
@@ -36,6 +37,7 @@ _Query = TypeVar("_Query", bound="Query")
 Selection: TypeAlias = "Sequence[str | UDF | UnpackedUDF] | Mapping[str, str | UDF | tuple[UDF, list[str]]]"
 
 
+@runtime_checkable
 class ViewMaker(Protocol[_Table_co]):
     """What makes views: a :class:`lance_spark.Connection`."""
 
@@ -44,6 +46,7 @@ class ViewMaker(Protocol[_Table_co]):
 
 
 @refusing("GenevaQueryBuilder")
+@ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Query:
     """A query over one table. Each method that shapes it returns another one, and reads nothing.

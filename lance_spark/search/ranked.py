@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
 import numpy as np
 import pyarrow as pa
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import OptionError, RegistrationError, UnsupportedOperationError
 from lance_spark.geneva import refusing
 from lance_spark.queries import DEFAULT_K, TextQuery, VectorQuery, metric_of
@@ -29,6 +30,7 @@ _ANY_VECTOR = (0.0,)
 
 
 @refusing("GenevaQueryBuilder")
+@ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search(Query):
     """A search: rows of one table by their rank, 10 where no `limit` says how many.
@@ -90,11 +92,11 @@ class Search(Query):
 
         By default as the index does, else `l2`. An index of another distance does not serve.
         """
-        return self._set("metric", metric_of(distance_type))
+        return self._set("metric", metric_of(distance_type, option="distance_type"))
 
     def metric(self, metric: str) -> Search:
         """Is :meth:`distance_type`, under its older name."""
-        return self.distance_type(metric)
+        return self._set("metric", metric_of(metric))
 
     def nprobes(self, nprobes: int) -> Search:
         """Sets how many partitions of an index are searched; more find more, and take longer.

@@ -12,6 +12,7 @@ import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.interpreter import use_this_interpreter
 from lance_spark.pushdown.rule import ARROW_SETTINGS, enable_pushdown
 from lance_spark.session.catalogs import (
@@ -36,6 +37,7 @@ _JAVA_OPTIONS = ("spark.driver.defaultJavaOptions", "spark.executor.defaultJavaO
 """They stand before `extraJavaOptions`, which stay the user's."""
 
 
+@ARGUMENTS.function
 def configure(
     builder: SparkSession.Builder, *, catalogs: Mapping[str, str] | None = None, allow_stored_code: bool = False
 ) -> SparkSession.Builder:

@@ -8,9 +8,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from py4j.protocol import Py4JJavaError
 from pyspark import SparkContext
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from lance_spark.errors import SparkStartError
 from lance_spark.pushdown.rule import is_classic
 from lance_spark.session.configuration import configure
 
@@ -35,7 +38,30 @@ def make_session(master: str = "local[*,4]") -> SparkSession:
 
     Args:
         master: A Spark master, or `sc://...` for a server of Spark Connect.
+
+    Raises:
+        SparkStartError: Spark did not start.
     """
+    try:
+        return _start_session(master)
+    except PySparkException as error:
+        raise SparkStartError(_explain_start(master, str(error))) from error
+    except Py4JJavaError as error:
+        raise SparkStartError(_explain_start(master, str(error.java_exception))) from error
+
+
+def _explain_start(master: str, reason: str) -> str:
+    """Returns the message of a session that did not start, in one line."""
+    if "JAVA_GATEWAY_EXITED" in reason:
+        return (
+            f"Spark's JVM did not start for the master {master}. Install Java 17 or newer, or set JAVA_HOME to the "
+            "folder of such a Java."
+        )
+    first = reason.strip().partition("\n")[0]
+    return f"Spark did not start with the master {master}: {first}. Check the name of the master."
+
+
+def _start_session(master: str) -> SparkSession:
     if master.startswith("sc://"):
         return SparkSession.builder.appName("lance-spark").remote(master).getOrCreate()
     with warnings.catch_warnings():

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
 
 import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.dataset import DatasetRef, branches_of, is_local, normalize_uri, table_exists
 from lance_spark.environments.capture import capture
 from lance_spark.environments.stored import StoredManifests
@@ -42,9 +43,10 @@ _REMOTE = "open the bucket or folder that holds the tables: connect('s3://bucket
 
 
 @refusing_parameters("connect")
+@ARGUMENTS.function
 def connect(  # noqa: PLR0913 - the specification's parameters
     uri: str,
-    spark: SparkSession | None = None,
+    spark: SparkSession | Callable[[], SparkSession] | None = None,
     storage_options: Mapping[str, str] | None = None,
     *,
     checkpoint: str | None = None,
@@ -60,8 +62,8 @@ def connect(  # noqa: PLR0913 - the specification's parameters
 
     Args:
         uri: The folder: a local path, or a URI of an object store that Lance knows.
-        spark: The session that jobs run on. By default the active one, or a new local one on all
-            cores; made when it is first needed.
+        spark: The session that jobs run on, or a function that returns the session; the first job
+            calls the function. By default the active session, or a new local one on all cores.
         storage_options: Options of the object store, as Lance takes them.
         checkpoint: Where checkpoints of all tables are kept: a folder or URI. By default each table
             keeps its own, beside its data.
@@ -103,9 +105,10 @@ def connect(  # noqa: PLR0913 - the specification's parameters
     )
 
 
+@ARGUMENTS.function
 def open_table(
     uri: str,
-    spark: SparkSession | None = None,
+    spark: SparkSession | Callable[[], SparkSession] | None = None,
     storage_options: Mapping[str, str] | None = None,
     *,
     checkpoint: str | None = None,
@@ -163,6 +166,7 @@ def table_uri(folder: str, name: str) -> str:
 
 
 @refusing("Connection")
+@ARGUMENTS.methods
 class Connection:
     """A folder of Lance tables. Each table is a folder `<name>.lance` in it.
 
@@ -174,7 +178,7 @@ class Connection:
     def __init__(
         self,
         uri: str,
-        spark: SparkSession | None,
+        spark: SparkSession | Callable[[], SparkSession] | None,
         storage_options: Mapping[str, str],
         *,
         checkpoint: str | None,
@@ -183,13 +187,14 @@ class Connection:
     ) -> None:
         self.uri = uri
         self.storage_options = dict(storage_options)
-        self._spark = spark
-        self._pushes_down = spark is not None  # a session that is given has been decided about
+        self._make_session = spark if callable(spark) else lambda: session_or_local(None)
+        self._spark = None if callable(spark) else spark
+        self._pushes_down = self._spark is not None  # a session that is given has been decided about
         self._checkpoint = checkpoint
         self._progress = progress
         self._manifest = default_manifest
-        if spark is not None:
-            register_functions(spark)
+        if self._spark is not None:
+            register_functions(self._spark)
 
     @property
     def spark(self) -> SparkSession:
@@ -203,7 +208,7 @@ class Connection:
     def _session(self) -> SparkSession:
         """Returns the session without the planner rule: jobs need none, and it takes a second."""
         if self._spark is None:
-            self._spark = session_or_local(None)
+            self._spark = self._make_session()
             register_functions(self._spark)
         return self._spark
 
@@ -213,6 +218,18 @@ class Connection:
         A folder without a version is no table; a damaged table is one that cannot be opened.
         """
         return sorted(name for name in self._folders() if self._is_there(name))
+
+    def exists(self) -> bool:
+        """Tells whether the folder exists. On an object store, a folder exists if it holds files.
+
+        Example:
+            >>> lance_spark.connect("/no/such/folder").exists()
+            False
+        """
+        if is_local(self.uri):
+            return os.path.isdir(self.uri)
+        listing = self._list_entries()
+        return bool(listing.common_prefixes or listing.objects)
 
     def open_table(self, name: str, *, branch: str | None = None, version: int | str | None = None) -> Table:
         """Opens a table.
@@ -229,11 +246,7 @@ class Connection:
         """
         uri = self._uri_of(name)
         if not table_exists(uri, self.storage_options):
-            names = ", ".join(map(repr, self.table_names()))
-            raise TableNotFoundError(
-                uri,
-                hint=f"the tables here are {names}" if names else "there is no table here yet: create_table makes one",
-            )
+            raise TableNotFoundError(uri, hint=self._suggest_tables(name))
         table = self._table_at(DatasetRef.find(uri, self.storage_options, branch), name)
         if version is not None:
             table.checkout(version)
@@ -478,6 +491,14 @@ class Connection:
         """Returns the location and the names of the first tables, as HTML."""
         return render_tables(self.uri, self.table_names())
 
+    def _suggest_tables(self, name: str) -> str:
+        """Returns the hint of an error about a table that does not exist."""
+        place = f"{self.uri}/{name}"
+        if table_exists(place, self.storage_options):
+            return f"A table exists at {place}, without the suffix {_SUFFIX}. Open it with open_table({place!r})."
+        names = ", ".join(map(repr, self.table_names()))
+        return f"the tables here are {names}" if names else "there is no table here yet: create_table makes one"
+
     def _table(self, name: str) -> Table:
         return self._table_at(DatasetRef.at(self._uri_of(name), self.storage_options), name)
 
@@ -528,8 +549,9 @@ class Connection:
                 with os.scandir(self.uri) as entries:
                     folders = [entry.name for entry in entries if entry.is_dir()]
         else:
-            session = open_session(self.uri, tuple(sorted(self.storage_options.items())))
-            folders = sorted(
-                {path.rstrip("/").rsplit("/", 1)[-1] for path in session.list_with_delimiter("").common_prefixes}
-            )
+            prefixes = self._list_entries().common_prefixes
+            folders = sorted({path.rstrip("/").rsplit("/", 1)[-1] for path in prefixes})
         return [entry.removesuffix(_SUFFIX) for entry in folders if entry.rstrip("/").endswith(_SUFFIX)]
+
+    def _list_entries(self) -> Any:  # noqa: ANN401 - a class of pylance without types
+        return open_session(self.uri, tuple(sorted(self.storage_options.items()))).list_with_delimiter("")

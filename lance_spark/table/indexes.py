@@ -95,7 +95,7 @@ class TableIndexes(TableVersions):
             "ef_construction": ef_construction,
         }
         definition = vector_index(vector_column_name, index_type, metric, name=name, replace=replace, numbers=numbers)
-        build_index(self._spark(), self._ref, definition)
+        build_index(self._spark, self._ref, definition)
 
     def create_scalar_index(
         self,
@@ -124,7 +124,7 @@ class TableIndexes(TableVersions):
                 other types.
             IndexExistsError, IndexBuildError, CommitImpossibleError: As in :meth:`create_index`.
         """
-        build_index(self._spark(), self._ref, scalar_index(column, index_type, name=name, replace=replace))
+        build_index(self._spark, self._ref, scalar_index(column, index_type, name=name, replace=replace))
 
     def create_fts_index(  # noqa: PLR0913 - the specification's parameters
         self,
@@ -190,7 +190,7 @@ class TableIndexes(TableVersions):
         for definition in text_indexes(
             field_names, name=name, replace=replace, memory_bytes=writer_heap_size, tokens=tokens
         ):
-            build_index(self._spark(), self._ref, definition)
+            build_index(self._spark, self._ref, definition)
 
     def list_indices(self) -> list[IndexConfig]:
         """Returns the indexes of the version that is shown, by name. Starts no Spark job."""
@@ -253,7 +253,7 @@ class TableIndexes(TableVersions):
             raise OptionError("num_indices_to_merge", repr(number), "a whole number, 0 or more")
         ref = self._ref
         names = [one.name for one in self.list_indices()] if index_names is None else _names(index_names)
-        upkeep.optimize_indices(self._spark(), ref, names, merge=number, retrain=retrain)
+        upkeep.optimize_indices(self._spark, ref, names, merge=number, retrain=retrain)
 
 
 def _names(names: str | Sequence[str]) -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import NoReturn
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.commit.store_check import without_secrets
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import OptionError, UnsupportedOperationError
@@ -20,6 +21,7 @@ _SYSTEM_TABLES = {"jobs": JOBS.name, "errors": ERRORS.name}
 
 
 @refusing("TableReference")
+@ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableReference:
     """A table by its place, as a value that can be pickled, logged and sent; it carries no secret.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Literal
 
 from pyspark.sql import SparkSession
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.backfill.driver.job import BackfillJob
 from lance_spark.backfill.planning.admission import check_resources
 from lance_spark.backfill.planning.explain import BackfillPlan, view_of
@@ -56,6 +57,7 @@ Transforms = Mapping[str, "str | UDF | tuple[UDF, list[str]]"] | UDF | UnpackedU
 
 
 @refusing("Table")
+@ARGUMENTS.methods
 class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, TableViews):
     """A Lance table, at its latest version, or at one that was checked out.
 

@@ -138,7 +138,7 @@ def test_a_backfill_of_a_wrong_column_is_refused_before_spark_is_asked(
     spark: SparkSession, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ):
     table = make(tmp_path)
-    monkeypatch.setattr(cli, "make_session", lambda master: pytest.fail("Spark was started"))
+    monkeypatch.setattr("lance_spark.cli.parameters.make_session", lambda master: pytest.fail("Spark was started"))
     ran = run("backfill", table.uri, "nope", "--master", "local[2]")
     assert ran.code == 1
     assert ran.err.startswith("lance-spark: column 'nope' does not exist")
@@ -149,7 +149,7 @@ def test_a_backfill_runs_on_the_master_that_is_named(
 ):
     table = make(tmp_path)
     masters: list[str] = []
-    monkeypatch.setattr(cli, "make_session", lambda master: masters.append(master) or spark)
+    monkeypatch.setattr("lance_spark.cli.parameters.make_session", lambda master: masters.append(master) or spark)
     assert run("backfill", table.uri, "double", "--master", "spark://host:7077").code == 0
     assert masters == ["spark://host:7077"]
 
@@ -265,9 +265,16 @@ def test_errors_can_be_chosen(filled: Table, run: Run):
         return len(found)
 
     assert count("--type", "ValueError") == count("--column", "double") == count("--job", "first") == 2
-    assert count("--type", "KeyError") == count("--column", "id") == count("--job", "nope") == 0
+    assert count("--type", "KeyError") == count("--column", "id") == 0
     assert count("--limit", "1") == 1
     assert "1 older ones; --limit shows more" in run("errors", filled.uri, "--limit", "1").out
+
+
+@pytest.mark.parametrize(("option", "name"), [("--job", "nope"), ("--column", "nope")])
+def test_errors_of_a_job_or_column_that_does_not_exist_exit_with_1(filled: Table, run: Run, option: str, name: str):
+    ran = run("errors", filled.uri, option, name)
+    assert (ran.code, ran.out, ran.err.count("\n")) == (1, "", 1)
+    assert "'nope'" in ran.err
 
 
 def test_errors_for_programs_have_traces_and_addresses(filled: Table, run: Run):
@@ -300,12 +307,23 @@ def test_versions_say_what_made_them(filled: Table, run: Run):
         ["plan", "{uri}", "double", "--num-frags", "some"],
         ["plan", "{uri}", "double", "--task-size", "0"],
         ["plan", "{uri}", "double", "--where", "nope = 3"],
+        ["plan", "{uri}", "double", "--concurrency", "9" * 5000],
         ["backfill", "{uri}", "double", "--concurrency", "0"],
+        ["backfill", "{uri}", "double", "--threads", "0", "--master", "local[1]"],
+        ["backfill", "{uri}", "double", "--flush-interval", "nan", "--master", "local[1]"],
+        ["index", "{uri}", "--create", "id", "--type", "nonsense", "--master", "local[1]"],
+        ["compact", "{uri}", "--target-rows", "-1", "--master", "local[1]"],
+        ["cleanup", "{uri}", "--older-than-days", "1e300", "--master", "local[1]"],
+        ["cleanup", "{uri}", "--older-than-days", "-1", "--master", "local[1]"],
+        ["connect-server", "--port", "99999"],
         ["backfill", "{uri}", "double", "--commit-granularity", "never"],
     ],
-    ids=" ".join,
+    ids=lambda arguments: " ".join(arguments)[:80],
 )
-def test_a_wrong_call_exits_with_2(arguments: list[str], spark: SparkSession, tmp_path: Path, run: Run):
+def test_a_wrong_call_exits_with_2_and_starts_no_spark(
+    arguments: list[str], tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("lance_spark.cli.parameters.make_session", lambda _: pytest.fail("Spark was started"))
     uri = make(tmp_path).uri
     ran = run(*[uri if argument == "{uri}" else argument for argument in arguments])
     assert ran.code == 2
@@ -322,13 +340,13 @@ def test_a_table_that_is_not_there_is_an_error_of_one_line(tmp_path: Path, run: 
 
 def test_storage_options_reach_the_table(filled: Table, run: Run, monkeypatch: pytest.MonkeyPatch):
     seen: list[object] = []
-    real = cli.open_table
+    real = cli.jobs.open_table
 
     def spying(uri: str, *arguments: object, **keywords: object) -> Table:
         seen.append(keywords["storage_options"])
         return real(uri)
 
-    monkeypatch.setattr(cli, "open_table", spying)
+    monkeypatch.setattr(cli.jobs, "open_table", spying)
     assert run("jobs", filled.uri, "--storage", "region=eu-west-1", "--storage", "token=a=b").code == 0
     assert seen == [{"region": "eu-west-1", "token": "a=b"}]
 

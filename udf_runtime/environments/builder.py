@@ -11,7 +11,7 @@ from typing import Self
 
 from udf_runtime.environments.archives import module_archives, site_archive
 from udf_runtime.environments.manifest import Archive, Manifest, current_python, current_user
-from udf_runtime.environments.requirements import Requirements, refuse_password
+from udf_runtime.environments.requirements import Requirements, refuse_lines, refuse_password
 from udf_runtime.environments.variables import Source, checked_sources, remember
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.geneva import refusing_attributes
@@ -186,20 +186,20 @@ class PipManifestBuilder(_Builder):
 
     def index_url(self, url: str) -> Self:
         """Sets the index that packages come from; `${NAME}` stands for a variable of `env_vars`."""
-        refuse_password(url, "index_url")
+        _check_url(url, "index_url")
         self._requirements.index_url = url
         return self
 
     def add_extra_index_url(self, url: str) -> Self:
         """Adds an index."""
-        refuse_password(url, "add_extra_index_url")
+        _check_url(url, "add_extra_index_url")
         self._requirements.extra_index_urls.append(url)
         return self
 
     def find_links(self, places: Sequence[str]) -> Self:
         """Sets folders of wheels, as the executors see them, or URLs of pages that link to some."""
         for place in places:
-            refuse_password(place, "find_links")
+            _check_url(place, "find_links")
         self._requirements.find_links = list(places)
         return self
 
@@ -224,3 +224,8 @@ class PipManifestBuilder(_Builder):
             self._requirements.read(self._file)
         self._requirements.add(self._packages, where="pip")
         return super().build()
+
+
+def _check_url(url: str, where: str) -> None:
+    refuse_lines(url, where)
+    refuse_password(url, where)

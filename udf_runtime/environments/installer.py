@@ -217,9 +217,21 @@ def _places(manifest: Manifest) -> list[str]:
 
 
 def _substituted(lines: list[str], variables: Variables) -> bytes:
-    """Returns the lines with the variables' values: installers know only those of their own."""
+    """Returns the lines with the variables' values: installers know only those of their own.
+
+    Raises:
+        InstallError: A value has white space, which could add an option or a line.
+    """
     text = "\n".join(lines) + "\n"
     for name, value in variables.in_clear().items():
+        if f"${{{name}}}" not in text:
+            continue
+        if value.split() != [value]:
+            raise InstallError(
+                f"the value of the environment variable {name} is empty or has white space, and a requirement or URL "
+                "of the manifest names the variable",
+                "correct the value where the job is started",
+            )
         text = text.replace(f"${{{name}}}", value)
     return text.encode()
 

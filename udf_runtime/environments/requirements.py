@@ -6,10 +6,15 @@ import os
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from udf_runtime.errors import UdfDefinitionError
 
+if TYPE_CHECKING:
+    from udf_runtime.environments.manifest import Manifest
+
 _MOST_NESTED = 20
+_CHARS = 100
 _PASSED_ON = ("--only-binary", "--no-binary", "--require-hashes")
 _REFUSED = {
     "-e": "an editable install is a path of this machine: give the package to py_modules",
@@ -17,7 +22,16 @@ _REFUSED = {
     "-c": "write the pins of the constraints into the requirements",
     "--constraint": "write the pins of the constraints into the requirements",
 }
-_PASSWORD = re.compile(r"://[^/@\s:]*:(?P<password>[^/@\s]+)@|://(?P<user>[^/@\s:]+)@")
+_USER = re.compile(r"://([^/@]*)@")
+_HOST = re.compile(r"://(?:\[[^\]]*\])?([^/?#@\s]*)")
+_PORT = re.compile(r"[^:]*(:\d*)?")
+_QUERY = re.compile(
+    r"[?&#;]((?:[\w.-]*(?:token|secret|passw|pwd|credential|signature|api[-_]?key|access[-_]?key)[\w.-]*)|sig|key|auth)"
+    r"=([^&#;\s]*)",
+    re.IGNORECASE,
+)
+"""A parameter of a URL whose name speaks of a secret, and its value."""
+
 _VARIABLE = re.compile(r"\$\{[A-Z_][A-Z0-9_]*\}", re.IGNORECASE)
 
 
@@ -98,13 +112,51 @@ class Requirements:
 
 def refuse_password(text: str, where: str) -> None:
     """Raises UdfDefinitionError where a URL holds a user's password or token in clear."""
-    for found in _PASSWORD.finditer(text):
-        hidden = found["password"] or found["user"]
-        if not _VARIABLE.fullmatch(hidden) and (found["password"] or hidden != "git"):
-            raise UdfDefinitionError(
-                f"a URL holds a password or a token, and a manifest is stored in clear - in {where} - write "
-                "${NAME} in its place, and give NAME to env_vars"
-            )
+    if any(map(_is_secret_user, _USER.findall(text))) or any(
+        not _PORT.fullmatch(host) for host in _HOST.findall(_USER.sub("://", text))
+    ):
+        hidden = "password or a token"
+    elif names := [name for name, value in _QUERY.findall(text) if value and not _VARIABLE.fullmatch(value)]:
+        hidden = f"secret in the parameter {names[0]!r}"
+    else:
+        return
+    raise UdfDefinitionError(
+        f"a URL holds a {hidden}, and a manifest is stored in clear - in {where} - write ${{NAME}} in its place, and "
+        "give NAME to env_vars"
+    )
+
+
+def _is_secret_user(user: str) -> bool:
+    """Tells whether the part of a URL before the host holds more than a name and variables."""
+    name, colon, password = user.partition(":")
+    if colon and password:
+        return not _VARIABLE.fullmatch(password)
+    return name != "git" and not _VARIABLE.fullmatch(name)
+
+
+def refuse_lines(text: object, where: str) -> None:
+    """Raises UdfDefinitionError for what is no text of one line."""
+    if not isinstance(text, str) or len(text.strip().splitlines()) > 1 or "\0" in text:
+        shown = f"{text[:_CHARS]!r} has several lines" if isinstance(text, str) else f"{text!r} is no text"
+        raise UdfDefinitionError(f"{shown} - in {where} - give each requirement and each URL as one line")
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """Checks the requirements and URLs of a manifest, however it was made.
+
+    Raises:
+        UdfDefinitionError: A text has several lines, or holds a password.
+    """
+    urls = [] if manifest.index_url is None else [manifest.index_url]
+    for where, texts in (
+        ("pip", manifest.pip),
+        ("index_url", urls),
+        ("extra_index_urls", manifest.extra_index_urls),
+        ("find_links", manifest.find_links),
+    ):
+        for text in texts:
+            refuse_lines(text, where)
+            refuse_password(text, where)
 
 
 def requirement_name(line: str) -> str:
@@ -130,8 +182,7 @@ def _logical(lines: Iterable[str]) -> Iterator[str]:
     """Yields lines without comments, continued ones as one."""
     held = ""
     for raw in lines:
-        if not isinstance(raw, str):
-            raise UdfDefinitionError(f"{raw!r} is no requirement - in a manifest - give text, as 'numpy==2.1.0'")
+        refuse_lines(raw, "a manifest")
         line = re.sub(r"(^|\s)#.*$", "", raw).strip()
         if line.endswith("\\"):
             held += line[:-1].rstrip() + " "

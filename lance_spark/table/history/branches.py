@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.dataset import MAIN_BRANCH, DatasetRef, branches_of, location_of, table_exists
 from lance_spark.errors import (
     OptionError,
@@ -56,6 +57,7 @@ def branches_in(dataset: lance.LanceDataset) -> list[Branch]:
     ]
 
 
+@ARGUMENTS.methods
 class Branches:
     """The branches of a table. Made by :attr:`lance_spark.Table.branches`.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 from pyspark.sql import SparkSession
 
+from lance_spark.arguments import ARGUMENTS
 from lance_spark.backfill.request import columns_of
 from lance_spark.commit.attempt import Landed, attempt_commit
 from lance_spark.commit.changes import CommitNote, CommitResult
@@ -53,6 +54,7 @@ _OPERATIONS = {
 _OF_NO_ROWS = ("Merge", "Project", "DataReplacement", "Rewrite", "CreateIndex", "UpdateConfig", "Clone")
 
 
+@ARGUMENTS.methods
 class Tags:
     """The tags of a table's branch: names of versions. Made by :attr:`lance_spark.Table.tags`.
 

@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from udf_runtime import Manifest, UdfDefinitionError, udf
+from udf_runtime.environments.installer import InstallError, _substituted
 from udf_runtime.environments.manifest import current_python
-from udf_runtime.environments.requirements import Requirements
+from udf_runtime.environments.requirements import Requirements, check_manifest
 from udf_runtime.environments.variables import Variables, resolve
 
 texts = st.text(st.characters(codec="utf-8", exclude_characters="\n\r\\#$"), min_size=1, max_size=20)
@@ -108,6 +109,54 @@ def test_a_builder_gathers_all_that_the_specification_names(tmp_path: Path):
 def test_what_cannot_work_is_refused_with_what_serves_instead(make, message: str):
     with pytest.raises(UdfDefinitionError, match=message):
         make()
+
+
+SECRETS = [
+    "https://user:pw@host/simple", "https://user:p/w@host/", "https://token@host/", "https://token:@host/", "https://:pw@host/", "HTTPS://U:P@host",
+    "https://us er:pw@host", "https://user:${P}x@host", "https://host/simple?token=abc", "https://host/simple?x=1&private_token=abc",
+    "https://host/x.whl#access_key=abc", "https://host/?sv=1&sig=abc", "git+https://oauth2:tok@gitlab.com/x", "https://host?X-Amz-Signature=00",
+    "https://[::1]:pw@host/",
+]  # fmt: skip
+NO_SECRETS = [
+    "https://host:8080/simple", "https://[::1]:8080/simple", "https://${T}@host/", "https://user:${T}@host/", "git+ssh://git@github.com/x",
+    "git+https://github.com/a/b@v1.2", "https://host/?token=${T}", "https://host/x.whl#sha256=00", "git+https://host/r#egg=a&subdirectory=b",
+]  # fmt: skip
+PLACES = {
+    "pip": lambda url: Manifest.create_pip("x").pip([f"a @ {url}"]).build(),
+    "add_pip": lambda url: Manifest.create_pip("x").add_pip(f"a @ {url}").build(),
+    "index_url": lambda url: Manifest.create_pip("x").index_url(url),
+    "extra_index_url": lambda url: Manifest.create_pip("x").add_extra_index_url(url),
+    "find_links": lambda url: Manifest.create_pip("x").find_links([url]),
+    "option": lambda url: Manifest.create_pip("x").pip([f"--extra-index-url {url}"]).build(),
+    "a manifest without a builder": lambda url: check_manifest(
+        Manifest(name="x", python_version="3.11", extra_index_urls=(url,))
+    ),
+}
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_url_with_a_secret_is_refused_in_every_place(place: str):
+    for url in SECRETS:
+        with pytest.raises(UdfDefinitionError, match=r"in clear.*\$\{NAME\}"):
+            PLACES[place](url)
+    for url in NO_SECRETS:
+        PLACES[place](url)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("end", ["\n", "\r", "\x0b", "\x0c", "\x1c", "\x85", "\u2028"], ids=ascii)
+def test_a_requirement_is_one_line(place: str, end: str):
+    with pytest.raises(UdfDefinitionError, match="one line"):
+        PLACES[place](f"https://host/a{end}--index-url https://elsewhere")
+    with pytest.raises(UdfDefinitionError, match="one line"):
+        PLACES[place](f"https://host/a \\{end}--trusted-host elsewhere")
+
+
+@pytest.mark.parametrize("value", ["1\n--index-url https://elsewhere", "1 --hash x", "", "1\u2028"], ids=ascii)
+def test_the_value_of_a_variable_adds_no_line_to_requirements(value: str):
+    with pytest.raises(InstallError, match="environment variable V is empty or has white space"):
+        _substituted(["pkg==${V}"], Variables({"V": value}))
+    assert _substituted(["pkg==${W}"], Variables({"V": value, "W": "1"})) == b"pkg==1\n"
 
 
 def test_packages_without_a_version_are_warned_of():

@@ -1,0 +1,57 @@
+"""The command line: `lance-spark jobs|plan|backfill|versions|index|compact|... URI ...`.
+
+Each command prints a table for people, or with `--json` one document for programs. It exits with 0
+when all is done, with 1 when a job is incomplete or something failed (one line on standard error
+says what), and with 2 when it was called wrongly.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib.metadata import version
+from typing import Annotated, NoReturn
+
+import typer
+from pyspark.errors import PySparkException
+
+from lance_spark.cli import history, jobs, upkeep
+from lance_spark.cli.output import join_lines, make_console
+from lance_spark.cli.parameters import FAILED, MISUSED, app
+from lance_spark.errors import FilterError, LanceSparkError, OptionError
+from udf_runtime.errors import UdfRuntimeError
+
+__all__ = ["app", "history", "jobs", "main", "upkeep"]
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Runs the command line, and ends the process.
+
+    Args:
+        arguments: What follows the program's name; None takes the process's own.
+    """
+    # Lance logs each commit of a column file as a warning. It reads this when it is imported, which
+    # nothing has done yet.
+    os.environ.setdefault("LANCE_LOG", "error")
+    try:
+        app(None if arguments is None else list(arguments), prog_name="lance-spark")
+    except (LanceSparkError, UdfRuntimeError, PySparkException) as error:
+        print(f"lance-spark: {join_lines(error)}", file=sys.stderr)  # noqa: T201 - this is a program
+        sys.exit(MISUSED if isinstance(error, (OptionError, FilterError)) else FAILED)
+    sys.exit(0)
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        make_console().print(f"lance-spark {version('lance-spark')}", highlight=False)
+        raise typer.Exit
+
+
+@app.callback()
+def _program(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version, and exit")
+    ] = False,
+) -> None:
+    """Takes what is said before a command."""

@@ -1,0 +1,5 @@
+"""Runs the command line: `python -m lance_spark.cli`."""
+
+from lance_spark.cli import main
+
+main()

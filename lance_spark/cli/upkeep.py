@@ -1,0 +1,158 @@
+"""Commands for folders and the upkeep of tables, and the Spark Connect server."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Annotated
+
+import typer
+
+from lance_spark.cli.output import make_console, print_done, print_json, print_rows, to_text
+from lance_spark.cli.parameters import (
+    FAILED,
+    AsJson,
+    Concurrency,
+    Master,
+    Repair,
+    StorageOptions,
+    Uri,
+    app,
+    open_on_master,
+    parse_days,
+    parse_pairs,
+    parse_storage,
+)
+from lance_spark.errors import TableNotFoundError
+from lance_spark.integrity import check as check_table
+from lance_spark.session.connect_server import serve
+from lance_spark.sql.indexes import build as build_index
+from lance_spark.table.connection import connect
+
+
+@app.command()
+def tables(
+    folder: Annotated[str, typer.Argument(metavar="FOLDER", help="Folder of tables, such as data")],
+    storage: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lists the tables of a folder."""
+    place = connect(folder, storage_options=parse_storage(storage))
+    names = place.table_names()
+    if not names and not place.exists():
+        raise TableNotFoundError(place.uri, hint="The folder does not exist. Check the path.")
+    if as_json:
+        print_json(names)
+        return
+    sizes = [place.open_table(name).stats() for name in names]
+    rows = [
+        [name, str(one.version), f"{one.rows:,}", f"{one.fragments:,}", f"{one.size_bytes / 1e6:,.1f}"]
+        for name, one in zip(names, sizes, strict=True)
+    ]
+    print_rows(["table", "version", "rows", "fragments", "MB"], rows, nothing="no tables")
+
+
+@app.command()
+def index(
+    uri: Uri,
+    create: Annotated[str | None, typer.Option(metavar="COLUMN", help="Build an index of a column")] = None,
+    kind: Annotated[
+        str, typer.Option("--type", metavar="TYPE", help="BTREE, BITMAP, ..., FTS, or IVF_PQ and the like for vectors")
+    ] = "BTREE",
+    drop: Annotated[str | None, typer.Option(metavar="NAME", help="Drop an index")] = None,
+    optimize: Annotated[bool, typer.Option("--optimize", help="Take in rows that no index serves yet")] = False,
+    master: Master = None,
+    storage: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Lists the indexes of a table, after what the options ask for."""
+    if (create is not None) + (drop is not None) + optimize > 1:
+        raise typer.BadParameter("give one of --create, --drop and --optimize")
+    table = open_on_master(uri, master, parse_storage(storage))
+    if create is not None:
+        build_index(table, [create], kind)
+    if drop is not None:
+        table.drop_index(drop)
+    if optimize:
+        table.optimize_indices()
+    found = [
+        {"name": one.name, "type": one.index_type, "columns": list(one.columns)}
+        | {"rows": served.num_indexed_rows, "other_rows": served.num_unindexed_rows}
+        for one in table.list_indices()
+        for served in [table.index_stats(one.name)]
+    ]
+    if as_json:
+        print_json(found)
+        return
+    heads = ["index", "type", "columns", "rows", "rows not in it"]
+    rows = [[to_text(", ".join(v) if isinstance(v, list) else v) for v in one.values()] for one in found]
+    print_rows(heads, rows, nothing="no indexes")
+
+
+@app.command()
+def compact(
+    uri: Uri,
+    target_rows: Annotated[int | None, typer.Option(metavar="ROWS", help="Rows that a fragment aims at")] = None,
+    concurrency: Concurrency = None,
+    master: Master = None,
+    storage: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Writes small fragments, and those with many deleted rows, anew."""
+    table = open_on_master(uri, master, parse_storage(storage))
+    print_done(table.compact_files(target_rows_per_fragment=target_rows, concurrency=concurrency), as_json=as_json)
+
+
+@app.command()
+def cleanup(
+    uri: Uri,
+    older_than: Annotated[
+        timedelta,
+        typer.Option("--older-than-days", parser=parse_days, metavar="DAYS", help="Age of versions that are removed"),
+    ] = timedelta(days=7),
+    delete_unverified: Annotated[
+        bool, typer.Option("--delete-unverified", help="Delete files that no version names, at any age")
+    ] = False,
+    master: Master = None,
+    storage: StorageOptions = None,
+    as_json: AsJson = False,
+) -> None:
+    """Removes old versions; those with tags stay."""
+    result = open_on_master(uri, master, parse_storage(storage)).cleanup_old_versions(
+        older_than, delete_unverified=delete_unverified, error_if_tagged_old_versions=False
+    )
+    print_done(result, as_json=as_json)
+
+
+@app.command()
+def check(uri: Uri, repair: Repair = False, storage: StorageOptions = None, as_json: AsJson = False) -> None:
+    """Checks the files and metadata of lance-spark in a table. Exits with 1 if damage remains."""
+    print_done(result := check_table(uri, parse_storage(storage), repair=repair), as_json=as_json)
+    raise typer.Exit(0 if result.is_intact else FAILED)
+
+
+@app.command()
+def connect_server(
+    catalog: Annotated[
+        list[str] | None,
+        typer.Option(metavar="NAME=LOCATION", help="Folder of tables that SQL knows by a name; may be repeated"),
+    ] = None,
+    conf: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Setting of Spark; may be repeated")
+    ] = None,
+    allow_stored_code: Annotated[
+        bool, typer.Option("--allow-stored-code", help="Let SQL run UDFs that are stored with tables of the catalogs")
+    ] = False,
+    master: Annotated[str, typer.Option(metavar="MASTER", help="Spark master that runs the tasks")] = "local[*]",
+    host: Annotated[str, typer.Option(metavar="ADDRESS", help="Address to listen at")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, metavar="PORT", help="Port to listen at")] = 15002,
+) -> None:
+    """Runs a Spark Connect server, whose clients have the planner rule and catalogs."""
+    serve(
+        master,
+        host,
+        port,
+        catalogs=parse_pairs(catalog, "--catalog", "NAME=LOCATION, as in lance=/data/tables"),
+        settings=parse_pairs(conf, "--conf", "KEY=VALUE"),
+        allow_stored_code=allow_stored_code,
+        ready=lambda url: make_console().print(f"Spark Connect server at {url}", highlight=False),
+    )

@@ -1,0 +1,228 @@
+"""Checks of arguments by the annotations of public functions: :class:`ArgumentChecks`.
+
+A decorator checks every call before the function runs. An argument of another type, a text that
+UTF-8 cannot encode, and an integer beyond 64 bits raise an error that names the argument. NumPy's
+numbers become Python's, and any iterable becomes a list where the annotation is a sequence.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import itertools
+import numbers
+import operator
+import sys
+import types
+import typing
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+_T = TypeVar("_T", bound=type)
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+_CHARS = 100
+_MOST_ITEMS = 1_000_000
+_SHOWN = (str, int, float, type(None))
+_UNIONS = (Union, types.UnionType)
+_SEQUENCES = (list, tuple, Sequence)
+_NAMES: dict[object, str] = {
+    str: "a text without NUL characters and lone surrogates",
+    bool: "True or False",
+    int: "a whole number of at most 64 bits",
+    float: "a number",
+    type(None): "None",
+    Callable: "a function",
+}
+
+
+class ArgumentChecks:
+    """Decorators that check the arguments of functions and methods.
+
+    Args:
+        make_error: Makes the error from the argument's name, its value as text, and the accepted
+            values.
+    """
+
+    def __init__(self, make_error: Callable[[str, str, str], Exception]) -> None:
+        self._make_error = make_error
+
+    def function(self, function: _F) -> _F:
+        """Decorates a function or a method."""
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def checked(*args: object, **named: object) -> object:
+            try:
+                call = signature.bind(*args, **named)
+            except TypeError:
+                return function(*args, **named)  # Python's own message names a missing argument
+            kinds = _annotations(function)
+            for name, value in call.arguments.items():
+                if name in kinds:
+                    call.arguments[name] = self._checked(signature.parameters[name], kinds[name], value)
+            return function(*call.args, **call.kwargs)
+
+        return typing.cast(_F, checked)
+
+    def methods(self, cls: _T) -> _T:
+        """Decorates the public methods of a class, inherited methods included."""
+        for name, member in inspect.getmembers_static(cls, inspect.isfunction):
+            if not name.startswith("_"):
+                setattr(cls, name, self.function(member))
+        return cls
+
+    def _checked(self, parameter: inspect.Parameter, kind: object, value: object) -> object:
+        if parameter.kind is parameter.VAR_POSITIONAL and isinstance(value, tuple):
+            return tuple(self._fitted(parameter.name, kind, item) for item in value)
+        if parameter.kind is parameter.VAR_KEYWORD and isinstance(value, dict):
+            return {name: self._fitted(name, kind, item) for name, item in value.items()}
+        return value if value is parameter.default else self._fitted(parameter.name, kind, value)
+
+    def _fitted(self, name: str, kind: object, value: object) -> object:
+        for candidate in (value, *_conversions(kind, value)):
+            if accepts(kind, candidate):
+                return candidate
+        raise self._make_error(name, show_value(value), describe(kind))
+
+
+def show_value(value: object) -> str:
+    """Returns a value for a message: short, and without the items of containers."""
+    if not isinstance(value, _SHOWN):
+        return f"a value of type {type(value).__name__}"
+    if isinstance(value, int) and value.bit_length() > 4 * _CHARS:
+        return "a number of more than 100 digits"
+    text = repr(value).encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= _CHARS else f"{text[:_CHARS]}..."
+
+
+def accepts(kind: object, value: object) -> bool:
+    """Tells whether a value fits an annotation. An unknown form of annotation fits every value.
+
+    Example:
+        >>> accepts(list[str] | None, ["a"]), accepts(list[str] | None, "a")
+        (True, False)
+    """
+    origin, items = get_origin(kind), get_args(kind)
+    if origin in _UNIONS:
+        return any(accepts(item, value) for item in items)
+    if origin is Literal:
+        return isinstance(value, str) and value in items
+    if kind is Any:
+        return True
+    plain = origin or kind
+    return not isinstance(plain, type) or (_is_instance(plain, value) and _accepts_items(plain, items, value))
+
+
+def _is_instance(kind: type, value: object) -> bool:
+    if kind is object:
+        return True
+    if kind is str:
+        return isinstance(value, str) and _is_text(value)
+    if kind in (int, float):
+        return isinstance(value, (int, kind)) and not isinstance(value, bool) and _is_number(value)
+    if kind in _SEQUENCES:
+        return isinstance(value, (list, tuple))
+    if getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False):
+        return True
+    # Classes of Spark Connect have the names of the classic ones.
+    if kind.__module__.startswith("pyspark."):
+        return any(base.__name__ == kind.__name__ for base in type(value).__mro__)
+    return isinstance(value, kind)
+
+
+def _is_text(value: str) -> bool:
+    try:
+        return b"\0" not in value.encode()
+    except UnicodeEncodeError:
+        return False
+
+
+def _is_number(value: int | float) -> bool:
+    return not isinstance(value, int) or -1 << 63 <= value < 1 << 63
+
+
+def _accepts_items(origin: object, kinds: tuple[object, ...], value: object) -> bool:
+    """Tells whether the items of a container fit; a stream is not read."""
+    if not isinstance(value, (list, tuple, Mapping, AbstractSet)) or not kinds:
+        return True
+    if origin is tuple and kinds[-1] is not Ellipsis:
+        return len(value) == len(kinds) and all(map(accepts, kinds, value))
+    if isinstance(value, Mapping):
+        return all(accepts(kinds[0], key) and accepts(kinds[-1], item) for key, item in value.items())
+    return all(accepts(kinds[0], item) for item in value)
+
+
+def _conversions(kind: object, value: object) -> Iterable[object]:
+    """Yields a value as Python's own number or list, where a library has a type of its own."""
+    if isinstance(value, (bool, int, float, str, bytes, Mapping)) or not _is_plain(kind):
+        return
+    if isinstance(value, numbers.Integral):
+        yield operator.index(value)
+    elif isinstance(value, numbers.Real):
+        yield float(value)
+    elif type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
+        yield bool(value)
+    elif isinstance(value, Iterable):
+        yield from _listed(value)
+
+
+def _listed(items: Iterable[object]) -> Iterable[list[object]]:
+    """Yields the items of an iterable as a list, unless the iterable fails or does not end."""
+    with contextlib.suppress(Exception):
+        taken = list(itertools.islice(items, _MOST_ITEMS + 1))
+        return [taken] if len(taken) <= _MOST_ITEMS else []
+    return []
+
+
+def _is_plain(kind: object) -> bool:
+    """Tells whether an annotation has a number or a sequence of plain items."""
+    members = get_args(kind) if get_origin(kind) in _UNIONS else (kind,)
+    return any(member in (bool, int, float) or get_origin(member) in _SEQUENCES for member in members)
+
+
+def describe(kind: object) -> str:
+    """Returns an annotation in words.
+
+    Example:
+        >>> describe(list[str] | None)
+        'a list of: a text without NUL characters and lone surrogates; or None'
+    """
+    origin, items = get_origin(kind), get_args(kind)
+    if origin in _UNIONS:
+        texts = list(dict.fromkeys(map(describe, items)))
+        return "; or ".join(texts)
+    if origin is Literal:
+        return f"one of {', '.join(map(repr, items))}"
+    if origin in _SEQUENCES and items:
+        return f"a list of: {describe(items[0])}"
+    if isinstance(origin, type) and issubclass(origin, Mapping) and items:
+        return f"a dict with keys and values that are {describe(items[0])}; {describe(items[-1])}"
+    plain = origin or kind
+    return _NAMES.get(plain) or f"a value of type {getattr(plain, '__name__', plain)}"
+
+
+@functools.cache
+def _annotations(function: Callable[..., object]) -> Mapping[str, object]:
+    """Returns the annotations of parameters, without names that only type checkers import."""
+    scope = vars(sys.modules[function.__module__])
+    kinds = {}
+    for name, annotation in function.__annotations__.items():
+        try:
+            kinds[name] = eval(annotation, scope) if isinstance(annotation, str) else annotation  # noqa: S307 - of this package
+        except (NameError, AttributeError, TypeError):
+            continue
+    kinds.pop("return", None)
+    return {name: _resolved(kind, scope) for name, kind in kinds.items()}
+
+
+def _resolved(kind: object, scope: dict[str, object]) -> object:
+    """Returns an alias that is a text as the annotation that the text says."""
+    if not isinstance(kind, str):
+        return kind
+    try:
+        return eval(kind, scope)  # noqa: S307
+    except (NameError, AttributeError, TypeError):
+        return Any
