@@ -147,7 +147,7 @@ class TableUpkeep(TableIndexes):
             LanceSparkError: What :meth:`compact_files`, :meth:`optimize_indices` and
                 :meth:`cleanup_old_versions` raise; what came before stays.
         """
-        age = checked_age(cleanup_older_than)
+        age = checked_age(cleanup_older_than, option="cleanup_older_than")
         ref = self._ref  # refused while a version is checked out
         due = tuple(name for name, rows in statistics_of(ref.open_latest()).unindexed_rows.items() if rows)
         if due:

@@ -46,7 +46,7 @@ class CleanupTask:
             return json.dumps({"error": plain(error)}).encode()
 
 
-def checked_age(older_than: timedelta | None) -> timedelta:
+def checked_age(older_than: timedelta | None, *, option: str = "older_than") -> timedelta:
     """Returns the age of versions that are removed; a week by default.
 
     Raises:
@@ -54,7 +54,7 @@ def checked_age(older_than: timedelta | None) -> timedelta:
     """
     if older_than is None:
         return DEFAULT_AGE
-    moment_before(older_than)
+    moment_before(older_than, option=option)
     return older_than
 
 
