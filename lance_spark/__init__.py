@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from lance_spark.errors import (
     BackfillIncompleteError,
     ColumnExistsError,
+    ColumnNameError,
     ColumnNotFoundError,
     CommitConflictError,
     CommitError,
@@ -200,6 +201,7 @@ __all__ = [
     "CheckpointError",
     "CleanupResult",
     "ColumnExistsError",
+    "ColumnNameError",
     "ColumnNotFoundError",
     "Columns",
     "CommitConflictError",

@@ -32,6 +32,8 @@ from lance_spark.errors import (
 )
 from lance_spark.lance_compat import is_missing, is_unknown_scheme, load_lance, plain, version_of, versions_of
 from lance_spark.options import ReadOptions
+from lance_spark.ref_names import MAIN_BRANCH as MAIN_BRANCH  # noqa: PLC0414
+from lance_spark.ref_names import tags_of
 
 if TYPE_CHECKING:
     import lance
@@ -41,9 +43,6 @@ if TYPE_CHECKING:
 
 FOLDER = "_lance_spark"
 """Folder of a table that is ours."""
-
-MAIN_BRANCH = "main"
-"""What Lance calls the versions that are in the table's own folder."""
 
 _TREE = "/tree/"
 
@@ -186,7 +185,7 @@ class DatasetRef:
                 raise VersionNotFoundError(self.uri, version, available=f"{error.available}; {available}") from error
         # Through the location of a branch pylance opens a tag of the main one as it is there, and
         # the number alone would then mean a version of the branch.
-        tags = head.tags.list()
+        tags = tags_of(head)
         if version in tags:
             return self.on_branch(tags[version]["branch"] or MAIN_BRANCH).pin(int(tags[version]["version"]))
         names = branches_of(head)

@@ -378,6 +378,21 @@ class RegistrationError(LanceSparkError, ValueError):
     """A UDF does not fit the table or the column that it is to compute. Nothing was changed."""
 
 
+class ColumnNameError(SchemaMismatchError, RegistrationError):
+    """A new column has a name that Lance or Spark could not read back. Nothing was changed.
+
+    Attributes:
+        column: The name; of a field in a struct its dotted path.
+    """
+
+    def __init__(self, column: str, reason: str, where: str) -> None:
+        super().__init__(
+            f"the column name {column!r} {reason}. Nothing was changed in {where}. "
+            "Choose another name, for example with alias(), or leave the column out with drop()"
+        )
+        self.column = column
+
+
 class StoredUdfError(LanceSparkError, RuntimeError):
     """A column's stored UDF is missing, damaged, not loadable here, or loading is forbidden."""
 

@@ -24,6 +24,7 @@ LAYERS = [
         "lance_compat",
         "options",
         "queries",
+        "ref_names",
         "statement_options",
         "stored_json",
         "types",

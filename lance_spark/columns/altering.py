@@ -34,6 +34,7 @@ from lance_spark.errors import (
 )
 from lance_spark.lance_compat import is_bad_request, is_bad_value, plain
 from lance_spark.types import check_storable
+from lance_spark.types.names import check_column_names, check_field_name
 from udf_runtime import UDF, Manifest
 
 if TYPE_CHECKING:
@@ -192,15 +193,26 @@ def _check_plain(dataset: lance.LanceDataset, path: str, alteration: Mapping[str
     name, kind = alteration.get("name"), alteration.get("data_type")
     if name is None and kind is None and alteration.get("nullable") is None:
         raise RegistrationError(f"nothing is to change - column {path!r} - give udf, name, nullable or data_type")
-    if name is not None and "." not in path:
-        others = [other.lower() for other in names if other != path]
-        if str(name).lower() in others:
-            raise ColumnExistsError([str(name)], dataset.uri, hint="choose another name; nothing was changed")
-        check_storable(pa.schema([dataset.schema.field(path).with_name(str(name))]), dataset.data_storage_version)
+    if name is not None:
+        _check_new_name(dataset, path, name)
     if kind is not None and not isinstance(kind, pa.DataType):
         raise RegistrationError(f"data_type={kind!r} is no Arrow type - column {path!r} - give one, such as pa.int32()")
     if kind is not None:
         check_cast(dataset, path, kind)
+
+
+def _check_new_name(dataset: lance.LanceDataset, path: str, name: object) -> None:
+    """Checks the new name of a column, or of a field in a struct."""
+    if not isinstance(name, str):
+        raise RegistrationError(
+            f"name={name!r} is no text. Column {path!r} of {dataset.uri} was not changed. Pass text."
+        )
+    if path not in dataset.schema.names:
+        check_field_name(name, path.rpartition(".")[0], dataset.uri)
+        return
+    if name.lower() in (other.lower() for other in dataset.schema.names if other != path):
+        raise ColumnExistsError([name], dataset.uri, hint="choose another name; nothing was changed")
+    check_column_names([name], dataset.uri)
 
 
 def _alter(head: lance.LanceDataset, alteration: Mapping[str, object]) -> None:

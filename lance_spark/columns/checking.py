@@ -12,6 +12,7 @@ from lance_spark.commit.conflicts.identity import FieldIdentity, field_identitie
 from lance_spark.errors import ColumnExistsError, RegistrationError
 from lance_spark.types import check_storable
 from lance_spark.types.fields import Kind, is_blob
+from lance_spark.types.names import check_column_names
 from lance_spark.words import warn_caller
 from udf_runtime import UDF
 
@@ -159,8 +160,9 @@ def check_new_names(dataset: lance.LanceDataset, names: Sequence[str]) -> None:
     """Checks that names are free.
 
     Raises:
-        ColumnExistsError: One is taken, be it in other capitals: Spark does not tell them apart.
-        RegistrationError: Two are the same, or one is a path into a struct.
+        ColumnExistsError: A name is taken, in capitals or not: Spark does not tell them apart.
+        RegistrationError: Two names are the same, or a name is a path into a struct.
+        ColumnNameError: Lance or Spark could not read a column of this name back.
     """
     present = {name.lower() for name in dataset.schema.names}
     taken = [name for name in names if name.lower() in present]
@@ -181,3 +183,4 @@ def check_new_names(dataset: lance.LanceDataset, names: Sequence[str]) -> None:
             f"column {nested[0]!r} would be a field inside a struct, which cannot be computed by itself "
             f"- in {dataset.uri} - compute the whole struct, or a column of its own"
         )
+    check_column_names(names, dataset.uri)

@@ -27,6 +27,7 @@ from lance_spark.staging.column_file import Targets
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.fragment_writer import FragmentSink
 from lance_spark.types import ReadConverter, WriteConverter
+from lance_spark.types.names import requested_columns
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
@@ -301,7 +302,11 @@ class MergeSmall:
         if not handles or not len(keys):
             return np.empty(0, np.int64), np.empty(0, np.int64)
         scanner = rows.dataset.scanner(
-            columns=[self.key], filter=self.where, fragments=handles, with_row_address=True, scan_in_order=True
+            columns=requested_columns([self.key]),
+            filter=self.where,
+            fragments=handles,
+            with_row_address=True,
+            scan_in_order=True,
         )
         there = scanner.to_table()
         codes = pc.index_in(_one(there[self.key].cast(keys.type)), value_set=keys)

@@ -16,9 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql.types import DataType, LongType, StructField, StructType
 
-from lance_spark.errors import ColumnNotFoundError, OptionError, UnsupportedTypeError, ValueConversionError
+from lance_spark.errors import ColumnNotFoundError, OptionError, TableUnreadableError, ValueConversionError
 from lance_spark.types import to_spark_schema
 from lance_spark.types.fields import Array, BlobHandling, Kind
+from lance_spark.types.names import refuse_unreadable, requested_columns
 
 if TYPE_CHECKING:
     import lance
@@ -68,7 +69,7 @@ def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOpti
             "each column once, in whatever case it is written",
             problem=f"names columns twice ({', '.join(twice)})",
         )
-    _refuse_backticks(wanted, dataset)
+    refuse_unreadable(wanted, dataset)
     asked = (
         (ROW_ID, options.with_row_id),
         (ROW_ADDRESS, options.with_row_address),
@@ -90,23 +91,6 @@ def table_schema(dataset: lance.LanceDataset, ref: DatasetRef, options: ReadOpti
             metadata = {TABLE_METADATA: ref.snapshot_json()} if name in (ROW_ID, ROW_ADDRESS) else None
             fields[name] = StructField(name, LongType(), False, metadata)
     return StructType([fields[name] for name in wanted])
-
-
-def _refuse_backticks(names: Sequence[str], dataset: lance.LanceDataset) -> None:
-    """Refuses columns with a backtick in their name before Spark plans with them.
-
-    Lance can store such a name, but has no way to write it in a projection.
-    """
-    for name in names:
-        if "`" in name:
-            others = [n for n in dataset.schema.names if "`" not in n]
-            raise UnsupportedTypeError(
-                name,
-                str(dataset.schema.field(name).type),
-                reason="Lance cannot read a top-level column whose name holds a backtick",
-                hint="leave it out with the option columns, "
-                f"which may name {', '.join(others) or 'no other column here'}",
-            )
 
 
 def resolve_name(name: str, dataset: lance.LanceDataset, uri: str) -> str:
@@ -134,8 +118,8 @@ def resolve_name(name: str, dataset: lance.LanceDataset, uri: str) -> str:
 
 def _scan_schema(dataset: lance.LanceDataset, names: Sequence[str], handling: BlobHandling) -> pa.Schema:
     """Returns the Arrow schema in which Lance yields these top-level columns."""
-    schema = dataset.scanner(columns=list(names), blob_handling=lance_blob_handling(handling)).projected_schema
-    return pa.schema(list(schema))
+    blobs = lance_blob_handling(handling)
+    return pa.schema(list(dataset.scanner(columns=requested_columns(names), blob_handling=blobs).projected_schema))
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,7 +167,7 @@ class Projection:
             UnsupportedTypeError: Lance cannot read one of them.
         """
         names = [resolve_name(f.name, dataset, uri) for f in target.fields]
-        _refuse_backticks(names, dataset)
+        refuse_unreadable(names, dataset)
         data = _scan_schema(dataset, [n for n in names if n not in META_COLUMNS], handling)
         self._trees: list[_Whole | _Struct] = []
         fields: list[pa.Field[Any]] = []
@@ -201,6 +185,7 @@ class Projection:
             self._trees.append(tree)
             nullable = field.nullable and isinstance(tree, _Whole)
             fields.append(field.with_name(wanted.name).with_type(_type_of(tree, field.type)).with_nullable(nullable))
+        self._uri = uri
         self.source = pa.schema(fields)
         self.paths = [_dotted(leaf) for tree in self._trees for leaf in _leaves(tree)]
 
@@ -211,9 +196,16 @@ class Projection:
 
         Raises:
             ValueConversionError: A row id, address or version is 2^63 or more.
+            TableUnreadableError: The batch has other columns.
         """
         if not self._trees:
             return batch
+        if batch.schema.names != self.paths:
+            raise TableUnreadableError(
+                self._uri,
+                f"a scan of the columns {self.paths} gave the columns {batch.schema.names}",
+                hint="read the table with a release of pylance that this release of lance-spark supports",
+            )
         columns = iter(batch.columns)
         arrays = []
         for tree, field in zip(self._trees, self.source, strict=True):

@@ -17,6 +17,7 @@ from lance_spark.read.filtering import both
 from lance_spark.read.masks import range_mask
 from lance_spark.read.plan import ScanTask
 from lance_spark.types.fields import BlobHandling
+from lance_spark.types.names import requested_columns
 
 if TYPE_CHECKING:
     import lance
@@ -179,7 +180,7 @@ class _Scan:
                     first = fragments[0].fragment_id << 32
                     selection = both(selection, f"_rowaddr >= {first + task.start} AND _rowaddr < {first + task.stop}")
         return self.dataset.scanner(
-            columns=self.columns,
+            columns=requested_columns(self.columns),
             filter=selection,
             fragments=fragments,
             offset=offset,

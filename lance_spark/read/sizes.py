@@ -21,6 +21,7 @@ import pyarrow.compute as pc
 
 from lance_spark.errors import panics_as_errors
 from lance_spark.types.fields import BLOB_V2, Array, Kind, extension_name, is_blob, storage_type
+from lance_spark.types.names import requested_columns
 
 if TYPE_CHECKING:
     import lance
@@ -212,7 +213,9 @@ def _blobs_apart(dataset: lance.LanceDataset, paths: Sequence[str]) -> dict[str,
 
 
 def _first_blob_sizes(dataset: lance.LanceDataset, column: str) -> Array:
-    scanner = dataset.scanner(columns=[column], blob_handling="blobs_descriptions", limit=_BLOB_SAMPLE)
+    scanner = dataset.scanner(
+        columns=requested_columns([column]), blob_handling="blobs_descriptions", limit=_BLOB_SAMPLE
+    )
     descriptors: Array = scanner.to_table().column(0).combine_chunks()
     return descriptors.field("size")
 

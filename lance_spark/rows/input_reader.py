@@ -21,6 +21,7 @@ from lance_spark.read.masks import rows_mask
 from lance_spark.rows.merge import Offsets
 from lance_spark.rows.row_addresses import ROW_ADDRESS, SnapshotRows, offsets_of
 from lance_spark.types.fields import is_blob
+from lance_spark.types.names import requested_columns
 from udf_runtime.execute import Rebatcher
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class InputReader:
                     yield from self._take(offsets)
                     return
                 scanner = self._dataset.scanner(
-                    columns=self._scanned,
+                    columns=requested_columns(self._scanned),
                     fragments=[self._fragment],
                     row_addr_allowlist=mask,
                     with_row_address=True,

@@ -305,15 +305,11 @@ class Query:
         return self.row_ids or any(name == ROW_ID for name, _ in self.columns or ())
 
     def _projection(self, dataset: lance.LanceDataset) -> Any:  # noqa: ANN401 - a list or a dict, as pylance takes them
-        chosen: Any = [*dataset.schema.names]
+        wanted = self._names()
+        chosen = ((name, quoted(name)) for name in dataset.schema.names)
         if self.columns is not None:
-            wanted = self._names()
-            chosen = {name: expression for name, expression in self.columns if name in wanted}
-            if all(expression == quoted(name) for name, expression in chosen.items()):
-                chosen = wanted
-        if not self._has_row_ids():
-            return chosen
-        return {**chosen, ROW_ID: ROW_ID} if isinstance(chosen, dict) else [*chosen, ROW_ID]
+            chosen = ((name, expression) for name, expression in self.columns if name in wanted)
+        return {**dict(chosen), **({ROW_ID: ROW_ID} if self._has_row_ids() else {})} or []
 
     def _refuse_computed(self) -> None:
         if self.computed:

@@ -18,6 +18,7 @@ from lance_spark.errors import OptionError
 from lance_spark.indexes.listing import index_stats, list_indices
 from lance_spark.jobs.tables import ERRORS, JOBS
 from lance_spark.options import METADATA_OPTION, ReadOptions
+from lance_spark.ref_names import tags_of
 from lance_spark.table.history.branches import branches_in
 from lance_spark.table.history.versions import TableVersion
 from lance_spark.types import to_spark_schema
@@ -98,7 +99,7 @@ def _indexes(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
 
 
 def _tags(dataset: lance.LanceDataset) -> Iterator[dict[str, object]]:
-    for tag, about in sorted(dataset.tags.list().items()):
+    for tag, about in sorted(tags_of(dataset).items()):
         yield {"tag": tag, "branch": about["branch"] or MAIN_BRANCH, "version": about["version"]}
 
 

@@ -28,6 +28,7 @@ from lance_spark.rows.row_addresses import (
 )
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.blobs import is_logical_blob
+from lance_spark.types.names import requested_columns
 
 if TYPE_CHECKING:
     from lance.fragment import LanceFragment
@@ -199,7 +200,12 @@ class ColumnFile:
     def _scan_old(self, start: int, rows: int, names: list[str]) -> pa.Table:
         # With deleted rows included, positions are physical ones (measured).
         scanner = self._fragment.scanner(
-            columns=names, offset=start, limit=rows, include_deleted_rows=True, with_row_id=True, batch_size=rows
+            columns=requested_columns(names),
+            offset=start,
+            limit=rows,
+            include_deleted_rows=True,
+            with_row_id=True,
+            batch_size=rows,
         )
         table: pa.Table = scanner.to_table().select(names)
         if table.num_rows != rows:

@@ -23,6 +23,7 @@ from lance_spark.commit.data_files import same_columns
 from lance_spark.errors import OptionError, UnsupportedTypeError
 from lance_spark.lance_compat import unsupported_reason
 from lance_spark.staging.blobs import file_field, is_logical_blob, is_stored_as_blob, row_field
+from lance_spark.types.names import check_column_names, check_field_names
 
 if TYPE_CHECKING:
     import lance
@@ -58,9 +59,13 @@ class FileLayout:
         A blob is a binary column with the metadata `lance-encoding:blob`.
 
         Raises:
+            ColumnNameError: A column has a name that Lance cannot read back.
             UnsupportedTypeError: The file format cannot hold a column.
             OptionError: The file format is `legacy`, which cannot be written any more.
         """
+        check_column_names(schema.names)
+        for column in schema:
+            check_field_names(column, column.name)
         return _layout(schema, version, None)
 
     @staticmethod

@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lance_spark.types.fields import is_blob
+from lance_spark.types.names import requested_columns
 
 if TYPE_CHECKING:
     import lance
@@ -52,7 +53,7 @@ class Preview:
         """Reads the first rows of a version."""
         fields = [dataset.schema.field(column) for column in columns]
         plain = [field.name for field in fields if not is_blob(field)]
-        table = dataset.scanner(columns=plain, limit=n, with_row_address=True).to_table()
+        table = dataset.scanner(columns=requested_columns(plain), limit=n, with_row_address=True).to_table()
         addresses: list[int] = table["_rowaddr"].to_numpy().tolist()
         values = {
             field.name: _blobs(dataset, field.name, addresses) if is_blob(field) else table[field.name].to_pylist()

@@ -18,7 +18,7 @@ from lance_spark.table.history.versions import TableVersions
 from lance_spark.table.preview import Preview
 from lance_spark.tabular import Data, write_rows
 from lance_spark.types.fields import BlobHandling
-from lance_spark.types.storable import RESERVED
+from lance_spark.types.names import RESERVED, refuse_unreadable, requested_columns
 
 if TYPE_CHECKING:
     import lance
@@ -110,14 +110,17 @@ class TableRows(TableVersions):
         Raises:
             FilterError: The filter is not valid.
             ColumnNotFoundError: A column is not there.
+            UnsupportedTypeError: Lance cannot read a column for its name.
         """
         dataset, blobs = self.to_lance(), lance_blob_handling(blob_handling)
         names = None if columns is None else list(columns)
+        requested = None if names is None else requested_columns(names)
         if filter is not None:
             check_filter(dataset, filter, self.uri, "descriptor")
         try:
-            return dataset.scanner(columns=names, filter=filter, blob_handling=blobs).to_table()
+            return dataset.scanner(columns=requested, filter=filter, blob_handling=blobs).to_table()
         except (ValueError, OSError):
+            refuse_unreadable(dataset.schema.names if names is None else names, dataset)
             for name in names or ():
                 if name.partition(".")[0] not in dataset.schema.names and name not in RESERVED:
                     raise ColumnNotFoundError(

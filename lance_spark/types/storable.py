@@ -11,9 +11,7 @@ import pyarrow as pa
 
 from lance_spark.errors import SchemaMismatchError, UnsupportedTypeError
 from lance_spark.types.fields import BLOB_V2, Kind, children_of, extension_name, is_blob, storage_type
-
-RESERVED = frozenset({"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"})
-"""Names that Lance keeps for columns of its own."""
+from lance_spark.types.names import check_column_names, check_field_names
 
 _FORMATS = {"legacy": (0, 1), "0.1": (0, 1), "2.0": (2, 0), "2.1": (2, 1), "2.2": (2, 2)}
 
@@ -27,30 +25,16 @@ def check_storable(schema: pa.Schema, data_storage_version: str | None = None) -
             every format.
 
     Raises:
-        SchemaMismatchError: A name cannot be the name of a column.
+        ColumnNameError: A name cannot be the name of a column, or of a field in a struct.
+        SchemaMismatchError: There is no column.
         UnsupportedTypeError: A type cannot be stored, or not in this file format.
     """
-    _check_names(schema)
-    for field in schema:
-        _check_type(field, field.name, _FORMATS.get(data_storage_version or "", (2, 2)), data_storage_version)
-
-
-def _check_names(schema: pa.Schema) -> None:
     if not schema.names:
-        raise SchemaMismatchError("the DataFrame has no columns - in a new table - select at least one column")
-    for name in schema.names:
-        problem = None
-        if not name:
-            problem = "a column has no name"
-        elif "." in name or "`" in name:
-            problem = f"a column's name may hold neither a dot nor a backtick in Lance: {name!r}"
-        elif name in RESERVED:
-            problem = f"{name!r} is a name that Lance keeps for itself"
-        elif schema.names.count(name) > 1:
-            problem = f"two columns have the name {name!r}"
-        if problem is not None:
-            remedy = "leave it out with drop()" if name in RESERVED else "rename it with alias() or withColumnRenamed()"
-            raise SchemaMismatchError(f"{problem} - in a new table - {remedy}")
+        raise SchemaMismatchError("the data has no columns. No table was made. Select at least one column")
+    check_column_names(schema.names)
+    for field in schema:
+        check_field_names(field, field.name)
+        _check_type(field, field.name, _FORMATS.get(data_storage_version or "", (2, 2)), data_storage_version)
 
 
 def _check_type(field: pa.Field[Any], path: str, version: tuple[int, int], shown: str | None) -> None:

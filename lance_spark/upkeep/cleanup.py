@@ -10,6 +10,7 @@ from typing import Any
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import CommitError, LanceSparkError, TableUnwritableError, panics_as_errors
 from lance_spark.lance_compat import plain
+from lance_spark.ref_names import refuse_unlistable_tag
 from lance_spark.staging.orphans import moment_before
 from lance_spark.upkeep.results import CleanupResult
 
@@ -69,6 +70,7 @@ def result_of(answer: bytes, uri: str) -> CleanupResult:
     error = values.get("error")
     if error is None:
         return CleanupResult(bytes_removed=values["bytes"], old_versions=values["versions"])
+    refuse_unlistable_tag(uri, error)
     if "tagged" in error.lower():
         raise CommitError(
             f"a version with a tag is old enough to be removed: {error} - at {uri} - no version was removed; delete "

@@ -31,6 +31,7 @@ from lance_spark.staging.area import new_id
 from lance_spark.staging.table_folder import check_new_table
 from lance_spark.types import check_storable
 from lance_spark.types.fields import is_blob
+from lance_spark.types.names import check_column_names
 from lance_spark.views.definition import (
     CHILD_INDEX,
     EXPRESSION_KEY,
@@ -52,8 +53,6 @@ if TYPE_CHECKING:
 
 _MOST_UDFS = 62
 """Refreshes tell with a bit of an int64 of which UDFs a row has other inputs."""
-
-_RESERVED = ("_rowid", "_rowaddr", SOURCE_ROW_ID, CHILD_INDEX)
 
 
 def create_view(
@@ -185,8 +184,9 @@ def _refuse_names(names: Sequence[str]) -> None:
     if twice is not None:
         raise RegistrationError(f"two columns of the view are to have the name {twice!r} - name them apart")
     for name in names:
-        if name.lower() in _RESERVED or "." in name or not name:
+        if name.lower() in (SOURCE_ROW_ID, CHILD_INDEX):
             raise RegistrationError(f"{name!r} cannot be the name of a view's column - select it under another name")
+    check_column_names(names, "the view")
 
 
 def _expression_fields(

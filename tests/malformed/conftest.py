@@ -75,7 +75,7 @@ def refused(table: str) -> Refused:
         with pytest.raises(error) as caught:
             yield
         message = str(caught.value)
-        assert message.count(" - ") >= 1, f"no 'what - where - what to do': {message}"
+        assert " - " in message or ". " in message, f"no 'what - where - what to do': {message}"
         assert [text for text in says if text.lower() not in message.lower()] == [], message
         assert "Traceback" not in message
         assert fingerprint(at) == before

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnwritableError, panics_as_errors
+from lance_spark.ref_names import tags_of
 
 if TYPE_CHECKING:
     import lance
@@ -74,7 +75,7 @@ def remove_expired(dataset: lance.LanceDataset) -> None:
 
 def _names(dataset: lance.LanceDataset) -> list[str]:
     with panics_as_errors():
-        return list(dataset.tags.list())
+        return list(tags_of(dataset))
 
 
 def _delete(dataset: lance.LanceDataset, name: str) -> None:

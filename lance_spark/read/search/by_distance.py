@@ -16,6 +16,7 @@ import pyarrow as pa
 from lance_spark.read.columns import lance_blob_handling
 from lance_spark.read.search.ranking import DISTANCE, search_errors
 from lance_spark.types.fields import BlobHandling
+from lance_spark.types.names import requested_columns
 
 if TYPE_CHECKING:
     import lance
@@ -97,7 +98,7 @@ class NearestRows:
         nearest: dict[str, Any] = {"column": call.column, "q": list(call.q), "k": rows, "metric": call.metric}
         nearest |= {"refine_factor": REFINE, "search_effort": EFFORT if filter is None else 1.0}
         return dataset.scanner(
-            columns=[*columns, DISTANCE],
+            columns=requested_columns([*columns, DISTANCE]),
             filter=filter,
             prefilter=None if filter is None else True,
             nearest=nearest,

@@ -29,6 +29,7 @@ from lance_spark.lance_compat import is_bad_search, is_filter_failure, plain, ta
 from lance_spark.queries import TextQuery, VectorQuery
 from lance_spark.read.columns import ROW_ID, lance_blob_handling
 from lance_spark.types.fields import BlobHandling, Kind
+from lance_spark.types.names import requested_columns
 
 if TYPE_CHECKING:
     import lance
@@ -266,7 +267,7 @@ def split_phrases(text: str) -> tuple[list[str], str]:
 def _with(columns: Columns, names: Sequence[str]) -> Any:  # noqa: ANN401 - a list or a dict, as pylance takes them
     if isinstance(columns, Mapping):
         return {**columns, **{name: name for name in names}}
-    return [*columns, *(name for name in names if name not in columns)]
+    return requested_columns([*columns, *names])
 
 
 def vector_column(dataset: lance.LanceDataset, name: str | None) -> str:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
@@ -16,14 +15,12 @@ from lance_spark.errors import (
     refusals_as_errors,
 )
 from lance_spark.lance_compat import plain
+from lance_spark.ref_names import check_branch_name, tags_of
 
 if TYPE_CHECKING:
     import lance
 
     from lance_spark.table.table import Table
-
-_FOLDERS = ("data", "tree")
-"""Folders of a table that do not begin with an underscore."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +76,7 @@ class Branches:
         It begins without checkpoints, records of what was computed, and a history of jobs.
 
         Args:
-            name: Its name: letters, digits, `.`, `-`, `_` and `/`, and no number.
+            name: Its name: ASCII letters, digits, `.`, `-`, `_` and `/`, and no number.
             from_ref: What it begins with: a branch, a tag, `branch:number`, or the number of a
                 version of the main branch; None is the main branch.
             from_version: The version of the branch that `from_ref` names; None is its latest.
@@ -90,7 +87,7 @@ class Branches:
             TableUnwritableError: The store refused.
         """
         head = self._main.open_latest()
-        _check_name(name, branches_of(head), head.tags.list())
+        check_branch_name(name, branches_of(head), tags_of(head))
         if from_version is not None:
             branch = MAIN_BRANCH if from_ref is None else from_ref
             if not isinstance(branch, str):
@@ -138,7 +135,7 @@ class Branches:
         if name == MAIN_BRANCH:
             raise OptionError("name", repr(name), "a branch beside the main one; drop_table deletes the table")
         branch, head = self._main.on_branch(name), self._main.open_latest()
-        tags = [tag for tag, about in head.tags.list().items() if about["branch"] == name]
+        tags = [tag for tag, about in tags_of(head).items() if about["branch"] == name]
         if tags:
             raise _needed(branch, f"the tags {', '.join(sorted(tags))}")
         # Lance deletes only what the folder of the other branch does not hold, and then still opens
@@ -203,31 +200,6 @@ class Branches:
 
     def __repr__(self) -> str:
         return f"Branches({list(self.list())})"
-
-
-def _check_name(name: object, branches: Collection[str], tags: Collection[str]) -> None:
-    """Refuses names that Lance does not take, or takes to destroy something.
-
-    Names with slashes are folders in folders: a branch `b/_versions` is where the versions of `b`
-    are, and with `b/c` there, `b` cannot be deleted as a whole.
-    """
-
-    def refuse(why: str) -> OptionError:
-        return OptionError("name", repr(name), why)
-
-    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+(/[\w.-]+)*", name) or name.endswith(".lock"):
-        raise refuse("a name of letters, digits, '.', '-' and '_', in parts divided by '/'")
-    if name.isdecimal() or name == MAIN_BRANCH:
-        raise refuse("a name that is neither a number, which means a version, nor that of the main branch")
-    if any(
-        part.strip(".") == "" or ".." in part or part.startswith("_") or part in _FOLDERS for part in name.split("/")
-    ):
-        raise refuse(f"no part that begins with '_', has '..', or is {' or '.join(map(repr, _FOLDERS))}")
-    if name in branches or name in tags:
-        raise refuse("a name that no branch and no tag has")
-    for other in branches:
-        if name.startswith(f"{other}/") or other.startswith(f"{name}/"):
-            raise refuse(f"a name that is not in the folder of another branch, as with {other!r}")
 
 
 def _needed(branch: DatasetRef, what: str) -> UnsupportedOperationError:

@@ -172,7 +172,7 @@ def test_only_the_wanted_fields_of_a_struct_are_fetched(nested_path: str):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(lance.LanceDataset, "scanner", note)
         read(nested_path, PRUNED)
-    assert asked[-1] == ["`s`.`in`.`q r`", "`s`.`a`"]
+    assert list(asked[-1]) == ["`s`.`in`.`q r`", "`s`.`a`"]
 
 
 def test_fields_of_structs_in_lists_are_pruned_in_memory(nested_path: str):

@@ -1,0 +1,96 @@
+"""Names of tags and branches: the names that may be created, and the tags that a table has."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from lance_spark.errors import OptionError, TableUnreadableError
+
+if TYPE_CHECKING:
+    import lance
+
+MAIN_BRANCH = "main"
+"""Lance's name of the branch that a table begins with."""
+
+_FOLDERS = ("data", "tree")
+"""Folders of a table that do not begin with an underscore."""
+
+_LETTERS = "ASCII letters, digits, '.', '-' and '_'"
+
+
+def tags_of(dataset: lance.LanceDataset) -> dict[str, Any]:
+    """Returns the tags of a table as pylance describes them, by name.
+
+    Raises:
+        TableUnreadableError: Another writer made a tag whose name Lance cannot list.
+    """
+    try:
+        return dict(dataset.tags.list())
+    except ValueError as error:
+        refuse_unlistable_tag(dataset.uri, str(error))
+        raise
+
+
+def refuse_unlistable_tag(uri: str, message: str) -> None:
+    """Explains a message of Lance that names the file of a tag with letters outside ASCII.
+
+    Raises:
+        TableUnreadableError: The message names such a file.
+    """
+    if stored := re.search(r"_refs/tags/(\S+?)\.json", message):
+        name = unquote(unquote(stored[1]))
+        raise TableUnreadableError(
+            uri,
+            f"Lance cannot list the tags, because the tag {name!r} has a letter outside ASCII",
+            hint=f"delete the tag with table.tags.delete({name!r})",
+        )
+
+
+def check_tag_name(tag: object, branches: Collection[str]) -> None:
+    """Checks the name of a new tag.
+
+    Raises:
+        OptionError: Lance cannot list a tag of this name, or the name means something else.
+    """
+    is_valid = isinstance(tag, str) and re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", tag)
+    if not is_valid or ".." in str(tag) or str(tag).endswith((".", ".lock")):
+        raise OptionError(
+            "tag", repr(tag), f"a name of {_LETTERS} that begins with no dot, has no '..' and ends in no '.' or '.lock'"
+        )
+    if str(tag).isdecimal():
+        raise OptionError("tag", repr(tag), "a name that is no number, because a number means a version")
+    if tag == MAIN_BRANCH or tag in branches:
+        raise OptionError("tag", repr(tag), "a name that no branch has")
+
+
+def check_branch_name(name: object, branches: Collection[str], tags: Collection[str]) -> None:
+    """Checks the name of a new branch.
+
+    The parts of a name are folders in folders: a branch `b/_versions` would lie where the versions
+    of `b` are. With a branch `b/c`, the branch `b` could not be deleted as a whole.
+
+    Raises:
+        OptionError: Lance does not take the name, or would destroy something with it.
+    """
+
+    def refuse(accepted: str) -> OptionError:
+        return OptionError("name", repr(name), accepted)
+
+    is_valid = isinstance(name, str) and re.fullmatch(r"[\w.-]+(/[\w.-]+)*", name, re.ASCII)
+    if not is_valid or str(name).endswith(".lock"):
+        raise refuse(f"a name of {_LETTERS}, in parts divided by '/'")
+    name = str(name)
+    if name.isdecimal() or name == MAIN_BRANCH:
+        raise refuse("a name that is neither a number, which means a version, nor that of the main branch")
+    if any(
+        part.strip(".") == "" or ".." in part or part.startswith("_") or part in _FOLDERS for part in name.split("/")
+    ):
+        raise refuse(f"no part that begins with '_', has '..', or is {' or '.join(map(repr, _FOLDERS))}")
+    if name in branches or name in tags:
+        raise refuse("a name that no branch and no tag has")
+    for other in branches:
+        if name.startswith(f"{other}/") or other.startswith(f"{name}/"):
+            raise refuse(f"a name that is not in the folder of another branch, as with {other!r}")

@@ -1,0 +1,115 @@
+"""Names of columns: the names that a table may have, and how a scan asks for a column."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from lance_spark.errors import ColumnNameError, UnsupportedTypeError
+from lance_spark.types.fields import children_of, storage_type
+
+if TYPE_CHECKING:
+    import lance
+
+RESERVED = frozenset({"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"})
+"""Names of columns that Lance itself adds to a scan."""
+
+
+def check_column_names(names: Sequence[str], where: str = "the table") -> None:
+    """Checks the names of new top-level columns. Every way to add or rename a column calls it.
+
+    Args:
+        names: The new names.
+        where: The table, for the message.
+
+    Raises:
+        ColumnNameError: Lance or Spark could not read a column of this name back.
+    """
+    for name in names:
+        if reason := _problem_of(name):
+            raise ColumnNameError(name, reason, where)
+    name, count = max(Counter(names).items(), key=itemgetter(1), default=("", 0))
+    if count > 1:
+        raise ColumnNameError(name, f"occurs {count} times", where)
+
+
+def check_field_names(field: pa.Field[Any], path: str, where: str = "the table") -> None:
+    """Checks the names of the fields of structs in a column, at any depth.
+
+    Raises:
+        ColumnNameError: Lance could not read the field back.
+    """
+    is_struct = pa.types.is_struct(storage_type(field))
+    for child in children_of(field):
+        below = f"{path}.{child.name}" if is_struct else f"{path}.element"
+        if is_struct:
+            check_field_name(child.name, path, where)
+        check_field_names(child, below, where)
+
+
+def check_field_name(name: str, path: str, where: str = "the table") -> None:
+    """Checks the new name of a field of the struct at a path.
+
+    Raises:
+        ColumnNameError: Lance could not read the field back.
+    """
+    if reason := _problem_of_field(name):
+        raise ColumnNameError(f"{path}.{name}", reason, where)
+
+
+def _problem_of(name: str) -> str | None:
+    if "." in name or "`" in name:
+        return "has a dot or a backtick, which Lance cannot read"
+    if name == "*":
+        return "means all columns in Lance"
+    if name.lower() in RESERVED:
+        return "is the name of a column that Lance itself adds"
+    return _problem_of_field(name)
+
+
+def _problem_of_field(name: str) -> str | None:
+    if not name:
+        return "is empty"
+    if "\0" in name or any("\ud800" <= letter <= "\udfff" for letter in name):
+        return "has a NUL or half of a surrogate pair, which Arrow cannot store"
+    return None
+
+
+def refuse_unreadable(names: Iterable[str], dataset: lance.LanceDataset) -> None:
+    """Refuses columns of another writer whose names Lance can store and cannot read.
+
+    Raises:
+        UnsupportedTypeError: A name is empty or has a backtick.
+    """
+    for name in names:
+        if not name or "`" in name:
+            others = ", ".join(other for other in dataset.schema.names if other and "`" not in other)
+            raise UnsupportedTypeError(
+                name,
+                str(dataset.schema.field(name).type),
+                reason="Lance cannot read a top-level column whose name is empty or holds a backtick",
+                hint=f"leave it out with the option columns, which may name {others or 'no other column here'}",
+            )
+
+
+def requested_columns(names: Iterable[str]) -> dict[str, str] | list[str]:
+    """Returns columns as `scanner(columns=)` takes them: each as an expression.
+
+    In a list of names, Lance reads the name `*` as all columns.
+
+    Args:
+        names: Top-level columns, and dotted paths of nested fields. A path whose parts hold dots
+            has each part in backticks.
+
+    Returns:
+        Expressions by name, in the order of the names; an empty list for no columns.
+    """
+    return {name: _expression_of(name) for name in names} or []
+
+
+def _expression_of(name: str) -> str:
+    return name if "`" in name else ".".join(f"`{part}`" for part in name.split("."))
