@@ -17,6 +17,9 @@ from lance_spark.errors import OptionError
 DEFAULT_K = 10
 """Rows of a search that does not say how many."""
 
+MOST_ROWS = (1 << 31) - 1
+"""Rows that a search can ask for."""
+
 Metric = Literal["l2", "cosine", "dot", "hamming"]
 
 METRICS: Mapping[str, Metric] = {
@@ -181,7 +184,7 @@ def _check_bounds(query: VectorQuery | TextQuery) -> None:
 
 
 def _check_count(name: str, value: object, least: int) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value < 1 << 31:
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_ROWS:
         raise OptionError(name, repr(value), f"a whole number, {least} or more")
 
 

@@ -28,6 +28,7 @@ from lance_spark.read.columns import ROW_ID, Projection
 from lance_spark.read.plan import ScanTask
 from lance_spark.read.scan import read_batches
 from lance_spark.read.search.ranking import DISTANCE, nearest_of, search_errors
+from lance_spark.read.search.vectors import is_searchable
 from lance_spark.search.comparing import NearestRows, Numbers, numbers_of
 from lance_spark.types import ReadConverter
 from lance_spark.types.fields import Array, Kind
@@ -126,7 +127,7 @@ class FindNearest:
         assert column is not None and metric is not None
         nearest = NearestRows(numbers_of(vectors, self.element), self.search.k, metric)
         for batch in read_batches(self.ref, task, columns=[column, ROW_ID], blobs="descriptor"):
-            there = batch.filter(batch.column(0).is_valid())
+            there = batch.filter(pa.array(is_searchable(batch.column(0))))
             stored: Any = there.column(0)
             stored = getattr(stored, "storage", stored)
             nearest.add(numbers_of(stored, self.element), there.column(1).to_numpy().view(np.int64))

@@ -26,8 +26,9 @@ from lance_spark.errors import (
     panics_as_errors,
 )
 from lance_spark.lance_compat import is_bad_search, is_filter_failure, plain, take_known_rows
-from lance_spark.queries import TextQuery, VectorQuery
+from lance_spark.queries import MOST_ROWS, TextQuery, VectorQuery
 from lance_spark.read.columns import ROW_ID, lance_blob_handling
+from lance_spark.read.search.vectors import is_searchable
 from lance_spark.types.fields import BlobHandling, Kind
 from lance_spark.types.names import requested_columns
 
@@ -39,6 +40,9 @@ DISTANCE, SCORE, RELEVANCE = "_distance", "_score", "_relevance_score"
 
 RRF_K = 60
 """The constant of reciprocal rank fusion, from the paper that introduced it."""
+
+_VECTOR = "__lance_spark_vector"
+"""Name of the vectors beside the columns of a search."""
 
 Columns = Sequence[str] | Mapping[str, str]
 """Columns of the result: names, or names with expressions in Lance SQL."""
@@ -101,17 +105,12 @@ class Ranking:
             FilterError: The filter failed on a value.
             TableUnreadableError: A file is missing or damaged.
         """
-        if self.vector is not None and self.text is not None:
+        if self.vector is None:
+            yield from self._read(dataset, self.scanner(dataset, columns))
+        elif self.text is None:
+            yield from self._nearest(dataset, self.vector, columns)
+        else:
             yield from self._fused(dataset, columns).to_batches()
-            return
-        with search_errors(dataset, self.filter):
-            reader = self.scanner(dataset, columns).to_reader()
-        while True:
-            with search_errors(dataset, self.filter):
-                batch = next(reader, None)
-            if batch is None:
-                return
-            yield batch
 
     def schema(self, dataset: lance.LanceDataset, columns: Columns) -> pa.Schema:
         """Returns the columns of :meth:`batches`."""
@@ -139,6 +138,61 @@ class Ranking:
             disable_scoring_autoprojection=True,
             **search,
         )
+
+    def _read(self, dataset: lance.LanceDataset, scanner: lance.LanceScanner) -> Iterator[pa.RecordBatch]:
+        with search_errors(dataset, self.filter):
+            reader = scanner.to_reader()
+        while True:
+            with search_errors(dataset, self.filter):
+                batch = next(reader, None)
+            if batch is None:
+                return
+            yield batch
+
+    def _nearest(self, dataset: lance.LanceDataset, query: VectorQuery, columns: Columns) -> Iterator[pa.RecordBatch]:
+        """Yields the nearest rows with searchable vectors.
+
+        Where Lance returns other vectors too, another search asks for twice as many rows.
+        """
+        names, total_rows = [*columns, *self.scores], query.k + query.offset
+        is_filtered_later = self.filter is not None and not query.prefilter
+        search_rows = self._reach(dataset, query) if is_filtered_later else total_rows
+        seen_ids = np.empty(0, np.uint64)
+        while True:
+            row_count = 0
+            for batch in self._nearest_with_vectors(dataset, query, columns, search_rows):
+                row_count += batch.num_rows
+                ids = batch.column(ROW_ID).to_numpy()
+                is_new = is_searchable(batch.column(_VECTOR)) & ~np.isin(ids, seen_ids)
+                rows = batch.select(names)
+                rows = rows if is_new.all() else rows.filter(pa.array(is_new))
+                yield rows.slice(0, total_rows - len(seen_ids)).slice(max(0, query.offset - len(seen_ids)))
+                seen_ids = np.concatenate([seen_ids, ids[is_new]])[:total_rows]
+            if is_filtered_later or len(seen_ids) == total_rows or row_count < search_rows:
+                return
+            search_rows *= 2
+
+    def _reach(self, dataset: lance.LanceDataset, query: VectorQuery) -> int:
+        """Returns how many nearest rows hold `k + offset` searchable vectors without the filter."""
+        unfiltered, total_rows = dataclasses.replace(self, filter=None), query.k + query.offset
+        search_rows = total_rows
+        while True:
+            batches = unfiltered._nearest_with_vectors(dataset, query, [], search_rows)  # noqa: SLF001 - same class
+            searchable = np.concatenate([np.empty(0, bool), *(is_searchable(b.column(_VECTOR)) for b in batches)])
+            places = np.flatnonzero(searchable)
+            if len(places) >= total_rows:
+                return int(places[total_rows - 1]) + 1
+            if len(searchable) < search_rows:
+                return search_rows
+            search_rows *= 2
+
+    def _nearest_with_vectors(
+        self, dataset: lance.LanceDataset, query: VectorQuery, columns: Columns, search_rows: int
+    ) -> Iterator[pa.RecordBatch]:
+        """Yields as many nearest rows as `search_rows` says, with their row ids and vectors."""
+        search = dataclasses.replace(self, vector=dataclasses.replace(query, k=min(search_rows, MOST_ROWS), offset=0))
+        requested = {**_with(columns, (ROW_ID,)), _VECTOR: f"`{query.column}`"}
+        return self._read(dataset, search.scanner(dataset, requested))
 
     def only(self, kind: Literal["vector", "text"]) -> Ranking:
         """Returns its part for vectors or for text, with the rows that an offset leaves out."""
