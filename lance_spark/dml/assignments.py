@@ -20,6 +20,7 @@ from lance_spark.read.filtering import check_filter
 from lance_spark.staging.blobs import is_logical_blob, row_field
 from lance_spark.types import WriteConverter
 from lance_spark.types.fields import is_blob
+from lance_spark.types.mapping import raw_type
 from lance_spark.types.python_values import python_array, python_field
 
 if TYPE_CHECKING:
@@ -90,6 +91,11 @@ def _check_expression(dataset: lance.LanceDataset, name: str, text: str, uri: st
         raise UnsupportedOperationError(
             f"column {name!r} holds blobs, which no expression in Lance SQL makes - {uri} - nothing was changed - set "
             "it to bytes with values, or write it with df.write.format('lance').option('mode', 'backfill')"
+        )
+    if (declared := raw_type(field)) is not None:
+        raise UnsupportedOperationError(
+            f"no expression in Lance SQL checks the lengths of column {name!r}, which is {declared}. Table: {uri}. "
+            "Nothing was changed. Set the column with values, or with UPDATE of a SQL catalog."
         )
     try:
         with panics_as_errors():

@@ -23,6 +23,7 @@ from lance_spark.rows.input_reader import InputReader
 from lance_spark.rows.merge import Offsets
 from lance_spark.rows.row_addresses import Addresses, SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.rows.row_set import RowSet
+from lance_spark.staging.blobs import row_field
 from lance_spark.types import ReadConverter, WriteConverter
 from lance_spark.types.mapping import spark_arrow_schema
 
@@ -99,7 +100,7 @@ class Keeper:
         named = StructType(
             [StructField(name, one.dataType, True) for name, one in zip(targets.names, self.values.fields, strict=True)]
         )
-        converter = WriteConverter(named, targets)
+        converter = WriteConverter(named, pa.schema([row_field(field) for field in spec.targets.schema]))
         # Checkpoints name values by output, whatever the column is called by now.
         parts = [one.with_name(output) for one, (output, _) in zip(targets, spec.outputs, strict=True)]
         rows = SnapshotRows(spec.snapshot.open())

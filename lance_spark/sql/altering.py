@@ -128,7 +128,7 @@ def _alteration(change: _Change, dataset: lance.LanceDataset) -> dict[str, objec
     path = ".".join(change["column"])
     if key != "type":
         return {"path": path, key: change[key]}
-    kind = _field(path, change["type"]).type
+    kind = _field(change["column"][-1], change["type"]).type
     is_stored_so = path in dataset.schema.names and dataset.schema.field(path).type == kind
     return None if is_stored_so else {"path": path, "data_type": kind}
 
@@ -148,7 +148,7 @@ def _set_metadata(ref: DatasetRef, changes: Sequence[_Change], dataset: lance.La
             metadata[".".join(change["column"])] = {COMMENT: change["comment"]}
         if change["kind"] == "UpdateColumnType":
             column = ".".join(change["column"])
-            declared = (_field(column, change["type"]).metadata or {}).get(DECLARED_TYPE)
+            declared = (_field(change["column"][-1], change["type"]).metadata or {}).get(DECLARED_TYPE)
             if declared != (dataset.schema.field(column).metadata or {}).get(DECLARED_TYPE):
                 metadata[column] = {DECLARED_TYPE.decode(): None if declared is None else declared.decode()}
     if metadata:

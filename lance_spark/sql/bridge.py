@@ -33,6 +33,7 @@ _COMMANDS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
     "drop_index": indexes.drop_index,
     "drop_namespace": namespaces.drop_namespace,
     "drop_table": tables.drop_table,
+    "is_half_dropped": tables.is_half_dropped,
     "keep_properties": tables.keep_properties,
     "list_indexes": indexes.list_indexes,
     "list_namespaces": namespaces.list_namespaces,

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
-from lance_spark.dataset import MAIN_BRANCH, DatasetRef
+from lance_spark.dataset import MAIN_BRANCH, DatasetRef, tags_of
 from lance_spark.errors import OptionError
 from lance_spark.indexes.listing import index_stats, list_indices
 from lance_spark.jobs.tables import ERRORS, JOBS
 from lance_spark.options import METADATA_OPTION, ReadOptions
-from lance_spark.ref_names import tags_of
 from lance_spark.table.history.branches import branches_in
 from lance_spark.table.history.versions import TableVersion
 from lance_spark.types import to_spark_schema

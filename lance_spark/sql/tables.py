@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -31,14 +31,13 @@ from lance_spark.read.reader import read_schema
 from lance_spark.sql.errors import NamespaceNotFoundError, SimilarTableError
 from lance_spark.sql.metadata_tables import TABLES
 from lance_spark.sql.place import Place
-from lance_spark.staging.table_folder import check_new_table, delete_leftovers, delete_table_folder
+from lance_spark.staging.table_folder import check_new_table, delete_leftovers, delete_table_folder, has_leftovers
 from lance_spark.statement_options import check_statement_options
 from lance_spark.table.connection import open_table
 from lance_spark.types import LANCE_FIELD, parse_spark_schema, to_lance_schema, to_spark_schema
-from lance_spark.types.fields import children_of, encode_field, is_blob
+from lance_spark.types.fields import encode_field, is_blob
 from lance_spark.types.mapping import has_collation, raw_type, spark_type
-from lance_spark.types.schemas import COMMENT, ENCODING, LIST_SIZE, RAW_TYPE, as_declared
-from lance_spark.types.storable import fixed_width
+from lance_spark.types.schemas import COMMENT, RAW_TYPE, as_declared, column_options_of
 from lance_spark.write.append_writer import LanceAppendWriter
 
 if TYPE_CHECKING:
@@ -257,6 +256,15 @@ def drop_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"dropped": True}
 
 
+def is_half_dropped(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Answers whether a killed drop or first write left files of a table that is gone."""
+    try:
+        ref = Place.of(arguments).ref(arguments["name"])
+    except OptionError:
+        return {"answer": False}
+    return {"answer": not table_exists(ref.uri, ref.storage) and has_leftovers(ref)}
+
+
 def rename_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Renames a table, in its namespace.
 
@@ -327,8 +335,7 @@ def declared_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
 
     dataset = DatasetRef.of_snapshot_json(arguments["pin"], Place.of(arguments).storage).open()
     given = {k: v for k, v in _user_properties(dataset).items() if k == "comment" or _is_free(k)}
-    options = {key: size for field in dataset.schema for key, size in _vector_sizes(field, field.name)}
-    options |= {f"{field.name}.{ENCODING}": "blob" for field in dataset.schema if is_blob(field)}
+    options = {key: text for field in dataset.schema for key, text in column_options_of(field, field.name)}
     if dataset.data_storage_version != stable_version():
         options["data_storage_version"] = dataset.data_storage_version
     if not dataset.has_stable_row_ids:
@@ -340,15 +347,6 @@ def _is_free(name: str) -> bool:
     """Tells whether a property is kept as it is where `CREATE TABLE` names it."""
     taken = name in _RESERVED or name in _OF_SPARK or _is_option(name)
     return not (taken or name.startswith((_OPTION_PREFIX, _PRIVATE)))
-
-
-def _vector_sizes(field: pa.Field[Any], path: str) -> Iterator[tuple[str, str]]:
-    """Gives the options with which a column and its fields become vectors again."""
-    if pa.types.is_fixed_size_list(field.type) and fixed_width(field.type.value_type):
-        yield f"{path}.{LIST_SIZE}", str(field.type.list_size)
-    elif pa.types.is_struct(field.type):
-        for child in children_of(field):
-            yield from _vector_sizes(child, f"{path}.{child.name}")
 
 
 def refuse_reserved(names: Iterable[str]) -> None:

@@ -125,12 +125,17 @@ def delete_leftovers(ref: DatasetRef) -> bool:
     Call it where no table is. Tells whether anything was there. A folder that never was a table's
     stays as it is.
     """
+    is_left = has_leftovers(ref)
+    if is_left:
+        delete_table_folder(ref)
+    return is_left
+
+
+def has_leftovers(ref: DatasetRef) -> bool:
+    """Tells whether :func:`delete_leftovers` deletes anything. Call it where no table is."""
     paths = LanceObjects(ref.uri, ref.storage_options).list_files()
     names = [path for path in paths if _NAME.fullmatch(path)]
-    if not names or not (len(names) == len(paths) or any(re.fullmatch(_TRANSACTION, path) for path in names)):
-        return False
-    delete_table_folder(ref)
-    return True
+    return bool(names) and (len(names) == len(paths) or any(re.fullmatch(_TRANSACTION, path) for path in names))
 
 
 def delete_folder_of_tables(ref: DatasetRef) -> bool:

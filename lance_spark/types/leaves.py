@@ -19,6 +19,7 @@ import pyarrow.compute as pc
 
 from lance_spark.types.fields import BFLOAT16, JSON, Array, Kind, extension_name, storage_type
 from lance_spark.types.layout import assemble, buffer_of, nulls, offsets_of, same_layout, validity
+from lance_spark.types.mapping import CHAR, declared_text
 from udf_runtime.execute.casts import first_overflow
 
 Step: TypeAlias = Callable[[Array], Array]
@@ -77,6 +78,23 @@ def plan_leaf(source: pa.Field[Any], target: pa.Field[Any]) -> Step | None:
         if step is not None:
             return step
     raise Inconvertible(f"{have} is not converted to {want}; cast it first")
+
+
+def enforce_length(target: pa.Field[Any]) -> Step | None:
+    """Returns a check of text for `CHAR(n)` and `VARCHAR(n)` columns, which pads for `CHAR(n)`."""
+    match = CHAR.fullmatch(declared_text(target)) if pa.types.is_string(target.type) else None
+    if match is None:
+        return None
+    kind, limit, is_padded = match[0], int(match[1]), match[0].startswith("char")
+
+    def step(array: Array) -> Array:
+        lengths: Any = pc.utf8_length(array)
+        index = _first_true(pc.greater(lengths, pa.scalar(limit)))
+        if index is not None:
+            raise BadValue(index, f"value {shown(array[index])} has more characters than {kind} holds")
+        return pc.utf8_rpad(array, limit) if is_padded else array
+
+    return step
 
 
 def chain(first: Step | None, second: Step | None) -> Step | None:

@@ -28,7 +28,7 @@ _TAGS = (b"variant", b"geometry", b"geography")
 DECLARED_TYPE = b"spark.type"
 """Field metadata: the type of a column as Spark declared it, where Arrow has a wider one."""
 
-CHAR = re.compile(r"(?:var)?char\([1-9][0-9]{0,8}\)")
+CHAR = re.compile(r"(?:var)?char\(([1-9][0-9]{0,8})\)")
 _PARTS = ("day", "hour", "minute", "second")
 _INTERVAL = re.compile(r"interval (day|hour|minute|second)(?: to (hour|minute|second))?")
 
@@ -114,14 +114,15 @@ def spark_type(field: pa.Field[Any], path: str) -> spark.DataType:
 
 def _interval(field: pa.Field[Any]) -> spark.DayTimeIntervalType:
     """Returns the declared interval type of a column, `INTERVAL DAY TO SECOND` without one."""
-    match = _INTERVAL.fullmatch(_declared_text(field))
+    match = _INTERVAL.fullmatch(declared_text(field))
     if match is None:
         return spark.DayTimeIntervalType()
     first, last = _PARTS.index(match[1]), _PARTS.index(match[2] or match[1])
     return spark.DayTimeIntervalType(first, last) if first <= last else spark.DayTimeIntervalType()
 
 
-def _declared_text(field: pa.Field[Any]) -> str:
+def declared_text(field: pa.Field[Any]) -> str:
+    """Returns Spark's text of the type that a column was declared with; empty without one."""
     return (field.metadata or {}).get(DECLARED_TYPE, b"").decode(errors="replace")
 
 
@@ -140,7 +141,7 @@ def raw_type(field: pa.Field[Any]) -> str | None:
 def _has_char(field: pa.Field[Any]) -> bool:
     if isinstance(field.type, pa.BaseExtensionType):
         return False
-    own = pa.types.is_string(field.type) and CHAR.fullmatch(_declared_text(field)) is not None
+    own = pa.types.is_string(field.type) and CHAR.fullmatch(declared_text(field)) is not None
     return own or any(map(_has_char, children_of(field)))
 
 
@@ -154,7 +155,7 @@ def _raw_text(field: pa.Field[Any]) -> str:
         return f"struct<{','.join(map(':'.join, zip(names, texts, strict=True)))}>"
     if pa.types.is_map(field.type):
         return f"map<{','.join(texts)}>"
-    return f"array<{texts[0]}>" if texts else _declared_text(field)
+    return f"array<{texts[0]}>" if texts else declared_text(field)
 
 
 def _nested(field: pa.Field[Any], path: str) -> spark.DataType:

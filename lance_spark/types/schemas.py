@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import types as spark
 
 from lance_spark.errors import OptionError, UnsupportedTypeError
+from lance_spark.options import COLUMN_OPTIONS
 from lance_spark.types.fields import (
     BLOB_ENCODING,
     LANCE_FIELD,
@@ -28,7 +30,7 @@ from lance_spark.types.fields import (
     without_private_metadata,
 )
 from lance_spark.types.mapping import CHAR, arrow_field, arrow_type, bare, nullable, raw_type, spark_type
-from lance_spark.types.storable import check_storable
+from lance_spark.types.storable import check_storable, fixed_width
 
 RAW_TYPE = "__CHAR_VARCHAR_TYPE_STRING"
 """Key of Spark column metadata: the type with `CHAR(n)` and `VARCHAR(n)`, which Spark enforces."""
@@ -237,13 +239,17 @@ def _with_encoding(key: str, made: pa.Field[Any], value: str) -> pa.Field[Any] |
     return made.with_metadata({**metadata, key.encode(): value.encode()})
 
 
+_ENCODING_KEYS = {
+    "lance.compression": "lance-encoding:compression",
+    "lance.compression-level": "lance-encoding:compression-level",
+}
+
 _APPLY: Mapping[str, Callable[[pa.Field[Any], str], pa.Field[Any] | None]] = {
     LIST_SIZE: _as_vector,
     "arrow.float16": _as_float16,
     "arrow.large_var_char": _as_large_text,
     ENCODING: _as_blob,
-    "lance.compression": functools.partial(_with_encoding, "lance-encoding:compression"),
-    "lance.compression-level": functools.partial(_with_encoding, "lance-encoding:compression-level"),
+    **{option: functools.partial(_with_encoding, key) for option, key in _ENCODING_KEYS.items()},
 }
 _TAKEN_BY = {
     LIST_SIZE: "an array column",
@@ -251,6 +257,35 @@ _TAKEN_BY = {
     "arrow.large_var_char": "a STRING column",
     ENCODING: "a binary column",
 }
+
+
+def column_options_of(field: pa.Field[Any], path: str) -> Iterator[tuple[str, str]]:
+    """Gives the options that make a column and the fields of a struct of their Spark types.
+
+    Example:
+        >>> import pyarrow as pa
+        >>> from lance_spark.types.schemas import column_options_of
+        >>> dict(column_options_of(pa.field("v", pa.list_(pa.float16(), 2)), "v"))
+        {'v.arrow.fixed-size-list.size': '2', 'v.arrow.float16': 'true'}
+    """
+    kind = storage_type(field)
+    is_vector = pa.types.is_fixed_size_list(kind) and fixed_width(kind.value_type)
+    number = kind.value_type if is_list(kind) else kind
+    if is_vector:
+        yield f"{path}.{LIST_SIZE}", str(kind.list_size)
+    if pa.types.is_float16(number):
+        yield f"{path}.arrow.float16", "true"
+    if pa.types.is_large_string(kind):
+        yield f"{path}.arrow.large_var_char", "true"
+    if is_blob(field):
+        yield f"{path}.{ENCODING}", "blob"
+    for option, key in _ENCODING_KEYS.items():
+        value = (field.metadata or {}).get(key.encode(), b"").decode(errors="replace")
+        if re.fullmatch(COLUMN_OPTIONS[option][0], value):
+            yield f"{path}.{option}", value
+    if pa.types.is_struct(kind) and not is_blob(field):
+        for child in kind:
+            yield from column_options_of(child, f"{path}.{child.name}")
 
 
 def has_option(field: pa.Field[Any], name: str, value: str) -> bool:

@@ -31,6 +31,7 @@ final class LanceCounts extends Rule {
 
   public TreeNode apply(TreeNode plan) {
     AnalysisException refused = null;
+    if (plan instanceof DropTable) return LanceDrop.of((DropTable) plan);
     try {
       if (plan instanceof WriteDelta) {
         WriteDelta delta = (WriteDelta) plan;

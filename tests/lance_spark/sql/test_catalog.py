@@ -215,9 +215,11 @@ def test_what_show_create_table_says_makes_the_table_again(sql: Sql, db: Connect
     sql(
         "CREATE TABLE {c}.t (id BIGINT NOT NULL COMMENT 'it''s the key', v ARRAY<FLOAT> COMMENT 'vector', b BINARY, "
         "s STRUCT<x: INT NOT NULL, e: ARRAY<DOUBLE>>, a ARRAY<STRUCT<z: STRING>>, d DECIMAL(9, 2), "
-        "i INTERVAL DAY TO SECOND, j VARIANT, `odd name` STRING) COMMENT 'our \"table\"' TBLPROPERTIES ("
+        "i INTERVAL DAY TO SECOND, j VARIANT, `odd name` STRING, h ARRAY<FLOAT>, l STRING, p STRING) COMMENT 'our \"table\"' TBLPROPERTIES ("
         "'v.arrow.fixed-size-list.size' = '2', 's.e.arrow.fixed-size-list.size' = '3', 'b.lance.encoding' = 'blob', "
-        "'team' = 'it''s us', 'data_storage_version' = '2.1', "
+        "'team' = 'it''s us', 'data_storage_version' = '2.1', 'h.arrow.fixed-size-list.size' = '2', "
+        "'h.arrow.float16' = 'true', 'l.arrow.large_var_char' = 'true', 'p.lance.compression' = 'zstd', "
+        "'p.lance.compression-level' = '3', "
         "'enable_stable_row_ids' = 'false')"
     )
     table = db.open_table("t")
@@ -256,7 +258,7 @@ def test_show_create_table_of_tables_that_others_made(sql: Sql, db: Connection) 
     sql("DROP TABLE {c}.t")
     sql(text)
     again = db.open_table("t").to_lance().schema
-    assert again.types == [pa.int64(), pa.list_(pa.float32(), 2), pa.list_(pa.list_(pa.float32()))]
+    assert again.types == [pa.int64(), pa.list_(pa.float16(), 2), pa.list_(pa.list_(pa.float32()))]
 
 
 def test_a_query_makes_and_replaces_a_table_as_versions_of_it(sql: Sql, db: Connection) -> None:

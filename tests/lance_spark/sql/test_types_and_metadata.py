@@ -184,6 +184,40 @@ def test_lengths_of_text_are_kept_and_enforced(sql: Sql) -> None:
     assert "v VARCHAR(5)" in sql("SHOW CREATE TABLE {c}.t")[0][0]
 
 
+def test_lengths_of_text_are_enforced_by_writes_that_know_no_catalog(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
+    sql("CREATE TABLE {c}.t (id BIGINT, c CHAR(3), v VARCHAR(3), ar ARRAY<VARCHAR(2)>)")
+    table = db.open_table("t")
+    frame = spark.createDataFrame([(1, "a", "äöü", ["xy"])], "id bigint, c string, v string, ar array<string>")
+    frame.write.format("lance").mode("append").save(table.uri)
+    table.add([{"id": 2, "c": "b"}])
+    table.merge_insert("id").when_not_matched_insert_all().execute(
+        pa.table({"id": [3], "c": ["c"], "v": ["x"], "ar": [["x"]]})
+    )
+    stored = [(1, "a  ", "äöü"), (2, "b  ", None), (3, "c  ", "x")]
+    assert sql("SELECT id, c, v FROM {c}.t WHERE length(c) = 3 ORDER BY id") == stored
+    assert table.to_arrow(["c"])["c"].to_pylist() == [c for _, c, _ in stored]
+    version = table.version
+    addresses = spark.read.format("lance").option("with_row_address", True).load(table.uri)
+    for write in (
+        lambda: frame.selectExpr("id", "'abcd' AS c").write.format("lance").mode("append").save(table.uri),
+        lambda: frame.selectExpr("id", "array('abc') AS ar").write.format("lance").mode("append").save(table.uri),
+        lambda: addresses.selectExpr("_rowaddr", "'abcd' AS v")
+        .write.format("lance").mode("append").option("mode", "backfill").save(table.uri),
+        lambda: table.add([{"id": 4, "v": "abcd"}]),
+        lambda: table.merge_insert("id").when_matched_update_all().execute(
+            pa.table({"id": [3], "c": ["c"], "v": ["abcd"], "ar": [["x"]]})
+        ),
+        lambda: table.update("id = 1", {"v": "abcd"}),
+        lambda: table.update("id = 1", values_sql={"v": "'abcd'"}),
+        lambda: table.load_columns(pa.table({"id": [1], "v": ["abcd"]}), "id", ["v"]),
+    ):  # fmt: skip
+        with pytest.raises(Exception, match=r"char\([23]\)"):
+            write()
+    assert db.open_table("t").version == version
+
+
 def test_collations_are_refused(sql: Sql) -> None:
     sql("CREATE TABLE {c}.t (s STRING)")
     for statement in (
