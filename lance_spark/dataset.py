@@ -13,11 +13,13 @@ import copy
 import functools
 import gc
 import json
+import re
 import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
 
 from lance_spark.dataset_uri import is_local as is_local  # noqa: PLC0414 - part of this module's interface
 from lance_spark.dataset_uri import normalize_uri as normalize_uri  # noqa: PLC0414
@@ -32,8 +34,6 @@ from lance_spark.errors import (
 )
 from lance_spark.lance_compat import is_missing, is_unknown_scheme, load_lance, plain, version_of, versions_of
 from lance_spark.options import ReadOptions
-from lance_spark.ref_names import MAIN_BRANCH as MAIN_BRANCH  # noqa: PLC0414
-from lance_spark.ref_names import tags_of
 
 if TYPE_CHECKING:
     import lance
@@ -43,6 +43,9 @@ if TYPE_CHECKING:
 
 FOLDER = "_lance_spark"
 """Folder of a table that is ours."""
+
+MAIN_BRANCH = "main"
+"""What Lance calls the versions that are in the table's own folder."""
 
 _TREE = "/tree/"
 
@@ -251,6 +254,34 @@ def location_of(table_uri: str, branch: str) -> str:
 def branches_of(dataset: lance.LanceDataset) -> list[str]:
     """Returns the names of the branches of a table, sorted, from any of them."""
     return sorted(dataset.branches.list())
+
+
+def tags_of(dataset: lance.LanceDataset) -> dict[str, Any]:
+    """Returns the tags of a table as pylance describes them, by name.
+
+    Raises:
+        TableUnreadableError: Another writer made a tag whose name Lance cannot list.
+    """
+    try:
+        return dict(dataset.tags.list())
+    except ValueError as error:
+        refuse_unlistable_tag(dataset.uri, str(error))
+        raise
+
+
+def refuse_unlistable_tag(uri: str, message: str) -> None:
+    """Explains a message of Lance that names the file of a tag with letters outside ASCII.
+
+    Raises:
+        TableUnreadableError: The message names such a file.
+    """
+    if stored := re.search(r"_refs/tags/(\S+?)\.json", message):
+        name = unquote(unquote(stored[1]))
+        raise TableUnreadableError(
+            uri,
+            f"Lance cannot list the tags, because the tag {name!r} has a letter outside ASCII",
+            hint=f"delete the tag with table.tags.delete({name!r})",
+        )
 
 
 def _with_branch(ref: DatasetRef) -> DatasetRef:

@@ -24,7 +24,6 @@ LAYERS = [
         "lance_compat",
         "options",
         "queries",
-        "ref_names",
         "statement_options",
         "stored_json",
         "types",

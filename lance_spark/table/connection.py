@@ -154,7 +154,7 @@ def table_uri(folder: str, name: str) -> str:
         not isinstance(name, str)
         or not name
         or name.startswith((".", "_"))
-        or any(sign in "/\\" or sign < " " for sign in name)
+        or any(sign in "/\\" or sign < " " or "\ud800" <= sign <= "\udfff" for sign in name)
         or name != name.strip()
     ):
         raise OptionError(

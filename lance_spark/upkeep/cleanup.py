@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, refuse_unlistable_tag
 from lance_spark.errors import CommitError, LanceSparkError, TableUnwritableError, panics_as_errors
 from lance_spark.lance_compat import plain
-from lance_spark.ref_names import refuse_unlistable_tag
 from lance_spark.staging.orphans import moment_before
 from lance_spark.upkeep.results import CleanupResult
 

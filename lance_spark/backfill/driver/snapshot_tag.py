@@ -11,9 +11,8 @@ import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, tags_of
 from lance_spark.errors import TableUnwritableError, panics_as_errors
-from lance_spark.ref_names import tags_of
 
 if TYPE_CHECKING:
     import lance

@@ -8,14 +8,14 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
 from lance_spark.arguments import ARGUMENTS
-from lance_spark.dataset import MAIN_BRANCH, DatasetRef, branches_of, location_of, table_exists
+from lance_spark.dataset import MAIN_BRANCH, DatasetRef, branches_of, location_of, table_exists, tags_of
 from lance_spark.errors import (
     OptionError,
     UnsupportedOperationError,
     refusals_as_errors,
 )
 from lance_spark.lance_compat import plain
-from lance_spark.ref_names import check_branch_name, tags_of
+from lance_spark.table.history.names import check_branch_name
 
 if TYPE_CHECKING:
     import lance

@@ -17,7 +17,7 @@ from lance_spark.commit.attempt import Landed, attempt_commit
 from lance_spark.commit.changes import CommitNote, CommitResult
 from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, USER_KEY, Event, event_of, summary_of
 from lance_spark.commit.schema_change import change_schema
-from lance_spark.dataset import MAIN_BRANCH, DatasetRef, branches_of, moment_of
+from lance_spark.dataset import MAIN_BRANCH, DatasetRef, branches_of, moment_of, tags_of
 from lance_spark.errors import (
     OptionError,
     StableRowIdsError,
@@ -27,9 +27,9 @@ from lance_spark.errors import (
 )
 from lance_spark.lance_compat import is_missing, plain, version_of
 from lance_spark.options import OWN_PROPERTIES
-from lance_spark.ref_names import check_tag_name, tags_of
 from lance_spark.table.history.branches import Branches
 from lance_spark.table.history.differences import TableDiff, diff_of
+from lance_spark.table.history.names import check_tag_name
 from lance_spark.words import InWords, listed
 
 if TYPE_CHECKING:

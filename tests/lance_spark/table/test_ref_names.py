@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import pyarrow as pa
 import pytest
 
-from lance_spark import OptionError, Table, TableUnreadableError, VersionNotFoundError
+from lance_spark import Connection, OptionError, Table, TableUnreadableError, VersionNotFoundError
 
 BAD = (
     "é",
@@ -41,6 +42,19 @@ def test_a_name_that_lance_cannot_list_is_refused_for_a_tag_and_for_a_branch(tab
             table.tags.create(name, 1) if kind == "tags" else table.branches.create(name)  # type: ignore[arg-type]
         assert caught.value.option == ("tag" if kind == "tags" else "name") and caught.value.value == repr(name)
     assert table.tags.list() == {} and table.branches.list() == {}
+
+
+@pytest.mark.parametrize("name", ["", " t", ".t", "_t", "a/b", "a\\b", "a\0", "a\n", "\ud800"])
+def test_a_name_that_no_folder_can_have_is_refused_for_a_table(db: Connection, table: Table, name: str) -> None:
+    rows = pa.table({"id": [1]})
+    for make in (
+        lambda: db.create_table(name, rows),
+        lambda: db.create_materialized_view(name, table.search(None)),
+        lambda: db.rename_table("words", name),
+    ):
+        with pytest.raises(OptionError, match="the name of a table"):
+            make()
+    assert db.table_names() == ["words"]
 
 
 def test_a_tag_of_another_writer_that_lance_cannot_list_is_named_and_can_be_deleted(table: Table) -> None:

@@ -1,52 +1,17 @@
-"""Names of tags and branches: the names that may be created, and the tags that a table has."""
+"""Names of tags and branches: the names that may be created."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from typing import TYPE_CHECKING, Any
-from urllib.parse import unquote
 
-from lance_spark.errors import OptionError, TableUnreadableError
-
-if TYPE_CHECKING:
-    import lance
-
-MAIN_BRANCH = "main"
-"""Lance's name of the branch that a table begins with."""
+from lance_spark.dataset import MAIN_BRANCH
+from lance_spark.errors import OptionError
 
 _FOLDERS = ("data", "tree")
 """Folders of a table that do not begin with an underscore."""
 
 _LETTERS = "ASCII letters, digits, '.', '-' and '_'"
-
-
-def tags_of(dataset: lance.LanceDataset) -> dict[str, Any]:
-    """Returns the tags of a table as pylance describes them, by name.
-
-    Raises:
-        TableUnreadableError: Another writer made a tag whose name Lance cannot list.
-    """
-    try:
-        return dict(dataset.tags.list())
-    except ValueError as error:
-        refuse_unlistable_tag(dataset.uri, str(error))
-        raise
-
-
-def refuse_unlistable_tag(uri: str, message: str) -> None:
-    """Explains a message of Lance that names the file of a tag with letters outside ASCII.
-
-    Raises:
-        TableUnreadableError: The message names such a file.
-    """
-    if stored := re.search(r"_refs/tags/(\S+?)\.json", message):
-        name = unquote(unquote(stored[1]))
-        raise TableUnreadableError(
-            uri,
-            f"Lance cannot list the tags, because the tag {name!r} has a letter outside ASCII",
-            hint=f"delete the tag with table.tags.delete({name!r})",
-        )
 
 
 def check_tag_name(tag: object, branches: Collection[str]) -> None:
