@@ -89,7 +89,11 @@ class _Frame:
         return [tuple(row.values()) for answer in self._work(iter([batch])) for row in answer.to_pylist()]
 
 
-class NoSpark:
+_Session = type("SparkSession", (), {})
+"""Arguments are checked by the names of Spark's classes, because Spark Connect has classes of its own."""
+
+
+class NoSpark(_Session):  # type: ignore[misc, valid-type]
     """As much of a session as a job looks at, and for a test of the real cluster, as a Spark job needs."""
 
     conf = _Conf()

@@ -77,7 +77,8 @@ def test_a_name_that_cannot_be_read_back_is_refused_before_anything_changes(
             WAYS[way](db, table, name)
         # PyArrow itself refuses half of a surrogate pair wherever a schema or data is made of it.
         assert isinstance(caught.value, LanceSparkError) or name == "\ud800", (name, caught.value)
-        assert repr(name) in str(caught.value) or name in ("\ud800", "_rowid"), (name, str(caught.value))
+        # No argument of the table API may hold a NUL, and a backfill counts the columns `_rowaddr` and `_rowid` first.
+        assert repr(name) in str(caught.value) or name in ("\ud800", "a\0b", "_rowid"), (name, str(caught.value))
     now = db.open_table("words")
     assert (now.version, now.schema.names, db.table_names()) == (version, names, ["words"])
 
