@@ -67,9 +67,12 @@ class BackfillJobResult(InWords):
             the first, because a concurrent commit had changed their inputs.
         rows_nulled: Rows that were left NULL because a concurrent commit changed their inputs; only
             with `on_stale="null"`.
-        rows_stale: Rows with a value that is out of date and that the job did not select, as far as
-            that is known: their inputs changed after it was computed, or another version of the UDF
-            computed it. `stale=True` selects them.
+        rows_stale: Rows with a value that is out of date and that the job did not select, at the
+            last version that the job has looked at. Their inputs changed after the value was
+            written, or another version of the UDF computed the value. `stale=True` selects these
+            rows.
+        rows_unverified: The part of `rows_stale` that may be up to date. The history that tells was
+            cleaned up, or the table has no stable row ids and an update moved the rows.
         rows_gone: Rows by which the table has shrunk since the version that was read, added ones
             apart.
         new_rows: Rows that were added since the version that was read, as far as is known; they
@@ -101,6 +104,7 @@ class BackfillJobResult(InWords):
     rows_recomputed: int = 0
     rows_nulled: int = 0
     rows_stale: int = 0
+    rows_unverified: int = 0
     rows_gone: int = 0
     new_rows: int = 0
     fragments_total: int = 0

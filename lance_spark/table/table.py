@@ -265,9 +265,9 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
                 512 MiB of input.
             num_frags: Fragments to process, by position; by default all.
             skip_frags: Fragments to leave out before the first.
-            stale: Whether to select the rows that are out of date: their inputs changed after their
-                value was computed, another version of the UDF computed it, or nothing says that
-                this UDF ever did; with `where`, those of them that it selects.
+            stale: Whether to select the rows without a value and the rows whose value is out of
+                date: the inputs changed after the value was written, or another version of the UDF
+                computed the value. With `where`, the filter selects among these rows.
             on_stale: What becomes of a row whose inputs a concurrent writer changes: it is
                 computed again, or is NULL and counted.
             commit_max_retries: Rounds without progress after which a commit gives up, by default as

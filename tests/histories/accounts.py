@@ -9,6 +9,7 @@ from tests.histories.jobs import CHECKPOINT, is_selected, value
 from tests.histories.model import Run, Story
 from tests.histories.operations import INPUT, Append, Compact, Delete, Operation, RewriteInput, RewriteTarget
 from tests.histories.processes import Caught
+from tests.histories.provenance import is_verifiable, stale_rows
 
 
 def is_excused(story: Story, run: Run, error: Caught, ruined: frozenset[str] | None) -> bool:
@@ -116,6 +117,13 @@ def _had(story: Story, run: Run, x: int) -> bool:
     return any(story.versions[n].rows.get(x // 1000, {}).get(INPUT[run.start.column]) == x for n in numbers)
 
 
+def _may_be_stale(story: Story, run: Run, key: int) -> bool:
+    """Tells whether a row may have had a value that was out of date while a backfill ran."""
+    end = story.head.number if run.end is None else run.end
+    numbers = range(run.snapshot, end + 1)
+    return not is_verifiable(story, end) or any(key in stale_rows(story, run.start.column, n) for n in numbers)
+
+
 def _reasons(story: Story, runs: list[Run], column: str, x: int) -> int:
     """Returns how often a row may be computed again from the same input, and by what reason."""
     key, name = x // 1000, INPUT[column]
@@ -124,7 +132,7 @@ def _reasons(story: Story, runs: list[Run], column: str, x: int) -> int:
     reasons += sum(run.start.where is not None and is_selected(run.start.where, key) for run in runs)
     # Two backfills of one column at once each compute what the other one has not committed yet.
     reasons += sum(bool([o for o in story.overlapping(run) if not o.is_write]) for run in runs)
-    reasons += sum(run.start.stale for run in runs)
+    reasons += sum(run.start.stale and _may_be_stale(story, run, key) for run in runs)
     stirred = False
     for before, after in story.steps(story.first, story.head.number):
         old, new, by = before.rows.get(key), after.rows.get(key), after.by

@@ -15,6 +15,7 @@ from tests.histories.administration import CleanUp, Restore
 from tests.histories.jobs import is_selected, value, written
 from tests.histories.operations import INPUT, Compact, Operation, RewriteInput, RewriteTarget, Row, Rows, Short
 from tests.histories.processes import Caught
+from tests.histories.provenance import is_verifiable, stale_rows
 
 Door = Literal["job", "driver", "write"]
 """A job of the table API in this process, the same with a driver of its own, or a DataFrame write."""
@@ -247,6 +248,15 @@ class Judge:
 
     def allowed(self, key: int) -> frozenset[int | None]:
         """Returns the values that a row's target may have."""
+        then = self.story.versions[self.run.snapshot].rows.get(key)
+        selected = then is not None and self._is_selected(key, then)
+        values = self._allowed(key, selected=selected)
+        if self.run.start.stale and not is_verifiable(self.story, self.end):
+            # A value that may be out of date is computed anew.
+            values |= self._allowed(key, selected=then is not None)
+        return values
+
+    def _allowed(self, key: int, *, selected: bool) -> frozenset[int | None]:
         run, story = self.run, self.story
         then, life = story.versions[run.snapshot].rows.get(key), self.life(key)
         now = life.inputs[-1]
@@ -257,13 +267,13 @@ class Judge:
         cleaned = story.was_done(CleanUp, run.snapshot, self.end)
         untold = not run.is_write and cleaned and (life.relocated or life.touched)
         unknown = (not story.stable and (life.moved or lost)) or untold
-        if then is None or not self._is_selected(key, then):
+        if then is None or not selected:
             came_back = then is None and life.restored
             # Another round selects rows without a value, also those that have lost it.
             emptied = then is not None and life.left is None and run.start.where is None
             if run.is_write or not (unknown or came_back or emptied or (then is not None and life.changed)):
                 return frozenset([life.left])
-            is_somebodys = life.left is not None and life.left < 0
+            is_somebodys = life.left is not None and life.left < 0 and not run.start.stale
             return frozenset([life.left] if is_somebodys and not unknown else [life.left, ours])
         if run.is_write:
             return frozenset(self._of_write(life, then, unknown=unknown))
@@ -316,7 +326,7 @@ class Judge:
     def _is_selected(self, key: int, then: Row) -> bool:
         start = self.run.start
         if start.stale:
-            return True
+            return then[start.column] is None or key in stale_rows(self.story, start.column, self.run.snapshot)
         if start.where is not None:
             return is_selected(start.where, key)
         return self.run.is_write or then[start.column] is None

@@ -36,6 +36,7 @@ from tests.histories.model import (
 )
 from tests.histories.operations import Operation, read
 from tests.histories.processes import Caught, Pool, Process, gates_at_commits, is_held, open_gate, shut
+from tests.histories.provenance import wrong_count, wrong_stale_count
 from tests.lance_spark.conflicts.others import unused_files
 
 WAIT_S = 60
@@ -355,8 +356,22 @@ class Runner:
         assert run.outcome is not None
         if self._ruin is not None and run.start.column in self._ruin.targets and not self.story.commits(run):
             raise WrongError(f"{run.name} did not notice {self._ruin}: {run.outcome}")
-        if not run.is_write and run.outcome["status"] != "DONE":
+        if run.is_write:
+            return
+        if run.outcome["status"] != "DONE":
             raise WrongError(f"{run.name} ended {run.outcome}")
+        if self._ruin is None and (wrong := wrong_stale_count(self.story, run)):
+            raise WrongError(f"{run.name}: {'; '.join(wrong)}: {run.outcome}")
+
+    def _check_plan(self, column: str) -> None:
+        """Checks what a plan tells of values that are out of date."""
+        table = lance_spark.connect(str(self._home), self._spark, progress=False).open_table("t")
+        plan = table.plan_backfill(jobs.names_of(table.to_lance())[column])
+        assert isinstance(plan, lance_spark.BackfillPlan)
+        told = plan.rows_stale, plan.rows_unverified
+        wrong = wrong_count(self.story, column, self.story.head.number, *told, with_nulls=True)
+        if wrong is not None:
+            raise WrongError(f"the plan of {column}: {wrong}")
 
     def _settle(self) -> None:
         """Fills what is still empty, twice: nothing is computed the second time. Then maybe all that is out of date."""
@@ -365,6 +380,8 @@ class Runner:
             self._start(Start(f"settle {column} {number}", "job", column))
             if number == 2 and len(self.story.calls) != before:
                 raise WrongError(f"a second run of {column} called the UDF again: {self.story.calls[before:]}")
+            if number == 2:
+                self._check_plan(column)
         if not self._history.fresh:
             return
         for number in (1, 2):

@@ -26,7 +26,7 @@ from lance_spark.backfill.driver.spark_failure import SparkFailure
 from lance_spark.backfill.driver.underway import UnderwayRows
 from lance_spark.backfill.planning.fragment_plan import pack_whole, plan_tasks
 from lance_spark.backfill.planning.planner import Prepared
-from lance_spark.backfill.planning.staleness import count_stale
+from lance_spark.backfill.planning.staleness import StaleCount, count_stale
 from lance_spark.backfill.task.error_log import record_ranges
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentWork, RangeOutcome, Task
 from lance_spark.commit.attempt import this_user
@@ -85,7 +85,7 @@ class BackfillJob:
         self._underway = UnderwayRows(spec)
         self._history = JobHistory(spec.snapshot)
         self._fragments: tuple[int, ...] = ()
-        self._stale = 0
+        self._stale = StaleCount()
         self._follow_ups: FollowUps | None = None
         self._settled = False
         self._scheduler: Scheduler | None = None
@@ -130,7 +130,8 @@ class BackfillJob:
     def _run(self) -> BackfillJobResult:
         spec = self._prepared.spec
         work = self._prepared.work()
-        self._stale = count_stale(self._prepared, but_selected=True)
+        with_nulls = spec.where is not None
+        self._stale = count_stale(self._prepared, with_nulls=with_nulls, but_selected=True)
         if not work:
             result = self._result("DONE")
             if len(spec.serving_jobs) > 1:
@@ -139,6 +140,7 @@ class BackfillJob:
             return result
         when = f"since version {spec.snapshot.version}, which the job is to read"
         self._prepared.definition.refuse_changed(spec.snapshot, when)
+        window = self._prepared.window
         self._prepared = replace(self._prepared, plans=work)
         self._fragments = tuple(plan.fragment_id for plan in work)
         status: Status = "FAILED"
@@ -153,9 +155,10 @@ class BackfillJob:
             if self._prepared.request.protect_snapshot:
                 tag = protect(spec.snapshot, spec.staging.job_id)
             self._progress.start(sum(plan.rows_to_do for plan in work), len(work))
-            self._follow_ups = FollowUps(self._prepared, self._commits.history)
+            self._follow_ups = FollowUps(self._prepared, self._commits.history, window)
             self._run_round(self._prepared)
             self._follow(self._follow_ups)
+            self._count_again(self._follow_ups)
             status = self._status()
             message = None if status == "DONE" else self._what_failed()
         except BaseException as error:
@@ -216,6 +219,17 @@ class BackfillJob:
                 fruitless, last_settled = 0, time.monotonic()
             else:
                 fruitless += 1
+
+    def _count_again(self, follow_ups: FollowUps) -> None:
+        """Counts values that are out of date once more, if others have committed beside the job."""
+        if self._prepared.spec.joins:
+            return
+        try:
+            latest = follow_ups.last_look(len(self._commits.versions))
+            if latest is not None:
+                self._stale = count_stale(latest, with_nulls=latest.spec.where is not None)
+        except (OSError, LanceSparkError) as error:
+            _LOG.warning("rows out of date in %s were not counted: %s", self._prepared.spec.snapshot.uri, error)
 
     def _run_round(self, prepared: Prepared) -> None:
         """Runs the tasks of one round, and commits what they finish."""
@@ -465,7 +479,8 @@ class BackfillJob:
             rows_carried=counts.carried,
             rows_recomputed=counts.recomputed,
             rows_nulled=counts.nulled,
-            rows_stale=self._stale,
+            rows_stale=self._stale.rows,
+            rows_unverified=self._stale.unverified,
             rows_gone=0 if follow_ups is None else follow_ups.rows_gone,
             new_rows=0 if follow_ups is None else follow_ups.new_rows,
             fragments_total=len(self._fragments),

@@ -23,7 +23,7 @@ from lance_spark.commit.conflicts.coverage import Coverage, Covered
 from lance_spark.commit.conflicts.identity import FieldIdentity, field_identities, fragment_identity
 from lance_spark.commit.conflicts.table_state import SeenHistory
 from lance_spark.commit.conflicts.verdicts import Verdict, drop_of, judge_column
-from lance_spark.dataset import DatasetRef, moments_of
+from lance_spark.dataset import moments_of
 from lance_spark.errors import CommitImpossibleError, TableNotFoundError
 
 if TYPE_CHECKING:
@@ -43,13 +43,18 @@ class FollowUps:
         rows_gone: Rows by which the table has shrunk since, added ones apart.
     """
 
-    def __init__(self, first: Prepared, history: SeenHistory) -> None:
-        """Takes the first round, and what the job's commits have read of the table's history."""
+    def __init__(self, first: Prepared, history: SeenHistory, window: Collection[int] | None) -> None:
+        """Takes the first round, and what the job's commits have read of the table's history.
+
+        `window` are the fragments that the user chose; None for all of them.
+        """
         self.open: tuple[int, ...] = ()
         self.new_rows = 0
         self.rows_gone = 0
         self._first = first
         self._history = history
+        self._window = window
+        self._latest = first.spec.snapshot
         self._covered = frozenset(plan.fragment_id for plan in first.plans)
         self._versions: tuple[int, ...] = (first.spec.snapshot.version or 0,)
         self._rounds = 0
@@ -83,7 +88,7 @@ class FollowUps:
         except TableNotFoundError as error:
             reason = f"the table was deleted while the job ran - at {spec.snapshot.uri} - nothing more is committed"
             raise CommitImpossibleError(reason, uri=spec.snapshot.uri) from error
-        dataset = latest.open()
+        self._latest, dataset = latest, latest.open()
         self._history.look(dataset, self._versions[-1])
         lineage = self._history.lineage(dataset, self._coverage.version)
         fragments = [handle.metadata for handle in dataset.get_fragments()]
@@ -110,7 +115,24 @@ class FollowUps:
         )
         again = "fragments %s of %s are looked at again at version %d: concurrent commits moved or changed rows"
         _LOG.info(again, list(self.open[:10]), spec.snapshot.uri, dataset.version)
-        return self._prepare(latest, inputs, targets, follow_up)
+        return self._prepare(inputs, targets, follow_up, only=frozenset(self.open))
+
+    def last_look(self, commits: int) -> Prepared | None:
+        """Returns the same backfill of the version of the last look.
+
+        Returns None if only the job itself, by so many `commits`, has changed the table until then.
+
+        Raises:
+            CommitImpossibleError: The column is not there any more.
+        """
+        first = self._first.spec.snapshot.version or 0
+        if (self._latest.version or 0) <= first + commits:
+            return None
+        dataset = self._latest.open()
+        columns = field_identities(dataset.lance_schema)
+        targets = self._targets_among(columns, dataset)
+        only = None if self._window is None else frozenset(self._window).union(self._coverage.covered)
+        return self._prepare(self._inputs_among(columns), targets, None, only=only)
 
     def _count_rows(self, fragments: Sequence[FragmentMetadata], new: frozenset[int]) -> None:
         self._appended += sum(fragment.num_rows for fragment in fragments if fragment.id in new)
@@ -123,10 +145,15 @@ class FollowUps:
         self._coverage = self._coverage.settled(done)
 
     def _prepare(
-        self, latest: DatasetRef, inputs: tuple[FieldIdentity, ...], targets: Sequence[str], follow_up: FollowUp
+        self,
+        inputs: tuple[FieldIdentity, ...],
+        targets: Sequence[str],
+        follow_up: FollowUp | None,
+        *,
+        only: frozenset[int] | None,
     ) -> Prepared:
         """Puts the round together; columns may have other names at a later version."""
-        first, dataset = self._first.spec, latest.open()
+        first, latest, dataset = self._first.spec, self._latest, self._latest.open()
         self._rounds += 1
         spec = replace(
             first,
@@ -141,7 +168,7 @@ class FollowUps:
         self._versions = few_versions([dataset.version, *self._versions])
         records = RecordStore(latest).load(spec.column)
         entries = store_of(spec).find_all(spec.key)
-        plans = plan_fragments(spec, dataset, records, entries, only=frozenset(self.open))
+        plans = plan_fragments(spec, dataset, records, entries, only=only)
         return replace(self._first, spec=spec, dataset=dataset, records=records, entries=entries, plans=plans)
 
     def _inputs_among(self, columns: Sequence[FieldIdentity]) -> tuple[FieldIdentity, ...]:

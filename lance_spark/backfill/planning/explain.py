@@ -11,7 +11,8 @@ from lance_spark.backfill.planning.fragment_plan import FragmentPlan, plan_tasks
 from lance_spark.backfill.planning.planner import Prepared
 from lance_spark.backfill.planning.selection import RangeRows
 from lance_spark.backfill.planning.staleness import count_stale
-from lance_spark.backfill.reuse.round_context import source_of, store_of
+from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
+from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.errors import counted
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
@@ -40,8 +41,10 @@ class BackfillPlan(InWords):
         skipped_rows: Live rows of the window that need nothing.
         skipped_fragments: Fragments of the window that need nothing.
         rows_stale: Rows of the window with a value that is out of date: their inputs changed after
-            it was computed, another version of the UDF computed it, or nothing says that this one
-            did. `stale=True` selects them. An upper bound where `exact` is false.
+            the value was written, or another version of the UDF computed the value. `stale=True`
+            selects these rows. An upper bound where `exact` is false.
+        rows_unverified: The part of `rows_stale` that may be up to date. The history that tells was
+            cleaned up, or the table has no stable row ids and an update moved the rows.
         rows_outside: Rows to get a value in fragments outside the window.
         input_bytes: Estimated bytes of input on storage.
         stable_row_ids: Whether the table has stable row ids.
@@ -65,6 +68,7 @@ class BackfillPlan(InWords):
     skipped_rows: int
     skipped_fragments: int
     rows_stale: int
+    rows_unverified: int
     rows_outside: int
     input_bytes: int
     stable_row_ids: bool
@@ -113,7 +117,8 @@ class BackfillPlan(InWords):
         ]
         if self.rows_stale:
             stale = about + counted(self.rows_stale, "row")
-            lines.append(f"  stale        {stale} with a value that is out of date; stale=True selects them")
+            unknown = f", {self.rows_unverified:,} of them perhaps" if self.rows_unverified else ""
+            lines.append(f"  stale        {stale} with a value that is out of date{unknown}; stale=True selects them")
         if self.rows_outside:
             outside = about + counted(self.rows_outside, "row")
             lines.append(f"  outside      {outside} in fragments that num_frags and skip_frags leave out")
@@ -138,6 +143,7 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
     others = () if outside is None else tuple(plan for plan in outside.plans if plan.fragment_id not in inside)
     beyond = replace(prepared, plans=others).work(scan=exact)
     pending = sum(plan.rows_to_do for plan in work)
+    stale = count_stale(prepared, with_nulls=True)
     return BackfillPlan(
         table_name=table_name,
         table_uri=spec.snapshot.uri,
@@ -155,7 +161,8 @@ def view_of(prepared: Prepared, outside: Prepared | None, table_name: str, *, ex
         rows_from_checkpoint=min(pending, _checkpointed(prepared, work)),
         skipped_rows=sum(plan.live_rows for plan in prepared.plans) - pending,
         skipped_fragments=len(prepared.plans) - len(work),
-        rows_stale=count_stale(prepared, but_selected=False),
+        rows_stale=stale.rows,
+        rows_unverified=stale.unverified,
         rows_outside=sum(plan.rows_to_do for plan in beyond),
         input_bytes=sum(plan.input_bytes for plan in work),
         stable_row_ids=dataset.has_stable_row_ids,
@@ -169,6 +176,7 @@ def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
     With a filter, what other jobs have left serves only rows without a value.
     """
     spec, store = prepared.spec, store_of(prepared.spec)
+    context, snapshot = RoundContext(spec), SnapshotRows(prepared.dataset)
     rows = 0
     for plan in work:
         fragment = prepared.dataset.get_fragment(plan.fragment_id)
@@ -184,6 +192,7 @@ def _checkpointed(prepared: Prepared, work: Sequence[FragmentPlan]) -> int:
             else:
                 of_any_job += count
         if of_any_job:
-            within = RangeRows(spec, SnapshotRows(prepared.dataset), fragment, 0, plan.physical_rows)
-            rows += min(of_any_job, len(within.selected(plan.done) & within.without_value() - plan.done.nulls))
+            within = RangeRows(spec, snapshot, fragment, 0, plan.physical_rows)
+            selected = within.selected(plan.done, ValueHistory(context, snapshot))
+            rows += min(of_any_job, len(selected & within.without_value() - plan.done.nulls))
     return rows

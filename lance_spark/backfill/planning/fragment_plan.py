@@ -121,7 +121,7 @@ def _pending(spec: BackfillSpec, fragment: FragmentMetadata, live: int, skip: Ro
         return None
     if len(skip) >= fragment.physical_rows:
         return 0
-    if spec.recomputes or not has_values(fragment, spec.target_ids):
+    if not has_values(fragment, spec.target_ids):
         # Deleted rows may be among those that are done.
         return live - len(skip) if not skip or fragment.num_deletions == 0 else None
     return None

@@ -14,10 +14,11 @@ from pyspark.sql import SparkSession
 
 from lance_spark.backfill.planning.definition import Definition, definition_of
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, countable, plan_fragments
-from lance_spark.backfill.planning.selection import matching_addresses, null_filter
+from lance_spark.backfill.planning.selection import RangeRows, matching_addresses, null_filter
 from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.reuse.computed_rows import Records, RecordStore
-from lance_spark.backfill.reuse.round_context import source_of, store_of
+from lance_spark.backfill.reuse.round_context import RoundContext, source_of, store_of
+from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.task.messages import BackfillSpec
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.store_check import allowed_by_environment, refuse_unsafe_store
@@ -25,7 +26,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import UnsupportedOperationError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.read.filtering import check_filter
-from lance_spark.rows.row_addresses import fragments_of, offsets_of, runs_of
+from lance_spark.rows.row_addresses import SnapshotRows, fragments_of, offsets_of, runs_of
 from lance_spark.rows.row_set import RowSet
 from lance_spark.session.sessions import known_slots
 from lance_spark.staging.area import Staging, new_id
@@ -59,6 +60,13 @@ class Prepared:
         """The target columns."""
         return tuple(column for _, column in self.spec.outputs)
 
+    @property
+    def window(self) -> frozenset[int] | None:
+        """The fragments that the request chooses by their positions; None if it chooses all."""
+        if self.request.num_frags is None and not self.request.skip_frags:
+            return None
+        return frozenset(plan.fragment_id for plan in self.plans)
+
     def work(self, *, scan: bool | None = None) -> tuple[FragmentPlan, ...]:
         """Returns the fragments with something to do, with their rows counted.
 
@@ -72,17 +80,32 @@ class Prepared:
         unknown = {plan.fragment_id: plan for plan in self.plans if plan.pending is None}
         counts: dict[int, int] = {}
         if unknown and (countable(unknown.values()) if scan is None else scan):
-            counts = dict.fromkeys(unknown, 0)
-            fragments = [fragment for fragment in self.dataset.get_fragments() if fragment.fragment_id in unknown]
-            text = self.spec.where or (None if self.spec.recomputes else null_filter(self.columns))
-            for addresses in matching_addresses(self.dataset, fragments, text):
-                for fragment, first, end in runs_of(fragments_of(addresses)):
-                    skip = unknown[fragment].done.skip
-                    counts[fragment] += end - first
-                    if skip:
-                        counts[fragment] -= len(skip & RowSet.of(offsets_of(addresses[first:end])))
+            counts = self._outdated(unknown) if self.spec.recomputes else self._matching(unknown)
         plans = [replace(plan, pending=counts.get(plan.fragment_id, plan.pending)) for plan in self.plans]
         return tuple(plan for plan in plans if plan.rows_to_do)
+
+    def _matching(self, plans: Mapping[int, FragmentPlan]) -> dict[int, int]:
+        """Counts the rows of fragments that the filter selects, or that have no value."""
+        counts = dict.fromkeys(plans, 0)
+        fragments = [fragment for fragment in self.dataset.get_fragments() if fragment.fragment_id in plans]
+        text = self.spec.where or null_filter(self.columns)
+        for addresses in matching_addresses(self.dataset, fragments, text):
+            for fragment, first, end in runs_of(fragments_of(addresses)):
+                skip = plans[fragment].done.skip
+                counts[fragment] += end - first
+                if skip:
+                    counts[fragment] -= len(skip & RowSet.of(offsets_of(addresses[first:end])))
+        return counts
+
+    def _outdated(self, plans: Mapping[int, FragmentPlan]) -> dict[int, int]:
+        """Counts the rows of fragments without a value, or with one that is out of date."""
+        rows = SnapshotRows(self.dataset)
+        history = ValueHistory(RoundContext(self.spec), rows)
+        counts = {}
+        for number, plan in plans.items():
+            within = RangeRows(self.spec, rows, rows.existing_fragment(number), 0, plan.physical_rows)
+            counts[number] = len(within.selected(plan.done, history))
+        return counts
 
     def task_rows(self, spark: SparkSession | None) -> int:
         """Returns the rows of a task on a cluster; without one, on as many slots as may be used."""
@@ -193,6 +216,7 @@ def _first_spec(
         column=first.token or f"{first.id}:{first.name}",
         where=request.where,
         redefined=definition.stored is not None and definition.stored.redefined > 0,
+        bound_at=_bound_at(definition, dataset),
         serving_jobs=frozenset({job_id}),
         checkpoints=checkpoints,
         bases=(),
@@ -206,6 +230,14 @@ def _first_spec(
         report_s=min(request.refresh_status_secs / 2, 1.0),
         joins=definition.join is not None,
     )
+
+
+def _bound_at(definition: Definition, dataset: lance.LanceDataset) -> int:
+    """Returns the version at which the UDF replaced another one; 0 if the UDF replaced none."""
+    stored = definition.stored
+    if stored is None or not stored.redefined:
+        return 0
+    return dataset.version if stored.of_source else stored.bound_at or dataset.version
 
 
 def _unfinished_jobs(ref: DatasetRef, spec: BackfillSpec) -> set[str]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lance_spark.backfill.reuse.own_rows import OwnRows
+from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows
 from lance_spark.commit.conflicts.identity import files_of
 from lance_spark.errors import FilterError, panics_as_errors
@@ -45,19 +46,29 @@ class RangeRows:
         """Whether the fragment has any value in the target columns."""
         return has_values(self.fragment.metadata, self._spec.target_ids)
 
-    def selected(self, done: FragmentRows) -> RowSet:
-        """Returns the rows that the first round of a job selects."""
-        if self._spec.where is None:
-            return (self.live if self._spec.recomputes else self.without_value()) - done.skip
-        return self.matching(self._spec.where) - done.skip
+    def selected(self, done: FragmentRows, history: ValueHistory) -> RowSet:
+        """Returns the rows that the first round of a job selects.
 
-    def selected_again(self, own: OwnRows, done: FragmentRows) -> RowSet:
+        `history` tells which values are out of date, for jobs that compute these anew.
+        """
+        if self._spec.where is None and not self._spec.recomputes:
+            return self.without_value() - done.skip
+        rows = (self.live if self._spec.where is None else self.matching(self._spec.where)) - done.skip
+        return self.without_value_of_now(rows, history) if self._spec.recomputes else rows
+
+    def without_value_of_now(self, rows: RowSet, history: ValueHistory) -> RowSet:
+        """Returns those of some rows that have no value, or one that is out of date."""
+        empty = rows & self.without_value() if rows else rows
+        return empty | history.judge(self.fragment.metadata, rows - empty).rows
+
+    def selected_again(self, own: OwnRows, done: FragmentRows, history: ValueHistory) -> RowSet:
         """Returns the rows that a follow-up round selects.
 
-        Without a filter: covered rows without a value, and those that the job has computed from
-        other inputs than they have now. A value of a concurrent writer stays. With a filter, or
-        where all rows are computed anew: all rows that the job has computed, wherever they are, and
-        the selected ones of fragments that it has not finished.
+        Without a filter: covered rows without a value, and rows that the job has computed from
+        other inputs than they have now. A value of a concurrent writer stays, unless the inputs
+        changed too. With a filter, or where values that are out of date are computed anew: all rows
+        that the job has computed, wherever they are, and the selected rows of fragments that it has
+        not finished.
 
         Raises:
             FilterError: The filter names addresses that rows do not have any more.
@@ -66,8 +77,13 @@ class RangeRows:
         if self._spec.where is None and not self._spec.recomputes:
             empty = self.without_value() & own.covered
             settled = done.skip | own.kept.nulls | own.failed
-            return (empty - settled) | (own.changed & self.live) | unknown
+            # Nothing tells which of these rows had no value when the job began.
+            lost = (own.lost & self.live) - empty - unknown - done.computed
+            outdated = history.judge(self.fragment.metadata, lost).stale if lost else lost
+            return (empty - settled) | (own.changed & self.live) | unknown | outdated
         unfinished = own.unfinished & self.live
+        if self._spec.recomputes:
+            unfinished = self.without_value_of_now(unfinished - done.skip, history)
         if self._spec.where is not None:
             if unfinished and own.have_moved:
                 _refuse_addresses(self._spec, self._dataset, self.fragment.fragment_id)

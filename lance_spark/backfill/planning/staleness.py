@@ -1,34 +1,42 @@
 """How many rows of a computed column are out of date. Runs on the driver, without Spark.
 
-A value is up to date where a record says that this version of the UDF computed it from the inputs
-that the row has. Records are of fragments; where rows were moved by an update, or inputs were
-rewritten in place, the rows' inputs are compared with those of an older version.
+Records say of most fragments that this version of the UDF computed all values from the inputs that
+the rows have. The history of the table tells of the others.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 
 from lance_spark.backfill.planning.fragment_plan import FragmentPlan, countable
-from lance_spark.backfill.planning.planner import Prepared, bases_of_records
+from lance_spark.backfill.planning.planner import Prepared
 from lance_spark.backfill.planning.selection import RangeRows, has_values
-from lance_spark.backfill.reuse.round_context import RoundContext, target_files
-from lance_spark.backfill.reuse.value_finder import ValueFinder
-from lance_spark.rows.merge import FilePiece
+from lance_spark.backfill.reuse.round_context import RoundContext, computed_once
+from lance_spark.backfill.reuse.value_history import OutOfDate, ValueHistory
 from lance_spark.rows.row_addresses import SnapshotRows
-from lance_spark.rows.row_set import RowSet
 
 MAX_COMPARED_BYTES = 1 << 30
 """Bytes of input up to which inputs are compared on the driver; beyond that rows of a fragment that
 changed all count."""
 
 
-def count_stale(prepared: Prepared, *, but_selected: bool) -> int:
-    """Returns how many rows of the window have a value that is out of date.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StaleCount:
+    """How many rows have a value that is out of date; `unverified` is the part that may not be."""
+
+    rows: int = 0
+    unverified: int = 0
+
+    def __add__(self, other: StaleCount) -> StaleCount:
+        return StaleCount(rows=self.rows + other.rows, unverified=self.unverified + other.unverified)
+
+
+def count_stale(prepared: Prepared, *, with_nulls: bool, but_selected: bool = False) -> StaleCount:
+    """Counts the rows of the window with a value that is out of date.
 
     Exact where the fragments concerned are few enough to be looked at (1,000 fragments, 20 M rows,
-    1 GiB of inputs); beyond that, rows that may be out of date count. `but_selected` leaves out the
-    rows that the backfill selects.
+    1 GiB of inputs); beyond that, rows that may be out of date count. `with_nulls` counts rows that
+    were computed as NULL, too. `but_selected` leaves out the rows that the backfill selects.
 
     Raises:
         FilterError: The filter fails on a value.
@@ -36,17 +44,20 @@ def count_stale(prepared: Prepared, *, but_selected: bool) -> int:
     """
     spec = prepared.spec
     if spec.joins or (but_selected and spec.where is None and spec.recomputes):
-        return 0
+        return StaleCount()
     suspects = [plan for plan in prepared.plans if _is_suspect(prepared, plan)]
     if not suspects:
-        return 0
+        return StaleCount()
     if not countable(suspects) or sum(plan.input_bytes for plan in suspects) > MAX_COMPARED_BYTES:
-        return sum(max(0, plan.live_rows - len(plan.done.computed)) for plan in suspects)
-    context = RoundContext(replace(spec, bases=bases_of_records(prepared.records, spec)))
-    rows = SnapshotRows(prepared.dataset)
-    finder = ValueFinder(context, rows)
-    committed = prepared.records.files_of(spec.key.digest)
-    return sum(len(_stale_rows(context, rows, finder, committed, plan, but_selected=but_selected)) for plan in suspects)
+        most = sum(max(0, plan.live_rows - len(plan.done.computed)) for plan in suspects)
+        return StaleCount(rows=most, unverified=most)
+    count, rows = StaleCount(), SnapshotRows(prepared.dataset)
+    context = RoundContext(spec)
+    history = ValueHistory(context, rows)
+    for plan in suspects:
+        found = _stale_rows(context, rows, history, plan, with_nulls=with_nulls, but_selected=but_selected)
+        count += StaleCount(rows=len(found.rows), unverified=len(found.unverified))
+    return count
 
 
 def _is_suspect(prepared: Prepared, plan: FragmentPlan) -> bool:
@@ -59,37 +70,19 @@ def _is_suspect(prepared: Prepared, plan: FragmentPlan) -> bool:
 def _stale_rows(
     context: RoundContext,
     rows: SnapshotRows,
-    finder: ValueFinder,
-    committed: frozenset[str],
+    history: ValueHistory,
     plan: FragmentPlan,
     *,
+    with_nulls: bool,
     but_selected: bool,
-) -> RowSet:
-    """Returns the rows of a fragment whose value is out of date.
-
-    `committed` are the column files that records of this UDF version name.
-    """
-    spec = context.spec
-    fragment = rows.fragment(plan.fragment_id)
-    if fragment is None:
-        return RowSet.empty()
+) -> OutOfDate:
+    """Returns the rows of a fragment whose value is out of date."""
+    spec, fragment = context.spec, rows.existing_fragment(plan.fragment_id)
     within = RangeRows(spec, rows, fragment, 0, plan.physical_rows)
-    known = (plan.done | finder.inherited(fragment.metadata)).computed
     suspects = within.with_value()
-    if not but_selected or spec.where is not None:
-        # Rows that were computed as NULL; without a filter they are selected anyway where that is
-        # out of date.
-        suspects |= finder.computed_once(fragment.metadata) & within.live
-    suspects -= known
+    if with_nulls:
+        suspects |= computed_once(spec, fragment.metadata, context.records) & within.live
+    suspects -= plan.done.computed
     if suspects and but_selected and spec.where is not None:
         suspects -= within.matching(spec.where)
-    if not suspects:
-        return suspects
-    # That a value can be had from somewhere does not mean that the table has it: its file must be
-    # in place, or the rows have moved with it.
-    recorded = {record.target_file for record in context.records.of(plan.fragment_id)}
-    present = (committed - recorded) | target_files(spec, fragment.metadata)
-    for piece in finder.find(fragment.metadata, suspects).pieces:
-        if isinstance(piece, FilePiece) and piece.file in present:
-            suspects -= RowSet.of(piece.offsets)
-    return suspects
+    return history.judge(fragment.metadata, suspects) if suspects else OutOfDate()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -55,6 +56,10 @@ RECORDS = SystemTable(
 """`record_id` is a digest of the rest."""
 
 
+LOAD_VERSION = "[0-9a-f]{16,}-(carry|error|null)"
+"""What `udf_version` of a record of `load_columns` matches as a whole: no UDF made the values."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FragmentRecord:
     """What one commit computed for one column of one fragment.
@@ -81,6 +86,11 @@ class FragmentRecord:
     computed: RowSet
     nulls: RowSet
     failed: RowSet
+
+    @property
+    def is_of_load(self) -> bool:
+        """Whether `load_columns` wrote the values."""
+        return re.fullmatch(LOAD_VERSION, self.udf_version) is not None
 
     def __post_init__(self) -> None:
         if not self.nulls <= self.computed or not self.failed.isdisjoint(self.computed):
@@ -117,9 +127,11 @@ class Records:
         """The fragments that there are records of."""
         return set(self._fragments.tolist())
 
-    def files_of(self, key: str) -> frozenset[str]:
-        """Returns the column files that records of a key name."""
-        return frozenset(map(str, self._rows.filter(pc.field("key") == key)["target_file"].to_pylist()))
+    @property
+    def has_udf_values(self) -> bool:
+        """Whether a UDF has computed any value."""
+        loads = pc.match_substring_regex(self._rows["udf_version"], f"^{LOAD_VERSION}$")
+        return bool(pc.any(pc.invert(loads)).as_py())
 
     def _usable(self, first: int, last: int) -> Iterator[FragmentRecord]:
         seen = set()

@@ -27,7 +27,8 @@ class OwnRows:
         unfinished: Those of them that were in fragments of which the job has not computed
             everything.
         have_moved: Whether any of these was in another fragment, or may have been.
-        unknown: Rows whose origin is unknown, where the job has committed anything.
+        lost: Rows whose origin is unknown.
+        unknown: The same rows, where the job has committed anything.
         computed: Rows that it has computed.
         changed: Those of them whose inputs are others now, or cannot be compared.
         failed: Rows that failed, or were left NULL, with the inputs that they have now.
@@ -39,6 +40,7 @@ class OwnRows:
     covered: RowSet = RowSet.empty()  # noqa: RUF009 - immutable
     unfinished: RowSet = RowSet.empty()  # noqa: RUF009
     have_moved: bool = False
+    lost: RowSet = RowSet.empty()  # noqa: RUF009
     unknown: RowSet = RowSet.empty()  # noqa: RUF009
     computed: RowSet = RowSet.empty()  # noqa: RUF009
     changed: RowSet = RowSet.empty()  # noqa: RUF009
@@ -55,6 +57,7 @@ def own_rows(spec: BackfillSpec, follow_up: FollowUp, fragment: FragmentMetadata
         covered=unknown,
         unfinished=unknown,
         have_moved=bool(unknown),
+        lost=unknown,
         unknown=unknown if follow_up.committed else RowSet.empty(),
     )
     for origin in first.origins:

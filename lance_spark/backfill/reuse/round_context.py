@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from lance_spark.backfill.reuse.ancestry import Ancestry
 from lance_spark.backfill.reuse.computed_rows import FragmentRecord, Records, RecordStore
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows
 from lance_spark.commit.conflicts.history import Change, events_between
@@ -57,6 +58,11 @@ class RoundContext:
         if version not in self._bases:
             self._bases[version] = open_base(self.spec.snapshot, version)
         return self._bases[version]
+
+    @functools.cached_property
+    def ancestry(self) -> Ancestry:
+        """The versions before the one that the round reads, as far back as the UDF is bound."""
+        return Ancestry(self.spec.snapshot.open(), self.base, bound_at=self.spec.bound_at)
 
     @functools.cached_property
     def _steps(self) -> tuple[Change, ...]:
@@ -144,3 +150,13 @@ def done_rows(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) 
             skip = computed
         done |= FragmentRows(computed=computed, nulls=record.nulls, skip=skip)
     return done
+
+
+def computed_once(spec: BackfillSpec, fragment: FragmentMetadata, records: Records) -> RowSet:
+    """Returns the rows that any version of a UDF has computed, from whatever inputs."""
+    holds = target_files(spec, fragment)
+    rows = RowSet.empty()
+    for record in records.of(fragment.id):
+        if record.physical_rows == fragment.physical_rows and record.target_file in holds:
+            rows |= record.computed
+    return rows

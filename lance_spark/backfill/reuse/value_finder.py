@@ -18,7 +18,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_spark.backfill.reuse.checkpoint_source import CheckpointPiece
-from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, fitting_records, source_of, target_files
+from lance_spark.backfill.reuse.round_context import RoundContext, done_rows, fitting_records, source_of
 from lance_spark.backfill.task.messages import FragmentRows
 from lance_spark.commit.conflicts.identity import OUTPUT_KEY, TOKEN_KEY
 from lance_spark.errors import TableUnreadableError, panics_as_errors
@@ -124,15 +124,6 @@ class ValueFinder:
                     files.add(file)
             self._own[key] = replace(own, failed=own.failed - own.computed), frozenset(files)
         return self._own[key]
-
-    def computed_once(self, fragment: FragmentMetadata) -> RowSet:
-        """Returns the rows that any version of a UDF has computed, from whatever inputs."""
-        holds = target_files(self._spec, fragment)
-        rows = RowSet.empty()
-        for record in self._context.records.of(fragment.id):
-            if record.physical_rows == fragment.physical_rows and record.target_file in holds:
-                rows |= record.computed
-        return rows
 
     def _serve(self, served: Served, fragment: FragmentMetadata, missing: RowSet, *, any_job: bool) -> RowSet:
         """Takes values from wherever the missing rows were; returns what is still missing."""

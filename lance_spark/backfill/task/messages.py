@@ -97,6 +97,8 @@ class BackfillSpec:
         selects: What selects the rows of a job that leaves all values in checkpoints, and fills no
             column; None for all other jobs.
         round: Which round of the job it is; two may read the same version.
+        bound_at: The version at which the UDF replaced another one: older values are out of date.
+            0 for a UDF that replaced none.
         environment: The UDF's environment; None is the executors' own Python.
     """
 
@@ -127,6 +129,7 @@ class BackfillSpec:
     joins: bool
     selects: Selects | None = None
     round: int = 0
+    bound_at: int = 0
     environment: TaskEnvironment | None = None
 
     @property

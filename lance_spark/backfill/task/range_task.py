@@ -21,6 +21,7 @@ from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.own_rows import OwnRows, own_rows
 from lance_spark.backfill.reuse.round_context import RoundContext, chunks_of, context_of, source_of
 from lance_spark.backfill.reuse.value_finder import Served, ValueFinder
+from lance_spark.backfill.reuse.value_history import ValueHistory
 from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
 from lance_spark.backfill.task.computation import Computation
 from lance_spark.backfill.task.error_log import fail_ranges, type_of
@@ -186,7 +187,7 @@ class _RangeRun:
             elif self._work.selected is not None:
                 selected = self._work.selected & RowSet.span(start, stop)
             else:
-                selected = rows.selected(self._done) if follow_up is None else rows.selected_again(own, self._done)
+                selected = self._selected_rows(rows, own)
             known = own.computed | own.unknown
             fresh = selected - known - own.attempted
             # Rows that failed in an earlier pass have had their call.
@@ -208,6 +209,12 @@ class _RangeRun:
             selected=len(fresh), reused=len(found & fresh), carried=len(found & known), nulled=len(nulled)
         )
         return _Selected(served=served, todo=todo - nulled, failed=failed | nulled, own=known)
+
+    def _selected_rows(self, rows: RangeRows, own: OwnRows) -> RowSet:
+        history = ValueHistory(self._context, self._rows)
+        if self._spec.follow_up is None:
+            return rows.selected(self._done, history)
+        return rows.selected_again(own, self._done, history)
 
     def _find(self, rows: RangeRows, wanted: RowSet) -> Served:
         if not self._work.search or not wanted:

@@ -140,16 +140,20 @@ def test_checkpoints_of_compacted_rows_do_not_serve_inputs_that_were_rewritten_s
     assert lab.calls() == [i + 500 for i in range(ROWS)]
 
 
-def test_rows_that_another_udf_filled_after_a_compaction_count_as_its_own(lab: Lab):
+def test_values_of_another_udf_after_a_compaction_are_replaced_and_values_of_a_writer_stay(lab: Lab):
     table = lab.make(IDS, rows_per_file=10)
     table.add_columns({"v": opposite(pa.int64())})
     table.alter_columns({"path": "v", "udf": lab.udf()})
     table.backfill("v")
     table.to_lance().optimize.compact_files()
-    lab.rewrite("v", pa.array([-i for i in range(ROWS)]))
+    table.backfill("v", udf=opposite(pa.int64()), where="1=1")
+    assert values(table, "v") == {i: (-i,) for i in range(ROWS)}
     lab.calls()
     table.backfill("v")
     assert values(table, "v") == {i: (i,) for i in range(ROWS)}
+    lab.rewrite("v", pa.array([-i for i in range(ROWS)]))
+    table.backfill("v")
+    assert values(table, "v") == {i: (-i,) for i in range(ROWS)}
 
 
 def test_a_checkpoint_that_vanishes_while_it_is_read_leaves_no_row_without_a_value(

@@ -156,13 +156,17 @@ class OutOfDate:
         plain: Calls of a job that selects what has no value, by `x`.
         left: Rows out of date that its result says; None where these are the same as before.
         calls: Calls of a job with `stale=True` after it, by `x`.
+        unverified: How many rows of `stale` may be up to date, as the plan says.
+        given: Values of the other writer that stay, by id.
     """
 
     stale: int = 0
+    unverified: int = 0
     pending: int = 0
     plain: tuple[int, ...] = ()
     left: int | None = None
     calls: tuple[int, ...] = ()
+    given: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -553,38 +557,44 @@ SUCCESSORS: tuple[Case, ...] = (
 
 STALE: tuple[Case, ...] = (
     # what another writer does      when        row ids    what is out of date, and what is called for
-    Case(append_with_values,        FINISHED,   BOTH,      OutOfDate(stale=2, calls=NEW)),
-    Case(APPEND_AND_UPDATE,         FINISHED,   BOTH,
+    Case(append_with_values,        FINISHED,   BOTH,      OutOfDate(given=dict.fromkeys(NEW, -1))),
+    Case(APPEND_AND_UPDATE,         FINISHED,   STABLE,
          OutOfDate(stale=3, pending=2, plain=NEW, calls=UPDATED_CALLS)),
+    Case(APPEND_AND_UPDATE,         FINISHED,   ADDRESSES,
+         OutOfDate(stale=3, unverified=3, pending=2, plain=NEW, calls=UPDATED_CALLS)),
     Case(NO_INPUT,                  FINISHED,   BOTH,      OutOfDate()),
     Case(compact,                   FINISHED,   BOTH,      OutOfDate()),
     Case(restore_there_and_back,    FINISHED,   BOTH,      OutOfDate()),
     Case(update_other,              FINISHED,   STABLE,    OutOfDate(pending=1)),
     Case(our_update_of_other,       FINISHED,   STABLE,    OutOfDate(pending=1)),
     Case(update_other,              FINISHED,   ADDRESSES,
-         OutOfDate(stale=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
+         OutOfDate(stale=4, unverified=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
     Case(our_update_of_other,       FINISHED,   ADDRESSES,
-         OutOfDate(stale=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
+         OutOfDate(stale=4, unverified=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
     Case(UPDATE_OTHER_AND_COMPACT,  FINISHED,   STABLE,    OutOfDate(pending=1)),
     Case(UPDATE_OTHER_AND_COMPACT,  FINISHED,   ADDRESSES,
-         OutOfDate(stale=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
-    Case(update_input,              FINISHED,   BOTH,      OutOfDate(stale=3, calls=UPDATED_CALLS)),
-    Case(our_update_of_input,       FINISHED,   BOTH,      OutOfDate(stale=3, calls=UPDATED_CALLS)),
+         OutOfDate(stale=4, unverified=4, pending=1, plain=(10,), calls=(5, 6, 25, 35))),
+    Case(update_input,              FINISHED,   STABLE,    OutOfDate(stale=3, calls=UPDATED_CALLS)),
+    Case(update_input,              FINISHED,   ADDRESSES, OutOfDate(stale=3, unverified=3, calls=UPDATED_CALLS)),
+    Case(our_update_of_input,       FINISHED,   STABLE,    OutOfDate(stale=3, calls=UPDATED_CALLS)),
+    Case(our_update_of_input,       FINISHED,   ADDRESSES, OutOfDate(stale=3, unverified=3, calls=UPDATED_CALLS)),
     Case(update_input_and_unset_target, FINISHED, BOTH,    OutOfDate(pending=1, plain=(7 + STEP,))),
     Case(rewrite_input,             FINISHED,   BOTH,      OutOfDate(stale=2, pending=3, calls=REWRITTEN_CALLS)),
     Case(our_rewrite_of_input,      FINISHED,   BOTH,      OutOfDate(stale=2, pending=3, calls=REWRITTEN_CALLS)),
     Case(rewrite_input_as_it_was,   FINISHED,   BOTH,      OutOfDate(pending=4)),
     Case(rewrite_input_of_null,     FINISHED,   BOTH,
          OutOfDate(stale=2, pending=1, plain=(3 + STEP,), left=1, calls=(10,))),
-    Case(REWRITE_COMPACT_AND_UPDATE, FINISHED,  BOTH,
+    Case(REWRITE_COMPACT_AND_UPDATE, FINISHED,  STABLE,
          OutOfDate(stale=3, pending=3, calls=(5 + STEP, 15 + STEP, 35 + STEP))),
-    # All rows with a value in the files that were written; what the UDF once computed for them is still there
-    Case(rewrite_target,            FINISHED,   BOTH,      OutOfDate(stale=17, pending=3)),
-    Case(rewrite_target_with_null,  FINISHED,   BOTH,      OutOfDate(stale=14, pending=6)),
+    Case(REWRITE_COMPACT_AND_UPDATE, FINISHED,  ADDRESSES,
+         OutOfDate(stale=3, unverified=1, pending=3, calls=(5 + STEP, 15 + STEP, 35 + STEP))),
+    # A value of another writer is up to date until the inputs change; what the UDF once computed for NULL rows is still there
+    Case(rewrite_target,            FINISHED,   BOTH,      OutOfDate(pending=3, given=GIVEN)),
+    Case(rewrite_target_with_null,  FINISHED,   BOTH,      OutOfDate(pending=6)),
     # A change whose history was cleaned up costs the rows of its fragments
     Case(CHANGE_AND_CLEAN_UP,       FINISHED,   BOTH,      OutOfDate()),
     Case(REWRITE_ONE_AND_CLEAN_UP,  FINISHED,   BOTH,
-         OutOfDate(stale=10, pending=1, plain=(3,), left=9, calls=(0, 1, 2, 4, 6, 7, 8, 9, 5 + STEP))),
+         OutOfDate(stale=10, unverified=10, pending=1, plain=(3,), left=9, calls=(0, 1, 2, 4, 6, 7, 8, 9, 5 + STEP))),
 )
 # fmt: on
 

@@ -1,0 +1,98 @@
+"""The older versions of a table, from which the values of the latest one come."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from lance_spark.commit.conflicts.history import Change, event_of
+from lance_spark.commit.conflicts.row_lineage import Lineage
+
+if TYPE_CHECKING:
+    import lance
+
+MAX_COST = 1_000_000
+"""Fragments of all older versions that are opened, at 190 bytes for each.
+
+The transaction of a version counts as much as 1,000 fragments.
+"""
+
+_KEEPS_VALUES = ("BaseOperation", "CreateIndex", "Delete", "Project", "ReserveFragments", "Rewrite", "UpdateConfig")
+"""Operations after which every row that is left has the same values."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Step:
+    """An older version and what happened to rows since.
+
+    Attributes:
+        base: The version; None if no older version is kept.
+        lineage: Where rows came from since the version.
+        is_gap: Whether a version between the version and the step before was cleaned up.
+    """
+
+    base: lance.LanceDataset | None
+    lineage: Lineage
+    is_gap: bool
+
+
+class Ancestry:
+    """The older versions of a table, the newest first, without those that a restore undid.
+
+    Only versions before a commit that may have changed values. Each is opened when it is reached,
+    and stays open.
+    """
+
+    def __init__(
+        self, dataset: lance.LanceDataset, open_version: Callable[[int], lance.LanceDataset | None], *, bound_at: int
+    ) -> None:
+        """Takes the latest version; the walk ends at version `bound_at`."""
+        self.end: Literal["first version", "UDF bound", "cleaned up"] = "cleaned up"
+        self._dataset = dataset
+        self._open = open_version
+        self._bound_at = bound_at
+        self._steps: list[Step] = []
+        self._later = self._walk()
+
+    def __iter__(self) -> Iterator[Step]:
+        """Yields the steps; those that were reached before are not read again."""
+        number = 0
+        while True:
+            if number == len(self._steps):
+                step = next(self._later, None)
+                if step is None:
+                    return
+                self._steps.append(step)
+            yield self._steps[number]
+            number += 1
+
+    def _walk(self) -> Iterator[Step]:
+        dataset, changes, cost = self._dataset, list[Change](), 0
+        kept = {version["version"] for version in dataset.version_refs()}
+        at = dataset.version
+        is_open = is_gap = False
+        while at > self._bound_at:
+            change = self._change(at, there=at in kept)
+            if change.operation == "Overwrite":
+                break
+            if change.operation == "Clone":
+                return
+            changes.append(change)
+            cost += 1000 * (at in kept)
+            is_gap |= change.operation is None
+            is_open |= change.restored is None and change.operation not in _KEEPS_VALUES
+            at = at - 1 if change.restored is None else change.restored
+            if is_open and (at in kept or not at):
+                cost += len(dataset.fragment_ids())
+                base = self._open(at) if at and cost <= MAX_COST else None
+                yield Step(base=base, lineage=Lineage(dataset, at, dataset.version, changes), is_gap=is_gap)
+                if base is None:
+                    return
+                is_open = is_gap = False
+        self.end = "UDF bound" if 0 < at <= self._bound_at else "first version"
+
+    def _change(self, version: int, *, there: bool) -> Change:
+        if not there:
+            return Change(version=version, operation=None)
+        return Change.of(event_of(self._dataset, version))
