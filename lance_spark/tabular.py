@@ -247,7 +247,7 @@ def _is_pandas(data: object) -> TypeGuard[pd.DataFrame]:
 
 
 def _is_rows(data: object) -> bool:
-    return isinstance(data, (list, tuple)) and all(isinstance(row, Mapping) for row in data)
+    return isinstance(data, (list, tuple)) and all(issubclass(cls, Mapping) for cls in set(map(type, data)))
 
 
 def _names(data: object) -> list[str]:
@@ -257,7 +257,8 @@ def _names(data: object) -> list[str]:
     if isinstance(data, Mapping):
         return [str(name) for name in data]
     if isinstance(data, (list, tuple)):
-        return list(dict.fromkeys(str(name) for row in data if isinstance(row, Mapping) for name in row))
+        rows = data if _is_rows(data) else [row for row in data if isinstance(row, Mapping)]
+        return list(dict.fromkeys(map(str, dict.fromkeys(itertools.chain.from_iterable(rows)))))
     return list(getattr(getattr(data, "schema", None), "names", ()))
 
 

@@ -49,12 +49,12 @@ FITS: dict[pa.DataType, list[object]] = {
 }  # fmt: skip
 
 MISFITS: dict[pa.DataType, list[object]] = {
-    pa.int8(): [1.5, 300, NAN, INFINITY, "1", True, Decimal("1.5"), Fraction(3, 2), np.float32(1.5), np.timedelta64(9, "s")],
+    pa.int8(): [1.5, 300, NAN, INFINITY, "1", True, np.True_, Decimal("1.5"), Fraction(3, 2), np.float32(1.5), np.timedelta64(9, "s")],
     pa.uint64(): [-1, 2**64, 0.5],
-    pa.float16(): [1e300, 65520.0, 2049, "1", np.float32(1e6)],
-    pa.float32(): [1e300, -1e300, 2**24 + 1, np.float64(1e300)],
-    pa.float64(): [2**53 + 1, "1"],
-    pa.decimal128(5, 2): [Decimal("1.555"), Decimal("1e9"), 1.5, Decimal("NaN"), 10**5],
+    pa.float16(): [1e300, 65520.0, 2049, "1", True, np.False_, np.float32(1e6)],
+    pa.float32(): [False, np.True_, 1e300, -1e300, 2**24 + 1, np.float64(1e300)],
+    pa.float64(): [2**53 + 1, "1", True, np.False_],
+    pa.decimal128(5, 2): [Decimal("1.555"), Decimal("1e9"), 1.5, Decimal("NaN"), 10**5, True, np.True_],
     pa.string(): [1, b"\xff"],
     pa.binary(2): [b"abc"],
     pa.bool_(): [1, "true"],
@@ -64,7 +64,7 @@ MISFITS: dict[pa.DataType, list[object]] = {
     pa.timestamp("s"): [MIDNIGHT.replace(microsecond=999_999), LAST, NANOSECOND, 1.5, dt.date(2020, 1, 1),
                         np.datetime64("2020-01-01T00:00:00.5")],
     pa.timestamp("ms"): [LAST],
-    pa.timestamp("us"): [NANOSECOND, "2020-01-01"],
+    pa.timestamp("us"): [NANOSECOND, "2020-01-01", np.True_],
     pa.timestamp("us", "UTC"): [NANOSECOND, dt.time(1)],
     pa.timestamp("ns"): [FIRST, LAST, np.datetime64("99999-01-01")],
     pa.time32("s"): [dt.time(1, 2, 3, 1), dt.time(1, tzinfo=ZONE), 86_400, 1.5],

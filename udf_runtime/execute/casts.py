@@ -131,6 +131,13 @@ def has_infinity(floats: Array) -> bool:
     return bool(pc.any(pc.is_inf(_comparable(floats))).as_py())
 
 
+def has_zero_or_one(floats: Array) -> bool:
+    """Tells whether a float may have been a boolean."""
+    numbers = _comparable(floats)
+    zeros: Array = pc.equal(numbers, pa.scalar(0.0))
+    return bool(pc.any(pc.or_(zeros, pc.equal(numbers, pa.scalar(1.0)))).as_py())
+
+
 def refuse_nulls(child: Array, field: pa.Field[Any], *, hidden: int = 0) -> None:
     """Refuses NULL in a field that is not nullable.
 

@@ -36,7 +36,7 @@ def column_data(column: Any, *, nan_is_null: bool) -> pa.Array[Any] | list[Any] 
         return _of_numpy(column, nan_is_null=nan_is_null)
     if is_series(column):
         return _of_series(column, nan_is_null=nan_is_null)
-    return list(column) if isinstance(column, list) else None
+    return column if isinstance(column, list) else None
 
 
 def one_array(column: pa.ChunkedArray[Any]) -> pa.Array[Any]:

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
-from udf_runtime.execute.casts import WHOLE_HALF, first_overflow, has_infinity
+from udf_runtime.execute.casts import WHOLE_HALF, first_overflow, has_infinity, has_zero_or_one
 from udf_runtime.optional import np
 
 CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, ValueError, TypeError, AttributeError)
@@ -23,7 +23,8 @@ CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, ValueError, TypeError, 
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 86_400
-_NO_NUMBERS = (bool, np.datetime64, np.timedelta64, str, bytes, bytearray)
+_MAY_BE_MISSING = (float, np.floating, np.datetime64, np.timedelta64, Decimal)
+_NO_NUMBERS = (bool, np.bool_, np.datetime64, np.timedelta64, str, bytes, bytearray)
 """Classes that `int` takes, and that are no numbers of a column."""
 
 
@@ -38,32 +39,64 @@ def leaf_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null:
     Raises:
         CONVERSION_ERRORS: A value does not fit.
     """
-    if nan_is_null:
-        values = [None if is_missing(value) else value for value in values]
     check = _check_of(data_type)
-    if check is not None and not all(map(check[0], set(map(type, values)) - {type(None)})):
+    classes = set(map(type, values)) - {type(None)} if check is not None or nan_is_null else set()
+    is_trusted = check is None or all(map(check[0], classes))
+    if nan_is_null and not classes.issubset((float,) if is_trusted else ()):
+        values = without_missing(values, classes)
+    if check is not None and not is_trusted:
         values = [None if value is None else check[1](_plain(value)) for value in values]
-    array = _array(values, data_type)
+    array = _array(values, data_type, nan_is_null=nan_is_null)
+    # PyArrow takes a boolean for 0 or 1, so classes matter only beside these numbers.
+    if t.is_floating(data_type) and has_zero_or_one(array) and bool in set(map(type, values)):
+        raise TypeError("expected a number, got bool")
     if (t.is_float32(data_type) or t.is_float16(data_type)) and has_infinity(array):
-        row = first_overflow(_array(values, pa.float64()), array)
+        row = first_overflow(_array(values, pa.float64(), nan_is_null=nan_is_null), array)
         if row is not None:
             raise OverflowError(f"{values[row]} is too large for {data_type}")
     return array
 
 
+def is_exact(data_type: pa.DataType) -> bool:
+    """Tells whether PyArrow converts values exactly, but for booleans and large floats."""
+    is_leaf = not (t.is_nested(data_type) or t.is_dictionary(data_type) or isinstance(data_type, pa.BaseExtensionType))
+    return is_leaf and _check_of(data_type) is None
+
+
+def may_differ(array: Any) -> bool:  # noqa: ANN401 - an array of floats has its own methods
+    """Tells whether a float may have been a boolean, or a number that is too large."""
+    return t.is_floating(array.type) and (has_zero_or_one(array) or has_infinity(array))
+
+
 def is_missing(value: object) -> bool:
     """Tells whether a value is None, or stands for a missing value in pandas: NaN, NaT, NA."""
-    if isinstance(value, (float, np.floating, np.datetime64, np.timedelta64, Decimal)):
+    if isinstance(value, _MAY_BE_MISSING):
         return bool(value != value)  # noqa: PLR0124 - NaN and NaT differ from themselves
     return value is None or type(value).__name__ in ("NaTType", "NAType")
+
+
+def without_missing(values: Sequence[Any], classes: set[type]) -> Sequence[Any]:
+    """Returns values with None for those that stand for a missing value in pandas.
+
+    Args:
+        values: Values of any class.
+        classes: The classes of the values.
+    """
+    if not any(map(_has_missing, classes)):
+        return values
+    return [None if is_missing(value) else value for value in values]
+
+
+def _has_missing(cls: type) -> bool:
+    return issubclass(cls, _MAY_BE_MISSING) or cls.__name__ in ("NaTType", "NAType")
 
 
 def _plain(value: object) -> object:
     return value.as_py() if isinstance(value, pa.Scalar) else value
 
 
-def _array(values: Any, data_type: pa.DataType) -> pa.Array[Any]:  # noqa: ANN401
-    array: pa.Array[Any] | pa.ChunkedArray[Any] = pa.array(values, type=data_type)
+def _array(values: Any, data_type: pa.DataType, *, nan_is_null: bool) -> pa.Array[Any]:  # noqa: ANN401
+    array: pa.Array[Any] | pa.ChunkedArray[Any] = pa.array(values, type=data_type, from_pandas=nan_is_null)
     if isinstance(array, pa.ChunkedArray):
         raise pa.ArrowCapacityError(
             f"the values of the batch are too large for one array of {data_type}; use a large_ type or smaller batches"
@@ -128,7 +161,7 @@ def _no_number(value: object) -> TypeError:
 
 def _half(value: Any) -> object:  # noqa: ANN401
     """Returns a number as PyArrow takes it for 16 bits."""
-    if isinstance(value, np.timedelta64) or not isinstance(value, (int, float, np.number)):
+    if isinstance(value, (bool, np.timedelta64)) or not isinstance(value, (int, float, np.number)):
         raise _no_number(value)
     if isinstance(value, (int, np.integer)) and abs(int(value)) > WHOLE_HALF:
         raise ValueError(f"{value} is not exactly a number of 16 bits")

@@ -20,7 +20,7 @@ from udf_runtime.execute.casts import (
     struct_array,
     vector_array,
 )
-from udf_runtime.execute.leaf_values import CONVERSION_ERRORS, is_missing, leaf_array
+from udf_runtime.execute.leaf_values import CONVERSION_ERRORS, is_exact, leaf_array, may_differ, without_missing
 from udf_runtime.optional import np
 
 __all__ = ["CONVERSION_ERRORS", "ValueConverter"]
@@ -102,7 +102,7 @@ def _maker(data_type: Any, *, nan_is_null: bool, complete: bool = False) -> Make
         return partial(leaf_array, data_type=data_type, nan_is_null=nan_is_null)
     if not nan_is_null:
         return nested
-    return lambda values: nested([None if is_missing(value) else value for value in values])
+    return lambda values: nested(list(without_missing(values, set(map(type, values)))))
 
 
 # Lists
@@ -110,12 +110,42 @@ def _maker(data_type: Any, *, nan_is_null: bool, complete: bool = False) -> Make
 
 def _lists(data_type: Any, make: Maker, values: list[Any], *, nan_is_null: bool) -> Array:  # noqa: ANN401
     classes = set(map(type, values))
+    exact = None if nan_is_null else _exact_lists(data_type, values, classes)
+    if exact is not None:
+        return exact
     if not classes <= {list, tuple, type(None)}:
         child = _child_of_arrays(values, classes, data_type.value_type, nan_is_null=nan_is_null)
         if child is not None:
             return _assemble_lists(data_type, values, child)
         values = [None if value is None else _items_of(value) for value in values]
     return _assemble_lists(data_type, values, make(list(chain.from_iterable(filter(None, values)))))
+
+
+def _exact_lists(data_type: Any, values: list[Any], classes: set[type]) -> Array | None:  # noqa: ANN401
+    """Returns lists as PyArrow converts them at once; None where PyArrow may change a value."""
+    item = data_type.value_field
+    if not (item.nullable and is_exact(item.type)):
+        return None
+    is_numpy = classes <= {np.ndarray, type(None)} and _are_of(item.type, values)
+    if not is_numpy and not classes <= {list, tuple, type(None)}:
+        return None
+    try:
+        array: Any = pa.array(values, data_type)
+    except CONVERSION_ERRORS:
+        return None
+    if isinstance(array, pa.ChunkedArray) or (not is_numpy and may_differ(array.flatten())):
+        return None
+    return array
+
+
+def _are_of(item_type: pa.DataType, arrays: list[Any]) -> bool:
+    """Tells whether NumPy arrays have the dtype of an Arrow type."""
+    present = arrays if type(None) not in set(map(type, arrays)) else [array for array in arrays if array is not None]
+    dtypes = set(map(attrgetter("dtype"), present))
+    try:
+        return all(dtype.isnative and pa.from_numpy_dtype(dtype) == item_type for dtype in dtypes)
+    except pa.ArrowNotImplementedError:
+        return False
 
 
 def _assemble_lists(data_type: Any, values: list[Any], child: Array) -> Array:  # noqa: ANN401

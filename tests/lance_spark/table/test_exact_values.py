@@ -5,10 +5,13 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Callable
 from decimal import Decimal
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -16,7 +19,9 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark import Connection, Table
 from lance_spark.errors import LanceSparkError, OptionError, ValueConversionError
+from tests.strategies import facts
 from tests.support.buffers import shifted
+from udf_runtime import UDF, Kind
 
 MIDNIGHT = dt.datetime(2020, 1, 1)  # noqa: DTZ001 - naive on purpose
 SCHEMA = pa.schema(
@@ -36,6 +41,13 @@ SCHEMA = pa.schema(
         ("us", pa.timestamp("us")),
         ("ti", pa.time32("s")),
         ("du", pa.duration("s")),
+        ("bo", pa.bool_()),
+        ("u", pa.uint64()),
+        ("dbl", pa.float64()),
+        ("te", pa.string()),
+        ("bi", pa.binary(2)),
+        ("z", pa.timestamp("us", "UTC")),
+        ("ms", pa.date64()),
     ]
 )
 NANOSECOND = pd.Timestamp("2020-01-01 00:00:00.000000999")
@@ -54,6 +66,13 @@ MISFITS: dict[str, object] = {
     "us": NANOSECOND,
     "ti": dt.time(1, 2, 3, 999_999),
     "du": dt.timedelta(milliseconds=999),
+    "bo": 1,
+    "u": -1,
+    "dbl": 2**53 + 1,
+    "te": 1,
+    "bi": b"abc",
+    "z": NANOSECOND.tz_localize("UTC"),
+    "ms": MIDNIGHT.replace(hour=5),
 }
 FITS: dict[str, object] = {
     "i": 2.0,
@@ -70,6 +89,13 @@ FITS: dict[str, object] = {
     "us": dt.datetime.max,  # noqa: DTZ901 - likewise
     "ti": dt.time(1, 2, 3),
     "du": dt.timedelta(days=-1),
+    "bo": np.True_,
+    "u": 2**64 - 1,
+    "dbl": float("nan"),
+    "te": "ж",
+    "bi": b"ab",
+    "z": dt.datetime(1, 1, 1, tzinfo=dt.UTC),
+    "ms": dt.date.max,
 }
 STORED: dict[str, object] = FITS | {
     "i": 2,
@@ -79,7 +105,10 @@ STORED: dict[str, object] = FITS | {
     "mk": [(dt.date.max, 1)],
     "dec": Decimal("1.50"),
     "d": dt.date(2020, 1, 1),
+    "bo": True,
+    "z": dt.datetime(1, 1, 1, tzinfo=ZoneInfo("UTC")),
 }
+NULLS: dict[str, object] = dict.fromkeys(FITS)
 IN_ALL_WAYS = ("i", "m", "f", "d")
 """Columns whose misfits tasks of Spark see in the quick test."""
 
@@ -126,6 +155,9 @@ def test_values_that_fit_are_stored_as_they_are(db: Connection, table: Table) ->
     merged.execute([{"k": 2, **FITS}, {"k": 4, **FITS}])
     updated = db.create_table("updated", [{"k": 3}], schema=SCHEMA)
     updated.update("k = 3", FITS)
+    emptied = db.create_table("emptied", rows, schema=SCHEMA)
+    emptied.update("k = 3", NULLS)
+    assert emptied.to_arrow().to_pylist() == [{"k": 3, **NULLS}]
     for stored, keys in ((created, [3]), (table, [2, 3, 4]), (updated, [3])):
         found = sorted(stored.to_arrow().to_pylist(), key=lambda row: row["k"])
         assert [str(row) for row in found] == [str({"k": key, **STORED}) for key in keys]
@@ -151,7 +183,7 @@ def refused_by_tasks(spark: SparkSession, folder: str, column: str) -> None:
     rows = [{"k": 2, column: MISFITS[column]}]
     with pytest.raises((LanceSparkError, PySparkException), match=f"column '{column}|{column}: "):
         table.load_columns(rows, pk="k", columns=[column])
-    if column != "us":  # Spark itself drops nanoseconds of Python values
+    if column not in ("us", "z", "u", "ms"):  # Spark itself drops nanoseconds of Python values
         with pytest.raises((LanceSparkError, PySparkException), match=f"column '{column}|{column}: "):
             spark.createDataFrame(rows).write.format("lance").mode("append").save(table.uri)
     assert table.to_arrow().to_pylist() == [{"k": 2, column: None}]
@@ -171,6 +203,83 @@ def test_an_expression_of_an_update_becomes_the_columns_type_exactly(db: Connect
     assert table.version == 1
     table.update(None, values_sql={"f": "k / 1e290", "i": "f * 4"})
     assert table.to_arrow(["f", "i"]).to_pylist() == [{"f": float(np.float32(1e10)), "i": 2}]
+
+
+EXTREMES = pa.table(
+    {
+        "k": pa.array([1, 2, 3], pa.int64()),
+        "f": pa.array([float("nan"), float("-inf"), None], pa.float32()),
+        "dbl": pa.array([-0.0, float("inf"), None], pa.float64()),
+        "v": pa.array([[float("nan"), -0.0], [0.5, 1.0], None], pa.list_(pa.float32(), 2)),
+        "d": pa.array([3_663_500, -5_000_000, None], pa.int32()).cast(pa.date32()),
+        "s": pa.array([2**40, -(2**40), None], pa.int64()).cast(pa.timestamp("s")),
+        "us": pa.array([2**58, -(2**58), None], pa.int64()).cast(pa.timestamp("us")),
+        "z": pa.array([2**58, -(2**58), None], pa.int64()).cast(pa.timestamp("us", "UTC")),
+        "du": pa.array([2**40, -(2**40), None], pa.int64()).cast(pa.duration("s")),
+        "dec": pa.array([Decimal("999.99"), Decimal("-0.01"), None], pa.decimal128(5, 2)),
+        "u": pa.array([2**64 - 1, 0, None], pa.uint64()),
+        "te": pa.array(["", "ж" * 20, None]),
+    }
+)
+"""NaN, infinities, moments that Python has no object for, the ends of types, and NULL."""
+
+
+def extreme_facts(stored: pa.Table) -> dict[str, list[object]]:
+    rows = stored.sort_by("k")
+    return {name: facts(rows[name]) for name in EXTREMES.column_names}
+
+
+@pytest.mark.parametrize("by", [0, 4, 8])
+def test_arrow_values_at_the_ends_of_types_are_stored_by_every_way(db: Connection, by: int) -> None:
+    data = EXTREMES.combine_chunks()
+    data = pa.table([shifted(column.chunk(0), by) for column in data.columns], schema=data.schema)
+    absent = pa.table({"k": EXTREMES["k"]})
+    added = db.create_table("added", schema=data.schema)
+    added.add(data)
+    streamed = db.create_table("streamed", schema=data.schema)
+    streamed.add(iter(data.to_batches()))
+    inserted = db.create_table("inserted", schema=data.schema)
+    inserted.merge_insert("k").when_not_matched_insert_all().execute(data)
+    merged = db.create_table("merged", schema=data.schema)
+    merged.add(absent)
+    merged.merge_insert("k").when_matched_update_all().execute(data)
+    for table in (db.create_table("created", data), added, streamed, inserted, merged):
+        assert extreme_facts(table.to_arrow()) == extreme_facts(EXTREMES), table.name
+
+
+@pytest.mark.parametrize("kind", [Kind.ARROW, Kind.RECORD_BATCH])
+def test_arrow_values_at_the_ends_of_types_are_stored_by_udfs(db: Connection, kind: Kind) -> None:
+    table = db.create_table("t", pa.table({"k": EXTREMES["k"]}))
+    for name in EXTREMES.column_names[1:]:
+        column = EXTREMES[name].combine_chunks()
+
+        def values(rows: Any, column: Any = column) -> pa.Array:
+            keys = rows if isinstance(rows, pa.Array) else rows.column("k")
+            return column.take(pc.subtract(keys, 1))
+
+        inputs = ["k"] if kind is Kind.ARROW else None
+        made = UDF.define(values, kind=kind, data_type=column.type, input_columns=inputs, name=name)
+        table.add_columns({name: made})
+        table.backfill(name)
+    assert extreme_facts(table.to_arrow()) == extreme_facts(EXTREMES)
+
+
+def test_tasks_of_spark_store_values_of_every_type_and_at_the_ends_of_types(spark: SparkSession, folder: str) -> None:
+    db = lance_spark.connect(folder, spark, progress=False)
+    loaded = db.create_table("loaded", schema=EXTREMES.schema)
+    loaded.add(pa.table({"k": EXTREMES["k"]}))
+    loaded.load_columns(EXTREMES, pk="k", columns=EXTREMES.column_names[1:])
+    written = db.create_table("written", schema=EXTREMES.schema)
+    spark.read.format("lance").load(loaded.uri).write.format("lance").mode("append").save(written.uri)
+    assert extreme_facts(loaded.to_arrow()) == extreme_facts(written.to_arrow()) == extreme_facts(EXTREMES)
+    every = db.create_table("every", [{"k": 1, **FITS}, {"k": 2}], schema=SCHEMA)
+    copied = db.create_table("copied", [{"k": 1}, {"k": 2}], schema=SCHEMA)
+    copied.load_columns(every.to_arrow(), pk="k", columns=SCHEMA.names[1:])
+    appended = db.create_table("appended", schema=SCHEMA)
+    spark.read.format("lance").load(every.uri).write.format("lance").mode("append").save(appended.uri)
+    expected = [str({"k": 1, **STORED}), str({"k": 2, **NULLS})]
+    for table in (copied, appended):
+        assert list(map(str, table.to_arrow().sort_by("k").to_pylist())) == expected
 
 
 def test_arrow_data_of_other_writers_is_stored_from_any_address(db: Connection) -> None:
