@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import types as spark_types
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
@@ -24,12 +24,15 @@ from lance_spark.types.schemas import to_spark_schema
 from udf_runtime import UDF, Kind, as_udf
 from udf_runtime.checkpoint import LocalObjects
 from udf_runtime.checkpoint.chunks import ChunkFolder, ChunkReader
+from udf_runtime.definition.parameter_values import value_reader
+from udf_runtime.errors import UdfRuntimeError
 from udf_runtime.execute import ChunkPieces, UdfRunner, call_table
+from udf_runtime.execute.result import cause_of, raised_for
 
 if TYPE_CHECKING:
     from pyspark.sql.udtf import UserDefinedTableFunction
 
-    from udf_runtime.definition import UdfFactory
+    from udf_runtime.definition import Parameter, UdfFactory
 
 _READ_ROWS = 8192
 _READ_BYTES = 8 << 20
@@ -124,12 +127,17 @@ class ChunkRows:
         if self._udf.on_error.matchers:
             yield from self._settled({name: values[name] for name in names})
             return
-        arguments = [_argument(values[one.name], one.form) for one in self._udf.parameters]
-        for piece in self._pieces.of_row(*arguments):
-            yield from _tuples(piece)
+        arguments = [_argument(values[parameter.name], parameter) for parameter in self._udf.parameters]
+        try:
+            for piece in self._pieces.of_row(*arguments):
+                yield from _tuples(piece)
+        except UdfRuntimeError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a worker of Spark cannot report every text
+            raise raised_for(error, udf=self._udf.name, row=None) from cause_of(error)
 
     def _settled(self, values: dict[str, object]) -> Iterator[tuple[object, ...]]:
-        columns: list[pa.Array[Any]] = [pa.array([value]) for value in values.values()]
+        columns: list[pa.Array[Any]] = [pa.array([_without_rows(value)]) for value in values.values()]
         with tempfile.TemporaryDirectory(prefix="lance-spark-chunks-") as place:
             folder = ChunkFolder(LocalObjects(place), "chunks", "row")
             with UdfRunner(self._udf, chunks=folder) as runner:
@@ -140,12 +148,24 @@ class ChunkRows:
                 yield from _tuples(batch)
 
 
-def _argument(value: object, form: str) -> object:
+def _argument(value: Any, parameter: Parameter) -> object:  # noqa: ANN401 - a value of Spark
     if value is None:
         return None
-    if form == "numpy":
+    if parameter.form == "numpy":
         return np.asarray(value)
-    return io.BytesIO(bytes(value)) if form == "blob" else value  # type: ignore[call-overload]
+    if parameter.form == "python":
+        read = value_reader(parameter.annotation, where=parameter.name)
+        value = _without_rows(value)
+        return value if read is None else read(value)
+    return io.BytesIO(bytes(value)) if parameter.form == "blob" else value
+
+
+def _without_rows(value: Any) -> Any:  # noqa: ANN401 - a value of Spark at any depth
+    if isinstance(value, Row):
+        return {name: _without_rows(value[name]) for name in value.__fields__}
+    if isinstance(value, dict):
+        return {_without_rows(key): _without_rows(item) for key, item in value.items()}
+    return list(map(_without_rows, value)) if isinstance(value, list) else value
 
 
 def _tuples(batch: pa.RecordBatch) -> Iterator[tuple[object, ...]]:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+from collections.abc import Sequence
+from itertools import zip_longest
 from typing import Literal
 
 import pyarrow as pa
 
-Form = Literal["value", "list", "numpy", "blob"]
+Form = Literal["value", "list", "numpy", "blob", "python"]
 """How the values of a parameter arrive: as they are, a list column as Python lists or as NumPy
-arrays, a blob as a readable file."""
+arrays, a blob as a readable file, maps as dicts and structs as instances of the annotated class."""
+
+NEW_FORMS = ("python",)
+"""Forms that UDFs with a digest of the first scheme do not have."""
 
 
 CHUNKS_OF_ROW = pa.struct(
@@ -69,8 +74,15 @@ class Parameter:
         type: Arrow type of its annotation, None where there is none or it says nothing about the
             column.
         form: How the values arrive.
+        annotation: The annotation that the form "python" honours, else None.
     """
 
     name: str
     type: pa.DataType | None = None
     form: Form = "value"
+    annotation: object = None
+
+    def __setstate__(self, state: Sequence[object]) -> None:
+        # Stored UDFs of earlier releases have no annotation.
+        for field, value in zip_longest(dataclasses.fields(self), state):
+            object.__setattr__(self, field.name, value)

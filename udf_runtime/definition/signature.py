@@ -16,6 +16,7 @@ from udf_runtime.arrow_types import arrow_type, field_annotations, strip_optiona
 from udf_runtime.definition.annotations import Unresolved, function_of, resolved
 from udf_runtime.definition.columns import Columns
 from udf_runtime.definition.kinds import Form, Kind, Parameter
+from udf_runtime.definition.parameter_values import value_reader
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.optional import np
 
@@ -241,13 +242,18 @@ class _Reader:
     def _scalar_input(self, name: str, annotation: object) -> Parameter:
         annotation = strip_optional(annotation)
         form = _form_of(annotation)
+        # An explicit kind is that of a foreign function, whose annotations describe other values.
+        honoured = annotation is not _EMPTY and self._request.kind in (None, Kind.CHUNKS)
+        if honoured and form in ("value", "list"):
+            read = value_reader(annotation, where=f"parameter {name!r} of {self._where}")
+            form = form if read is None else "python"
         try:
             checked = None if annotation is _EMPTY or form == "blob" else arrow_type(annotation, where=self._where)
         except UdfDefinitionError:
             checked = (
                 None  # an annotation like `object` or `np.ndarray` says nothing about the column, and is no error here
             )
-        return Parameter(name=name, type=checked, form=form)
+        return Parameter(name=name, type=checked, form=form, annotation=annotation if form == "python" else None)
 
     def _output(self, kind: Kind, returns: object) -> tuple[pa.DataType, bool]:
         data_type = self._request.data_type

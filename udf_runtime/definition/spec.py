@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from udf_runtime.arrow_types import check_fillable
-from udf_runtime.definition.kinds import CHUNKS_OF_ROW, Kind, Parameter
+from udf_runtime.definition.kinds import CHUNKS_OF_ROW, NEW_FORMS, Kind, Parameter
 from udf_runtime.definition.signature import SignatureRequest, UdfSignature, signature_of
 from udf_runtime.definition.stateful import Stateful, pickled, unpickled
 from udf_runtime.environments.manifest import Manifest, current_python
@@ -231,14 +231,17 @@ class UDF(Settings):
         """
         if self.given_version is not None:
             return self.given_version
-        return fingerprint(*self._digested(), what=f"UDF {self.name!r}")
+        return fingerprint(*_digested(self), what=f"UDF {self.name!r}")
 
-    def _digested(self) -> tuple[object, ...]:
-        """Returns what the automatic version is a digest of."""
-        forms = tuple(parameter.form for parameter in self.parameters)
-        about = (self.kind.value, forms, self.input_columns, self.is_columns, self.data_type)
-        target = self.target.fingerprint_parts() if isinstance(self.target, Stateful) else (self.target,)
-        return (*target, about)
+    def _first_form(self) -> UDF:
+        """Returns the UDF as releases with the first scheme defined it: values arrive as they are.
+
+        An adapter names the UDF that it stands for in an attribute `first_form`.
+        """
+        first = getattr(self.target.made_from, "first_form", None) if isinstance(self.target, Stateful) else None
+        form = self if first is None else first
+        inputs = [dataclasses.replace(p, form="value") if p.form in NEW_FORMS else p for p in form.signature.inputs]
+        return dataclasses.replace(form, signature=dataclasses.replace(form.signature, inputs=tuple(inputs)))
 
     def keep_version(self, name: str, version: str) -> UDF:
         """Returns the UDF with a stored version, if that is the version of the same code.
@@ -253,7 +256,7 @@ class UDF(Settings):
         if self.given_version is not None or self.name != name or not is_first_digest(version):
             return self
         try:
-            same = first_digest(*self._digested(), what=f"UDF {self.name!r}") == version
+            same = first_digest(*_digested(self._first_form()), what=f"UDF {self.name!r}") == version
         except UdfDefinitionError:
             same = False
         return dataclasses.replace(self, given_version=version, payload=None) if same else self
@@ -384,6 +387,15 @@ class UnpackedUDF:
         kind = self.udf.data_type
         names = [kind.field(i).name for i in range(kind.num_fields)]
         return tuple((name, f"{self.prefix}{name}") for name in names)
+
+
+def _digested(udf: UDF) -> tuple[object, ...]:
+    """Returns what the automatic version is a digest of."""
+    forms = tuple(parameter.form for parameter in udf.parameters)
+    about = (udf.kind.value, forms, udf.input_columns, udf.is_columns, udf.data_type)
+    classes = tuple(parameter.annotation for parameter in udf.parameters if parameter.form == "python")
+    target = udf.target.fingerprint_parts() if isinstance(udf.target, Stateful) else (udf.target,)
+    return (*target, about, *([classes] if classes else []))
 
 
 def _rebuild(state: dict[str, Any]) -> UDF:

@@ -68,6 +68,11 @@ class Stateful:
     def __reduce__(self) -> tuple[object, ...]:
         return (_from_payload, (self._dumps(),))
 
+    @property
+    def made_from(self) -> Callable[..., object]:
+        """The class, or the callable object."""
+        return self._unpacked()[0]
+
     def fingerprint_parts(self) -> Iterable[object]:
         """Returns the class and the arguments by the names of the parameters that they are for."""
         made_from, args, kwargs = self._unpacked()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import io
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 import pyarrow as pa
 
 from udf_runtime.definition import Kind
+from udf_runtime.definition.parameter_values import value_reader
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.optional import np
 
@@ -54,8 +55,34 @@ def scalar_columns(batch: pa.RecordBatch, parameters: Sequence[Parameter]) -> li
     """Returns the Python values of each column, one per row; NULL is None.
 
     Each call makes new values.
+
+    Raises:
+        ValueError, OverflowError: Python has no object for a value, such as a date after the year
+            9999.
+        Exception: The class that a parameter is annotated with refuses a value.
     """
     return [_python_values(column, parameter) for column, parameter in zip(batch.columns, parameters, strict=True)]
+
+
+def scalar_rows(batch: pa.RecordBatch, parameters: Sequence[Parameter]) -> Iterator[tuple[object, ...]]:
+    """Yields the Python values of each row, one row at a time. The iterator goes on after an error.
+
+    Raises:
+        ValueError: Python has no object for a value of the row.
+        Exception: The class that a parameter is annotated with refuses a value of the row.
+    """
+
+    def values_of(row: int) -> tuple[object, ...]:
+        values = []
+        for parameter, column in zip(parameters, batch.columns, strict=True):
+            try:
+                values.append(_python_values(column.slice(row, 1), parameter)[0])
+            except (ValueError, OverflowError) as error:
+                text = f"parameter {parameter.name!r} cannot take the value of its column: {error}"
+                raise ValueError(text) from error
+        return tuple(values)
+
+    return map(values_of, range(batch.num_rows))
 
 
 def vector_arguments(kind: Kind, batch: pa.RecordBatch) -> tuple[object, ...]:
@@ -84,7 +111,8 @@ def _python_values(column: pa.Array[Any], parameter: Parameter) -> Sequence[obje
         ):
             return _numpy_rows(storage)
     values: list[object] = column.to_pylist()
-    return values
+    read = value_reader(parameter.annotation, where=parameter.name) if parameter.form == "python" else None
+    return values if read is None else [None if value is None else read(value) for value in values]
 
 
 def _numpy_rows(column: Any) -> list[object]:  # noqa: ANN401 - one of three kinds of list arrays

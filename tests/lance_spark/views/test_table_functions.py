@@ -79,11 +79,28 @@ def test_a_row_that_a_policy_skips_has_no_chunks(docs: DataFrame, spark: SparkSe
 def test_what_a_chunker_raises_without_a_policy_ends_the_query(docs: DataFrame, spark: SparkSession) -> None:
     @chunker
     def failing(text: str) -> Iterator[Word]:
-        yield Word(text, len(text))
+        yield Word(text, 1)
+        raise ValueError("cut \ud83d emoji")  # a text without an encoding ends a worker of Spark
 
     table_function(failing, name="failing", spark=spark)
-    with pytest.raises(PySparkException, match="TypeError"):
+    with pytest.raises(PySparkException, match=r"cut \\ud83d emoji"):
         spark.sql("SELECT * FROM docs, LATERAL failing(docs.text)").collect()
+
+
+def test_a_chunker_gets_structs_and_maps_of_spark_as_its_annotations_promise(spark: SparkSession) -> None:
+    @chunker
+    def sizes(word: Word, counts: dict[str, int]) -> Iterator[Word]:
+        yield Word(word.word, word.size + counts["a"])
+
+    @chunker(on_error=Skip(LookupError))
+    def skipping(word: Word, counts: dict[str, int]) -> Iterator[Word]:
+        yield Word(word.word, word.size + counts["a"])
+
+    struct = "named_struct('word', 'x', 'size', 2L)"
+    for function in (sizes, skipping):
+        table_function(function, name=function.name, spark=spark)
+        assert rows_of(spark.sql(f"SELECT * FROM {function.name}({struct}, map('a', 3L))")) == [("x", 5)]
+    assert rows_of(spark.sql(f"SELECT * FROM skipping({struct}, map('b', 3L))")) == []
 
 
 def test_a_table_function_gets_all_rows_of_a_table(docs: DataFrame, spark: SparkSession) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import itertools
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 
-from udf_runtime.errors import UdfOutputError
+from udf_runtime.errors import UdfDefinitionError, UdfOutputError
 from udf_runtime.execute.calls.time_limit import TimeLimit
-from udf_runtime.execute.inputs import scalar_columns
+from udf_runtime.execute.inputs import scalar_columns, scalar_rows
 from udf_runtime.execute.outputs import Output
 from udf_runtime.execute.result import BatchResult, RowFailure, cause_of, row_failure
 from udf_runtime.execute.setting import Setting, load_function, passes_through
@@ -84,18 +85,28 @@ class _Batch:
 
     def _caller(self, batch: pa.RecordBatch, results: list[object]) -> Callable[[], None]:
         """Returns an iterator over the remaining calls, which goes on behind a failed one."""
-        columns = scalar_columns(batch, self.setting.udf.parameters)
+        parameters = self.setting.udf.parameters
+        try:
+            columns = scalar_columns(batch, parameters)
+        except UdfDefinitionError:
+            raise
+        except Exception:  # noqa: BLE001 - the row whose values cannot be made raises again, and its policy decides
+            return self._extender(scalar_rows(batch, parameters), results)
         if self.calls.time_limit is not None:
-            limit, arguments = (
-                self.calls.time_limit,
-                zip(*columns, strict=True) if columns else iter([()] * batch.num_rows),
-            )
-            return lambda: limit.extend(results, arguments)
+            return self._extender(zip(*columns, strict=True) if columns else iter([()] * batch.num_rows), results)
         function = self.calls.function
         # `map` has taken a row's arguments before the function raises, and `extend` keeps what came
         # before: so the rows before are kept, the next call goes on with the row behind, and the
         # loop itself runs in C.
         made = map(function, *columns) if columns else map(lambda _: function(), range(batch.num_rows))  # noqa: C417 - a generator would end
+        return lambda: results.extend(made)
+
+    def _extender(self, rows: Iterator[tuple[object, ...]], results: list[object]) -> Callable[[], None]:
+        """Returns what calls the function for rows, under the time limit if there is a limit."""
+        limit = self.calls.time_limit
+        if limit is not None:
+            return lambda: limit.extend(results, rows)
+        made = itertools.starmap(self.calls.function, rows)
         return lambda: results.extend(made)
 
     def _settled(self, row: int, error: BaseException) -> object:

@@ -1,0 +1,114 @@
+"""The Python values that an annotated parameter promises: :func:`value_reader`."""
+
+from __future__ import annotations
+
+import collections.abc
+import dataclasses
+import enum
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+from udf_runtime.arrow_types import field_annotations, strip_optional
+from udf_runtime.errors import UdfDefinitionError
+
+Reader: TypeAlias = Callable[[Any], Any]
+"""Makes the promised value of the Python value that Arrow gives. Never called with None."""
+
+_LISTS = (list, collections.abc.Sequence, collections.abc.MutableSequence)
+_MAPPINGS = (dict, collections.abc.Mapping, collections.abc.MutableMapping)
+_VALUE_MODULES = frozenset(
+    ("abc", "builtins", "collections", "datetime", "decimal", "numbers", "numpy", "pandas", "typing", "uuid")
+)
+"""Top-level packages of classes whose instances Arrow gives, or which say nothing about a value."""
+_NEVER_GIVEN = (set, frozenset, complex)
+
+
+def value_reader(annotation: object, *, where: str) -> Reader | None:
+    """Returns what makes the values that an annotation promises; None where Arrow gives them.
+
+    A map becomes a dict, a struct an instance of the annotated dataclass or NamedTuple, a list
+    annotated as `tuple[T, ...]` a tuple, and a value annotated as an Enum a member, at any depth.
+
+    Args:
+        annotation: A resolved annotation of a parameter of a scalar UDF.
+        where: What is annotated, for the message of an error.
+
+    Raises:
+        UdfDefinitionError: No value of a column is an instance of the annotated class.
+
+    Example:
+        >>> value_reader(dict[str, int], where="parameter 'm'")([("a", 1)])
+        {'a': 1}
+    """
+    annotation = strip_optional(annotation)
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Annotated:
+        return value_reader(arguments[0], where=where)
+    supertype = getattr(annotation, "__supertype__", None)  # of typing.NewType
+    if supertype is not None:
+        return value_reader(supertype, where=where)
+    if annotation in _MAPPINGS or origin in _MAPPINGS:
+        return _mapping(arguments, where)
+    if origin in _LISTS:
+        return _sequence(list, value_reader(arguments[0], where=where))
+    if origin is tuple and arguments[-1:] == (Ellipsis,):
+        return _sequence(tuple, value_reader(arguments[0], where=where) or _same)
+    return _class(annotation, where) if isinstance(annotation, type) and origin is None else None
+
+
+def _mapping(arguments: Sequence[object], where: str) -> Reader:
+    if not arguments:
+        return dict
+    key, item = (value_reader(argument, where=where) for argument in arguments)
+    if key is None and item is None:
+        return dict
+    read_key, read_item = _optional(key), _optional(item)
+    return lambda pairs: {read_key(k): read_item(v) for k, v in dict(pairs).items()}
+
+
+def _sequence(make: type, item: Reader | None) -> Reader | None:
+    if item is None:
+        return None
+    read = _optional(item)
+    return lambda values: make(map(read, values))
+
+
+def _class(annotated: type, where: str) -> Reader | None:
+    if issubclass(annotated, enum.Enum):
+        return annotated
+    fields = field_annotations(annotated)
+    if fields is not None:
+        return _record(annotated, fields, where)
+    is_value = annotated.__module__.partition(".")[0] in _VALUE_MODULES and annotated not in _NEVER_GIVEN
+    if is_value or getattr(annotated, "_is_protocol", False):
+        return None
+    raise UdfDefinitionError(
+        f"No value of a column is an instance of {annotated.__qualname__}, as {where} is annotated. "
+        "Annotate it as dict, a dataclass or a NamedTuple, and make the instance inside the function."
+    )
+
+
+def _record(annotated: type, fields: Mapping[str, object], where: str) -> Reader | None:
+    readers = {name: value_reader(annotation, where=where) for name, annotation in fields.items()}
+    if typing.is_typeddict(annotated):
+        changed = {name: _optional(read) for name, read in readers.items() if read is not None}
+        if not changed:
+            return None
+        return lambda struct: struct | {name: read(struct[name]) for name, read in changed.items()}
+    if dataclasses.is_dataclass(annotated) and not all(field.init for field in dataclasses.fields(annotated)):
+        raise UdfDefinitionError(
+            f"Dataclass {annotated.__qualname__}, as {where} is annotated, has a field with init=False. Its instances "
+            "cannot be made of a struct. Take a dict, and make the instance inside the function."
+        )
+    read_fields = {name: _optional(read) for name, read in readers.items()}
+    return lambda struct: annotated(**{name: read(struct[name]) for name, read in read_fields.items()})
+
+
+def _same(value: object) -> object:
+    return value
+
+
+def _optional(read: Reader | None) -> Reader:
+    """Returns a reader that leaves None, and all values without a reader, as they are."""
+    return _same if read is None else lambda value: None if value is None else read(value)
