@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from typing import Any, get_args
@@ -11,6 +11,7 @@ from typing import Any, get_args
 from lance_spark.backfill.task.messages import OnStale
 from lance_spark.errors import OptionError
 from lance_spark.rows.input_reader import BlobReadStrategy
+from lance_spark.session.sessions import session_time_zone
 from lance_spark.words import warn_caller
 from udf_runtime import Manifest
 
@@ -54,12 +55,14 @@ class BackfillRequest:
     """The parameters that :meth:`lance_spark.Table.backfill` documents, checked.
 
     With `plan_only` a stored UDF is not loaded, which would run code. `manifest` is the environment
-    of a UDF that is passed for a column that has none.
+    of a UDF that is passed for a column that has none. `time_zone` returns the time zone of the
+    session, for a UDF of PySpark that is passed.
     """
 
     columns: tuple[str, ...]
     udf: object | None = None
     manifest: Manifest | None = None
+    time_zone: Callable[[], str] = session_time_zone
     where: str | None = None
     concurrency: int | None = DEFAULT_CONCURRENCY
     intra_applier_concurrency: int = 1

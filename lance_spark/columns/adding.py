@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
@@ -12,12 +12,13 @@ import pyarrow as pa
 
 from lance_spark.columns.binding import Binding, metadata_of, store_udf
 from lance_spark.columns.checking import check_new_names, check_udf, new_fields
-from lance_spark.columns.foreign import to_udf
+from lance_spark.columns.pyspark_udfs import bind_to_columns, to_udf
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.stored import with_default
 from lance_spark.errors import RegistrationError, panics_as_errors
 from lance_spark.lance_compat import is_bad_value, plain
+from lance_spark.session.sessions import session_time_zone
 from udf_runtime import UDF, Manifest, UnpackedUDF
 
 if TYPE_CHECKING:
@@ -36,12 +37,28 @@ class Computed:
     udf: UDF
     columns: tuple[tuple[str, str], ...]
 
-    def in_environment(self, default: Manifest | None) -> Computed:
-        """Returns the columns with a settled UDF, in a default environment without an own one."""
-        return dataclasses.replace(self, udf=with_default(self.udf, default).pickle_once())
+    def settle(self, schema: pa.Schema, default: Manifest | None, time_zone: Callable[[], str]) -> Computed:
+        """Returns the columns with a settled UDF for a table.
+
+        Args:
+            schema: The columns of the table.
+            default: The environment of a UDF that has none.
+            time_zone: As in :func:`bind_to_columns`.
+
+        Raises:
+            RegistrationError: As in :func:`bind_to_columns`.
+        """
+        udf = bind_to_columns(with_default(self.udf, default), schema, time_zone)
+        return dataclasses.replace(self, udf=udf.pickle_once())
 
 
-def add_columns(ref: DatasetRef, transforms: object, *, manifest: Manifest | None = None) -> None:
+def add_columns(
+    ref: DatasetRef,
+    transforms: object,
+    *,
+    manifest: Manifest | None = None,
+    time_zone: Callable[[], str] = session_time_zone,
+) -> None:
     """Adds columns to a table. Runs on the driver.
 
     Columns of UDFs are added as NULL, in one commit that writes no data. Those of SQL expressions
@@ -51,6 +68,7 @@ def add_columns(ref: DatasetRef, transforms: object, *, manifest: Manifest | Non
         ref: The table.
         transforms: One of the five forms that :meth:`lance_spark.Table.add_columns` documents.
         manifest: The environment of UDFs that have none.
+        time_zone: Returns the time zone of the session, for UDFs of PySpark.
 
     Raises:
         RegistrationError: A UDF or an expression does not fit the table. Nothing was changed.
@@ -62,8 +80,8 @@ def add_columns(ref: DatasetRef, transforms: object, *, manifest: Manifest | Non
         UserWarning: Types of inputs cannot be checked.
     """
     sql, computed = parse_transforms(transforms)
-    computed = [one.in_environment(manifest) for one in computed]
     dataset = ref.open_latest()
+    computed = [one.settle(dataset.schema, manifest, time_zone) for one in computed]
     _check(dataset, sql, computed)
     for one in computed:
         store_udf(one.udf, ref)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -19,7 +19,7 @@ from lance_spark.columns.binding import (
 )
 from lance_spark.columns.casting import cast_column, check_cast
 from lance_spark.columns.checking import check_udf
-from lance_spark.columns.foreign import to_udf
+from lance_spark.columns.pyspark_udfs import bind_to_columns, to_udf
 from lance_spark.commit.conflicts.identity import BINDING_KEY, OUTPUT_KEY, TOKEN_KEY
 from lance_spark.commit.schema_change import change_schema, set_field_metadata
 from lance_spark.dataset import DatasetRef
@@ -33,6 +33,7 @@ from lance_spark.errors import (
     panics_as_errors,
 )
 from lance_spark.lance_compat import is_bad_request, is_bad_value, plain
+from lance_spark.session.sessions import session_time_zone
 from lance_spark.types import check_storable
 from lance_spark.types.names import check_column_names, check_field_name
 from udf_runtime import UDF, Manifest
@@ -46,11 +47,16 @@ _UNBINDING_KEYS = frozenset({"path", "drop_udf"})
 
 
 def alter_columns(
-    ref: DatasetRef, alterations: Sequence[Mapping[str, object]], *, manifest: Manifest | None = None
+    ref: DatasetRef,
+    alterations: Sequence[Mapping[str, object]],
+    *,
+    manifest: Manifest | None = None,
+    time_zone: Callable[[], str] = session_time_zone,
 ) -> None:
     """Alters columns, as :meth:`lance_spark.Table.alter_columns` documents.
 
     All is checked before anything changes. UDFs without a manifest get `manifest`.
+    UDFs of PySpark get the time zone of the session.
 
     Raises:
         RegistrationError: An alteration is not valid.
@@ -58,7 +64,7 @@ def alter_columns(
         CommitConflictError: Other writers kept changing the table first.
     """
     dataset = ref.open_latest()
-    checked = [(alteration, _check(dataset, alteration, manifest)) for alteration in alterations]
+    checked = [(alteration, _check(dataset, alteration, manifest, time_zone)) for alteration in alterations]
     if not checked:
         raise RegistrationError("there is nothing to alter - in alter_columns - give {'path': column, 'udf': udf}, ...")
     paths = [str(alteration["path"]) for alteration in alterations]
@@ -107,7 +113,12 @@ def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
     change_schema(ref, drop)
 
 
-def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object], manifest: Manifest | None) -> UDF | None:
+def _check(
+    dataset: lance.LanceDataset,
+    alteration: Mapping[str, object],
+    manifest: Manifest | None,
+    time_zone: Callable[[], str],
+) -> UDF | None:
     """Checks one alteration, and returns the UDF that it names."""
     if not isinstance(alteration, Mapping):
         raise RegistrationError(
@@ -142,6 +153,7 @@ def _check(dataset: lance.LanceDataset, alteration: Mapping[str, object], manife
     inputs = alteration.get("input_columns")
     if inputs is not None:
         udf = udf.with_input_columns(list(inputs))  # type: ignore[call-overload]
+    udf = bind_to_columns(udf, dataset.schema, time_zone)
     if udf.is_columns or OUTPUT_KEY.encode() in (dataset.schema.field(path).metadata or {}):
         raise RegistrationError(
             f"columns of a UDF that returns Columns[T] cannot get another UDF one by one - column {path!r} "

@@ -33,6 +33,12 @@ def session_or_local(spark: SparkSession | None) -> SparkSession:
     return spark or SparkSession.getActiveSession() or make_session()
 
 
+def session_time_zone(spark: SparkSession | None = None) -> str:
+    """Returns the time zone of a session, by default of the active or a new local session."""
+    zone: str = session_or_local(spark).conf.get("spark.sql.session.timeZone")  # type: ignore[assignment]
+    return zone
+
+
 def make_session(master: str = "local[*,4]") -> SparkSession:
     """Makes a session, or returns the one that this process has.
 

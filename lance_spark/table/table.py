@@ -40,6 +40,7 @@ from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord
 from lance_spark.jobs.progress import Progress
 from lance_spark.objects import checkpoint_place
+from lance_spark.session.sessions import session_time_zone
 from lance_spark.table.changes import TableChanges
 from lance_spark.table.display import describe, render_html
 from lance_spark.table.loads import TableLoads
@@ -135,7 +136,7 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
             UserWarning: Types of inputs cannot be checked, because the UDF's parameters have no
                 annotations.
         """
-        add_columns(self._ref, transforms, manifest=self._default_manifest())
+        add_columns(self._ref, transforms, manifest=self._default_manifest(), time_zone=self._time_zone)
 
     def alter_columns(self, *alterations: Mapping[str, object]) -> None:
         """Alters columns.
@@ -161,7 +162,7 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
         Example:
             >>> table.alter_columns({"path": "score", "data_type": pa.float64()})  # doctest: +SKIP
         """
-        alter_columns(self._ref, alterations, manifest=self._default_manifest())
+        alter_columns(self._ref, alterations, manifest=self._default_manifest(), time_zone=self._time_zone)
 
     def drop_columns(self, columns: str | Sequence[str]) -> None:
         """Drops columns.
@@ -463,9 +464,12 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
         addresses = [(error.table_version, error.row_address) for error in errors if error.row_address is not None]
         return latest_addresses(self._latest, addresses)
 
+    def _time_zone(self) -> str:
+        return session_time_zone(self._query_spark())
+
     def _prepare(self, request: BackfillRequest) -> Prepared:
         if request.udf is not None:
-            request = replace(request, manifest=self._default_manifest())
+            request = replace(request, manifest=self._default_manifest(), time_zone=self._time_zone)
         return prepare(self._ref, request, checkpoints=self._checkpoint, define=define)
 
     def _start(self, request: BackfillRequest) -> Job[BackfillJobResult]:

@@ -27,6 +27,7 @@ from lance_spark.environments.stored import with_default
 from lance_spark.errors import ColumnNotFoundError, RegistrationError, panics_as_errors
 from lance_spark.lance_compat import plain
 from lance_spark.search.query import Query, quoted
+from lance_spark.session.sessions import session_time_zone
 from lance_spark.staging.area import new_id
 from lance_spark.staging.table_folder import check_new_table
 from lance_spark.types import check_storable
@@ -78,12 +79,13 @@ def create_view(
         UserWarning: The source has no stable row ids, so that the view cannot follow it.
     """
     query.check_view()
-    query = dataclasses.replace(query, computed=tuple(one.in_environment(manifest) for one in query.computed))
     function = None if function is None else with_default(function, manifest).pickle_once()
     check_new_table(ref)
     refuse_unsafe_store(ref.uri, ref.storage, allow=allowed_by_environment())
     source = query.source.pin(None)
     dataset = source.open()
+    settled = [one.settle(dataset.schema, manifest, lambda: session_time_zone(query.spark())) for one in query.computed]
+    query = dataclasses.replace(query, computed=tuple(settled))
     names = [name for name in dataset.schema.names if name != SOURCE_ROW_ID]
     everything = tuple((name, quoted(name)) for name in names)
     is_chunker = function is not None and function.kind is Kind.CHUNKS

@@ -15,7 +15,7 @@ from lance_spark.backfill.request import BackfillRequest
 from lance_spark.backfill.task.messages import BackfillSpec, SourceInputs
 from lance_spark.columns.binding import Binding, binding_of, in_stored_environment, inputs_now, load_udf, value_type
 from lance_spark.columns.checking import check_udf
-from lance_spark.columns.foreign import to_udf
+from lance_spark.columns.pyspark_udfs import bind_to_columns, to_udf
 from lance_spark.commit.conflicts.identity import FieldIdentity
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.stored import with_default
@@ -140,7 +140,9 @@ def definition_of(ref: DatasetRef, dataset: lance.LanceDataset, request: Backfil
     if binding is None:
         udf, outputs = with_default(udf, request.manifest), (("", column),)
     else:
-        udf, outputs = binding.keep_version(in_stored_environment(udf, binding, column)), binding.columns
+        udf, outputs = in_stored_environment(udf, binding, column), binding.columns
+    udf = bind_to_columns(udf, dataset.schema, request.time_zone)
+    udf = udf if binding is None else binding.keep_version(udf)
     _check_outputs(udf, outputs, dataset)
     inputs = check_udf(dataset, udf, outputs)
     udf = udf.pickle_once()
