@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from udf_runtime import Fail, Retry, Skip, chunker, udf, udtf
@@ -83,6 +83,7 @@ def test_each_row_has_its_chunks_in_order(folder: ChunkFolder, isolate: bool) ->
     assert read(run(made, *texts, folder=folder, isolate=isolate), made, folder) == expected(*texts)
 
 
+@settings(deadline=None, max_examples=25)
 @given(
     texts=st.lists(st.none() | st.text(" ab", max_size=40), max_size=30),
     most=st.integers(1, 7),
