@@ -10,6 +10,7 @@ import pyarrow as pa
 from lance_spark.columns.binding import Binding
 from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.errors import StoredUdfError, counted
+from lance_spark.types.leaves import displayed_values
 
 if TYPE_CHECKING:
     import lance
@@ -32,8 +33,8 @@ def render_html(name: str, dataset: lance.LanceDataset) -> str:
         f"<th>{html.escape(f.name)}<br><small>{html.escape(str(f.type) + _computed(f))}</small></th>" for f in fields
     )
     rows = "".join(
-        "<tr>" + "".join(f"<td>{html.escape(_shown(row[f.name]))}</td>" for f in fields) + "</tr>"
-        for row in dataset.scanner(limit=_ROWS).to_table().to_pylist()
+        "<tr>" + "".join(f"<td>{html.escape(_shown(value))}</td>" for value in row) + "</tr>"
+        for row in zip(*map(displayed_values, dataset.scanner(limit=_ROWS).to_table().columns), strict=True)
     )
     title = f"{html.escape(name)}: version {dataset.version}, {counted(dataset.count_rows(), 'row')}"
     return f"<table><caption>{title}</caption><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table>"

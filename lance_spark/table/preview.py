@@ -11,6 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from lance_spark.types.fields import is_blob
+from lance_spark.types.leaves import displayed_values
 from lance_spark.types.names import requested_columns
 
 if TYPE_CHECKING:
@@ -56,7 +57,9 @@ class Preview:
         table = dataset.scanner(columns=requested_columns(plain), limit=n, with_row_address=True).to_table()
         addresses: list[int] = table["_rowaddr"].to_numpy().tolist()
         values = {
-            field.name: _blobs(dataset, field.name, addresses) if is_blob(field) else table[field.name].to_pylist()
+            field.name: _blobs(dataset, field.name, addresses)
+            if is_blob(field)
+            else displayed_values(table[field.name])
             for field in fields
         }
         rows = zip(*(values[column] for column in columns), strict=True)

@@ -197,8 +197,24 @@ def shown(value: Any) -> str:  # noqa: ANN401 - any scalar
     try:
         text = repr(value.as_py())
     except (ValueError, OverflowError):
-        text = f"{value.value} ({value.type})"
+        text = f"{getattr(value, 'value', '?')} ({value.type})"
     return shortened(text)
+
+
+def displayed_values(column: Any) -> list[object]:  # noqa: ANN401 - an array or a chunked array
+    """Returns Python values of a column, and text for a value that Python has no object for."""
+    try:
+        values: list[object] = column.to_pylist()
+    except (ValueError, OverflowError):
+        return [_displayed(value) for value in column]
+    return values
+
+
+def _displayed(value: Any) -> object:  # noqa: ANN401 - any scalar
+    try:
+        return value.as_py()
+    except (ValueError, OverflowError):
+        return shown(value)
 
 
 def shortened(text: str) -> str:

@@ -81,10 +81,18 @@ def test_on_a_terminal_it_is_text(table: Table):
 
 def test_what_cannot_be_shown_is_refused(table: Table, tmp_path: Path):
     for n in (0, 101, True, "3"):
-        with pytest.raises(OptionError, match="from 1 to 100"):
+        with pytest.raises(OptionError, match=r"from 1 to 100|a whole number"):
             table.preview(n)  # type: ignore[arg-type]
     with pytest.raises(ColumnNotFoundError, match="'nope'"):
         table.preview(columns=["nope"])
     damaged: Any = preview._image(b"\x89PNG\r\n\x1a\n" + b"broken" * 20_000)
     assert damaged is None
     assert table.preview(100).rows[11][0] == 11
+
+
+def test_a_date_that_python_has_no_object_for_is_shown_as_a_number(db: Connection) -> None:
+    days = pa.array([3_663_500, 1], pa.int32()).cast(pa.date32())
+    far = db.create_table("far", pa.table({"day": days, "days": pa.StructArray.from_arrays([days], ["day"])}))
+    for text in (str(far.preview()), far.preview()._repr_html_(), far._repr_html_()):
+        assert "3663500 (date32[day])" in text and "? (struct&lt;" in text.replace("<", "&lt;")
+        assert "1970-01-02" in text
