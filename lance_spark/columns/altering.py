@@ -230,13 +230,19 @@ def _check_new_name(dataset: lance.LanceDataset, path: str, name: object) -> Non
 def _alter(head: lance.LanceDataset, alteration: Mapping[str, object]) -> None:
     try:
         with panics_as_errors():
-            head.alter_columns(dict(alteration))  # type: ignore[arg-type]
+            head.alter_columns(dict(alteration, path=_path_of(head, str(alteration["path"]))))  # type: ignore[arg-type]
     except (ValueError, OSError, RuntimeError) as error:
         if isinstance(error, OSError) and not (is_bad_value(error) or is_bad_request(error)):
             raise  # another writer came first, or the store refused
         raise RegistrationError(
             f"Lance cannot do that: {plain(error)} - column {alteration['path']!r} of {head.uri} - it was not changed"
         ) from error
+
+
+def _path_of(head: lance.LanceDataset, path: str) -> str:
+    """Returns a path as Lance takes it: a name with a backtick is quoted."""
+    is_quoted = "`" in path and path in head.schema.names
+    return f"`{path.replace('`', '``')}`" if is_quoted else path
 
 
 def _unbind(ref: DatasetRef, head: lance.LanceDataset, column: str) -> None:

@@ -134,3 +134,6 @@ def test_a_column_of_another_writer_that_lance_cannot_read_is_refused_by_name(db
     for columns in (None, [name]):
         with pytest.raises(UnsupportedTypeError, match=r"name is empty or holds a backtick"):
             table.to_arrow(columns)
+    if name:
+        table.alter_columns({"path": name, "name": "mended"})
+        assert read(path).to_pydict() == {"mended": [1], "c": [2]}
