@@ -11,6 +11,7 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import json
+import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -68,6 +69,18 @@ def _option(
     parse: Callable[[str], object], accepted: str, doc: str, *, default: object = None, name: str | None = None
 ) -> Any:  # noqa: ANN401 - dataclasses.field is typed so too
     return dataclasses.field(default=default, metadata={"parse": parse, "accepted": accepted, "doc": doc, "name": name})
+
+
+def environment_flag(variable: str, *, default: bool = False) -> bool:
+    """Returns a flag of the environment of this process.
+
+    Raises:
+        OptionError: The text of the variable is no flag.
+    """
+    text = os.environ.get(variable, str(default)).strip().lower()
+    if text not in ("true", "1", "yes", "false", "0", "no"):
+        raise OptionError(variable, text, "true or false")
+    return text in ("true", "1", "yes")
 
 
 def _boolean(text: str) -> bool:

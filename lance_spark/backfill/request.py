@@ -10,6 +10,7 @@ from typing import Any, get_args
 
 from lance_spark.backfill.task.messages import OnStale
 from lance_spark.errors import OptionError
+from lance_spark.options import environment_flag
 from lance_spark.rows.input_reader import BlobReadStrategy
 from lance_spark.session.sessions import session_time_zone
 from lance_spark.words import warn_caller
@@ -169,12 +170,7 @@ def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int
 
 def flag_of(value: bool | None, variable: str) -> bool:
     """Returns a flag: as given, else as the environment says, else true."""
-    if value is not None:
-        return bool(value)
-    text = os.environ.get(variable, "true").strip().lower()
-    if text not in ("true", "1", "yes", "false", "0", "no"):
-        raise OptionError(variable, text, "true or false")
-    return text in ("true", "1", "yes")
+    return environment_flag(variable, default=True) if value is None else bool(value)
 
 
 def blob_buffer_of(value: int | None) -> int:

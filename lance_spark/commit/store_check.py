@@ -11,7 +11,6 @@ that takes it twice ignores conditions.
 from __future__ import annotations
 
 import logging
-import os
 import re
 import threading
 import uuid
@@ -20,8 +19,9 @@ from urllib.parse import urlsplit
 
 from lance_spark.commit.attempt import Landed, Lost, attempt_commit
 from lance_spark.dataset import FOLDER
-from lance_spark.errors import CommitError, OptionError, UnsafeStoreError
+from lance_spark.errors import CommitError, UnsafeStoreError
 from lance_spark.objects import LanceObjects
+from lance_spark.options import environment_flag
 
 _logger = logging.getLogger(__name__)
 
@@ -100,10 +100,7 @@ def allowed_by_environment() -> bool:
     Raises:
         OptionError: The variable is no flag.
     """
-    text = os.environ.get(ALLOW_VARIABLE, "false").strip().lower()
-    if text not in ("true", "1", "yes", "false", "0", "no"):
-        raise OptionError(ALLOW_VARIABLE, text, "true or false")
-    return text in ("true", "1", "yes")
+    return environment_flag(ALLOW_VARIABLE)
 
 
 def keeps_conditions(probe: str, storage: Mapping[str, str]) -> bool:

@@ -175,7 +175,7 @@ def view_of(dataset: lance.LanceDataset) -> ViewDefinition | None:
             function=None if values.get("function") is None else Binding.from_json(json.dumps(values["function"]), ""),
             reads=tuple((str(name), str(text)) for name, text in values.get("reads", ())),
             spark=SparkForm.of(values.get("spark")),
-            pin=None if values.get("pin") is None else SourcePin(**values["pin"]),
+            pin=SourcePin.from_json(values.get("pin")),
         )
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError, StoredUdfError) as error:
         raise ViewError(

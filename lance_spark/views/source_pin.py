@@ -7,13 +7,14 @@ location must have a version that the view knows. Only readers of a table know i
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import OptionError, VersionNotFoundError, ViewSourceError
+from lance_spark.errors import VersionNotFoundError, ViewSourceError
+from lance_spark.options import environment_flag
+from lance_spark.stored_json import check_fields
 
 ALLOW_VARIABLE = "LANCE_SPARK_ALLOW_UNPINNED_VIEWS"
 
@@ -41,6 +42,20 @@ class SourcePin:
     def of(source: DatasetRef) -> SourcePin:
         """Returns a version that is pinned."""
         return SourcePin(version=source.version or 0, incarnation=source.incarnation or "")
+
+    @staticmethod
+    def from_json(values: Mapping[str, Any] | None) -> SourcePin | None:
+        """Returns the version of a stored JSON object, or None.
+
+        Raises:
+            ValueError: A field is missing or has another type.
+        """
+        if values is None:
+            return None
+        check_fields(values, {"version": int, "incarnation": str})
+        if not 0 <= values["version"] < 1 << 63:
+            raise ValueError(f"the version of the source is {values['version']}")
+        return SourcePin(version=values["version"], incarnation=values["incarnation"])
 
 
 def refuse_other_source(view: DatasetRef, source: DatasetRef, versions: Iterable[_Version | None]) -> None:
@@ -84,10 +99,7 @@ def allows_unpinned() -> bool:
     Raises:
         OptionError: The variable is no flag.
     """
-    text = os.environ.get(ALLOW_VARIABLE, "false").strip().lower()
-    if text not in ("true", "1", "yes", "false", "0", "no"):
-        raise OptionError(ALLOW_VARIABLE, text, "true or false")
-    return text in ("true", "1", "yes")
+    return environment_flag(ALLOW_VARIABLE)
 
 
 def made_anew(view: DatasetRef, source: DatasetRef, version: int) -> ViewSourceError:

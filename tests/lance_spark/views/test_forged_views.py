@@ -142,6 +142,9 @@ def test_a_refresh_checks_stored_texts_in_lance_sql(db: Connection) -> None:
     forge(view, lambda values: values.update(where="k < 5"))
     lance.dataset(view.uri).update_field_metadata({"q": {"lance-spark:expression": "uuid()"}})
     refused(view)
+    for version in (1 << 64, -1, "main:1", 1.5, None):
+        forge(view, lambda values, version=version: values.update(pin={"version": version, "incarnation": "x"}))
+        refused(view, match="damaged")
 
 
 def unpinned(values: dict[str, Any]) -> None:
