@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import os
 import shutil
 import time
@@ -27,8 +28,8 @@ class LocalObjects:
     for a process that is killed. It does not wait for the disk: what a machine's crash leaves of a
     file is recognised by its checksum.
 
-    Listing and deletion never follow a symbolic link below `boundary`: a link is an object without
-    content of its own. A path with `..`, or an absolute path, names no object.
+    No method follows a symbolic link below `boundary`: a link is an object without content of its
+    own. A path with `..`, or an absolute path, names no object.
 
     Attributes:
         root: Folder that all paths are relative to. It is made when the first object is.
@@ -47,33 +48,18 @@ class LocalObjects:
         """
         if not names_object(path):
             raise ValueError(f"The path {path!r} leaves its folder. Folder: {self.root}. Name an object below it.")
-        target = os.path.join(self.root, path)
-        folder = os.path.dirname(target)
-        temporary = os.path.join(folder, f".{os.urandom(8).hex()}.tmp")
-        file = self._create(temporary, folder)
-        try:
-            with open(file, "wb", buffering=0) as out:
-                # One call writes at most 2 GiB.
-                left = memoryview(data)
-                while left:
-                    left = left[out.write(left) :]
-            os.replace(temporary, target)
-        except BaseException:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(temporary)
-            raise
-
-    def _create(self, path: str, folder: str) -> int:
-        for _ in range(_TRIES):
-            try:
-                return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            except FileNotFoundError:
-                # Another process may take the folder away again, because it deleted the last file
-                # in it. The second error: the folder was there, and was gone when `makedirs` looked
-                # whether it is one.
-                with contextlib.suppress(FileNotFoundError, FileExistsError):
-                    os.makedirs(folder, exist_ok=True)
-        return os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        folder, _, name = path.rpartition("/")
+        with self._names(path):
+            for attempt in range(_TRIES + 1):
+                try:
+                    with self._open_folder(folder, make=attempt > 0) as parent:
+                        _replace(parent, name, data)
+                        return
+                except FileNotFoundError:
+                    # Another process may take the folder away again, because it deleted the last
+                    # file in it.
+                    if attempt == _TRIES:
+                        raise
 
     def get(self, path: str) -> bytes | None:
         """Returns the content of an object, or None where there is none.
@@ -83,11 +69,13 @@ class LocalObjects:
         """
         if not names_object(path):
             return None
-        try:
-            with open(os.path.join(self.root, path), "rb", buffering=0) as file:
+        folder, _, name = path.rpartition("/")
+        with _absent(), self._names(path), self._open_folder(folder) as parent:
+            # A read of a pipe in the place of the object does not wait.
+            opener = functools.partial(_open_inside, parent, more=os.O_NONBLOCK)
+            with open(name, "rb", buffering=0, opener=opener) as file:
                 return file.read()
-        except (FileNotFoundError, NotADirectoryError):
-            return None
+        return None
 
     def list_files(self, prefix: str) -> list[str]:
         """Returns the paths of all files below a folder, sorted, with those of killed writers."""
@@ -162,7 +150,16 @@ class LocalObjects:
                 return
 
     @contextlib.contextmanager
-    def _open_folder(self, folder: str) -> Iterator[int]:
+    def _names(self, path: str) -> Iterator[None]:
+        """Adds the whole path to an error of the file system."""
+        try:
+            yield
+        except OSError as error:
+            error.filename, error.filename2 = os.path.join(self.root, path), None
+            raise
+
+    @contextlib.contextmanager
+    def _open_folder(self, folder: str, *, make: bool = False) -> Iterator[int]:
         """Opens a folder of the root, without following a link below the boundary.
 
         Raises:
@@ -170,10 +167,16 @@ class LocalObjects:
         """
         boundary = self.boundary or self.root
         below = os.path.relpath(self.root, boundary)
+        if make:
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                os.makedirs(boundary, exist_ok=True)
         opened = os.open(boundary, _FOLDER)
         try:
             for part in [*(() if below == "." else below.split("/")), *(folder.split("/") if folder else ())]:
-                inner = _open_inside(opened, part)
+                if make:
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(part, dir_fd=opened)
+                inner = _open_inside(opened, part, _FOLDER)
                 os.close(opened)
                 opened = inner
             yield opened
@@ -181,16 +184,33 @@ class LocalObjects:
             os.close(opened)
 
 
-def _open_inside(folder: int, name: str) -> int:
+def _replace(folder: int, name: str, data: bytes) -> None:
+    """Makes or replaces a file in an open folder, whole or not at all."""
+    temporary = f".{os.urandom(8).hex()}.tmp"
+    file = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666, dir_fd=folder)
     try:
-        return os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=folder)
+        with open(file, "wb", buffering=0) as out:
+            # One call writes at most 2 GiB.
+            left = memoryview(data)
+            while left:
+                left = left[out.write(left) :]
+        os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(temporary, dir_fd=folder)
+        raise
+
+
+def _open_inside(folder: int, name: str, flags: int, more: int = 0) -> int:
+    try:
+        return os.open(name, flags | more | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
     except OSError as error:
         if error.errno == errno.ELOOP:
             raise NotADirectoryError(errno.ENOTDIR, "a link is not followed", name) from error
         raise
 
 
-def _absent() -> contextlib.AbstractContextManager[None]:
+def _absent() -> contextlib.suppress:
     return contextlib.suppress(FileNotFoundError, NotADirectoryError)
 
 

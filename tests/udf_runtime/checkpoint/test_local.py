@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import re
 import signal
 import subprocess
 import sys
@@ -38,6 +39,39 @@ def test_objects_are_put_found_and_deleted(objects: LocalObjects) -> None:
     objects.delete("a/d")
     assert os.listdir(objects.root) == []
     assert pickle.loads(pickle.dumps(objects)) == objects
+
+
+@pytest.mark.parametrize("below", ["", "t.lance/_lance_spark"])
+def test_no_link_below_the_boundary_is_followed(below: str, tmp_path: Path) -> None:
+    victim, boundary = tmp_path / "victim", tmp_path / "boundary"
+    (victim / "folder").mkdir(parents=True)
+    (victim / "file").write_bytes(b"of the victim")
+    objects = LocalObjects(str(boundary / below), boundary=str(boundary))
+    objects.put("ours/file", b"ours")
+    root = Path(objects.root)
+    (root / "ours/link").symlink_to(victim / "file")
+    (root / "away").symlink_to(victim)
+    assert objects.get("ours/link") is None
+    objects.put("ours/link", b"ours")
+    assert objects.get("ours/link") == b"ours"
+    for path in ("away/file", "away/folder/new", "away/new"):
+        assert objects.get(path) is None
+        with pytest.raises(NotADirectoryError, match=re.escape(f"{root}/{path}")):
+            objects.put(path, b"ours")
+    if below:
+        root.rename(tmp_path / "moved")
+        root.symlink_to(tmp_path / "moved")
+        assert objects.get("ours/file") is None
+        with pytest.raises(NotADirectoryError):
+            objects.put("ours/other", b"ours")
+    assert sorted(path.name for path in victim.rglob("*")) == ["file", "folder"]
+    assert (victim / "file").read_bytes() == b"of the victim"
+
+
+def test_a_pipe_in_the_place_of_an_object_is_not_waited_for(objects: LocalObjects) -> None:
+    os.makedirs(objects.root)
+    os.mkfifo(os.path.join(objects.root, "pipe"))
+    assert objects.get("pipe") == b""
 
 
 def test_an_empty_object_is_an_object(objects: LocalObjects) -> None:
