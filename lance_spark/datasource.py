@@ -28,7 +28,6 @@ from lance_spark.options import (
     options_of_create_table,
     statement_options,
 )
-from lance_spark.statement_options import check_statement_options
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
@@ -137,6 +136,8 @@ class LanceDataSource(DataSource):
             OptionError, SchemaMismatchError, UnsupportedTypeError, SnapshotError: The DataFrame or
                 an option does not fit the table.
         """
+        from lance_spark.statement_options import check_statement_options
+
         options = WriteOptions.parse(self.options)
         statement = "BACKFILL" if options.mode == "backfill" else "INSERT OVERWRITE" if overwrite else "INSERT"
         check_statement_options(statement, statement_options(self.options))

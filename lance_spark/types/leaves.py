@@ -20,7 +20,6 @@ import pyarrow.compute as pc
 from lance_spark.types.fields import BFLOAT16, JSON, Array, Kind, extension_name, storage_type
 from lance_spark.types.layout import assemble, buffer_of, nulls, offsets_of, same_layout, validity
 from lance_spark.types.mapping import CHAR, declared_text
-from udf_runtime.execute.casts import first_overflow
 
 Step: TypeAlias = Callable[[Array], Array]
 
@@ -167,6 +166,7 @@ def _cast(want: Kind) -> Step:
 
 def _cast_float(want: Kind) -> Step:
     """Rounds to the nearest number; refuses a finite number that would become infinite."""
+    from udf_runtime.execute.casts import first_overflow  # a task that only reads does not import UDFs
 
     def step(array: Array) -> Array:
         floats = array.cast(want)
