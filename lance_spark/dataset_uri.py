@@ -30,18 +30,22 @@ def normalize_uri(uri: str, *, option: str = "path", also: Collection[str] = ())
         also: More schemes, of stores that PyArrow reaches.
 
     Raises:
-        OptionError: The location is empty, or begins with an unknown scheme. The message has the
-            right spelling.
+        OptionError: The location is empty, names no bucket, begins with an unknown scheme, or has
+            spaces around a URI. The message has the right spelling.
     """
     if not isinstance(uri, str) or not uri.strip() or "\0" in uri:
         raise OptionError(option, None if uri is None else repr(uri), "a local path, or a URI such as s3://bucket/path")
-    found = _SCHEME.match(uri)
+    found = _SCHEME.match(uri.strip())
+    if found is not None and uri != uri.strip():
+        raise OptionError(option, uri, repr(uri.strip()), problem="has spaces around a URI")
     if found is None:
         return os.path.abspath(os.path.expanduser(uri))
     scheme, rest = found[1].lower(), uri[found.end() :]
     if scheme == "file":
         return os.path.abspath(unquote(_file_path(uri, option)))
     if scheme in (*_STORES, *also) and rest.startswith("//"):
+        if not rest.strip("/"):
+            raise OptionError(option, uri, f"{scheme}://bucket/path", problem="names no bucket")
         return f"{scheme}:{rest.rstrip('/')}"
     raise OptionError(option, uri, _spelling(scheme, rest), problem="has no scheme that Lance knows")
 
