@@ -109,10 +109,10 @@ def commit_columns(
         ", ".join(result.input_columns) or "none", result.inputs_from, result.rows_carried, result.rows_nulled,
         len(result.fragments_gone), result.rows_gone, result.new_rows, result.retries, job_id,
     )  # fmt: skip
-    if rebaser is not None and result.rows_nulled and not result.rows:
+    if rebaser is not None and change.fragments and not result.rows:
         _logger.warning(
-            "The write of %s left no value. The inputs of all its %d rows changed after version %d was read. Table: "
-            "%s. Read the table again and write again.",
+            "The write of %s left no value. The inputs of %d rows changed after version %d was read, and concurrent "
+            "writers deleted the other rows. Table: %s. Read the table again and write again.",
             ", ".join(result.columns), result.rows_nulled, change.read_version, result.uri,
         )  # fmt: skip
     if commit.first is None:
@@ -205,7 +205,7 @@ class _ColumnCommit:
 
         dataset, numbers = plan.head.dataset, sorted(plan.parts)
         # A write without any value left still leaves its counts: a version without a change.
-        reports = self.job.rebaser is not None and self.result is None and result.rows_nulled > 0
+        reports = self.job.rebaser is not None and self.result is None and bool(self.job.change.fragments)
         if not numbers and not reports:
             return self._note(plan, replace(result, version=dataset.version))
         files = data_files(dataset, [plan.parts[number].staged for number in numbers])

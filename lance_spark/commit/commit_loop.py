@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 _logger = logging.getLogger(__name__)
 
+Check = Callable[["lance.LanceDataset", int], None]
+"""Checks a version that a commit made above a version that the round has looked at. Raises if what
+came between does not fit."""
+
 Round = Callable[["lance.LanceDataset | None", int], CommitResult | Lost | Unknown]
 """Builds the operation for the latest version (None: no table) and commits it once; the number is
 that of the rounds before. A `CommitError` says that no further round can help."""
@@ -38,12 +42,14 @@ def run_rounds(
     policy: CommitPolicy,
     *,
     known: dict[int, Event] | None = None,
+    check: Check | None = None,
     make_rounds: Callable[[CommitPolicy], Rounds] = lambda policy: Rounds(policy=policy),
 ) -> CommitResult:
     """Runs rounds until one commits, one raises, or the policy ends it.
 
     Before each round the job's own transaction is looked for in the versions after `since`; what is
-    read for that is added to `known`. With `make_rounds` tests inject clock and sleep.
+    read for that is added to `known`. `check` looks at a commit whose reply was lost. With
+    `make_rounds` tests inject clock and sleep.
 
     Raises:
         CommitConflictError: Other writers kept coming first.
@@ -54,6 +60,7 @@ def run_rounds(
     refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
     rounds = make_rounds(policy)
     unanswered: Exception | None = None
+    sent = _Sent(ref=ref, check=check)
     while True:
         rounds.begin()
         try:
@@ -61,15 +68,16 @@ def run_rounds(
             if head is not None:
                 mine = find_job(head, job_id, after=since, known=known)
                 if mine is not None:
-                    return dataclasses.replace(mine, uri=ref.uri)
+                    return sent.checked(mine, head)
                 since = max(since, head.version)
+                sent.versions[rounds.retries] = head.version
             outcome = one_round(head, rounds.retries)
         except (OSError, CommitError) as error:
             # Only an object store can still make a version of a request that it did not answer.
             is_final = isinstance(error, CommitError) and is_local(ref.uri)
             if unanswered is None or is_final or isinstance(error, CommitOutcomeUnknownError):
                 raise
-            return _resolve_unknown(ref, job_id, since, error)
+            return _resolve_unknown(sent, job_id, since, error)
         if isinstance(outcome, CommitResult):
             return outcome
         if isinstance(outcome, Unknown):
@@ -79,7 +87,7 @@ def run_rounds(
         if lasts or not rounds.again(race=isinstance(outcome, Lost) and outcome.race):
             break
     if unanswered is not None:
-        return _resolve_unknown(ref, job_id, since, unanswered)
+        return _resolve_unknown(sent, job_id, since, unanswered)
     raise CommitConflictError(
         f"other writers kept committing first: gave up after {rounds.retries} retries, the last time because of: "
         f"{outcome.error} - at {ref.uri} - nothing was committed; try again, or raise commit_max_retries",
@@ -94,20 +102,37 @@ def _open_head(ref: DatasetRef) -> lance.LanceDataset | None:
         return None
 
 
-def _resolve_unknown(ref: DatasetRef, job_id: str, since: int, error: Exception) -> CommitResult:
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class _Sent:
+    """The commits of one loop: the version that each round has looked at, by the rounds before."""
+
+    ref: DatasetRef
+    check: Check | None
+    versions: dict[int, int] = dataclasses.field(default_factory=dict)
+
+    def checked(self, result: CommitResult, head: lance.LanceDataset) -> CommitResult:
+        """Returns a commit that was found in the history, after a look at what slipped in."""
+        read = self.versions.get(result.retries)
+        if self.check is not None and read is not None:
+            self.check(head.checkout_version(result.version), read)
+        return dataclasses.replace(result, uri=self.ref.uri)
+
+
+def _resolve_unknown(sent: _Sent, job_id: str, since: int, error: Exception) -> CommitResult:
     """Finds out what became of a commit that got no answer, as far as that can be known.
 
     On a local file system a failed call leaves nothing under way, so what cannot be found did not
     happen; on an object store a request may still arrive.
     """
+    ref = sent.ref
     try:
         head = _open_head(ref)
         mine = None if head is None else find_job(head, job_id, after=since)
     except OSError as again:
         error = again
     else:
-        if mine is not None:
-            return dataclasses.replace(mine, uri=ref.uri)
+        if head is not None and mine is not None:
+            return sent.checked(mine, head)
         if is_local(ref.uri):
             raise CommitError(
                 f"the commit failed: {error} - at {ref.uri} - nothing was committed; check permissions and space there",

@@ -46,7 +46,8 @@ def commit_rows(
     """
     policy = policy or CommitPolicy.of(None)
     one_round = functools.partial(_commit_rows_once, ref, change, job_id, policy)
-    result = run_rounds(ref, job_id, change.read_version or 0, one_round, policy)
+    check = functools.partial(_refuse_slipped, change=change, ref=ref, job_id=job_id, policy=policy)
+    result = run_rounds(ref, job_id, change.read_version or 0, one_round, policy, check=check)
     _logger.info(
         "%s of %d rows in %d fragments committed to %s as version %d after %d retries (job %s)",
         result.operation, result.rows, result.fragments, result.uri, result.version, result.retries, job_id,
@@ -83,8 +84,8 @@ def _commit_rows_once(
     outcome = _attempt(ref, change, head, job_id, properties_of(result, change.commit_message, change.properties))
     if not isinstance(outcome, Landed):
         return outcome
-    if head is not None and change.mode == "append" and outcome.dataset.version != head.version + 1:
-        _refuse_slipped(outcome.dataset, change, ref, job_id, policy)
+    if head is not None:
+        _refuse_slipped(outcome.dataset, head.version, change=change, ref=ref, job_id=job_id, policy=policy)
     return dataclasses.replace(result, version=outcome.dataset.version)
 
 
@@ -153,7 +154,7 @@ def _refuse_changed_fields(head: lance.LanceDataset, change: RowsToCommit, uri: 
 
 
 def _refuse_slipped(
-    landed: lance.LanceDataset, change: RowsToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
+    landed: lance.LanceDataset, read: int, *, change: RowsToCommit, ref: DatasetRef, job_id: str, policy: CommitPolicy
 ) -> None:
     """Takes rows out again that landed where columns had changed between look and commit.
 
@@ -161,6 +162,8 @@ def _refuse_slipped(
         CommitConflictError: They were taken out.
         CommitOutcomeUnknownError: They are there, or may be: others have moved them.
     """
+    if change.mode != "append" or landed.version == read + 1:
+        return
     try:
         _refuse_changed_fields(landed, change, ref.uri)
     except CommitConflictError:

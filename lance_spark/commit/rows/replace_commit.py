@@ -50,7 +50,8 @@ def commit_replaced(
     """
     policy = policy or CommitPolicy.of(None)
     one_round = functools.partial(_commit_once, ref, change, job_id, policy)
-    result = run_rounds(ref, job_id, change.read_version, one_round, policy)
+    check = functools.partial(_check_landed, change=change, ref=ref, job_id=job_id, policy=policy)
+    result = run_rounds(ref, job_id, change.read_version, one_round, policy, check=check)
     _logger.info("%d rows in %d fragments committed to %s as version %d (job %s)",
         result.rows, result.fragments, result.uri, result.version, result.job_id)  # fmt: skip
     return result
@@ -93,15 +94,21 @@ def _commit_once(
     )
     if not isinstance(outcome, Landed):
         return outcome
-    landed = outcome.dataset
-    if updated or change.removed:
-        _refuse_lost(landed, head.version, ref)
-    if _is_preceded(landed, change, head.version, landed.version - 1):
+    _check_landed(outcome.dataset, head.version, change=change, ref=ref, job_id=job_id, policy=policy)
+    return dataclasses.replace(result, version=outcome.dataset.version)
+
+
+def _check_landed(
+    landed: lance.LanceDataset, read: int, *, change: RowsToReplace, ref: DatasetRef, job_id: str, policy: CommitPolicy
+) -> None:
+    """Raises if a commit between the version that was looked at and this commit does not fit."""
+    if change.updated or change.removed or not change.deletes:
+        _refuse_lost(landed, read, ref)
+    if _is_preceded(landed, change, read, landed.version - 1):
         paths = {path_of(file) for fragment in change.fragments for file in fragment.files}
         take_back_rows(ref, landed, paths, job_id=job_id, policy=policy)
         text = f"another job committed the same in that moment, so this was taken back - at {ref.uri} - look again"
         raise CommitTakenBackError(text, uri=ref.uri)
-    return dataclasses.replace(result, version=landed.version)
 
 
 def _refuse_lost(landed: lance.LanceDataset, read: int, ref: DatasetRef) -> None:

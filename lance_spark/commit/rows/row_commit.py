@@ -58,7 +58,8 @@ def commit_edits(ref: DatasetRef, edits: RowEdits, *, job_id: str, policy: Commi
     policy = policy or CommitPolicy.of(None)
     known: dict[int, Event] = {}
     one_round = functools.partial(_commit_once, ref, edits, job_id, policy, known)
-    result = run_rounds(ref, job_id, edits.read_version, one_round, policy, known=known)
+    check = functools.partial(_refuse_slipped, edits=edits, ref=ref, job_id=job_id, policy=policy)
+    result = run_rounds(ref, job_id, edits.read_version, one_round, policy, known=known, check=check)
     _logger.info(
         "%s committed to %s as version %d after %d retries: %d rows inserted, %d updated, %d deleted (job %s)",
         result.operation, result.uri, result.version, result.retries, result.rows_inserted, result.rows_updated,
@@ -100,7 +101,7 @@ def _commit_once(
         storage_options=ref.storage,
     )
     if isinstance(outcome, Landed):
-        _refuse_slipped(outcome.dataset, edits, head.version, ref, job_id, policy)
+        _refuse_slipped(outcome.dataset, head.version, edits=edits, ref=ref, job_id=job_id, policy=policy)
         return result.at(outcome.dataset.version)
     # The next look tells whether the edits are outdated. If not, the commit only lost a race.
     return replace(outcome, race=True) if isinstance(outcome, Lost) else outcome
@@ -169,7 +170,7 @@ def _replaced_fields(event: Event) -> set[int]:
 
 
 def _refuse_slipped(
-    landed: lance.LanceDataset, edits: RowEdits, read: int, ref: DatasetRef, job_id: str, policy: CommitPolicy
+    landed: lance.LanceDataset, read: int, *, edits: RowEdits, ref: DatasetRef, job_id: str, policy: CommitPolicy
 ) -> None:
     """Raises where a commit between the version that was looked at and this commit does not fit.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import lance
@@ -96,3 +97,35 @@ def test_a_small_merge_is_that_of_rows_one_by_one(
     order = [("k", "ascending"), ("n", "ascending")]
     wanted = pa.Table.from_pylist([*expected, *added], table.schema)
     assert dataset.to_table().sort_by(order).to_pylist() == wanted.sort_by(order).to_pylist()
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["reply", "lost reply"])
+@pytest.mark.parametrize("slips", ["delete", "append"])
+def test_an_insert_only_merge_beside_another_tool_at_the_moment_of_the_commit_is_serializable(
+    slips: str, is_lost: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The other tool commits between the look and the commit; the reply to the commit may be lost, too."""
+    uri, commit, moments = str(tmp_path / "t.lance"), lance.LanceDataset.commit, iter([True])
+    lance.write_dataset(pa.table({"id": [1, 2], "x": [0, 9]}), uri, enable_stable_row_ids=True)
+
+    def slipping(*arguments: Any, **more: Any) -> lance.LanceDataset:
+        if not next(moments, False):
+            return commit(*arguments, **more)
+        if slips == "delete":
+            lance.dataset(uri).delete("x > 5")
+        else:
+            lance.write_dataset(pa.table({"id": [10], "x": [7]}), uri, mode="append")
+        landed = commit(*arguments, **more)
+        if is_lost:
+            raise OSError("the reply was lost")
+        return landed
+
+    monkeypatch.setattr(lance.LanceDataset, "commit", slipping)
+    inline_rows.merge_small(uri, "id", pa.table({"id": [2, 10], "x": [9, 9]}), updates=False, inserts=True)
+    rows = sorted((row["id"], row["x"]) for row in lance.dataset(uri).to_table().to_pylist())
+    # The merge first, or the other tool first.
+    orders = {
+        "delete": [[(1, 0)], [(1, 0), (2, 9), (10, 9)]],
+        "append": [[(1, 0), (2, 9), (10, 7), (10, 9)], [(1, 0), (2, 9), (10, 7)]],
+    }
+    assert rows in orders[slips]

@@ -110,10 +110,12 @@ def test_what_a_repair_takes_away_is_this_writes_value_alone(path: str, monkeypa
 
 
 @pytest.mark.parametrize(
-    ("stable", "in_place"), [(True, False), (True, True), (False, True)], ids=["moved", "in place", "addresses"]
+    ("stable", "in_place", "deleted"),
+    [(True, False, 0), (True, True, 0), (False, True, 0), (True, False, 30), (False, True, 30), (True, True, 10)],
+    ids=["moved", "in place", "addresses", "moved and deleted", "addresses and deleted", "some deleted"],
 )
 def test_a_write_that_leaves_no_value_leaves_its_counts(
-    in_place: bool, stable: bool, path: str, caplog: pytest.LogCaptureFixture
+    in_place: bool, stable: bool, deleted: int, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     ids = pa.array(range(30), pa.int64())
     lance.write_dataset(pa.table({"id": ids, "text": ["t"] * 30, "other": ids}), path, enable_stable_row_ids=stable)
@@ -124,11 +126,13 @@ def test_a_write_that_leaves_no_value_leaves_its_counts(
         rewrite.execute(pa.table({"id": ids, "text": ["u"] * 30}))
     else:
         lance.dataset(path).update({"text": "'u'"})
+    if deleted:
+        lance.dataset(path).delete(f"id < {deleted}")
     result = job.commit(message)
-    assert (result.rows, result.rows_nulled) == (0, 30)
+    assert (result.rows, result.rows_nulled, result.rows_gone) == (0, 30 - deleted, deleted)
     assert last_commit(path) == result and result.version == lance.dataset(path).version
     assert "The write of n left no value" in caplog.text and path in caplog.text
-    assert column(path, "n") == dict.fromkeys(range(30)) and orphans(path) == set()
+    assert column(path, "n") == dict.fromkeys(range(deleted, 30)) and orphans(path) == set()
 
 
 HALF = pa.float16()
