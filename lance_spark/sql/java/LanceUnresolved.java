@@ -23,6 +23,7 @@ import org.apache.spark.sql.connector.catalog.CatalogManager;
 import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
+import org.apache.spark.sql.execution.command.ExplainCommand;
 import org.apache.spark.sql.types.BinaryType;
 import org.apache.spark.sql.types.NullType;
 import org.apache.spark.unsafe.Platform;
@@ -54,6 +55,7 @@ final class LanceUnresolved extends Rule {
 
   /** Returns why a statement must not run, or null. */
   private AnalysisException refusal(LogicalPlan plan) throws Exception {
+    if (plan instanceof ExplainCommand) return explainRefusal(((ExplainCommand) plan).logicalPlan());
     LogicalPlan target = target(plan);
     if (!(target instanceof UnresolvedRelation)) return null;
     UnresolvedRelation relation = (UnresolvedRelation) target;
@@ -82,6 +84,15 @@ final class LanceUnresolved extends Rule {
       }
     }
     return null;
+  }
+
+  /** Spark changes the table while it analyzes schema evolution, also for EXPLAIN. */
+  private AnalysisException explainRefusal(LogicalPlan explained) {
+    LogicalPlan plan = explained instanceof UnresolvedWith ? ((UnresolvedWith) explained).child() : explained;
+    LogicalPlan target = target(plan);
+    if (!evolves(plan) || !(target instanceof UnresolvedRelation) || identifier(session, (UnresolvedRelation) target) == null) return null;
+    return refused("explain", String.join(".", parts((UnresolvedRelation) target)),
+        "EXPLAIN would add the columns. Explain the statement without WITH SCHEMA EVOLUTION.");
   }
 
   /** Whether a value may be one for a column of blobs: only then the table is opened to look. */

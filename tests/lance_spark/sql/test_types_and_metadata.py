@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
@@ -14,6 +15,9 @@ from tests.lance_spark.sql.conftest import Sql
 from udf_runtime import udf
 
 pytestmark = pytest.mark.classic
+
+EVOLVES = pyspark.__version__ >= "4.2"
+needs_evolution = pytest.mark.skipif(not EVOLVES, reason="Spark 4.1 has no schema evolution of a table's choice")
 
 _WIDE = "x DECIMAL(10,3), d DOUBLE, at TIMESTAMP, local TIMESTAMP_NTZ, n BIGINT, st STRUCT<a: BIGINT>, ar ARRAY<BIGINT>"
 _ROW = (
@@ -26,6 +30,7 @@ _NARROW = (
 )
 
 
+@needs_evolution
 def test_schema_evolution_adds_columns_and_keeps_the_types_of_the_others(
     sql: Sql, db: Connection, spark: SparkSession
 ) -> None:
@@ -49,6 +54,7 @@ def test_schema_evolution_adds_columns_and_keeps_the_types_of_the_others(
     )
 
 
+@needs_evolution
 @pytest.mark.parametrize(
     ("source", "message"),
     [
@@ -64,6 +70,23 @@ def test_schema_evolution_that_cannot_work_changes_nothing(sql: Sql, db: Connect
     assert db.open_table("t").version == version
 
 
+@needs_evolution
+def test_explain_of_schema_evolution_adds_no_column(sql: Sql, db: Connection) -> None:
+    sql("CREATE TABLE {c}.t (id BIGINT)")
+    for statement in (
+        "INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT 1L AS id, 2 AS e",
+        "INSERT WITH SCHEMA EVOLUTION OVERWRITE {c}.t BY NAME SELECT 1L AS id, 2 AS e",
+        "WITH s AS (SELECT 1L AS id, 2 AS e) INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT * FROM s",
+        "MERGE WITH SCHEMA EVOLUTION INTO {c}.t t USING (SELECT 1L AS id, 2 AS e) s ON s.id = t.id WHEN MATCHED THEN UPDATE SET *",
+        "WITH s AS (SELECT 1L AS id, 2 AS e) MERGE WITH SCHEMA EVOLUTION INTO {c}.t t USING s ON s.id = t.id WHEN MATCHED THEN UPDATE SET *",
+    ):
+        for explain in ("EXPLAIN", "EXPLAIN EXTENDED"):
+            with pytest.raises(AnalysisException, match="Explain the statement without WITH SCHEMA EVOLUTION"):
+                sql(f"{explain} {statement}")
+    table = db.open_table("t")
+    assert table.version == 1 and table.schema.names == ["id"]
+
+
 @udf(data_type=pa.int32())
 def doubled(n: int) -> int:
     return n * 2
@@ -74,7 +97,9 @@ _CHANGES = {
     "UPDATE": "UPDATE {c}.t SET s = 'u' WHERE id = 3",
     "DELETE": "DELETE FROM {c}.t WHERE id = 3",
     "MERGE": "MERGE INTO {c}.t t USING (SELECT 2 AS id, 'm' AS s) s ON s.id = t.id WHEN MATCHED THEN UPDATE SET s = s.s",
-    "schema evolution": "INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT 4 AS id, 4 AS n, 1 AS extra",
+    "schema evolution": "INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT 4 AS id, 4 AS n, 1 AS extra"
+    if EVOLVES
+    else "ALTER TABLE {c}.t ADD COLUMN extra INT",
     "a dropped column": "ALTER TABLE {c}.t DROP COLUMN extra",
     "a renamed column": "ALTER TABLE {c}.t RENAME COLUMN s TO text",
     "another type": "ALTER TABLE {c}.t ALTER COLUMN v TYPE BIGINT",

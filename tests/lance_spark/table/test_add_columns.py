@@ -369,3 +369,19 @@ def test_an_empty_table_takes_columns_of_every_form(db: Connection, seen: Seen):
     assert table.schema.names == ["id", "text", "tenfold", "times", "length", "first"]
     assert table.backfill("times").status == "DONE" and table.backfill("first").status == "DONE"
     assert seen.take() == []
+
+
+def test_an_overwrite_keeps_the_udfs_of_columns_that_keep_name_and_type(db: Connection):
+    rows = pa.table({"id": [1, 2], "text": ["a", "b"]})
+    table = db.create_table("t", rows)
+    table.add_columns({"v": double()})
+    table.add_columns({"w": double()})
+    schema = rows.schema.append(pa.field("v", pa.int64())).append(pa.field("w", pa.string()))
+    table = db.create_table("t", [{"id": 3, "text": "c"}], schema=schema, mode="overwrite")
+    assert table.backfill("v").rows_computed == 1 and table.to_arrow()["v"].to_pylist() == [6]
+    with pytest.raises(LanceSparkError, match="w"):
+        table.backfill("w")
+    assert db.create_table("t", rows, mode="overwrite").schema.names == ["id", "text"]
+    table = db.create_table("t", [{"id": 3, "text": "c"}], schema=schema, mode="overwrite")
+    with pytest.raises(LanceSparkError, match="v"):
+        table.backfill("v")
