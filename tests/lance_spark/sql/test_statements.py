@@ -102,6 +102,27 @@ def test_a_statement_calls_a_udf_once_for_each_row(sql: Sql, spark: SparkSession
     assert sql("SELECT v FROM {c}.t WHERE id IN (3, 995) ORDER BY id") == [(4,), (996,)]
 
 
+def test_a_udf_of_a_view_is_called_once_for_each_row_of_the_view(sql: Sql, spark: SparkSession, tmp_path: Path) -> None:
+    calls = Calls(spark, tmp_path / "calls.log")
+    sql("CREATE TABLE {c}.t AS SELECT id, 0L AS v FROM range(60)")
+    sql("CREATE OR REPLACE TEMPORARY VIEW computed AS SELECT id AS k, plain(id) AS w FROM range(0, 100, 1, 2)")
+    merge = "MERGE INTO {c}.t USING computed ON k = id WHEN MATCHED"
+    for statement, rows in (
+        (
+            f"{merge} AND w > 50 THEN UPDATE SET v = w WHEN NOT MATCHED THEN INSERT (id, v) VALUES (k, w)",
+            (50, 10, 0, 40),
+        ),
+        ("UPDATE {c}.t SET v = -1 WHERE id IN (SELECT k FROM computed WHERE w > 90)", (10,)),
+        ("UPDATE {c}.t SET v = (SELECT max(w) FROM computed) WHERE id < 5", (5,)),
+        ("DELETE FROM {c}.t WHERE v IN (SELECT w FROM computed)", (45,)),
+        ("INSERT INTO {c}.t SELECT k, w FROM computed", None),
+        ("CREATE TABLE {c}.u AS SELECT k, w FROM computed", None),
+    ):
+        assert sql(statement) == ([rows] if rows else []), statement
+        assert calls.take() == 100, statement
+    spark.catalog.dropTempView("computed")
+
+
 def test_values_fit_or_nothing_is_changed(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t (id BIGINT NOT NULL, n INT, t STRUCT<x: INT, y: STRING>)")
     sql("INSERT INTO {c}.t VALUES (1, 1, struct(1, 'a')), (2, NULL, NULL)")
@@ -431,7 +452,7 @@ def one_statement(draw: random.Random) -> tuple[str, list[str]]:
     ]
 
 
-QUICK, ALL, ITEM = 200, 2400, 20
+QUICK, ALL, ITEM = 60, 2400, 20
 """Sequences of `make test`, of `make test-long`, and of one test."""
 
 
