@@ -1,0 +1,155 @@
+"""SQL files of Spark's own test suite, read from the test jar on Maven Central."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import urllib.request
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from zipfile import ZipFile
+
+RELEASE = "4.2.0"
+"""The newest release with a test jar on Maven Central. All releases of PySpark read the same files."""
+
+_SHA256 = "810bef6fd568e1626aad7354a1161e9e5ac629fbc55ba0a9a4e3cec8c06376eb"
+_URL = "https://repo1.maven.org/maven2/org/apache/spark/spark-sql_2.13/{0}/spark-sql_2.13-{0}-tests.jar"
+_INPUTS, _RESULTS = "sql-tests/inputs/", "sql-tests/results/"
+
+_START, _END = "--QUERY-DELIMITER-START", "--QUERY-DELIMITER-END"
+
+
+_VIEW = re.compile(
+    r"CREATE\s+(?:OR\s+REPLACE\s+)?TEMP(?:ORARY)?\s+VIEW\s+(?:IF\s+NOT\s+EXISTS\s+)?(?P<name>`[^`]+`|\w+)",
+    re.IGNORECASE,
+)
+_QUERY = re.compile(r"[\s(]*(SELECT|WITH|FROM|VALUES|TABLE|EXPLAIN|DESC|DESCRIBE|SHOW)\b", re.IGNORECASE)
+_PLAN_OR_FOLDER = re.compile(r"[\s(]*(EXPLAIN|DESC|DESCRIBE|SHOW)\b|.*\b(EXPLAIN|input_file_\w+)\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class GoldenFile:
+    """The statements and settings of one file.
+
+    Attributes:
+        name: Path below the folder of inputs.
+        settings: Settings of the session.
+        statements: The statements in order, those of imported files first.
+        outcomes: The outcome of each statement text in Spark's build: schema and sorted rows, or the error's condition.
+    """
+
+    name: str
+    settings: dict[str, str]
+    statements: list[str]
+    outcomes: dict[str, str]
+
+    def list_queries(self) -> list[int]:
+        """Returns the positions of the queries that name a view of `VALUES`, or a view over such a view."""
+        views: set[str] = set()
+        queries = []
+        for position, statement in enumerate(self.statements):
+            reads_views = bool({word.lower() for word in re.findall(r"\w+", statement)} & views)
+            if is_view_of_values(statement) or (reads_views and _VIEW.match(statement)):
+                views.add(get_view_name(statement).strip("`").lower())
+            elif reads_views and is_query(statement) and not _PLAN_OR_FOLDER.match(statement):
+                queries.append(position)
+        return queries
+
+
+def get_view_name(statement: str) -> str:
+    """Returns the name of the temporary view that a statement creates, or an empty string."""
+    match = _VIEW.match(statement)
+    return match["name"] if match else ""
+
+
+def is_view_of_values(statement: str) -> bool:
+    """Returns whether a statement creates a temporary view whose rows are in the statement."""
+    return bool(get_view_name(statement) and re.search(r"\bVALUES\b", statement, re.IGNORECASE))
+
+
+def is_query(statement: str) -> bool:
+    """Returns whether a statement leaves the session as it is."""
+    return bool(_QUERY.match(statement))
+
+
+@cache
+def get_test_jar() -> Path:
+    """Returns the path of the jar, which is downloaded once for each user of the machine.
+
+    Raises:
+        OSError: Maven Central does not answer.
+        ValueError: The digest of the jar differs.
+    """
+    folder = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache"), "lance-spark-tests")
+    path = folder / f"spark-sql-{RELEASE}-tests.jar"
+    if not path.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = path.with_suffix(f".{os.getpid()}")
+        with urllib.request.urlopen(_URL.format(RELEASE), timeout=300) as answer:
+            partial.write_bytes(answer.read())
+        partial.rename(path)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    if digest != _SHA256:
+        raise ValueError(f"The digest of the test jar differs: {path} has {digest}. Delete the file and try again.")
+    return path
+
+
+def list_files() -> list[str]:
+    """Returns the names of all files of the jar."""
+    with ZipFile(get_test_jar()) as jar:
+        names = [name.removeprefix(_INPUTS) for name in jar.namelist() if name.startswith(_INPUTS)]
+    return sorted(name for name in names if name.endswith(".sql"))
+
+
+def read_file(name: str) -> GoldenFile:
+    """Returns the statements of a file and of the files that it imports."""
+    with ZipFile(get_test_jar()) as jar:
+        lines = jar.read(_INPUTS + name).decode().splitlines()
+        results = _RESULTS + name + ".out"
+        outcomes = _read_outcomes(jar.read(results).decode()) if results in jar.namelist() else {}
+    comments = [line.strip() for line in lines if _is_comment(line)]
+    settings: dict[str, str] = {}
+    imported: list[str] = []
+    for comment in comments:
+        if match := re.match(r"--SET\s+(.*)", comment):
+            pairs = (pair.split("=", 1) for pair in re.split(r",\s*(?=spark\.)", match[1]))
+            settings |= {key.strip(): value.strip() for key, value in pairs}
+        if match := re.match(r"--IMPORT\s+(\S+)", comment):
+            imported += read_file(match[1]).statements
+    code = "\n".join(line for line in lines if not _is_comment(line))
+    return GoldenFile(name, settings, imported + split_statements(code), outcomes)
+
+
+def _read_outcomes(text: str) -> dict[str, str]:
+    outcomes = {}
+    for entry in text.split("-- !query\n")[1:]:
+        statement, _, rest = entry.partition("\n-- !query schema\n")
+        schema, _, output = rest.partition("\n-- !query output\n")
+        error = re.search(r'"(?:errorClass|condition)" : "([\w.]+)"', output)
+        outcomes[statement] = describe_error(error[1]) if error else describe_rows(schema, output.rstrip("\n"))
+    return outcomes
+
+
+def describe_rows(schema: str, rows: str) -> str:
+    """Returns the outcome of a query: rows count, their order does not."""
+    return "\n".join([schema, *sorted(line.rstrip() for line in rows.split("\n"))])
+
+
+def describe_error(condition: str) -> str:
+    """Returns the outcome of a query that fails."""
+    return f"error: {condition}"
+
+
+def _is_comment(line: str) -> bool:
+    return line.strip().startswith("--") and not line.strip().startswith((_START, _END))
+
+
+def split_statements(code: str) -> list[str]:
+    """Splits code at semicolons. A block between delimiters is one statement."""
+    statements: list[str] = []
+    for position, block in enumerate(re.split(f"{_START}|{_END}", code)):
+        parts = [block.rstrip().removesuffix(";")] if position % 2 else re.split(r"(?<=[^\\]);", block)
+        statements += [part.strip().replace("\\;", ";") for part in parts]
+    return [statement for statement in statements if statement]
