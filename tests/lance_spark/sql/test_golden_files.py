@@ -1,4 +1,4 @@
-"""Queries of Spark's golden SQL files, over views of `VALUES` that are Lance tables."""
+"""Queries of Spark's golden SQL files, over Lance tables in place of views of `VALUES`."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def quiet() -> Iterator[None]:
 
 
 def find_differences(spark: SparkSession, names: list[str]) -> tuple[dict[str, dict[int, str]], int]:
-    """Runs files and returns the queries whose outcomes differ, and the number of all queries.
+    """Runs files. Returns the queries with another outcome, and the number of all queries.
 
-    Spark's own views decide where an outcome is not the outcome of the golden file, because the
-    files are of another release.
+    If an outcome differs from the golden file, Spark's own views decide: the files are of
+    another release.
     """
     differences: dict[str, dict[int, str]] = {}
     queries = 0

@@ -36,7 +36,7 @@ class GoldenFile:
     Attributes:
         name: Path below the folder of inputs.
         settings: Settings of the session.
-        statements: The statements in order, those of imported files first.
+        statements: The statements in order, imported files first.
         outcomes: The outcome of each statement text in Spark's build: schema and sorted rows, or the error's condition.
     """
 
@@ -46,7 +46,7 @@ class GoldenFile:
     outcomes: dict[str, str]
 
     def list_queries(self) -> list[int]:
-        """Returns the positions of the queries that name a view of `VALUES`, or a view over such a view."""
+        """Returns the positions of queries over views of `VALUES`, directly or through other views."""
         views: set[str] = set()
         queries = []
         for position, statement in enumerate(self.statements):
@@ -59,24 +59,24 @@ class GoldenFile:
 
 
 def get_view_name(statement: str) -> str:
-    """Returns the name of the temporary view that a statement creates, or an empty string."""
+    """Returns the name of a created temporary view, or an empty string."""
     match = _VIEW.match(statement)
     return match["name"] if match else ""
 
 
 def is_view_of_values(statement: str) -> bool:
-    """Returns whether a statement creates a temporary view whose rows are in the statement."""
+    """Returns whether a statement creates a temporary view of `VALUES`."""
     return bool(get_view_name(statement) and re.search(r"\bVALUES\b", statement, re.IGNORECASE))
 
 
 def is_query(statement: str) -> bool:
-    """Returns whether a statement leaves the session as it is."""
+    """Returns whether a statement changes neither the session nor data."""
     return bool(_QUERY.match(statement))
 
 
 @cache
 def get_test_jar() -> Path:
-    """Returns the path of the jar, which is downloaded once for each user of the machine.
+    """Returns the path of the jar. The first call of a user downloads the jar.
 
     Raises:
         OSError: Maven Central does not answer.
@@ -104,7 +104,7 @@ def list_files() -> list[str]:
 
 
 def read_file(name: str) -> GoldenFile:
-    """Returns the statements of a file and of the files that it imports."""
+    """Returns the statements of a file, after the statements of imported files."""
     with ZipFile(get_test_jar()) as jar:
         lines = jar.read(_INPUTS + name).decode().splitlines()
         results = _RESULTS + name + ".out"
@@ -138,7 +138,7 @@ def describe_rows(schema: str, rows: str) -> str:
 
 
 def describe_error(condition: str) -> str:
-    """Returns the outcome of a query that fails."""
+    """Returns the outcome of a failed query."""
     return f"error: {condition}"
 
 

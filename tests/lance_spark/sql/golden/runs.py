@@ -32,7 +32,7 @@ class GoldenRun:
         spark: A session of the application.
         file: The statements.
         schema: Name of the schema.
-        catalog: Catalog of the Lance tables that views of `VALUES` become. Without a catalog, views stay views.
+        catalog: Catalog of Lance tables for views of `VALUES`. Without a catalog, views stay views.
     """
 
     def __init__(self, spark: SparkSession, file: GoldenFile, schema: str, catalog: str | None = None) -> None:
@@ -43,7 +43,7 @@ class GoldenRun:
 
     @contextmanager
     def open(self) -> Iterator[GoldenRun]:
-        """Applies the settings and makes the schema, which ends with the block."""
+        """Applies the settings, and makes the schema until the block ends."""
         folder = self._file.name.partition("/")[0]
         with active_in_thread(self._session):
             for key, value in (_SESSION | _FOLDERS.get(folder, {}) | self._file.settings).items():
@@ -56,7 +56,7 @@ class GoldenRun:
                 self._session.sql(f"DROP SCHEMA spark_catalog.{self._schema} CASCADE")
 
     def query(self, position: int) -> str:
-        """Returns the outcome of a query, after all statements before it that change the session."""
+        """Runs the earlier statements with an effect, then the query. Returns the query's outcome."""
         with active_in_thread(self._session):
             for statement in self._file.statements[self._position : position]:
                 if not is_query(statement):
