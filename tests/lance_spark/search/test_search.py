@@ -328,7 +328,7 @@ def test_what_cannot_be_searched_is_refused(table: Table, table_path: str, q: li
         (OptionError, "named", lambda: table.search(None, "vec")),  # type: ignore[call-overload]
         (OptionError, "vector", lambda: table.search("apple", query_type="hybrid", fts_columns="text").to_arrow()),
         (OptionError, "text", lambda: table.search(q, query_type="hybrid").to_arrow()),
-        (OptionError, "metric", lambda: table.search(q).distance_type("far")),
+        (OptionError, "distance_type", lambda: table.search(q).distance_type("far")),
         (OptionError, "l2", lambda: table.search(q).metric("hamming").to_arrow()),
         (OptionError, "nprobes", lambda: table.search(q).nprobes(0)),
         (OptionError, "refine_factor", lambda: table.search(q).refine_factor(1.5)),  # type: ignore[arg-type]

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.functions import pandas_udf
 
-from lance_spark import ColumnNotFoundError, CommitImpossibleError, Connection, RegistrationError, Table
+from lance_spark import ColumnNotFoundError, CommitImpossibleError, Connection, OptionError, RegistrationError, Table
 from lance_spark.errors import LanceSparkError, SchemaMismatchError
 from tests.lance_spark.table.seen import Seen
 from tests.support.waiting import eventually
@@ -56,7 +56,7 @@ def of_type(kind: pa.DataType, function: Callable[[int], object] = str) -> UDF:
 
 
 WRONG: dict[str, tuple[Callable[[Seen], object], type[Exception], str]] = {
-    "no dict": (lambda seen: "double", RegistrationError, "'double' is no alteration"),
+    "no dict": (lambda seen: "double", OptionError, "option 'alterations'"),
     "no path": (lambda seen: {"udf": seen.times(3)}, RegistrationError, "path is required"),
     "an empty path": (lambda seen: {"path": "", "udf": seen.times(3)}, RegistrationError, "path is required"),
     "the old keyword": (lambda seen: {"path": "double", "virtual_column": 1}, RegistrationError, "virtual_column"),
