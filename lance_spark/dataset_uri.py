@@ -34,7 +34,8 @@ def normalize_uri(uri: str, *, option: str = "path", also: Collection[str] = ())
             spaces around a URI. The message has the right spelling.
     """
     if not isinstance(uri, str) or not uri.strip() or "\0" in uri:
-        raise OptionError(option, None if uri is None else repr(uri), "a local path, or a URI such as s3://bucket/path")
+        shown = repr(uri) if isinstance(uri, str) else f"a value of type {type(uri).__name__}"
+        raise OptionError(option, None if uri is None else shown, "a local path, or a URI such as s3://bucket/path")
     found = _SCHEME.match(uri.strip())
     if found is not None and uri != uri.strip():
         raise OptionError(option, uri, repr(uri.strip()), problem="has spaces around a URI")

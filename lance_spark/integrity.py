@@ -15,7 +15,7 @@ from lance_spark.columns.binding import Binding
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import SUMMARY_KEY, event_of
 from lance_spark.commit.conflicts.identity import BINDING_KEY
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, normalize_uri
 from lance_spark.errors import StoredUdfError, TableUnreadableError, ViewError
 from lance_spark.jobs.model import ErrorRecord, JobRecord
 from lance_spark.jobs.reader_process import close_reader
@@ -123,7 +123,7 @@ def check(
             lance_spark.check("shop/orders.lance", repair=True)
         ```
     """
-    ref = DatasetRef.at(uri, storage_options or {})
+    ref = DatasetRef.at(normalize_uri(uri, option="uri"), storage_options or {})
     dataset = ref.open_latest()
     close_reader()  # its caches may hold files that are damaged by now
     place = None if checkpoint is None else checkpoint_place(checkpoint, ref.uri)

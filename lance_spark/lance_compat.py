@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import lance
     import pyarrow as pa
     from lance.dataset import Transaction
-    from lance.fragment import DataFile
+    from lance.fragment import DataFile, LanceFragment
     from lance.lance.schema import LanceField
     from lance.optimize import RewriteResult
     from lance.schema import LanceSchema
@@ -162,6 +162,18 @@ def plain(error: BaseException) -> str:
 
 def _says(*texts: str, error: BaseException) -> bool:
     return any(text in str(error) for text in texts)
+
+
+def claims_missing_rows(fragment: LanceFragment) -> bool:
+    """Tells whether a fragment's metadata claims other rows than its data files have.
+
+    Reads the footers of the data files.
+    """
+    try:
+        fragment.validate()
+    except (OSError, ValueError, RuntimeError) as error:
+        return "incorrect physical_rows" in str(error)
+    return False
 
 
 def is_missing(error: BaseException) -> bool:

@@ -16,12 +16,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lance_spark.dataset import FOLDER, DatasetRef, is_local, normalize_uri
-from lance_spark.errors import refusals_as_errors
+from lance_spark.errors import OptionError, refusals_as_errors
 from lance_spark.lance_compat import load_lance
 from udf_runtime.checkpoint import CheckpointStore, LocalObjects
 
 if TYPE_CHECKING:
     from lance.file import LanceFileSession
+
+_MOST_NAME_BYTES = 255
+"""Bytes of a name in a local file system."""
 
 
 def objects_beside(ref: DatasetRef) -> LanceObjects:
@@ -189,9 +192,15 @@ def checkpoint_place(folder: str, uri: str) -> str:
     Args:
         folder: The shared folder, as `connect(checkpoint=...)` was given it.
         uri: Normalised location of the table.
+
+    Raises:
+        OptionError: The folder is no location, or a name in its path is too long.
     """
     parent, _, name = uri.rpartition("/")
-    return f"{normalize_uri(folder)}/{hashlib.sha256(parent.encode()).hexdigest()[:16]}/{name.removesuffix('.lance')}"
+    shared = normalize_uri(folder, option="checkpoint")
+    if is_local(shared) and max(map(len, map(os.fsencode, shared.split("/")))) > _MOST_NAME_BYTES:
+        raise OptionError("checkpoint", shared[:100], "a path with names of at most 255 bytes", problem="is too long")
+    return f"{shared}/{hashlib.sha256(parent.encode()).hexdigest()[:16]}/{name.removesuffix('.lance')}"
 
 
 def checkpoint_store(

@@ -62,6 +62,9 @@ _OF_OTHER_FORMATS = {
 }
 """Options that Spark's users know from other formats, and what to do here."""
 
+_MOST = 1 << 63
+"""More than any number that Lance takes: signed 64 bits."""
+
 _T = TypeVar("_T")
 
 
@@ -91,15 +94,15 @@ def _boolean(text: str) -> bool:
 
 
 def _positive(text: str) -> int:
-    number = int(text)
-    if number < 1:
+    number = _not_negative(text)
+    if number == 0:
         raise ValueError
     return number
 
 
 def _not_negative(text: str) -> int:
     number = int(text)
-    if not 0 <= number < 1 << 63:  # Lance takes signed 64 bits
+    if not 0 <= number < _MOST:
         raise ValueError
     return number
 
@@ -109,7 +112,10 @@ def byte_size(text: str) -> int:
     match = re.fullmatch(r"\s*(\d+)\s*([kmgt]?)(i?b)?\s*", text.lower())
     if match is None or int(match[1]) == 0:
         raise ValueError
-    return int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
+    size = int(match[1]) << {"": 0, "k": 10, "m": 20, "g": 30, "t": 40}[match[2]]
+    if size >= _MOST:
+        raise ValueError
+    return size
 
 
 def _names(text: str) -> tuple[str, ...]:
@@ -280,7 +286,7 @@ class ReadOptions:
 
 
 COLUMN_OPTIONS: Mapping[str, tuple[str, str]] = {
-    "arrow.fixed-size-list.size": (r"[1-9]\d*", "a number of elements, 1 or more"),
+    "arrow.fixed-size-list.size": (r"[1-9]\d{0,8}", "a number of elements, from 1 to 999,999,999"),
     "arrow.float16": ("true", "true"),
     "arrow.large_var_char": ("true", "true"),
     "lance.encoding": ("blob", "blob"),
@@ -478,7 +484,7 @@ def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
             values[name] = fields[name].metadata["parse"](text)
         except OptionError:
             raise
-        except (ValueError, OverflowError):
+        except (ValueError, OverflowError, RecursionError):
             raise OptionError(key, text, fields[name].metadata["accepted"]) from None
     return cls(**{**values, "storage": tuple(sorted(storage.items()))})
 

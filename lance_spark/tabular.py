@@ -125,16 +125,20 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
             data = _stream_of(data)
         target = _target_of(data, schema, table)
         if isinstance(data, pa.RecordBatchReader):
-            return _converted(data.schema, data, target)
-        rows = _table_of(data, target)
-        stream = _converted(rows.schema, rows.to_batches(), target)
-        return pa.Table.from_batches(list(stream), schema=stream.schema).to_reader()
+            stream = _converted(data.schema, data, target)
+        else:
+            rows = _table_of(data, target)
+            converted = _converted(rows.schema, rows.to_batches(), target)
+            stream = pa.Table.from_batches(list(converted), schema=converted.schema).to_reader()
     except (pa.ArrowException, KeyError, ValueError, TypeError) as error:
         if isinstance(error, LanceSparkError):
             raise
         wanted = schema or table
         hint = "give each column values of one type" if wanted is None else f"give it the columns and types of {wanted}"
         raise SchemaMismatchError(f"the data does not fit: {error} - nothing was written - {hint}") from error
+    if table is None and not stream.schema.names:
+        raise SchemaMismatchError("The data of a new table has no columns. Nothing was written. Pass a schema.")
+    return stream
 
 
 def _target_of(data: object, schema: pa.Schema | None, table: pa.Schema | None) -> pa.Schema | None:

@@ -11,7 +11,7 @@ from lance_spark.backfill.reuse.computed_rows import RecordStore
 from lance_spark.backfill.reuse.round_context import source_of_ids
 from lance_spark.columns.binding import Binding
 from lance_spark.commit.conflicts.identity import BINDING_KEY, field_identities
-from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
 from lance_spark.errors import StoredUdfError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.objects import checkpoint_place, checkpoint_store
@@ -53,7 +53,7 @@ def cleanup(
             question was deleted.
         OptionError: `older_than` is negative, or longer than the calendar.
     """
-    ref = DatasetRef.at(uri, storage_options or {})
+    ref = DatasetRef.at(normalize_uri(uri, option="uri"), storage_options or {})
     since = moment_before(older_than)
     needed: set[str] = set()
     if table_exists(ref.uri, ref.storage):

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from lance_spark.errors import RowAddressError, TableUnreadableError
-from lance_spark.lance_compat import take_known_rows
+from lance_spark.lance_compat import claims_missing_rows, take_known_rows
 from lance_spark.read.filtering import explained
 from lance_spark.read.masks import distinct, stable_ids
 
@@ -106,12 +106,17 @@ def runs_of(fragments: Addresses) -> list[tuple[int, int, int]]:
     return [(int(fragments[start]), start, end) for start, end in itertools.pairwise(bounds)]
 
 
+_TRUSTED_ROWS = 1 << 22
+"""Rows of a fragment up to which a read of missing rows fails within seconds, without a check."""
+
+
 class SnapshotRows:
     """Which rows a snapshot has; reads only manifests and deletion files. Lives in one task."""
 
     def __init__(self, dataset: lance.LanceDataset) -> None:
         self.dataset = dataset
         self._fragments: dict[int, LanceFragment | None] = {}
+        self._checked: set[int] = set()
         self._deleted: tuple[int, Mask | None] = (-1, None)
 
     def fragment(self, fragment_id: int) -> LanceFragment | None:
@@ -125,12 +130,19 @@ class SnapshotRows:
         """Returns a fragment that the snapshot has.
 
         Raises:
-            TableUnreadableError: It has none of this id.
+            TableUnreadableError: It has none of this id; or the metadata of a large fragment claims
+                rows that its data files do not have. Work on such rows would take hours.
         """
         fragment = self.fragment(fragment_id)
         if fragment is None:
             text = f"fragment {fragment_id} is not in version {self.dataset.version}"
             raise TableUnreadableError(self.dataset.uri, text, hint="open the table again")
+        if fragment.physical_rows > _TRUSTED_ROWS and fragment_id not in self._checked:
+            if claims_missing_rows(fragment):
+                text = f"fragment {fragment_id} claims {fragment.physical_rows:,} rows, and its data files have others"
+                hint = "Restore an older version, or copy the rows that can be read."
+                raise TableUnreadableError(self.dataset.uri, text, hint=hint)
+            self._checked.add(fragment_id)
         return fragment
 
     def seen(self) -> tuple[FragmentMetadata, ...]:

@@ -37,7 +37,7 @@ from lance_spark.table.history.branches import Branches
 from lance_spark.table.history.versions import Tags
 from tests.wrong_arguments.values import judge, sample, show, wrong_values
 
-QUICK_VALUES = 9
+QUICK_VALUES = 4
 """Values of a parameter that the quick suite tries."""
 
 
@@ -253,7 +253,9 @@ def fault_of(subject: Subject, at: Place, name: str, value: object) -> str | Non
     before = at.versions()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        outcome = judge(name, value, lambda: call_with(subject, at, {name: value}), beside=subject.signature.parameters)
+        outcome = judge(
+            name, value, lambda: call_with(subject, at, {name: value}), beside=[*subject.signature.parameters, "name"]
+        )
     changed = not at.folder.exists() or at.versions() != before
     if changed or subject.name == "Connection.capture_local_environment":  # its archives are no versions
         at.reset()

@@ -235,7 +235,7 @@ def last_commit(path: str, storage_options: dict[str, str] | None = None) -> Com
         TableNotFoundError: There is no table.
         TableUnreadableError: It cannot be opened.
     """
-    ref = DatasetRef.at(path, storage_options or {})
+    ref = DatasetRef.at(path, {} if storage_options is None else storage_options)
     dataset = ref.open_latest()
     undone = set()
     for version in sorted((kept["version"] for kept in dataset.version_refs()), reverse=True):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import lance
 import pandas as pd
@@ -31,6 +32,25 @@ from tests.support.java_classes import JVM_OPTIONS
 pytestmark = pytest.mark.spark
 
 ROWS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "text": ["a", "b", None]})
+
+
+@pytest.mark.parametrize(
+    ("data", "schema"),
+    [([], None), ({}, None), ([{}], None), (pa.table({}), None), (pd.DataFrame(), None), (None, pa.schema([]))],
+    ids=repr,
+)
+def test_a_table_without_columns_is_not_made(tmp_path: Path, data: Any, schema: pa.Schema | None) -> None:
+    db = lance_spark.connect(str(tmp_path))
+    with pytest.raises(SchemaMismatchError, match="no columns"):
+        db.create_table("e", data, schema=schema)
+    assert not any(tmp_path.iterdir())
+
+
+def test_a_table_at_a_path_without_the_suffix_opens_by_its_location(tmp_path: Path) -> None:
+    lance.write_dataset(pa.table({"id": [1]}), f"{tmp_path}/events")
+    assert lance_spark.open_table(f"{tmp_path}/events").count_rows() == 1
+    with pytest.raises(TableNotFoundError, match=r"without the suffix .lance. Open it with open_table"):
+        lance_spark.connect(str(tmp_path)).open_table("events")
 
 
 @pytest.mark.promise("T79")
