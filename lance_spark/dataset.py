@@ -432,6 +432,11 @@ def _listed(what: str, names: Collection[str]) -> str:
     return f"its {what} are {', '.join(sorted(names))}" if names else f"it has no {what}"
 
 
+def parse_version(text: str) -> int | str:
+    """Returns the number of a version that a text is, else the text: a tag or a branch."""
+    return int(text) if text.isdecimal() and len(text) <= _MOST_DIGITS else text
+
+
 def _sorted_pairs(options: Mapping[str, str] | tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
     try:
         pairs = sorted(dict(options).items())

@@ -17,9 +17,6 @@ from lance_spark.table.table import Table
 FAILED = 1
 MISUSED = 2
 
-_VERSION_DIGITS = 19
-"""Digits of the largest version. Python reads at most 4,300 digits."""
-
 app = typer.Typer(
     help="Lance tables with computed columns: their jobs, plans, versions and tags, and backfills and upkeep on Spark.",
     no_args_is_help=True,
@@ -85,17 +82,14 @@ Master = Annotated[
 ]
 
 
-def parse_days(text: str) -> timedelta:
+def parse_days(text: str | timedelta) -> timedelta:
     """Reads a number of days, at most the age of the calendar."""
+    if isinstance(text, timedelta):
+        return text  # the default
     try:
         return timedelta(days=float(text))
     except (ValueError, OverflowError):
         raise typer.BadParameter(f"{text} is no number of days") from None
-
-
-def parse_version(text: str) -> int | str:
-    """Reads the number of a version, or a tag."""
-    return int(text) if text.isdecimal() and len(text) <= _VERSION_DIGITS else text
 
 
 def open_on_master(uri: str, master: str | None, storage: dict[str, str], *, checkpoint: str | None = None) -> Table:

@@ -135,7 +135,10 @@ class StoredManifests:
 def _path(name: str) -> str:
     if not isinstance(name, str) or not name.strip():
         raise OptionError("name", repr(name), "the name of a manifest")
-    return f"{_MANIFESTS}/{quote(name)}.json"
+    try:
+        return f"{_MANIFESTS}/{quote(name)}.json"
+    except ValueError as error:
+        raise OptionError("name", name[:100], f"a shorter name ({error})", problem="is too long") from error
 
 
 def _name(path: str) -> str:

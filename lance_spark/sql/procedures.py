@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import Any
 
 from lance_spark.columns.binding import binding_of, load_udf
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, parse_version
 from lance_spark.errors import OptionError, RegistrationError, StoredUdfError, UnsupportedOperationError
 from lance_spark.objects import objects_of_table
 from lance_spark.session.catalogs import ALLOW_STORED_CODE, setting_of
@@ -16,6 +15,7 @@ from lance_spark.sql.indexes import build as build_index
 from lance_spark.sql.place import Place
 from lance_spark.table.connection import open_table
 from lance_spark.table.table import Table
+from lance_spark.upkeep.cleanup import age_of_days
 
 _TABLE = "TABLE"
 
@@ -71,7 +71,7 @@ def _compact(table: Table, target_rows_per_fragment: int | None) -> Sequence[obj
 
 
 def _cleanup(table: Table, older_than_days: float | None) -> Sequence[object]:
-    done = table.cleanup_old_versions(None if older_than_days is None else timedelta(days=older_than_days))
+    done = table.cleanup_old_versions(None if older_than_days is None else age_of_days(older_than_days))
     return [done.old_versions, done.bytes_removed]
 
 
@@ -87,8 +87,7 @@ def _tag(table: Table, name: str, version: int | None) -> Sequence[object]:
 
 
 def _create_branch(table: Table, name: str, from_ref: str | None) -> Sequence[object]:
-    start = int(from_ref) if from_ref is not None and from_ref.isdecimal() else from_ref
-    made = table.branches.create(name, start)
+    made = table.branches.create(name, None if from_ref is None else parse_version(from_ref))
     return [name, made.version]
 
 
@@ -98,7 +97,7 @@ def _drop_branch(table: Table, name: str) -> Sequence[object]:
 
 
 def _restore(table: Table, version: str) -> Sequence[object]:
-    table.restore(int(version) if version.isdecimal() else version)
+    table.restore(parse_version(version))
     return [table.version]
 
 
@@ -199,6 +198,9 @@ def call(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     procedure = PROCEDURES[arguments["procedure"]]
     name, *values = arguments["values"]
+    for (parameter, _), value in zip(procedure.parameters, values, strict=True):
+        if parameter.startswith("*") and value is None:
+            raise OptionError(parameter.lstrip("*"), None, "a value, and not NULL")
     kinds = [kind for _, kind in procedure.parameters]
     tables = [_named(arguments, name)]
     tables += [_named(arguments, value) for kind, value in zip(kinds, values, strict=True) if kind == _TABLE]

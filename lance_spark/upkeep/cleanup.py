@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 from lance_spark.dataset import DatasetRef, refuse_unlistable_tag
-from lance_spark.errors import CommitError, LanceSparkError, TableUnwritableError, panics_as_errors
+from lance_spark.errors import CommitError, LanceSparkError, OptionError, TableUnwritableError, panics_as_errors
 from lance_spark.lance_compat import plain
 from lance_spark.staging.orphans import moment_before
 from lance_spark.upkeep.results import CleanupResult
@@ -56,6 +56,18 @@ def checked_age(older_than: timedelta | None, *, option: str = "older_than") -> 
         return DEFAULT_AGE
     moment_before(older_than, option=option)
     return older_than
+
+
+def age_of_days(days: float) -> timedelta:
+    """Returns a number of days as an age.
+
+    Raises:
+        OptionError: It is no number of days of the calendar.
+    """
+    try:
+        return checked_age(timedelta(days=days), option="older_than_days")
+    except (OverflowError, ValueError) as error:
+        raise OptionError("older_than_days", repr(days), "a number of days, 0 or more") from error
 
 
 def result_of(answer: bytes, uri: str) -> CleanupResult:

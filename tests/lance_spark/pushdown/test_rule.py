@@ -103,14 +103,11 @@ def test_other_rules_of_the_session_stay(spark: SparkSession) -> None:
 
 
 def test_a_session_without_a_jvm_goes_on_without_the_rule(caplog: pytest.LogCaptureFixture) -> None:
-    class ConnectSession:
-        """Stands for the session of Spark Connect, which has no `_jvm`."""
-
-        version = "4.3.0"
-
+    # Stands for the session of Spark Connect, which has no `_jvm`.
+    connect_session = type("SparkSession", (), {"version": "4.3.0"})
     with caplog.at_level(logging.INFO, "lance_spark"):
-        assert enable_pushdown(ConnectSession()) is False  # type: ignore[arg-type]
-        disable_pushdown(ConnectSession())  # type: ignore[arg-type]
+        assert enable_pushdown(connect_session()) is False  # type: ignore[arg-type]
+        disable_pushdown(connect_session())  # type: ignore[arg-type]
     assert "not available over Spark Connect" in caplog.text
 
 
