@@ -30,7 +30,7 @@ STATEMENT_OPTIONS: Mapping[str, frozenset[str]] = {
     "INSERT": (_WRITE | _COLUMNS) - _BACKFILL,
     "INSERT OVERWRITE": (_WRITE | _COLUMNS) - _BACKFILL,
     "BACKFILL": (_WRITE | _COLUMNS) - _NEW_TABLE - {"mergeschema", "max_rows_per_file", "max_bytes_per_file"},
-    "CREATE TABLE": (_WRITE | _COLUMNS) - _BACKFILL - _BRANCH - {"mode"},
+    "CREATE TABLE": (_WRITE | _COLUMNS) - _BACKFILL - _BRANCH - _STORAGE - {"mode"},
     "UPDATE": _BRANCH,
     "DELETE": _BRANCH,
     "MERGE": _BRANCH,
@@ -48,4 +48,5 @@ def check_statement_options(statement: str, options: Mapping[str, str]) -> None:
     accepted = STATEMENT_OPTIONS[statement]
     for name, value in options.items():
         if not any(fnmatchcase(name.lower(), pattern) for pattern in accepted):
-            raise OptionError(name, value, ", ".join(sorted(accepted)), problem=f"is no option of {statement}")
+            shown = "***" if name.lower().startswith(STORAGE_PREFIX) else value
+            raise OptionError(name, shown, ", ".join(sorted(accepted)), problem=f"is no option of {statement}")

@@ -364,10 +364,14 @@ def refuse_ineffective(names: Iterable[str]) -> None:
     """Refuses properties that look like options of `CREATE TABLE` and would do nothing.
 
     Raises:
-        OptionError: A name is an option, a column option that Lance lacks, or nearly an option.
+        OptionError: A name is an option, a column option that Lance lacks, or nearly an option; or
+            a storage option, which would also store a secret in clear.
     """
     for name in names:
         lowered = name.lower()
+        if lowered.removeprefix(_OPTION_PREFIX).startswith(STORAGE_PREFIX):
+            accepted = "a storage option of the catalog, which its administrator sets"
+            raise OptionError("TBLPROPERTIES", name, accepted, problem="has no effect")
         similar = difflib.get_close_matches(lowered, [*_LONG_OPTIONS, _FILE_FORMAT], 1, 0.85)
         if _is_option(name) or similar or ".arrow." in lowered or ".lance." in lowered:
             columns = ", ".join(f"<column>.{option}" for option in COLUMN_OPTIONS)

@@ -214,6 +214,13 @@ def test_a_statement_sends_no_credentials_of_the_server_to_a_receiver_of_its_own
         "az://c/t.lance": {"azure_storage_endpoint": receiver, "allow_http": "true"},
         "az://c/u.lance": {"account_name": f"{receiver}/"},
         "gs://b/t.lance": {"google_service_account": "/etc/passwd"},
+        "s3://b/w.lance": {"aws_endpoint": receiver, "x_access_key_id": "x", "x_secret_access_key": "x"},
+        "s3://b/x.lance": {"aws_endpoint": receiver, "azure_skip_signature": "true"},
+        "s3://b/y.lance": {"aws_endpoint": receiver, "access_key_id": "x", "secret_access_key": "x"},
+        "S3://b/z.lance": {"aws_endpoint": receiver, "azure_storage_account_key": "x"},
+        "az://c/v.lance": {"azure_storage_endpoint": receiver, "x_account_key": "x"},
+        "az://c/w.lance": {"azure_storage_sas_key": "x", "azure_federated_token_file": "/etc/passwd"},
+        "oss://b/t.lance": {"endpoint": receiver, "azure_storage_account_key": "x"},
     }
     user = spark.newSession()
     for path, storage in places.items():
@@ -234,6 +241,37 @@ def test_a_statement_sends_no_credentials_of_the_server_to_a_receiver_of_its_own
             with pytest.raises(AnalysisException, match=r"OptionError.*credentials"):
                 act()
     assert Recording.seen == []
+
+
+def test_options_of_create_table_in_a_read_need_credentials_of_their_own(spark: SparkSession, receiver: str) -> None:
+    """A read takes them where it has a provider, and then ignores the options without the prefix."""
+    created = {"provider": "lance", "option.storage.aws_endpoint": receiver, "option.storage.allow_http": "true"}
+    for given in (
+        {**created, "option.path": "s3://b/t.lance"},
+        {**created, "path": "s3://b/t.lance", "storage.aws_skip_signature": "true"},
+        {"storage.aws_endpoint": receiver},
+    ):
+        with pytest.raises(AnalysisException, match=r"OptionError.*credentials"):
+            spark.newSession().read.format("lance").options(**given).load()
+    assert Recording.seen == []
+
+
+def test_a_table_of_a_catalog_is_made_without_storage_options(spark: SparkSession, tmp_path: Path) -> None:
+    name = named(spark, tmp_path)
+    option = "'storage.proxy_url' = 'http://secret'"
+    for statement in (
+        f"CREATE TABLE {name}.t (id BIGINT) OPTIONS ({option})",
+        f"CREATE TABLE {name}.t OPTIONS ({option}) AS SELECT 1L AS id",
+        f"CREATE OR REPLACE TABLE {name}.t OPTIONS ({option}) AS SELECT 1L AS id",
+        f"CREATE TABLE {name}.t (id BIGINT) TBLPROPERTIES ({option})",
+        f"CREATE TABLE {name}.t (id BIGINT) TBLPROPERTIES ('option.{option[1:]})",
+    ):
+        with pytest.raises(AnalysisException, match=r"OptionError.*storage\.proxy_url") as error:
+            spark.sql(statement)
+        assert "secret" not in str(error.value).partition("== SQL")[0]
+    spark.sql(f"CREATE TABLE {name}.t AS SELECT 1L AS id")
+    with pytest.raises(AnalysisException, match=r"OptionError.*storage\.proxy_url"):
+        spark.sql(f"ALTER TABLE {name}.t SET TBLPROPERTIES ({option})")
 
 
 @pytest.mark.parametrize(
