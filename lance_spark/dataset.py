@@ -21,6 +21,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from lance_spark.dataset_retries import note_failure, retry_options
 from lance_spark.dataset_uri import is_local as is_local  # noqa: PLC0414 - part of this module's interface
 from lance_spark.dataset_uri import normalize_uri as normalize_uri  # noqa: PLC0414
 from lance_spark.errors import (
@@ -32,7 +33,15 @@ from lance_spark.errors import (
     VersionNotFoundError,
     panics_as_errors,
 )
-from lance_spark.lance_compat import is_missing, is_unknown_scheme, load_lance, plain, version_of, versions_of
+from lance_spark.lance_compat import (
+    is_denied,
+    is_missing,
+    is_unknown_scheme,
+    load_lance,
+    plain,
+    version_of,
+    versions_of,
+)
 from lance_spark.options import ReadOptions
 
 if TYPE_CHECKING:
@@ -92,8 +101,17 @@ class DatasetRef:
 
     @property
     def storage(self) -> dict[str, str]:
-        """The storage options as Lance takes them."""
+        """The storage options as a dict."""
         return dict(self.storage_options)
+
+    @property
+    def lance_options(self) -> dict[str, str] | None:
+        """The storage options as Lance takes them, with retries of requests.
+
+        Raises:
+            TableUnreadableError: The store does not answer.
+        """
+        return retry_options(self.uri, self.storage)
 
     @staticmethod
     def at(uri: str, storage_options: Mapping[str, str] | tuple[tuple[str, str], ...] = ()) -> DatasetRef:
@@ -364,12 +382,12 @@ def _open(
     load_lance()
     import lance
 
+    options = retry_options(uri, dict(storage_options))
     try:
         with panics_as_errors():
-            dataset = lance.dataset(
-                uri, version=version, storage_options=dict(storage_options) or None, session=_session()
-            )
+            dataset = lance.dataset(uri, version=version, storage_options=options, session=_session())
     except (ValueError, OSError, RuntimeError) as error:
+        note_failure(uri, dict(storage_options), error)
         raise _explain(error, uri, branch, version, storage_options) from error
     if dataset.version == 0:
         # Measured: a manifest of zero bytes reads as a table without columns at version 0, which no
@@ -405,9 +423,10 @@ def _explain(
         return OptionError(
             "path", uri, "a local path, or a URI with a scheme that Lance knows, such as s3://, gs:// or az://"
         )
-    return TableUnreadableError(
-        uri, plain(error), hint="check that the path is a Lance table, and the storage.* options and permissions"
-    )
+    hint = "check that the path is a Lance table, and the storage.* options and permissions"
+    if is_denied(error):
+        hint = "check the credentials: in the storage.* options, or in the environment"
+    return TableUnreadableError(uri, plain(error), hint=hint)
 
 
 def _version_at(ref: DatasetRef, moment: datetime) -> int:

@@ -148,6 +148,24 @@ def with_replaced_field(schema: LanceSchema, column: str, field: pa.Field[Any], 
     return cast("LanceSchema", restore(metadata, *kept))
 
 
+def arrow_field_of(field: LanceField) -> pa.Field[Any]:
+    """Returns a field as Arrow's; pylance's stubs lack the method."""
+    return cast("pa.Field[Any]", cast(Any, field).to_arrow())
+
+
+def without_fields(schema: LanceSchema, columns: Iterable[str]) -> LanceSchema:
+    """Returns a schema without some columns; the others keep their field ids."""
+    restore, (metadata, *messages) = cast("tuple[Any, tuple[Any, ...]]", schema.__reduce__())
+    dropped = frozenset(columns)
+    kept: list[bytes] = []
+    start = 0
+    for top in schema.fields():
+        stop = start + _count_fields(top)
+        kept += [] if top.name() in dropped else messages[start:stop]
+        start = stop
+    return cast("LanceSchema", restore(metadata, *kept))
+
+
 def _count_fields(field: LanceField) -> int:
     return 1 + sum(map(_count_fields, field.children()))
 
@@ -223,6 +241,22 @@ def is_created_meanwhile(error: BaseException) -> bool:
 def is_fragment_gone(error: BaseException) -> bool:
     """Tells whether a commit was refused because a fragment of its file replacements is gone."""
     return _says("Fragment being replaced not found", error=error)
+
+
+def is_unanswered(error: BaseException) -> bool:
+    """Tells whether a store gave no answer, or only answers that are worth another try."""
+    refusal = re.search(r"status code: 4(?!08|29)", str(error))
+    return refusal is None and _says(" retries, max_retries: ", error=error)
+
+
+def is_broken_connection(error: BaseException) -> bool:
+    """Tells whether a connection to a store broke, or a request ran out of time."""
+    return _says("HTTP error", error=error)
+
+
+def is_denied(error: BaseException) -> bool:
+    """Tells whether a store wants other credentials, or there are none."""
+    return _says("credentials", "status code: 401", "status code: 403", error=error)
 
 
 def is_bad_request(error: BaseException) -> bool:

@@ -8,16 +8,19 @@ and no reader takes what is in it for data.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import hashlib
 import os
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lance_spark.dataset import FOLDER, DatasetRef, is_local, normalize_uri
-from lance_spark.errors import OptionError, refusals_as_errors
-from lance_spark.lance_compat import load_lance
+from lance_spark.dataset_retries import note_failure, retry_options
+from lance_spark.errors import LanceSparkError, OptionError, TableUnreadableError, refusals_as_errors
+from lance_spark.lance_compat import is_unanswered, load_lance, plain
 from udf_runtime.checkpoint import CheckpointStore, LocalObjects
 
 if TYPE_CHECKING:
@@ -37,13 +40,22 @@ def objects_of_table(ref: DatasetRef) -> LanceObjects:
     return LanceObjects(f"{ref.table_uri}/{FOLDER}", ref.storage_options)
 
 
-@functools.lru_cache(maxsize=16)
 def open_session(uri: str, storage_options: tuple[tuple[str, str], ...]) -> LanceFileSession:
-    """Returns this process's file session for a table's directory; paths are relative to it."""
+    """Returns this process's file session for a table's directory; paths are relative to it.
+
+    Raises:
+        TableUnreadableError: The store does not answer.
+    """
+    options = retry_options(uri, dict(storage_options))
+    return _open_session(uri, tuple(sorted((options or {}).items())))
+
+
+@functools.lru_cache(maxsize=16)
+def _open_session(uri: str, options: tuple[tuple[str, str], ...]) -> LanceFileSession:
     load_lance()
     from lance.file import LanceFileSession
 
-    return LanceFileSession(uri, dict(storage_options) or None)
+    return LanceFileSession(uri, dict(options) or None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +88,8 @@ class LanceObjects:
             with tempfile.NamedTemporaryFile(prefix="lance-spark-") as file:
                 file.write(data)
                 file.flush()
-                self._session.upload_file(file.name, path)
+                with self._noting_failures():
+                    self._session.upload_file(file.name, path)
 
     def get(self, path: str) -> bytes | None:
         """Returns an object's content, or None where there is none.
@@ -87,12 +100,12 @@ class LanceObjects:
         if self._local is not None:
             return self._local.get(path)
         # A session does not tell sizes, and reads only ranges of known length.
-        with tempfile.TemporaryDirectory(prefix="lance-spark-") as folder:
+        with tempfile.TemporaryDirectory(prefix="lance-spark-") as folder, self._typed_failures():
             copy = os.path.join(folder, "object")
             try:
                 self._session.download_file(path, copy)
-            except OSError:
-                if self._session.contains(path):
+            except OSError as error:
+                if is_unanswered(error) or self._session.contains(path):
                     raise
                 return None
             with open(copy, "rb") as file:
@@ -114,7 +127,8 @@ class LanceObjects:
         """
         if self._local is not None:
             return self._local.list_folders(prefix)
-        paths = self._session.list_with_delimiter(prefix).common_prefixes
+        with self._typed_failures():
+            paths = self._session.list_with_delimiter(prefix).common_prefixes
         return sorted({path.rstrip("/").rpartition("/")[2] for path in paths})
 
     def list(self, prefix: str) -> list[str]:
@@ -125,7 +139,8 @@ class LanceObjects:
         """
         if self._local is not None:
             return self._local.list(prefix)
-        return sorted(self._session.list(prefix))
+        with self._typed_failures():
+            return sorted(self._session.list(prefix))
 
     def delete(self, path: str) -> None:
         """Deletes an object if it is there.
@@ -136,16 +151,17 @@ class LanceObjects:
         if self._local is not None:
             self._local.delete(path)
             return
-        session = self._session
-        if "%" in path:
-            # A session escapes this sign of a path once more, but not of its own location.
-            session, path = open_session(f"{self.uri}/{path.replace('%', '%25')}", self.storage_options), ""
-        try:
-            session.delete_file(path)
-        except OSError:
-            # A concurrent writer may have deleted it.
-            if session.contains(path):
-                raise
+        with self._typed_failures():
+            session = self._session
+            if "%" in path:
+                # A session escapes this sign of a path once more, but not of its own location.
+                session, path = open_session(f"{self.uri}/{path.replace('%', '%25')}", self.storage_options), ""
+            try:
+                session.delete_file(path)
+            except OSError as error:
+                # A concurrent writer may have deleted it.
+                if is_unanswered(error) or session.contains(path):
+                    raise
 
     def delete_folder(self, folder: str) -> None:
         """Deletes all objects in a folder.
@@ -161,8 +177,13 @@ class LanceObjects:
             self._local.delete_folder(folder)
 
     def contains(self, path: str) -> bool:
-        """Tells whether an object is there."""
-        return self._session.contains(path)
+        """Tells whether an object is there.
+
+        Raises:
+            OSError: The store refused.
+        """
+        with self._typed_failures():
+            return self._session.contains(path)
 
     def remove_leftovers(self, prefix: str, *, older_than_s: float) -> int:
         """Deletes what killed writers left on a mounted file system, and returns how many.
@@ -178,6 +199,26 @@ class LanceObjects:
         # Whoever may write to a table's folder may put a link in the place of our folder.
         table, ours, _ = f"{self.uri}/".rpartition(f"/{FOLDER}/")
         return LocalObjects(self.uri, boundary=table if ours else self.uri)
+
+    @contextlib.contextmanager
+    def _noting_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, RuntimeError, ValueError) as error:
+            note_failure(self.uri, dict(self.storage_options), error)
+            raise
+
+    @contextlib.contextmanager
+    def _typed_failures(self) -> Iterator[None]:
+        """Turns failures of the store, which pylance raises in two types, into errors of ours."""
+        try:
+            with self._noting_failures():
+                yield
+        except (OSError, RuntimeError, ValueError) as error:
+            if isinstance(error, LanceSparkError):
+                raise
+            hint = "check that the store answers, and the storage.* options and permissions"
+            raise TableUnreadableError(self.uri, plain(error), hint=hint) from error
 
     @property
     def _session(self) -> LanceFileSession:

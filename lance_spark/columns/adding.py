@@ -13,7 +13,8 @@ import pyarrow as pa
 from lance_spark.columns.binding import Binding, metadata_of, store_udf
 from lance_spark.columns.checking import check_new_names, check_udf, new_fields
 from lance_spark.columns.pyspark_udfs import bind_to_columns, to_udf
-from lance_spark.commit.schema_change import change_schema
+from lance_spark.commit.conflicts.identity import TOKEN_KEY
+from lance_spark.commit.schema_change import change_schema, drop_operation
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.stored import with_default
 from lance_spark.errors import RegistrationError, panics_as_errors
@@ -90,10 +91,14 @@ def add_columns(
         _add_sql(ref, sql)
     try:
         if computed:
-            change_schema(ref, lambda head: _add_null(head, computed, tokens))
+            change_schema(
+                ref,
+                lambda head: _add_null(head, computed, tokens),
+                has_landed=lambda head: _has_tokens(head, computed, tokens),
+            )
     except BaseException:
         if sql:
-            change_schema(ref, lambda head: head.drop_columns(list(sql)))
+            change_schema(ref, lambda head: drop_operation(head, list(sql)))
         raise
 
 
@@ -184,7 +189,7 @@ def _add_sql(ref: DatasetRef, sql: Mapping[str, str]) -> None:
                 f"- columns {', '.join(map(repr, sql))} of {ref.uri} - nothing was added"
             ) from error
 
-    change_schema(ref, add)
+    change_schema(ref, add, has_landed=lambda head: set(sql) <= set(head.schema.names))
 
 
 def _add_null(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Sequence[str]) -> None:
@@ -198,3 +203,13 @@ def _add_null(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Se
             metadata.update(metadata_of(binding, output, token).items())
             fields.append(field.with_metadata(metadata))
     head.add_columns(pa.schema(fields))
+
+
+def _has_tokens(head: lance.LanceDataset, computed: Sequence[Computed], tokens: Sequence[str]) -> bool:
+    """Tells whether a version has the columns that carry the tokens."""
+    for one, token in zip(computed, tokens, strict=True):
+        for _, name in one.columns:
+            field = head.schema.field(name) if name in head.schema.names else None
+            if field is None or (field.metadata or {}).get(TOKEN_KEY) != token.encode():
+                return False
+    return True

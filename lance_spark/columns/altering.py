@@ -21,7 +21,7 @@ from lance_spark.columns.casting import cast_column, check_cast
 from lance_spark.columns.checking import check_udf
 from lance_spark.columns.pyspark_udfs import bind_to_columns, to_udf
 from lance_spark.commit.conflicts.identity import BINDING_KEY, OUTPUT_KEY, TOKEN_KEY
-from lance_spark.commit.schema_change import change_schema, set_field_metadata
+from lance_spark.commit.schema_change import change_schema, drop_operation, set_field_metadata
 from lance_spark.dataset import DatasetRef
 from lance_spark.environments.stored import with_default
 from lance_spark.errors import (
@@ -32,7 +32,7 @@ from lance_spark.errors import (
     StoredUdfError,
     panics_as_errors,
 )
-from lance_spark.lance_compat import is_bad_request, is_bad_value, plain
+from lance_spark.lance_compat import arrow_field_of, is_bad_request, is_bad_value, plain
 from lance_spark.session.sessions import session_time_zone
 from lance_spark.types import check_storable
 from lance_spark.types.names import check_column_names, check_field_name
@@ -40,6 +40,7 @@ from udf_runtime import UDF, Manifest
 
 if TYPE_CHECKING:
     import lance
+    from lance import LanceOperation
 
 _LANCE_KEYS = frozenset({"path", "name", "nullable", "data_type"})
 _OUR_KEYS = frozenset({"path", "udf", "input_columns", "recreate"})
@@ -75,18 +76,18 @@ def alter_columns(
     # Order: casts first (may fail on data), renames last (other alterations use the old names).
     for alteration, udf in sorted(checked, key=lambda one: (one[1] is not None) + 2 * _only_renames(one[0])):
         if alteration.get("data_type") is not None:
-            change_schema(ref, lambda head, a=alteration: cast_column(ref, head, a))  # type: ignore[misc]
+            change_schema(ref, lambda head, a=alteration: cast_column(head, a))  # type: ignore[misc]
         elif alteration.get("drop_udf"):
-            change_schema(ref, lambda head, c=str(alteration["path"]): _unbind(ref, head, c))  # type: ignore[misc]
+            change_schema(ref, lambda head, c=str(alteration["path"]): _unbind(head, c))  # type: ignore[misc]
         elif udf is None:
-            change_schema(ref, lambda head, a=alteration: _alter(head, a))  # type: ignore[misc]
+            _alter_in_place(ref, dataset, alteration)
         elif alteration.get("recreate"):
             column = str(alteration["path"])
-            change_schema(ref, lambda head, c=column: head.drop_columns([c]))  # type: ignore[misc]
+            change_schema(ref, lambda head, c=column: drop_operation(head, [c]))  # type: ignore[misc]
             add_columns(ref, {column: udf})
         else:
             store_udf(udf, ref)
-            change_schema(ref, lambda head, c=str(alteration["path"]), u=udf: _rebind(ref, head, c, u))  # type: ignore[misc]
+            change_schema(ref, lambda head, c=str(alteration["path"]), u=udf: _rebind(head, c, u))  # type: ignore[misc]
 
 
 def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
@@ -97,7 +98,7 @@ def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
         SchemaMismatchError: None would be left; none was dropped.
     """
 
-    def drop(head: lance.LanceDataset) -> None:
+    def drop(head: lance.LanceDataset) -> LanceOperation.BaseOperation:
         for column in columns:
             if column not in head.schema.names:
                 raise ColumnNotFoundError(
@@ -108,7 +109,7 @@ def drop_columns(ref: DatasetRef, columns: Sequence[str]) -> None:
                 f"a table has at least one column, and all would be dropped - {ref.uri} - nothing was dropped - add "
                 "another column first, or drop the table"
             )
-        head.drop_columns(list(columns))
+        return drop_operation(head, columns)
 
     change_schema(ref, drop)
 
@@ -227,6 +228,21 @@ def _check_new_name(dataset: lance.LanceDataset, path: str, name: object) -> Non
     check_column_names([name], dataset.uri)
 
 
+def _alter_in_place(ref: DatasetRef, dataset: lance.LanceDataset, alteration: Mapping[str, object]) -> None:
+    """Renames a column, or changes its nullability. Lance makes the commit."""
+    path = str(alteration["path"])
+    field = dataset.lance_schema.field(path)
+    new_path = ".".join([*path.split(".")[:-1], str(alteration["name"])]) if alteration.get("name") else path
+
+    def has_landed(head: lance.LanceDataset) -> bool:
+        new = head.lance_schema.field(new_path)
+        if new is None or field is None or new.id() != field.id():
+            return False
+        return alteration.get("nullable") in (None, arrow_field_of(new).nullable)
+
+    change_schema(ref, lambda head: _alter(head, alteration), has_landed=has_landed)
+
+
 def _alter(head: lance.LanceDataset, alteration: Mapping[str, object]) -> None:
     try:
         with panics_as_errors():
@@ -245,17 +261,17 @@ def _path_of(head: lance.LanceDataset, path: str) -> str:
     return f"`{path.replace('`', '``')}`" if is_quoted else path
 
 
-def _unbind(ref: DatasetRef, head: lance.LanceDataset, column: str) -> None:
-    """Takes the UDF of a column and of its siblings out of this version."""
+def _unbind(head: lance.LanceDataset, column: str) -> LanceOperation.BaseOperation:
+    """Returns the operation that takes away the UDF of a column and of its siblings."""
     metadata = {field.name: field.metadata or {} for field in head.schema}
     token = metadata[column].get(TOKEN_KEY)
     siblings = [name for name, keys in metadata.items() if token is not None and keys.get(TOKEN_KEY) == token]
     group = {column, *siblings}
-    set_field_metadata(ref, head, {name: {BINDING_KEY: None, OUTPUT_KEY: None} for name in group})
+    return set_field_metadata(head, {name: {BINDING_KEY: None, OUTPUT_KEY: None} for name in group})
 
 
-def _rebind(ref: DatasetRef, head: lance.LanceDataset, column: str, udf: UDF) -> None:
-    """Replaces the UDF of a column in this version."""
+def _rebind(head: lance.LanceDataset, column: str, udf: UDF) -> LanceOperation.BaseOperation:
+    """Returns the operation that replaces the UDF of a column."""
     try:
         before = binding_of(head, column)
     except StoredUdfError:  # damaged: a new one is the remedy
@@ -275,4 +291,4 @@ def _rebind(ref: DatasetRef, head: lance.LanceDataset, column: str, udf: UDF) ->
     updates: dict[str, str | None] = {BINDING_KEY: binding.to_json()}
     if TOKEN_KEY not in (head.schema.field(column).metadata or {}):
         updates[TOKEN_KEY.decode()] = uuid.uuid4().hex
-    set_field_metadata(ref, head, {column: updates})
+    return set_field_metadata(head, {column: updates})

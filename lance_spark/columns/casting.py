@@ -10,8 +10,6 @@ from pyarrow import types as t
 
 from lance_spark.columns.binding import Binding, binding_of, value_type
 from lance_spark.commit.conflicts.identity import field_identities
-from lance_spark.commit.schema_change import commit_change
-from lance_spark.dataset import DatasetRef
 from lance_spark.errors import RegistrationError, StoredUdfError
 from lance_spark.lance_compat import with_replaced_field
 from lance_spark.types import check_storable
@@ -20,6 +18,7 @@ from udf_runtime.execute.casts import cast as cast_values
 
 if TYPE_CHECKING:
     import lance
+    from lance import LanceOperation
 
 _VIEW_EXPRESSION = b"lance-spark:expression"
 """Field metadata of a view's column. A refresh refuses a cast column, which lacks it."""
@@ -65,8 +64,8 @@ def check_cast(dataset: lance.LanceDataset, column: str, kind: pa.DataType) -> N
     _check_binding(dataset, column, kind)
 
 
-def cast_column(ref: DatasetRef, head: lance.LanceDataset, alteration: Mapping[str, Any]) -> None:
-    """Casts a column of this version, and renames it or changes its nullability in the same commit.
+def cast_column(head: lance.LanceDataset, alteration: Mapping[str, Any]) -> LanceOperation.BaseOperation:
+    """Returns the operation that casts a column, and renames it or changes its nullability.
 
     Writes one data file per fragment in the driver's process. The field metadata stays: comment,
     encoding, UDF and any other key.
@@ -97,7 +96,7 @@ def cast_column(ref: DatasetRef, head: lance.LanceDataset, alteration: Mapping[s
     if staged:
         first_id = cast("Any", staged[0][1].field(_STAGED_NAME)).id()
     schema = with_replaced_field(head.lance_schema, column, field, first_id)
-    commit_change(ref, head, LanceOperation.Merge([fragment for fragment, _ in staged], schema))
+    return LanceOperation.Merge([fragment for fragment, _ in staged], schema)
 
 
 def _conversion(

@@ -1,6 +1,6 @@
 """One attempt at a commit, and its three outcomes: it landed, it lost, or it is not known.
 
-The only place that calls pylance's commit.
+The only place that calls pylance's commit, but for changes that Lance commits by itself.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
 from lance_spark.commit.conflicts.history import USER_KEY
-from lance_spark.errors import CommitError
-from lance_spark.lance_compat import is_bad_request, is_created_meanwhile, is_fragment_gone, is_taken_slot
+from lance_spark.dataset_retries import note_failure, retry_options
+from lance_spark.errors import CommitError, LanceSparkError
+from lance_spark.lance_compat import is_bad_request, is_conflict, is_created_meanwhile, is_fragment_gone, is_taken_slot
 
 if TYPE_CHECKING:
     import lance
@@ -91,12 +92,14 @@ def attempt_commit(
 
     stamped = {USER_KEY: this_user(), **properties}
     transaction = Transaction(read_version=read_version, operation=operation, transaction_properties=stamped)
-    return _outcome(
-        base if isinstance(base, str) else base.uri,
+    uri = base if isinstance(base, str) else base.uri
+    return attempt(
+        uri,
+        storage_options,
         lambda: lance.LanceDataset.commit(
             base,
             transaction,
-            storage_options=dict(storage_options) or None,
+            storage_options=retry_options(uri, storage_options),
             max_retries=0,
             enable_stable_row_ids=enable_stable_row_ids,
         ),
@@ -119,29 +122,42 @@ def attempt_empty_table(
     """
     import lance
 
-    return _outcome(
+    return attempt(
         uri,
+        storage_options,
         lambda: lance.write_dataset(
             schema.empty_table(),
             uri,
             mode="create",
             data_storage_version=cast("Literal['stable']", data_storage_version),
             enable_stable_row_ids=enable_stable_row_ids,
-            storage_options=dict(storage_options) or None,
+            storage_options=retry_options(uri, storage_options),
             transaction_properties={USER_KEY: this_user(), **properties},
         ),
     )
 
 
-def _outcome(uri: str, commit: Callable[[], lance.LanceDataset]) -> Landed | Lost | Unknown:
+def attempt(
+    uri: str, storage_options: Mapping[str, str], commit: Callable[[], lance.LanceDataset]
+) -> Landed | Lost | Unknown:
+    """Runs one commit of pylance, and sorts its outcome. Errors of ours pass.
+
+    Raises:
+        CommitError: Lance refuses the commit as such; nothing was committed.
+    """
     from lance.commit import CommitConflictError
 
     try:
         return Landed(dataset=commit())
+    except LanceSparkError:
+        raise
     except CommitConflictError as error:
         return Lost(race=is_taken_slot(error), error=error)
     except (OSError, ValueError, TypeError, NotImplementedError) as error:
+        note_failure(uri, storage_options, error)
         if isinstance(error, OSError):
+            if is_conflict(error):
+                return Lost(race=False, error=error)
             # A fragment may have gone between our look and the commit, and the transaction that
             # says so been cleaned up.
             if (is_created := is_created_meanwhile(error)) or is_fragment_gone(error):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 import logging
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from lance_spark.commit.attempt import Lost, Unknown
 from lance_spark.commit.backoff import CommitPolicy, Rounds
@@ -18,7 +18,14 @@ from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, SUMMARY_KEY, Event, find_job
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef, is_local
-from lance_spark.errors import CommitConflictError, CommitError, CommitOutcomeUnknownError, TableNotFoundError
+from lance_spark.errors import (
+    CommitConflictError,
+    CommitError,
+    CommitOutcomeUnknownError,
+    LanceSparkError,
+    TableNotFoundError,
+)
+from lance_spark.lance_compat import plain
 
 if TYPE_CHECKING:
     import lance
@@ -29,7 +36,9 @@ Check = Callable[["lance.LanceDataset", int], None]
 """Checks a version that a commit made above a version that the round has looked at. Raises if what
 came between does not fit."""
 
-Round = Callable[["lance.LanceDataset | None", int], CommitResult | Lost | Unknown]
+_T = TypeVar("_T")
+
+Round = Callable[["lance.LanceDataset | None", int], _T | Lost | Unknown]
 """Builds the operation for the latest version (None: no table) and commits it once; the number is
 that of the rounds before. A `CommitError` says that no further round can help."""
 
@@ -38,18 +47,63 @@ def run_rounds(
     ref: DatasetRef,
     job_id: str,
     since: int,
-    one_round: Round,
+    one_round: Round[CommitResult],
     policy: CommitPolicy,
     *,
     known: dict[int, Event] | None = None,
     check: Check | None = None,
     make_rounds: Callable[[CommitPolicy], Rounds] = lambda policy: Rounds(policy=policy),
 ) -> CommitResult:
-    """Runs rounds until one commits, one raises, or the policy ends it.
+    """Commits the result of a job, as :func:`commit_with_retries` does.
 
     Before each round the job's own transaction is looked for in the versions after `since`; what is
-    read for that is added to `known`. `check` looks at a commit whose reply was lost. With
-    `make_rounds` tests inject clock and sleep.
+    read for that is added to `known`. `check` looks at a commit whose reply was lost.
+    """
+    looked_at: dict[int, int] = {}
+
+    def noted_round(head: lance.LanceDataset | None, retries: int) -> CommitResult | Lost | Unknown:
+        if head is not None:
+            looked_at[retries] = head.version
+        return one_round(head, retries)
+
+    def find(head: lance.LanceDataset, after: int) -> CommitResult | None:
+        mine = find_job(head, job_id, after=after, known=known)
+        if mine is None:
+            return None
+        read = looked_at.get(mine.retries)
+        if check is not None and read is not None:
+            check(head.checkout_version(mine.version), read)
+        return dataclasses.replace(mine, uri=ref.uri)
+
+    advice = (
+        f"job {job_id} - written files are kept; call lance_spark.last_commit(path) when the store answers again: it "
+        "shows the job if it was committed, else write again"
+    )
+    return commit_with_retries(ref, noted_round, find, policy, since=since, advice=advice, make_rounds=make_rounds)
+
+
+def commit_with_retries(
+    ref: DatasetRef,
+    one_round: Round[_T],
+    find: Callable[[lance.LanceDataset, int], _T | None],
+    policy: CommitPolicy,
+    *,
+    since: int,
+    advice: str,
+    head: lance.LanceDataset | None = None,
+    make_rounds: Callable[[CommitPolicy], Rounds] = lambda policy: Rounds(policy=policy),
+) -> _T:
+    """Runs rounds until one commits, one raises, or the policy ends it. The only such loop.
+
+    Args:
+        ref: The table.
+        one_round: Makes one attempt on the latest version.
+        find: Returns the result of an earlier attempt, if a version after the given one has it.
+        policy: Bounds the rounds.
+        since: The version after which the first round looks for an earlier attempt.
+        advice: What to do if the store gives no answer, for the error.
+        head: The latest version, if the caller has just opened it.
+        make_rounds: Tests inject clock and sleep.
 
     Raises:
         CommitConflictError: Other writers kept coming first.
@@ -60,25 +114,24 @@ def run_rounds(
     refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
     rounds = make_rounds(policy)
     unanswered: Exception | None = None
-    sent = _Sent(ref=ref, check=check)
     while True:
         rounds.begin()
         try:
-            head = _open_head(ref)
+            head = _open_head(ref) if head is None else head
             if head is not None:
-                mine = find_job(head, job_id, after=since, known=known)
+                mine = find(head, since)
                 if mine is not None:
-                    return sent.checked(mine, head)
+                    return mine
                 since = max(since, head.version)
-                sent.versions[rounds.retries] = head.version
             outcome = one_round(head, rounds.retries)
         except (OSError, CommitError) as error:
             # Only an object store can still make a version of a request that it did not answer.
             is_final = isinstance(error, CommitError) and is_local(ref.uri)
             if unanswered is None or is_final or isinstance(error, CommitOutcomeUnknownError):
-                raise
-            return _resolve_unknown(sent, job_id, since, error)
-        if isinstance(outcome, CommitResult):
+                _raise_typed(ref, error)
+            return _resolve_unknown(ref, find, since, error, advice)
+        head = None
+        if not isinstance(outcome, Lost | Unknown):
             return outcome
         if isinstance(outcome, Unknown):
             unanswered = outcome.error
@@ -87,7 +140,7 @@ def run_rounds(
         if lasts or not rounds.again(race=isinstance(outcome, Lost) and outcome.race):
             break
     if unanswered is not None:
-        return _resolve_unknown(sent, job_id, since, unanswered)
+        return _resolve_unknown(ref, find, since, unanswered, advice)
     raise CommitConflictError(
         f"other writers kept committing first: gave up after {rounds.retries} retries, the last time because of: "
         f"{outcome.error} - at {ref.uri} - nothing was committed; try again, or raise commit_max_retries",
@@ -102,46 +155,44 @@ def _open_head(ref: DatasetRef) -> lance.LanceDataset | None:
         return None
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class _Sent:
-    """The commits of one loop: the version that each round has looked at, by the rounds before."""
-
-    ref: DatasetRef
-    check: Check | None
-    versions: dict[int, int] = dataclasses.field(default_factory=dict)
-
-    def checked(self, result: CommitResult, head: lance.LanceDataset) -> CommitResult:
-        """Returns a commit that was found in the history, after a look at what slipped in."""
-        read = self.versions.get(result.retries)
-        if self.check is not None and read is not None:
-            self.check(head.checkout_version(result.version), read)
-        return dataclasses.replace(result, uri=self.ref.uri)
+def _raise_typed(ref: DatasetRef, error: Exception) -> NoReturn:
+    """Raises an error that came before the commit, as an error of ours."""
+    if isinstance(error, LanceSparkError):
+        raise error
+    raise CommitError(
+        f"The store failed before the commit: {plain(error)}. Table: {ref.uri}. Nothing was committed. Try again when "
+        "the store answers.",
+        uri=ref.uri,
+    ) from error
 
 
-def _resolve_unknown(sent: _Sent, job_id: str, since: int, error: Exception) -> CommitResult:
+def _resolve_unknown(
+    ref: DatasetRef,
+    find: Callable[[lance.LanceDataset, int], _T | None],
+    since: int,
+    error: Exception,
+    advice: str,
+) -> _T:
     """Finds out what became of a commit that got no answer, as far as that can be known.
 
     On a local file system a failed call leaves nothing under way, so what cannot be found did not
     happen; on an object store a request may still arrive.
     """
-    ref = sent.ref
     try:
         head = _open_head(ref)
-        mine = None if head is None else find_job(head, job_id, after=since)
+        mine = None if head is None else find(head, since)
     except OSError as again:
         error = again
     else:
-        if head is not None and mine is not None:
-            return sent.checked(mine, head)
+        if mine is not None:
+            return mine
         if is_local(ref.uri):
             raise CommitError(
                 f"the commit failed: {error} - at {ref.uri} - nothing was committed; check permissions and space there",
                 uri=ref.uri,
             ) from error
     raise CommitOutcomeUnknownError(
-        f"the store failed before it said whether the commit happened: {error} - at {ref.uri}, job {job_id} - written "
-        "files are kept; call lance_spark.last_commit(path) when the store answers again: it shows the job if it was "
-        "committed, else write again",
+        f"the store failed before it said whether the commit happened: {error} - at {ref.uri}, {advice}",
         uri=ref.uri,
     ) from error
 

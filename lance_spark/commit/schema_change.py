@@ -1,85 +1,143 @@
-"""Changes of a table that write no data: of columns, indexes and settings."""
+"""Changes of a table without rows of a job: of columns, indexes, settings, and small appends."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import uuid
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from lance_spark.commit.attempt import Landed, attempt_commit
-from lance_spark.commit.backoff import CommitPolicy, Rounds
-from lance_spark.commit.store_check import refuse_unsafe_store
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt, attempt_commit
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.commit_loop import commit_with_retries
+from lance_spark.commit.conflicts.history import CHANGE_KEY, events_between
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import ColumnNotFoundError, CommitConflictError, CommitError
-from lance_spark.lance_compat import is_conflict
+from lance_spark.errors import ColumnNotFoundError, TableNotFoundError
+from lance_spark.lance_compat import without_fields
 
 if TYPE_CHECKING:
     import lance
+    import pyarrow as pa
     from lance import LanceOperation
+
+Change = Callable[["lance.LanceDataset"], "LanceOperation.BaseOperation | None"]
+"""Checks its preconditions on the latest version, and returns the operation to commit. Where only
+Lance itself can commit a change, the function makes that commit through the handle and returns
+None. None also says that there is nothing to change."""
 
 
 def change_schema(
-    ref: DatasetRef, change: Callable[[lance.LanceDataset], None], policy: CommitPolicy | None = None
+    ref: DatasetRef,
+    change: Change,
+    policy: CommitPolicy | None = None,
+    *,
+    properties: Mapping[str, str] | None = None,
+    has_landed: Callable[[lance.LanceDataset], bool] = lambda _: False,
+    head: lance.LanceDataset | None = None,
 ) -> lance.LanceDataset:
-    """Applies a change to the latest version, again where another writer came first.
+    """Applies a change to the latest version, and returns the table with the change.
 
-    Runs on the driver. `change` checks its preconditions on the dataset that it is given, anew each
-    time, and makes one commit through that handle. Returns the table as it is afterwards.
+    Runs anywhere. Races with other writers and lost replies of the store are retried; a change
+    whose reply was lost is found by its transaction, and applied once.
+
+    Args:
+        ref: The table.
+        change: The change. Every round calls the function anew.
+        policy: Bounds the rounds; by default as the environment says.
+        properties: Properties of the transaction.
+        has_landed: Tells whether a version has the change. The loop asks after an attempt without
+            an answer, for changes that Lance itself commits.
+        head: The latest version, if the caller has just opened it.
 
     Raises:
         CommitConflictError: Other writers kept coming first.
+        CommitOutcomeUnknownError: The store did not answer. The change may be there.
         CommitError: Lance refuses the change.
     """
-    from lance.commit import CommitConflictError as LanceConflict
+    change_id = uuid.uuid4().hex
+    stamped = {**(properties or {}), CHANGE_KEY: change_id}
+    bases: list[int] = []
+    unanswered = False
 
-    policy = policy or CommitPolicy.of(None)
-    refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
-    rounds = Rounds(policy=policy)
-    while True:
-        rounds.begin()
-        head = ref.open_latest()
-        try:
-            change(head)
-        except (LanceConflict, OSError, TypeError, NotImplementedError) as error:
-            if not isinstance(error, LanceConflict) and not is_conflict(error):
-                raise CommitError(f"Lance refused the change: {error} - at {ref.uri}", uri=ref.uri) from error
-            if not rounds.again(race=False):
-                raise CommitConflictError(
-                    f"other writers kept changing the table first: {error} - at {ref.uri} - nothing was changed; try "
-                    "again",
-                    uri=ref.uri,
-                ) from error
-        else:
-            return ref.open_latest()
+    def find(dataset: lance.LanceDataset, _after: int) -> lance.LanceDataset | None:
+        events = events_between(dataset, bases[0], dataset.version) if bases else ()
+        is_there = any(event.properties.get(CHANGE_KEY) == change_id for event in events)
+        return dataset if is_there or (unanswered and has_landed(dataset)) else None
 
+    def one_round(dataset: lance.LanceDataset | None, _retries: int) -> lance.LanceDataset | Lost | Unknown:
+        nonlocal unanswered
+        if dataset is None:
+            raise TableNotFoundError(ref.uri)
+        bases.append(dataset.version)
+        outcome = _attempt(ref, dataset, change, stamped)
+        unanswered = unanswered or isinstance(outcome, Unknown)
+        return outcome.dataset if isinstance(outcome, Landed) else outcome
 
-def commit_change(ref: DatasetRef, head: lance.LanceDataset, operation: LanceOperation.BaseOperation) -> None:
-    """Makes one commit, which says who made it; for the `change` of :func:`change_schema`.
-
-    What Lance commits by itself (drops, casts and new columns, updates of indexes) does not.
-    """
-    outcome = attempt_commit(head, operation, read_version=head.version, properties={}, storage_options=ref.storage)
-    if not isinstance(outcome, Landed):
-        raise outcome.error
+    advice = "look at the table when the store answers again, and repeat the change if the table lacks it"
+    return commit_with_retries(ref, one_round, find, policy or CommitPolicy.of(None), since=0, advice=advice, head=head)
 
 
-def set_config(ref: DatasetRef, head: lance.LanceDataset, values: Mapping[str, str | None]) -> None:
-    """Sets keys of a table's configuration, and takes those out that are None.
+def _attempt(
+    ref: DatasetRef, head: lance.LanceDataset, change: Change, properties: Mapping[str, str]
+) -> Landed | Lost | Unknown:
+    operation: LanceOperation.BaseOperation | None = None
 
-    One commit, as :func:`commit_change`.
-    """
-    from lance import LanceOperation
+    def prepare() -> lance.LanceDataset:
+        nonlocal operation
+        operation = change(head)
+        return head
 
-    commit_change(
-        ref, head, LanceOperation.UpdateConfig(config_updates=LanceOperation.UpdateMap(dict(values), replace=False))
+    outcome = attempt(ref.uri, ref.storage, prepare)
+    if operation is None:
+        return outcome
+    return attempt_commit(
+        head, operation, read_version=head.version, properties=properties, storage_options=ref.storage
     )
 
 
-def set_field_metadata(
-    ref: DatasetRef, head: lance.LanceDataset, values: Mapping[str, Mapping[str, str | None]]
-) -> None:
-    """Sets keys of the metadata of columns, by their paths, and takes those out that are None.
+def open_or_create(ref: DatasetRef, schema: pa.Schema, policy: CommitPolicy) -> lance.LanceDataset:
+    """Opens the latest version, of an empty table where there was none.
 
-    One commit, as :func:`commit_change`.
+    The table is made neither by the first append nor by `mode="create"`: of two that come at once
+    pylance makes one an overwrite, which drops the rows that the other has appended since
+    (measured). A creation at read version 0 is refused then.
+
+    Raises:
+        CommitError: The table cannot be made.
+    """
+    import lance
+
+    def one_round(head: lance.LanceDataset | None, _retries: int) -> lance.LanceDataset | Lost | Unknown:
+        if head is not None:
+            return head
+        operation = lance.LanceOperation.Overwrite(schema, [])
+        outcome = attempt_commit(ref.uri, operation, read_version=0, properties={}, storage_options=ref.storage)
+        return outcome.dataset if isinstance(outcome, Landed) else outcome
+
+    return commit_with_retries(ref, one_round, lambda *_: None, policy, since=0, advice="try again")
+
+
+def drop_operation(head: lance.LanceDataset, columns: Sequence[str]) -> LanceOperation.BaseOperation:
+    """Returns the operation that drops columns of a version."""
+    from lance import LanceOperation
+
+    return LanceOperation.Project(without_fields(head.lance_schema, columns), preserves_nullability=True)
+
+
+def set_config(values: Mapping[str, str | None]) -> LanceOperation.BaseOperation:
+    """Returns the operation that sets keys of a table's configuration; None removes a key."""
+    from lance import LanceOperation
+
+    return LanceOperation.UpdateConfig(config_updates=LanceOperation.UpdateMap(dict(values), replace=False))
+
+
+def set_field_metadata(
+    head: lance.LanceDataset, values: Mapping[str, Mapping[str, str | None]]
+) -> LanceOperation.BaseOperation:
+    """Returns the operation that sets keys of the metadata of columns; None removes a key.
+
+    Args:
+        head: The version that has the columns.
+        values: The keys by the paths of columns.
 
     Raises:
         ColumnNotFoundError: There is no such column.
@@ -92,4 +150,4 @@ def set_field_metadata(
         if field is None:
             raise ColumnNotFoundError(path, head.uri, hint=f"the columns are {', '.join(head.schema.names)}")
         updates[field.id()] = LanceOperation.UpdateMap(dict(given), replace=False)
-    commit_change(ref, head, LanceOperation.UpdateConfig(field_metadata_updates=updates))
+    return LanceOperation.UpdateConfig(field_metadata_updates=updates)

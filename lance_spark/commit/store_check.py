@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 from lance_spark.commit.attempt import Landed, Lost, attempt_commit
 from lance_spark.dataset import FOLDER
 from lance_spark.errors import CommitError, UnsafeStoreError
+from lance_spark.lance_compat import is_denied
 from lance_spark.objects import LanceObjects
 from lance_spark.options import environment_flag
 
@@ -132,10 +133,18 @@ def keeps_conditions(probe: str, storage: Mapping[str, str]) -> bool:
 
 
 def _unknown(probe: str, error: Exception) -> CommitError:
+    advice = (
+        "check that the store answers, and that objects can be written there, or commit without asking, with "
+        f"option('{ALLOW_OPTION}', 'true') or {ALLOW_VARIABLE}=true"
+    )
+    if is_denied(error):
+        advice = (
+            "check the credentials: give them as storage.* options, or in the environment, and let them write objects "
+            "below the table"
+        )
     return CommitError(
         f"whether the store keeps conditional puts could not be found out: {error} - at {probe} - nothing was "
-        "committed; check that the store answers, and that objects can be written there, or commit without asking, "
-        f"with option('{ALLOW_OPTION}', 'true') or {ALLOW_VARIABLE}=true",
+        f"committed; {advice}",
         uri=probe,
     )
 

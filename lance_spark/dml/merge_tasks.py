@@ -275,7 +275,7 @@ class MergeSmall:
         import lance
 
         table = self.apply.table
-        rows = lance.dataset(self.source, storage_options=table.storage or None).to_table()
+        rows = lance.dataset(self.source, storage_options=table.lance_options).to_table()
         keys, codes = _codes(rows[self.key])
         addresses, found = self._matches(keys)
         order = np.argsort(codes, kind="stable")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, cast
 import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError
+from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError, refusals_as_errors
 from lance_spark.staging.area import Staging
 from lance_spark.staging.blobs import row_field
 from lance_spark.tabular import Data, is_spark, to_reader
@@ -64,7 +64,8 @@ class Source:
             import lance
 
             self._place = f"{ref.uri}/{staging.folder}/source"
-            made = lance.write_dataset(self._rows, self._place, storage_options=ref.storage or None)
+            with refusals_as_errors(ref.uri):
+                made = lance.write_dataset(self._rows, self._place, storage_options=ref.lance_options)
             check_writable(to_spark_schema(made.schema), self._columns)
         return self._place
 
@@ -73,7 +74,7 @@ class Source:
         import lance
 
         assert self._place is not None
-        return to_spark_schema(lance.dataset(self._place, storage_options=ref.storage or None).schema)
+        return to_spark_schema(lance.dataset(self._place, storage_options=ref.lance_options).schema)
 
     def frame(self, ref: DatasetRef, staging: Staging) -> DataFrame:
         """Returns the rows; those of this process are staged."""

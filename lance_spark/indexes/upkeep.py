@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from lance_spark.backfill.driver.answers import NamedJob, collect_answers, numbers_of
 from lance_spark.backfill.driver.spark_failure import SparkFailure
-from lance_spark.commit.schema_change import change_schema, commit_change
+from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import (
     CommitConflictError,
@@ -30,6 +30,7 @@ from lance_spark.staging.area import new_id
 
 if TYPE_CHECKING:
     import lance
+    from lance import LanceOperation
     from pyspark.sql import SparkSession
 
 _ANSWER = "answer string"
@@ -141,7 +142,7 @@ def drop_index(ref: DatasetRef, name: str) -> None:
     """
     find_index(ref.open_latest(), name)
 
-    def drop(dataset: lance.LanceDataset) -> None:
+    def drop(dataset: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
         from lance import LanceOperation
 
         there = [
@@ -150,8 +151,7 @@ def drop_index(ref: DatasetRef, name: str) -> None:
             for segment in found.segments
             if found.name == name
         ]
-        if there:
-            commit_change(ref, dataset, LanceOperation.CreateIndex(new_indices=[], removed_indices=there))
+        return LanceOperation.CreateIndex(new_indices=[], removed_indices=there) if there else None
 
     for _ in range(_DROPS):
         # Measured: a compaction in that moment gives the index another id, under which it stays.

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import DamagedFileError, DamagedRecordWarning, JobNotFoundError, LanceSparkError
+from lance_spark.jobs.late_ends import kept_ends, write_or_keep
 from lance_spark.jobs.model import ENDED, ErrorRecord, JobRecord
 from lance_spark.jobs.periodic import every
 from lance_spark.jobs.tables import ERRORS, JOBS, append_rows, quoted, read_intact_rows, read_rows
@@ -53,8 +54,19 @@ class JobHistory:
         self._objects = objects_beside(ref)
 
     def save(self, record: JobRecord) -> None:
-        """Notes how a job stands."""
-        append_rows(self.ref, JOBS, pa.Table.from_pylist([record.to_row()], schema=JOBS.schema))
+        """Writes how a job stands. The end of a job is written later if the store fails now.
+
+        Raises:
+            TableUnwritableError, TableUnreadableError: The store failed at the start of the job.
+        """
+
+        def write() -> None:
+            append_rows(self.ref, JOBS, pa.Table.from_pylist([record.to_row()], schema=JOBS.schema))
+
+        if record.status in ENDED:
+            write_or_keep(self.ref, record, write)
+        else:
+            write()
 
     def beat(self, staging_id: str) -> None:
         """Gives a sign of life."""
@@ -95,7 +107,7 @@ class JobHistory:
         Raises:
             DamagedFileError: A file of the history is damaged, so that jobs may be missing.
         """
-        return self._jobs(read_rows(self.ref, JOBS, _filter_of(job_id)))
+        return self._jobs(read_rows(self.ref, JOBS, _filter_of(job_id)), job_id)
 
     def intact_jobs(self) -> list[JobRecord]:
         """Returns the jobs that can be read, as :meth:`jobs` does. Warns of damaged files."""
@@ -104,9 +116,9 @@ class JobHistory:
             _warn(self.ref, f"jobs of the damaged file {JOBS.name}/{file.path} are not known: {file.reason}")
         return self._jobs(rows)
 
-    def _jobs(self, rows: pa.Table) -> list[JobRecord]:
+    def _jobs(self, rows: pa.Table, job_id: str | None = None) -> list[JobRecord]:
         latest: dict[str, JobRecord] = {}
-        for record in self._records(rows):
+        for record in (*self._records(rows), *kept_ends(self.ref.uri, job_id)):
             known = latest.get(record.job_id)
             if known is None or _order(record) > _order(known):
                 latest[record.job_id] = record

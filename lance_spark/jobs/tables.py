@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt_commit
-from lance_spark.commit.backoff import CommitPolicy, Rounds
+from lance_spark.commit.backoff import CommitPolicy
+from lance_spark.commit.schema_change import change_schema, open_or_create
 from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import (
+    CommitError,
     DamagedFileError,
     LanceSparkError,
     TableNotFoundError,
@@ -39,8 +40,8 @@ _KEPT_VERSIONS = 64
 """Versions after which small fragments are put together and old versions removed: each append makes
 one of each."""
 
-_PATIENCE_S = 60.0
-"""How long an append waits for concurrent writers."""
+_POLICY = CommitPolicy(timeout_s=300.0, max_retries=1000, allow_unsafe=True)
+"""Appends yield to every other writer. The commit of the table's own rows has checked the store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +123,7 @@ def table_ref(ref: DatasetRef, table: SystemTable) -> DatasetRef:
 def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
     """Appends rows, and makes the table where it is not there yet. Runs anywhere.
 
-    It waits for concurrent writers for a minute; whatever else the store says is an error at once.
+    Concurrent writers and lost replies of the store are waited for up to five minutes.
 
     Args:
         ref: The table that it lies beside.
@@ -130,29 +131,22 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
         rows: The rows.
 
     Raises:
-        TableUnwritableError: The store refused, or concurrent writers left no version for a minute.
-            The rows may be there.
+        TableUnwritableError: The store refused, or concurrent writers left no version for five
+            minutes. The rows may be there.
         TableUnreadableError: What is there is damaged, or another table.
     """
     import lance
     from lance.fragment import write_fragments
 
     at = table_ref(ref, table)
-    dataset = _open_or_make(at, table)
-    if not dataset.schema.equals(table.schema):
-        raise TableUnreadableError(at.uri, "it has other columns", hint="move away what is there")
-    with refusals_as_errors(at.uri):
-        fragments = write_fragments(rows, dataset, mode="append", storage_options=at.storage or None)
-    rounds = Rounds(policy=CommitPolicy(timeout_s=_PATIENCE_S))
-    while True:
-        rounds.begin()
-        outcome = _attempt(dataset, lance.LanceOperation.Append(fragments), at, dataset.version)
-        if isinstance(outcome, Landed):
-            break
-        if not rounds.again(race=True):
-            raise TableUnwritableError(at.uri, str(outcome.error)) from outcome.error
-        dataset = _open_or_make(at, table)
-    if outcome.dataset.version % _KEPT_VERSIONS == 0:
+    with _commit_errors_as_unwritable(at.uri):
+        dataset = open_or_create(at, table.schema, _POLICY)
+        if not dataset.schema.equals(table.schema):
+            raise TableUnreadableError(at.uri, "it has other columns", hint="move away what is there")
+        with refusals_as_errors(at.uri):
+            fragments = write_fragments(rows, dataset, mode="append", storage_options=at.lance_options)
+        landed = change_schema(at, lambda _: lance.LanceOperation.Append(fragments), _POLICY, head=dataset)
+    if landed.version % _KEPT_VERSIONS == 0:
         _change(at, "compact")
 
 
@@ -224,11 +218,15 @@ def replace_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
     at = table_ref(ref, table)
     dataset = at.open_latest()
     with refusals_as_errors(at.uri):
-        fragments = write_fragments(rows, at.uri, mode="append", storage_options=at.storage or None)
-    operation = lance.LanceOperation.Overwrite(table.schema, fragments)
-    outcome = _attempt(dataset, operation, at, dataset.version)
-    if not isinstance(outcome, Landed):
-        raise TableUnwritableError(at.uri, str(outcome.error)) from outcome.error
+        fragments = write_fragments(rows, at.uri, mode="append", storage_options=at.lance_options)
+
+    def replace(head: lance.LanceDataset) -> lance.LanceOperation.BaseOperation:
+        if head.version != dataset.version:
+            raise TableUnwritableError(at.uri, f"a concurrent writer committed version {head.version}")
+        return lance.LanceOperation.Overwrite(table.schema, fragments)
+
+    with _commit_errors_as_unwritable(at.uri):
+        change_schema(at, replace, _POLICY, head=dataset)
 
 
 def delete_rows(ref: DatasetRef, table: SystemTable, filter: str) -> None:
@@ -239,28 +237,12 @@ def delete_rows(ref: DatasetRef, table: SystemTable, filter: str) -> None:
     _change(table_ref(ref, table), "delete", filter=filter)
 
 
-def _open_or_make(at: DatasetRef, table: SystemTable) -> lance.LanceDataset:
-    """Opens the latest version, of an empty table where there was none.
-
-    It is not made by the first append, nor by `mode="create"`: of two that come at once pylance
-    makes one an overwrite, which drops the rows that the other has appended since (measured). A
-    creation at read version 0 is refused then.
-    """
-    import lance
-
-    with contextlib.suppress(TableNotFoundError):
-        return at.open_latest()
-    _attempt(at.uri, lance.LanceOperation.Overwrite(table.schema, []), at, 0)
-    return at.open_latest()
-
-
-def _attempt(
-    base: lance.LanceDataset | str, operation: lance.LanceOperation.BaseOperation, at: DatasetRef, version: int
-) -> Landed | Lost:
-    outcome = attempt_commit(base, operation, read_version=version, properties={}, storage_options=at.storage)
-    if isinstance(outcome, Unknown):
-        raise TableUnwritableError(at.uri, str(outcome.error)) from outcome.error
-    return outcome
+@contextlib.contextmanager
+def _commit_errors_as_unwritable(uri: str) -> Iterator[None]:
+    try:
+        yield
+    except CommitError as error:
+        raise TableUnwritableError(uri, str(error)) from error
 
 
 def _refuse_unless_fetched(at: DatasetRef, damaged: Sequence[DamagedFile]) -> None:

@@ -114,7 +114,7 @@ def _add(ref: DatasetRef, changes: Sequence[_Change]) -> None:
         check_storable(made, head.data_storage_version)
         head.add_columns(made)
 
-    change_schema(ref, add)
+    change_schema(ref, add, has_landed=lambda head: set(made.names) <= set(head.schema.names))
 
 
 _ALTERATIONS = {"RenameColumn": "name", "UpdateColumnType": "type", "UpdateColumnNullability": "nullable"}
@@ -152,9 +152,9 @@ def _set_metadata(ref: DatasetRef, changes: Sequence[_Change], dataset: lance.La
             if declared != (dataset.schema.field(column).metadata or {}).get(DECLARED_TYPE):
                 metadata[column] = {DECLARED_TYPE.decode(): None if declared is None else declared.decode()}
     if metadata:
-        change_schema(ref, lambda head: set_field_metadata(ref, head, metadata))
+        change_schema(ref, lambda head: set_field_metadata(head, metadata))
     given: dict[str, str | None] = {
         change["property"]: change.get("value") for change in changes if change["kind"].endswith("Property")
     }
     if given:
-        change_schema(ref, lambda head: set_config(ref, head, given))
+        change_schema(ref, lambda _: set_config(given))

@@ -191,7 +191,7 @@ def create_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     _refuse_existing(ref)
     _write_nothing(ref, schema, {**options, "create_only": "true"}, overwrite=False)
     if properties:
-        change_schema(ref, lambda head: set_config(ref, head, properties))
+        change_schema(ref, lambda _: set_config(properties))
     return opened(ref.pin(None))
 
 
@@ -231,7 +231,7 @@ def replace_empty(arguments: Mapping[str, Any]) -> dict[str, Any]:
 def keep_properties(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Keeps the TBLPROPERTIES of a table that a query has made."""
     ref = Place.of(arguments).ref(arguments["name"])
-    change_schema(ref, lambda head: set_config(ref, head, arguments["user_properties"]))
+    change_schema(ref, lambda _: set_config(arguments["user_properties"]))
     return {}
 
 

@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import logging
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from lance_spark.commit.attempt import this_user
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import LanceSparkError
 from lance_spark.jobs.history import JobHistory, this_process
 from lance_spark.jobs.model import JobRecord, Status
 from lance_spark.staging.area import new_id
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +31,7 @@ def noted(
 ) -> Iterator[None]:
     """Notes a piece of upkeep as a job of the table, when it begins and when it has ended.
 
-    Runs on the driver. Only the first note has to succeed.
+    Runs on the driver. Only the first note has to succeed now.
 
     Raises:
         LanceSparkError: The history cannot be written.
@@ -73,7 +69,4 @@ def noted(
         now = datetime.now(UTC)
         facts = {one.name: getattr(done(), one.name) for one in dataclasses.fields(Done)}
         ended = dataclasses.replace(record, status=status, message=message, updated_at=now, completed_at=now, **facts)
-        try:
-            history.save(ended)
-        except (OSError, LanceSparkError) as error:
-            _LOG.warning("the history of %s could not be written: %s", ref.uri, error)
+        history.save(ended)

@@ -66,6 +66,7 @@ from udf_runtime import UDF, Kind, UdfRuntimeError
 
 if TYPE_CHECKING:
     import lance
+    from lance import LanceOperation
     from pyspark.sql import SparkSession
 
 _LOG = logging.getLogger(__name__)
@@ -345,10 +346,10 @@ class RefreshJob:
             CommitOutcomeUnknownError: Nothing tells whether a restore has taken the rows back.
         """
 
-        def note(head: lance.LanceDataset) -> None:
+        def note(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
             known = head.config().get(CONFIG_KEY)
             if known is not None and Refreshed.from_json(known, head.uri).at >= shown.at:
-                return
+                return None
             events = list(events_between(head, shown.at, head.version))
             # A restore has brought back what was noted with the rows.
             restored = any(event.operation is not None and Change.of(event).replaces for event in events)
@@ -360,8 +361,7 @@ class RefreshJob:
                     f"{self._ref.uri}, version {head.version} - refresh again: all rows are made anew then",
                     uri=self._ref.uri,
                 )
-            if not restored:
-                set_config(self._ref, head, {CONFIG_KEY: shown.to_json()})
+            return None if restored else set_config({CONFIG_KEY: shown.to_json()})
 
         change_schema(self._ref, note)
 
@@ -466,9 +466,4 @@ class RefreshJob:
             seconds=result.seconds,
             message=message,
         )
-        try:
-            self._history.save(record)
-        except (OSError, LanceSparkError) as error:
-            if status == "RUNNING":
-                raise
-            _LOG.warning("the history of %s could not be written: %s", self._ref.uri, error)
+        self._history.save(record)

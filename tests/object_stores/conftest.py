@@ -23,6 +23,13 @@ def s3(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 
 @pytest.fixture(scope="session")
+def failing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
+    """A server that fails as a test tells it with `servers.fail`."""
+    with moto(tmp_path_factory.mktemp("failing"), ignore_conditions=False) as storage:
+        yield Store(root=f"s3://{TABLES}", storage=storage)
+
+
+@pytest.fixture(scope="session")
 def careless(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
     """The same server as `s3`, to which the header of the condition does not get through."""
     with moto(tmp_path_factory.mktemp("careless"), ignore_conditions=True) as storage:

@@ -19,6 +19,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -144,13 +145,18 @@ def make_container(endpoint: str) -> None:
     request("PUT", f"{endpoint}/{TABLES}?restype=container", headers)
 
 
-def request(method: str, url: str, headers: dict[str, str] | None = None) -> bytes:
-    sent = {"Content-Length": "0"} if method == "PUT" else {}
+def request(method: str, url: str, headers: dict[str, str] | None = None, body: bytes = b"") -> bytes:
+    sent = {"Content-Length": str(len(body))} if method == "PUT" else {}
     with urllib.request.urlopen(
-        urllib.request.Request(url, headers={**sent, **(headers or {})}, method=method)
+        urllib.request.Request(url, body or None, headers={**sent, **(headers or {})}, method=method)
     ) as answer:
-        body: bytes = answer.read()
-    return body
+        content: bytes = answer.read()
+    return content
+
+
+def fail(storage: dict[str, str], **faults: Any) -> None:
+    """Makes a moto server fail from now on, as `s3_server.Faults` says; without arguments it fails no more."""
+    request("PUT", f"{storage['aws_endpoint']}/-/faults", body=json.dumps(faults).encode())
 
 
 def requests_of(storage: dict[str, str]) -> list[list[str]]:

@@ -44,6 +44,7 @@ from lance_spark.errors import (
 from lance_spark.jobs.history import HEARTBEAT_S, JobHistory, this_process
 from lance_spark.jobs.model import BackfillJobResult, JobRecord, Status, UdfResult
 from lance_spark.jobs.progress import Progress
+from lance_spark.lance_compat import plain
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.placeholder_files import UntouchedFiles
 from udf_runtime import UdfRuntimeError
@@ -120,6 +121,12 @@ class BackfillJob:
             return self._run()
         except (LanceSparkError, UdfRuntimeError):
             raise
+        except OSError as error:
+            raise BackfillIncompleteError(
+                f"The store failed, and the {self._noun} ended early: {plain(error)}. {self._where()}. What was "
+                "computed is kept. Run it again when the store answers.",
+                result=self._result("FAILED"),
+            ) from error
         except Exception as error:
             raise BackfillIncompleteError(
                 f"the {self._noun} ended by an error that is not expected: {type(error).__name__}: {error} - "
@@ -408,7 +415,7 @@ class BackfillJob:
         self._try(lambda: self._history.clear(spec.staging.job_id))
 
     def _save(self, result: BackfillJobResult, message: str | None = None) -> None:
-        """Notes in the history how the job stands; only at its start that has to succeed."""
+        """Notes in the history how the job stands."""
         if not self._prepared.request.enable_job_tracker_saves:
             return
         spec = self._prepared.spec
@@ -422,10 +429,7 @@ class BackfillJob:
             process=this_process(),
             message=message,
         )
-        if result.status == "RUNNING":
-            self._history.save(record)
-        else:
-            self._try(lambda: self._history.save(record))
+        self._history.save(record)
 
     def _try(self, act: Callable[[], None]) -> None:
         """Does what must not make a job fail whose values are committed."""

@@ -26,9 +26,10 @@ JOB_KEY = "lance-spark.job"
 SUMMARY_KEY = "lance-spark.summary"
 UNDONE_KEY = "lance-spark.undone"
 USER_KEY = "lance-spark.user"
+CHANGE_KEY = "lance-spark.change"
 MESSAGE_KEY = "__lance_commit_message"
 """Keys of transaction properties: the job, its summary as JSON, the job whose commit this one takes
-back, who committed, and Lance's own key."""
+back, who committed, the change of a table outside of jobs, and Lance's own key."""
 
 
 NO_FRAGMENT = (1 << 32) - 1

@@ -9,25 +9,30 @@ whatever came between, and the others are given back.
 
 from __future__ import annotations
 
-import logging
+import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt
 from lance_spark.commit.backoff import CommitPolicy, Rounds
+from lance_spark.commit.commit_loop import commit_with_retries
 from lance_spark.commit.conflicts.history import events_between, named_files
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.conflicts.table_state import Fragments
-from lance_spark.commit.store_check import refuse_unsafe_store
-from lance_spark.dataset import DatasetRef, is_local
-from lance_spark.errors import CommitError, CommitOutcomeUnknownError, panics_as_errors
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import (
+    CommitConflictError,
+    CommitError,
+    CommitOutcomeUnknownError,
+    TableNotFoundError,
+    panics_as_errors,
+)
 from lance_spark.lance_compat import files_of_rewrite, is_preempted, is_taken_slot, plain, rewrite_as_of, tells_rows
 
 if TYPE_CHECKING:
     import lance
     from lance.fragment import FragmentMetadata
-
-_LOG = logging.getLogger(__name__)
 
 _SHOWN_FILES = 3
 
@@ -116,25 +121,51 @@ def commit_compacted(
             of the commit; or what came first was cleaned up in that moment.
         CommitError: The commit did not happen, for another reason than concurrent commits.
     """
-    policy = policy or CommitPolicy.of(None)
-    refuse_unsafe_store(ref.uri, ref.storage, allow=policy.allow_unsafe)
-    rounds = make_rounds(policy)
-    while True:
-        rounds.begin()
-        head = ref.open_latest()
+    # What the last attempt without an answer sent: its files are of no other job.
+    unanswered: list[CompactionOutcome] = []
+
+    def find(head: lance.LanceDataset, _after: int) -> CompactionOutcome | None:
+        sent = unanswered[-1:]
+        return next((_with_version(ref, head, one, missing) for one in sent if _is_there(head, one)), None)
+
+    def one_round(head: lance.LanceDataset | None, _retries: int) -> CompactionOutcome | Lost | Unknown:
+        if head is None:
+            raise TableNotFoundError(ref.uri)
         fits, lost = _sorted(head, basis, parts, missing)
         if not fits:
             return CompactionOutcome(version=None, committed=(), lost=tuple(lost))
         looked_at = head.version
-        error = _attempt(ref, head, fits, defer_index_remap=defer_index_remap)
-        if error is None:
-            _refuse_unseen(ref, head, looked_at)
-            _refuse_missing(ref, head.version, fits, missing)
-            return CompactionOutcome(version=head.version, committed=tuple(fits), lost=tuple(lost))
-        _LOG.debug("a compaction of %s did not land: %s", ref.uri, error)
-        if not rounds.again(race=is_taken_slot(error)):
-            why = f"other writers kept committing first: {plain(error)}"
-            return CompactionOutcome(version=None, committed=(), lost=(*lost, *((part, why) for part in fits)))
+        sent = CompactionOutcome(version=looked_at, committed=tuple(fits), lost=tuple(lost))
+        outcome = _attempt(ref, head, fits, defer_index_remap=defer_index_remap)
+        if isinstance(outcome, Unknown):
+            unanswered.append(sent)
+        return _with_version(ref, head, sent, missing) if isinstance(outcome, Landed) else outcome
+
+    advice = "written files are kept; compact again when the store answers"
+    try:
+        return commit_with_retries(
+            ref, one_round, find, policy or CommitPolicy.of(None), since=0, advice=advice, make_rounds=make_rounds
+        )
+    except CommitConflictError as error:
+        return CompactionOutcome(version=None, committed=(), lost=tuple((part, str(error)) for part in parts))
+
+
+def _is_there(head: lance.LanceDataset, sent: CompactionOutcome) -> bool:
+    """Tells whether a version after the one that an attempt was based on has its files."""
+    names = {name for part in sent.committed for name in part.files}
+    return named_files(head, names, after=sent.version or 0) == names
+
+
+def _with_version(
+    ref: DatasetRef,
+    landed: lance.LanceDataset,
+    sent: CompactionOutcome,
+    missing: Callable[[Sequence[str]], Collection[str]],
+) -> CompactionOutcome:
+    """Returns what an attempt has committed, after a check that nothing was lost."""
+    _refuse_unseen(ref, landed, sent.version or 0)
+    _refuse_missing(ref, landed.version, sent.committed, missing)
+    return dataclasses.replace(sent, version=landed.version)
 
 
 def _sorted(
@@ -186,43 +217,29 @@ def _index_at_odds(built: Sequence[frozenset[int]], part: Compacted) -> str | No
 
 def _attempt(
     ref: DatasetRef, head: lance.LanceDataset, parts: Sequence[Compacted], *, defer_index_remap: bool
-) -> Exception | None:
-    """Commits once, and returns why it did not land; `head` is at the new version then."""
-    from lance.commit import CommitConflictError as LanceConflict
+) -> Landed | Lost | Unknown:
+    """Commits once; `head` is at the new version then."""
     from lance.optimize import Compaction
 
     rewrites = [rewrite_as_of(part.rewrite, head.version) for part in parts]
-    looked_at = head.version
-    try:
+
+    def commit() -> lance.LanceDataset:
         with panics_as_errors():
             Compaction.commit(head, rewrites, {"defer_index_remap": defer_index_remap})
-    except (LanceConflict, OSError, ValueError, RuntimeError, NotImplementedError) as error:
-        if isinstance(error, LanceConflict) or is_preempted(error):
-            return error
-        # Pylance's own: nothing of it names the job, but its files are of no other one.
-        if _has_landed(ref, parts, looked_at, error):
-            head.checkout_latest()  # type: ignore[no-untyped-call]
-            return None
-        text = f"Lance failed to commit a compaction: {plain(error)} - at {ref.uri}"
-        if isinstance(error, OSError) and not is_local(ref.uri):
-            raise CommitOutcomeUnknownError(
-                f"{text} - it is not known whether it happened, and written files are kept; compact again when the "
-                "store answers",
-                uri=ref.uri,
-            ) from error
-        raise CommitError(f"{text} - nothing of it was committed", uri=ref.uri) from error
-    return None
+        return head
 
-
-def _has_landed(ref: DatasetRef, parts: Sequence[Compacted], after: int, error: Exception) -> bool:
-    """Tells whether a commit that got no answer is there all the same."""
-    if not isinstance(error, OSError):
-        return False
-    names = {name for part in parts for name in part.files}
     try:
-        return named_files(ref.open_latest(), names, after=after) == names
-    except OSError:
-        return False
+        outcome = attempt(ref.uri, ref.storage, commit)
+    except (CommitError, RuntimeError) as error:
+        if is_preempted(error):
+            return Lost(race=is_taken_slot(error), error=error)
+        raise CommitError(
+            f"Lance failed to commit a compaction: {plain(error)} - at {ref.uri} - nothing of it was committed",
+            uri=ref.uri,
+        ) from error
+    if isinstance(outcome, Unknown) and is_preempted(outcome.error):
+        return Lost(race=is_taken_slot(outcome.error), error=outcome.error)
+    return outcome
 
 
 def _refuse_unseen(ref: DatasetRef, landed: lance.LanceDataset, looked_at: int) -> None:

@@ -13,7 +13,6 @@ from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.backfill.request import columns_of
-from lance_spark.commit.attempt import Landed, attempt_commit
 from lance_spark.commit.changes import CommitNote, CommitResult
 from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, USER_KEY, Event, event_of, summary_of
 from lance_spark.commit.schema_change import change_schema
@@ -34,7 +33,7 @@ from lance_spark.words import InWords, listed
 
 if TYPE_CHECKING:
     import lance
-    from lance import Transaction
+    from lance import LanceOperation, Transaction
 
     from lance_spark.table.reference import TableReference
     from lance_spark.table.table import Table
@@ -167,8 +166,9 @@ class TableVersion(InWords):
         operation: What it did: `create`, `append`, `overwrite`, `backfill`, `refresh`, `update`,
             `delete`, `merge`, `index`, `compaction`, `restore of version 3`, or a change of
             `columns` or `metadata`; `unknown` where nothing says so any more.
-        user: Who committed it; None where its writer does not say so: other engines, and changes of
-            columns, compactions and updates of indexes, whose commits Lance makes by itself.
+        user: Who committed it; None where its writer does not say so: other engines, and changes
+            whose commits Lance makes by itself (new and renamed columns, compactions, updates of
+            indexes).
         message: Message of the commit, or None.
         properties: Properties that were given for it.
         job_id: The job that committed it, or None.
@@ -395,17 +395,12 @@ class TableVersions(ABC):
         note = CommitNote.of(commit_message, properties)
         given = dict(note.properties) | ({} if note.message is None else {MESSAGE_KEY: note.message})
 
-        def make_latest(head: lance.LanceDataset) -> None:
+        def make_latest(_: lance.LanceDataset) -> LanceOperation.BaseOperation:
             from lance import LanceOperation
 
-            operation = LanceOperation.Restore(old.open().version)
-            outcome = attempt_commit(
-                head, operation, read_version=head.version, properties=given, storage_options=old.storage
-            )
-            if not isinstance(outcome, Landed):
-                raise outcome.error
+            return LanceOperation.Restore(old.open().version)
 
-        change_schema(self._latest, make_latest)
+        change_schema(self._latest, make_latest, properties=given)
         self.checkout_latest()
 
     def read_transaction(self, version: int) -> Transaction | None:

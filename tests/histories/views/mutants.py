@@ -117,11 +117,11 @@ def _all_rows_are_filled(real: Any) -> Any:
 
 def _always_noted(_real: Any) -> Any:
     """Notes what was committed whatever came in between."""
-    from lance_spark.commit.schema_change import change_schema
+    from lance_spark.commit.schema_change import change_schema, set_config
 
     def note(self: Any, shown: Any) -> None:
         text = dataclasses.replace(shown, at=self._ref.open_latest().version).to_json()
-        change_schema(self._ref, lambda head: head.update_config({"lance-spark.view.refreshed": text}))
+        change_schema(self._ref, lambda _: set_config({"lance-spark.view.refreshed": text}))
 
     return note
 

@@ -16,7 +16,7 @@ from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnNotFoundError
 from lance_spark.indexes.upkeep import drop_index
 
-Change = Callable[[DatasetRef, lance.LanceDataset], None]
+Change = Callable[[lance.LanceDataset], lance.LanceOperation.BaseOperation]
 
 
 @pytest.fixture
@@ -32,12 +32,12 @@ def ref(tmp_path: Path) -> DatasetRef:
 
 CHANGES: dict[str, tuple[Change, Callable[[lance.LanceDataset], object], object]] = {
     "configuration": (
-        lambda ref, head: set_config(ref, head, {"new": "3", "gone": None}),
+        lambda _: set_config({"new": "3", "gone": None}),
         lambda head: {key: value for key, value in head.config().items() if not key.startswith("lance.")},
         {"kept": "1", "new": "3"},
     ),
     "metadata": (
-        lambda ref, head: set_field_metadata(ref, head, {"s.a": {"k": "v"}, "id": {"x": "y"}}),
+        lambda head: set_field_metadata(head, {"s.a": {"k": "v"}, "id": {"x": "y"}}),
         lambda head: [head.schema.field("id").metadata, head.schema.field("s").type.field("a").metadata],
         [{b"x": b"y"}, {b"k": b"v"}],
     ),
@@ -49,11 +49,11 @@ def test_a_change_says_who_made_it_and_is_tried_again_on_the_latest_version(ref:
     change, found, expected = CHANGES[what]
     tries = []
 
-    def beside_another(head: lance.LanceDataset) -> None:
+    def beside_another(head: lance.LanceDataset) -> lance.LanceOperation.BaseOperation:
         tries.append(head.version)
         if len(tries) == 1:
-            change(ref, ref.open_latest())  # takes the slot, with the same keys
-        change(ref, head)
+            change_schema(ref, change)  # takes the slot, with the same keys
+        return change(head)
 
     head = change_schema(ref, beside_another)
     assert found(head) == expected
@@ -72,5 +72,5 @@ def test_an_index_that_is_dropped_goes_with_all_its_parts_and_says_who_dropped_i
 def test_metadata_of_a_column_that_is_not_there_changes_nothing(ref: DatasetRef) -> None:
     before = ref.open_latest().version
     with pytest.raises(ColumnNotFoundError, match=r"'s\.b'.*columns are id, s"):
-        change_schema(ref, lambda head: set_field_metadata(ref, head, {"s.b": {"k": "v"}}))
+        change_schema(ref, lambda head: set_field_metadata(head, {"s.b": {"k": "v"}}))
     assert ref.open_latest().version == before

@@ -13,7 +13,8 @@ from lance.file import LanceFileWriter
 from lance.fragment import DataFile
 
 from lance_spark import CommitConflictError, CommitImpossibleError, IndexExistsError, Table, last_commit
-from lance_spark.indexes import build, upkeep
+from lance_spark.commit import schema_change
+from lance_spark.indexes import build
 from lance_spark.indexes import commit as committing
 from tests.lance_spark.indexes.conftest import FRAGMENT_ROWS, KINDS, ROWS, create, rows, vectors, wrong_answers
 
@@ -201,16 +202,16 @@ def test_of_two_that_make_one_index_the_last_one_stays(opened: Opened, table_pat
 def test_an_index_is_dropped_and_optimized_beside_writers(opened: Opened, table_path: str, monkeypatch: Any):
     table = opened()
     create(table, "BTREE")
-    real = upkeep.commit_change
+    real = schema_change.attempt_commit
 
-    def drops(*arguments: Any) -> None:
-        monkeypatch.setattr(upkeep, "commit_change", real)
+    def drops(*arguments: Any, **more: Any) -> Any:
+        monkeypatch.setattr(schema_change, "attempt_commit", real)
         compact(table_path)
-        real(*arguments)
+        return real(*arguments, **more)
 
-    monkeypatch.setattr(upkeep, "commit_change", drops)
+    monkeypatch.setattr(schema_change, "attempt_commit", drops)
     table.drop_index("ix")
-    assert upkeep.commit_change is real and table.list_indices() == []
+    assert schema_change.attempt_commit is real and table.list_indices() == []
     create(table, "BTREE")
     for number in range(3):
         lance.write_dataset(rows(ROWS + 100 * number, 100, 4 + number), table_path, mode="append")

@@ -1,0 +1,100 @@
+"""How long requests to an object store are retried, as options that Lance takes.
+
+A store that has never answered this process gets a few seconds: a wrong endpoint or a missing
+network shows at once. A store that has answered gets about five minutes. Lance never retries an
+answer such as 401, 403 or 404. Options of the user win.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from urllib.parse import urlsplit
+
+from lance_spark.errors import TableUnreadableError
+from lance_spark.lance_compat import is_broken_connection, is_unanswered, load_lance, plain
+
+_SCHEMES = frozenset({"abfss", "az", "gs", "s3", "s3+ddb"})
+"""Schemes whose stores take these options."""
+
+RETRIES = {"client_max_retries": "1000", "client_retry_timeout": "40", "lance_aimd_max_retries": "5"}
+"""Options for a store that has answered. Measured with pylance 14: Lance repeats a listing six
+times, and any other request as often as `lance_aimd_max_retries` says, each for
+`client_retry_timeout` seconds."""
+
+_FIRST = {
+    "client_max_retries": "1000",
+    "client_retry_timeout": "7",
+    "lance_aimd_max_retries": "0",
+    "connect_timeout": "4s",
+    "timeout": "8s",
+}
+"""Options of the first request of a process to a store."""
+
+_SILENCE_S = 10.0
+"""How long a store that gave no answer is not asked again: a job that fails cleans up at once."""
+
+_Store = tuple[str, str, tuple[tuple[str, str], ...]]
+
+_answered: set[_Store] = set()
+_silent: dict[_Store, tuple[float, TableUnreadableError]] = {}
+_lock = threading.Lock()
+
+
+def retry_options(uri: str, storage: Mapping[str, str]) -> dict[str, str] | None:
+    """Returns the storage options for Lance; None without any.
+
+    The first call of a process for a store sends one request, and waits for the answer.
+
+    Raises:
+        TableUnreadableError: The store gave no answer within 20 seconds.
+    """
+    if urlsplit(uri).scheme not in _SCHEMES:
+        return dict(storage) or None
+    store = _store(uri, storage)
+    if store not in _answered:
+        # One thread asks; the others wait for the answer.
+        with _lock:
+            if store not in _answered:
+                _ask(store, uri, storage)
+    return _with_defaults(RETRIES, storage)
+
+
+def note_failure(uri: str, storage: Mapping[str, str], error: BaseException) -> None:
+    """Notes a failed request: a store without an answer has to answer a first request again."""
+    if is_unanswered(error):
+        _answered.discard(_store(uri, storage))
+
+
+def _ask(store: _Store, uri: str, storage: Mapping[str, str]) -> None:
+    failed_at, failure = _silent.get(store, (0.0, None))
+    if failure is not None and time.monotonic() - failed_at < _SILENCE_S:
+        raise failure
+    load_lance()
+    from lance.file import LanceFileSession
+
+    try:
+        LanceFileSession(uri, _with_defaults(_FIRST, storage)).contains("_versions")
+    except (OSError, ValueError, RuntimeError) as error:
+        # A refusal is an answer. The request that follows reports the refusal.
+        if is_unanswered(error) or is_broken_connection(error):
+            failure = TableUnreadableError(
+                uri,
+                f"the store does not answer: {plain(error)}",
+                hint="check the endpoint and the network, and try again when the store answers",
+            )
+            _silent[store] = (time.monotonic(), failure)
+            raise failure from error
+    _silent.pop(store, None)
+    _answered.add(store)
+
+
+def _store(uri: str, storage: Mapping[str, str]) -> _Store:
+    parts = urlsplit(uri)
+    return parts.scheme, parts.netloc, tuple(sorted(storage.items()))
+
+
+def _with_defaults(defaults: Mapping[str, str], storage: Mapping[str, str]) -> dict[str, str]:
+    names = {name.lower() for name in storage}
+    return {**{name: value for name, value in defaults.items() if name not in names}, **storage}

@@ -1,0 +1,78 @@
+"""Ends of jobs whose store failed: this process keeps each end, and writes it when it can.
+
+If the process ends first, the job shows as DEAD.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import LanceSparkError, TableNotFoundError
+from lance_spark.jobs.model import JobRecord
+
+_LOG = logging.getLogger(__name__)
+
+_RETRY_S = 10.0
+
+_Write = Callable[[], None]
+
+_ends: dict[tuple[str, str], tuple[DatasetRef, JobRecord, _Write]] = {}
+_lock = threading.Lock()
+
+
+def write_or_keep(ref: DatasetRef, record: JobRecord, write: _Write) -> None:
+    """Writes the end of a job now, or keeps the end and writes it later.
+
+    Args:
+        ref: The table.
+        record: The end of the job.
+        write: Writes the record, and raises if the store fails.
+    """
+    try:
+        write()
+    except (OSError, LanceSparkError) as error:
+        _LOG.warning(
+            "The end of job %s of %s is written later, because the store failed: %s", record.job_id, ref.uri, error
+        )
+        with _lock:
+            is_first = not _ends
+            _ends[ref.uri, record.job_id] = (ref, record, write)
+        if is_first:
+            threading.Thread(target=_write_all, name="lance-spark-late-ends", daemon=True).start()
+
+
+def kept_ends(uri: str, job_id: str | None = None) -> list[JobRecord]:
+    """Returns the ends of a table's jobs, or of one job, that this process has not written yet."""
+    with _lock:
+        return [end[1] for (place, job), end in _ends.items() if place == uri and job_id in (None, job)]
+
+
+def _write_all() -> None:
+    while True:
+        time.sleep(_RETRY_S)
+        with _lock:
+            ends = dict(_ends)
+        for key, end in ends.items():
+            if _is_settled(*end):
+                with _lock:
+                    _ends.pop(key)
+        with _lock:
+            if not _ends:
+                return
+
+
+def _is_settled(ref: DatasetRef, record: JobRecord, write: _Write) -> bool:
+    """Writes an end, and tells whether nothing is left to write. A dropped table needs no end."""
+    try:
+        ref.open_latest()
+        write()
+    except TableNotFoundError:
+        return True
+    except (OSError, LanceSparkError) as error:
+        _LOG.debug("The end of job %s could not be written again: %s", record.job_id, error)
+        return False
+    return True

@@ -1,0 +1,272 @@
+"""Operations that commit to a table of `id` (0 to 9), `x` (its double), and `v` of a UDF: what each does, and what the table shows then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+import lance
+import pyarrow as pa
+from lance.optimize import Compaction
+from pyspark.sql import SparkSession
+from pyspark.sql.types import LongType
+
+import lance_spark
+from lance_spark import udf
+from lance_spark.commit.conflicts.identity import BINDING_KEY
+from lance_spark.commit.rows.compaction_commit import Basis, Compacted, commit_compacted
+from lance_spark.commit.schema_change import change_schema, set_config
+from lance_spark.indexes.upkeep import drop_index
+from lance_spark.jobs.history import JobHistory, this_process
+from lance_spark.jobs.model import JobRecord
+from lance_spark.staging.area import new_id
+from tests.lance_spark.write.backfills import Backfill, computed, snapshot_rows
+from tests.object_stores.stores import Place
+
+IDS = list(range(10))
+ROWS = pa.table({"id": IDS, "x": [2 * i for i in IDS]})
+
+
+@udf(data_type=pa.int64(), version="1", name="tripled")
+def tripled(id: int) -> int:
+    return 3 * id
+
+
+@udf(data_type=pa.int64(), version="1", name="fourfold")
+def fourfold(id: int) -> int:
+    return 4 * id
+
+
+@dataclass(frozen=True, kw_only=True)
+class Operation:
+    """One operation.
+
+    Attributes:
+        act: Does it.
+        shows: What the table shows, before and after.
+        expected: What the table shows afterwards.
+        versions: Versions that it adds.
+        prepare: What has to be there, beside the table.
+        exists: Whether the table is there before.
+        rewrites: Whether each attempt writes data files anew; cleanup removes those of a lost attempt.
+    """
+
+    act: Callable[[Place], object]
+    shows: Callable[[Place], object]
+    expected: object
+    versions: int = 1
+    prepare: Callable[[Place], object] = lambda place: None
+    exists: bool = True
+    rewrites: bool = False
+
+
+def connection(place: Place, spark: SparkSession | None = None) -> lance_spark.Connection:
+    return lance_spark.connect(place.folder, spark, place.storage, progress=False)
+
+
+def table_of(place: Place, spark: SparkSession | None = None) -> lance_spark.Table:
+    return connection(place, spark).open_table(place.name)
+
+
+def make(place: Place) -> None:
+    """Makes the table in two fragments, as version 1, and adds the column as version 2."""
+    lance.write_dataset(ROWS, place.uri, max_rows_per_file=5, enable_stable_row_ids=True, storage_options=place.storage)
+    table_of(place).add_columns({"v": tripled})
+
+
+def columns(place: Place) -> list[str]:
+    return place.open().schema.names
+
+
+def ids(place: Place) -> list[int]:
+    return sorted(row["id"] for row in place.contents())
+
+
+def compact(place: Place) -> None:
+    dataset = place.open()
+    task = Compaction.plan(dataset, {"target_rows_per_fragment": 1000}).tasks[0]  # type: ignore[arg-type]
+    olds = tuple(task.fragments)
+    part = Compacted(olds=olds, rewrite=task.execute(dataset).json())  # type: ignore[attr-defined]
+    outcome = commit_compacted(place.ref, Basis.of(dataset), [part], missing=lambda _: ())
+    assert outcome.committed == (part,) and not outcome.lost
+
+
+def job_record(job_id: str) -> JobRecord:
+    now = datetime.now(UTC)
+    return JobRecord(
+        job_id=job_id,
+        job_type="backfill",
+        status="DONE",
+        columns=("v",),
+        udf_name="",
+        udf_version="",
+        key="",
+        where=None,
+        read_version=1,
+        staging_id=new_id(),
+        launched_at=now,
+        updated_at=now,
+        launched_by="somebody",
+        process=this_process(),
+    )
+
+
+def fill(place: Place) -> None:
+    backfill = Backfill(place.uri, "v", LongType(), storage=place.storage)
+    backfill.run(computed(snapshot_rows(place.uri, storage=place.storage), lambda i: 5 * i))
+
+
+def binding(place: Place) -> str | None:
+    text = (place.open().schema.field("v").metadata or {}).get(BINDING_KEY.encode())
+    return None if text is None else ("fourfold" if b"fourfold" in text else "tripled")
+
+
+def view_of(place: Place) -> Place:
+    return Place(uri=f"{place.folder}/view.lance", storage=place.storage)
+
+
+def is_view(place: Place) -> bool:
+    return "view" in connection(place).table_names()
+
+
+OPERATIONS: dict[str, Operation] = {
+    "create_table": Operation(
+        act=lambda place: connection(place).create_table(place.name, ROWS), shows=ids, expected=IDS, exists=False
+    ),
+    "create_table without rows": Operation(
+        act=lambda place: connection(place).create_table(place.name, schema=ROWS.schema),
+        shows=columns,
+        expected=["id", "x"],
+        exists=False,
+    ),
+    "create_materialized_view": Operation(
+        act=lambda place: connection(place).create_materialized_view(
+            "view", table_of(place).search(None).select(["id"])
+        ),
+        shows=is_view,
+        expected=True,
+        versions=0,
+    ),
+    "add": Operation(act=lambda place: table_of(place).add(ROWS), shows=ids, expected=sorted(IDS * 2)),
+    "overwrite": Operation(
+        act=lambda place: connection(place).create_table(place.name, ROWS, mode="overwrite"), shows=ids, expected=IDS
+    ),
+    "add_columns of a UDF": Operation(
+        act=lambda place: table_of(place).add_columns({"w": fourfold}),
+        shows=columns,
+        expected=["id", "x", "v", "w"],
+    ),
+    "add_columns of SQL": Operation(
+        act=lambda place: table_of(place).add_columns({"w": "id + 1"}),
+        shows=lambda place: columns(place)[3:] and sorted(place.column("w").values()),
+        expected=[i + 1 for i in IDS],
+        rewrites=True,
+    ),
+    "rename": Operation(
+        act=lambda place: table_of(place).alter_columns({"path": "x", "name": "y"}),
+        shows=columns,
+        expected=["id", "y", "v"],
+    ),
+    "cast": Operation(
+        act=lambda place: table_of(place).alter_columns({"path": "x", "data_type": pa.float64()}),
+        shows=lambda place: str(place.open().schema.field("x").type),
+        expected="double",
+        rewrites=True,
+    ),
+    "drop_columns": Operation(
+        act=lambda place: table_of(place).drop_columns(["x"]), shows=columns, expected=["id", "v"]
+    ),
+    "another UDF": Operation(
+        act=lambda place: table_of(place).alter_columns({"path": "v", "udf": fourfold}),
+        shows=binding,
+        expected="fourfold",
+    ),
+    "drop_udf": Operation(
+        act=lambda place: table_of(place).alter_columns({"path": "v", "drop_udf": True}), shows=binding, expected=None
+    ),
+    "configuration": Operation(
+        act=lambda place: change_schema(place.ref, lambda _: set_config({"k": "1"})),
+        shows=lambda place: place.open().config().get("k"),
+        expected="1",
+    ),
+    "restore": Operation(act=lambda place: table_of(place).restore(1), shows=columns, expected=["id", "x"]),
+    "backfill write": Operation(act=fill, shows=lambda place: place.column("v"), expected={i: 5 * i for i in IDS}),
+    "compaction": Operation(act=compact, shows=lambda place: len(place.open().get_fragments()), expected=1, versions=2),
+    "drop_index": Operation(
+        prepare=lambda place: place.open().create_scalar_index("id", "BTREE", name="ix"),
+        act=lambda place: drop_index(place.ref, "ix"),
+        shows=lambda place: len(place.open().describe_indices()),
+        expected=0,
+    ),
+    "job record": Operation(
+        act=lambda place: JobHistory(place.ref).save(job_record("one")),
+        shows=lambda place: [record.job_id for record in JobHistory(place.ref).jobs()],
+        expected=["one"],
+        versions=0,
+    ),
+}
+
+
+def on_spark(spark: SparkSession) -> dict[str, Operation]:
+    """Returns operations whose tasks run on Spark."""
+
+    def refresh(place: Place) -> Any:
+        view = connection(place, spark).open_table("view")
+        return view.refresh()
+
+    return {
+        "append": Operation(
+            act=lambda place: (
+                spark.createDataFrame([(10, 20, 30)], "id long, x long, v long")
+                .write.format("lance")
+                .options(**{f"storage.{name}": value for name, value in place.storage.items()})
+                .mode("append")
+                .save(place.uri)
+            ),
+            shows=ids,
+            expected=[*IDS, 10],
+        ),
+        "backfill": Operation(
+            act=lambda place: table_of(place, spark).backfill("v"),
+            shows=lambda place: place.column("v"),
+            expected={i: 3 * i for i in IDS},
+        ),
+        "update": Operation(
+            act=lambda place: table_of(place, spark).update({"x": 7}, where="id < 5"),
+            shows=lambda place: sorted(place.column("x").values())[:5],
+            expected=[7] * 5,
+        ),
+        "delete": Operation(act=lambda place: table_of(place, spark).delete("id < 5"), shows=ids, expected=IDS[5:]),
+        "merge": Operation(
+            act=lambda place: (
+                table_of(place, spark)
+                .merge_insert("id")
+                .when_matched_update_all()
+                .when_not_matched_insert_all()
+                .execute(pa.table({"id": [9, 10], "x": [0, 0], "v": [0, 0]}))
+            ),
+            shows=lambda place: (ids(place), place.column("x")[9]),
+            expected=([*IDS, 10], 0),
+        ),
+        "compact_files": Operation(
+            act=lambda place: table_of(place, spark).compact_files(),
+            shows=lambda place: len(place.open().get_fragments()),
+            expected=1,
+        ),
+        "create_scalar_index": Operation(
+            act=lambda place: table_of(place, spark).create_scalar_index("id", "BTREE"),
+            shows=lambda place: len(place.open().describe_indices()),
+            expected=1,
+        ),
+        "refresh": Operation(
+            prepare=lambda place: connection(place).create_materialized_view(
+                "view", table_of(place).search(None).select(["id"])
+            ),
+            act=refresh,
+            shows=lambda place: ids(view_of(place)),
+            expected=IDS,
+            versions=0,
+        ),
+    }

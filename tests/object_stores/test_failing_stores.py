@@ -1,0 +1,289 @@
+"""Every operation that commits, on a store that fails: lost replies, resets, outages, throttling and expired credentials."""
+
+from __future__ import annotations
+
+import re
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lance_spark import dataset_retries
+from lance_spark.commit import store_check
+from lance_spark.commit.store_check import refuse_unsafe_store
+from lance_spark.errors import CommitError, LanceSparkError, TableUnreadableError
+from lance_spark.jobs import late_ends
+from lance_spark.jobs.history import JobHistory
+from tests.object_stores.operations import OPERATIONS, ROWS, Operation, connection, job_record, make, on_spark, table_of
+from tests.object_stores.servers import fail, requests_of, s3_options
+from tests.object_stores.stores import Place, Store
+from tests.support.processes import free_port
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.cluster
+
+MANIFEST = r"^PUT .*/_versions/\d+\.manifest"
+ON_SPARK = ["append", "backfill", "update", "delete", "merge", "compact_files", "create_scalar_index", "refresh"]
+SAMPLE = ["create_table", "add_columns of a UDF", "job record"]
+"""A commit of rows, a change that Lance commits by itself, and an append to a table beside the data."""
+
+
+@pytest.fixture(autouse=True)
+def healthy(failing: Store) -> Iterator[None]:
+    fail(failing.storage)
+    yield
+    fail(failing.storage)
+    dataset_retries._silent.clear()
+
+
+@pytest.fixture
+def away(tmp_path: Path) -> Iterator[Path]:
+    """A file; the store is away as long as it is there."""
+    path = tmp_path / "away"
+    path.touch()
+    yield path
+    path.unlink(missing_ok=True)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes retries end after seconds."""
+    for options in (dataset_retries.RETRIES, dataset_retries._FIRST):
+        monkeypatch.setitem(options, "client_retry_timeout", "1")
+    monkeypatch.setitem(dataset_retries.RETRIES, "lance_aimd_max_retries", "0")
+
+
+def sampled(names: list[str]) -> list[object]:
+    return [pytest.param(name, marks=() if name in SAMPLE else pytest.mark.long) for name in names]
+
+
+def operation_named(name: str, request: pytest.FixtureRequest) -> Operation:
+    """Starts Spark only for operations whose tasks run there."""
+    if name in OPERATIONS:
+        return OPERATIONS[name]
+    return on_spark(request.getfixturevalue("spark"))[name]
+
+
+def prepared(store: Store, operation: Operation) -> tuple[Place, int]:
+    """Returns where the operation is to act, and the version there."""
+    place = store.place()
+    if not operation.exists:
+        dataset_retries.retry_options(place.uri, place.storage)
+        return place, 0
+    make(place)
+    operation.prepare(place)
+    return place, place.open().version
+
+
+def check_done(place: Place, operation: Operation, before: int) -> None:
+    """Checks that the operation took effect once, and that nothing else is left."""
+    assert operation.shows(place) == operation.expected
+    assert place.open().version == before + operation.versions, "it was committed twice, or not at all"
+    assert operation.rewrites or {name for name in place.orphans() if name.startswith("data/")} == set()
+
+
+@pytest.mark.parametrize("name", [*OPERATIONS, *(pytest.param(name, marks=pytest.mark.long) for name in ON_SPARK)])
+def test_an_operation_takes_effect_once_if_the_reply_to_its_manifest_is_lost(
+    name: str, failing: Store, request: pytest.FixtureRequest
+):
+    operation = operation_named(name, request)
+    place, before = prepared(failing, operation)
+    fail(failing.storage, lose=MANIFEST)
+    operation.act(place)
+    fail(failing.storage)
+    check_done(place, operation, before)
+
+
+@pytest.mark.parametrize("name", sampled([*OPERATIONS, *ON_SPARK]))
+def test_an_operation_takes_effect_once_if_connections_break_before_manifests(
+    name: str, failing: Store, request: pytest.FixtureRequest
+):
+    operation = operation_named(name, request)
+    place, before = prepared(failing, operation)
+    fail(failing.storage, reset=MANIFEST, times=2)
+    operation.act(place)
+    fail(failing.storage)
+    check_done(place, operation, before)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", [*OPERATIONS, *ON_SPARK])
+def test_an_operation_takes_effect_once_whichever_reply_to_a_put_is_lost(
+    name: str, failing: Store, request: pytest.FixtureRequest
+):
+    operation = operation_named(name, request)
+    place, before = prepared(failing, operation)
+    requests_of(failing.storage)
+    operation.act(place)
+    puts = sum(method == "PUT" for method, _, _ in requests_of(failing.storage))
+    check_done(place, operation, before)
+    for skip in range(puts):
+        place, before = prepared(failing, operation)
+        fail(failing.storage, lose=f"^PUT .*{re.escape(place.uri.removeprefix('s3://').rpartition('/')[0])}", skip=skip)
+        operation.act(place)
+        fail(failing.storage)
+        check_done(place, operation, before)
+
+
+@pytest.mark.parametrize(
+    ("name", "seconds"),
+    [
+        *(pytest.param(name, 5, marks=() if name == "add" else pytest.mark.long) for name in [*OPERATIONS, *ON_SPARK]),
+        *(pytest.param(name, 60, marks=pytest.mark.long) for name in [*OPERATIONS, *ON_SPARK]),
+    ],
+)
+def test_an_operation_outlasts_an_outage(name: str, seconds: int, failing: Store, request: pytest.FixtureRequest):
+    operation = operation_named(name, request)
+    place, before = prepared(failing, operation)
+    fail(failing.storage, down_s=seconds)
+    began = time.monotonic()
+    operation.act(place)
+    assert time.monotonic() - began > seconds / 2
+    check_done(place, operation, before)
+
+
+@pytest.mark.parametrize("name", sampled([*OPERATIONS, *ON_SPARK]))
+def test_an_operation_takes_effect_once_on_a_store_that_throttles(
+    name: str, failing: Store, request: pytest.FixtureRequest
+):
+    operation = operation_named(name, request)
+    place, before = prepared(failing, operation)
+    fail(failing.storage, error_rate=0.2)
+    operation.act(place)
+    fail(failing.storage)
+    check_done(place, operation, before)
+
+
+@pytest.mark.parametrize("name", sampled([*OPERATIONS, *ON_SPARK]))
+def test_expired_credentials_are_a_typed_error_at_once_that_names_them(
+    name: str, failing: Store, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(late_ends, "_RETRY_S", 0.2)
+    operation = operation_named(name, request)
+    place, before = prepared(failing, operation)
+    fail(failing.storage, deny=True)
+    began = time.monotonic()
+    if name == "job record":
+        operation.act(place)
+    else:
+        with pytest.raises((LanceSparkError, RuntimeError), match="credentials"):
+            operation.act(place)
+    assert time.monotonic() - began < 20
+    fail(failing.storage)
+    if name == "job record":
+        eventually(lambda: not late_ends.kept_ends(place.ref.uri), seconds=30)
+    assert (place.open().version if operation.exists else 0) == before
+    assert not [path for path in place.objects() if not operation.exists and "_versions" in path]
+
+
+@pytest.mark.usefixtures("impatient")
+@pytest.mark.parametrize("name", sampled([name for name in OPERATIONS if name != "job record"]))
+def test_a_store_that_stays_away_is_a_typed_error_and_nothing_is_half_written(name: str, failing: Store, away: Path):
+    operation = OPERATIONS[name]
+    place, before = prepared(failing, operation)
+    fail(failing.storage, down_while=str(away))
+    with pytest.raises(LanceSparkError, match=r"does not answer|store failed|cannot be read"):
+        operation.act(place)
+    come_back(failing, away)
+    assert (place.open().version if operation.exists else 0) == before
+    operation.act(place)
+    assert operation.shows(place) == operation.expected
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", ["add", "rename", "job record", "backfill", "append"])
+def test_a_store_that_stays_away_is_a_typed_error_within_six_minutes(
+    name: str, failing: Store, request: pytest.FixtureRequest, away: Path
+):
+    operation = operation_named(name, request)
+    place, before = prepared(failing, operation)
+    fail(failing.storage, down_while=str(away))
+    began = time.monotonic()
+    if name == "job record":
+        operation.act(place)
+    else:
+        with pytest.raises((LanceSparkError, RuntimeError)):
+            operation.act(place)
+    assert 200 < time.monotonic() - began < 360
+    come_back(failing, away)
+    assert place.open().version == before
+    if name == "backfill":
+        assert {record.status for record in table_of(place).list_jobs()} <= {"DEAD", "FAILED"}
+
+
+@pytest.mark.usefixtures("impatient")
+def test_the_end_of_a_job_is_written_when_the_store_answers_again(
+    failing: Store, monkeypatch: pytest.MonkeyPatch, away: Path
+):
+    monkeypatch.setattr(late_ends, "_RETRY_S", 0.5)
+    place, _ = prepared(failing, OPERATIONS["add"])
+    history = JobHistory(place.ref)
+    fail(failing.storage, down_while=str(away))
+    history.save(job_record("late"))
+    assert [record.job_id for record in late_ends.kept_ends(place.ref.uri)] == ["late"]
+    come_back(failing, away)
+    assert history.job("late").status == "DONE", "this process knows the end before it is written"
+    eventually(lambda: not late_ends.kept_ends(place.ref.uri), seconds=30)
+    assert [record.status for record in history.jobs()] == ["DONE"]
+
+
+def come_back(store: Store, away: Path) -> None:
+    away.unlink()
+    eventually(lambda: answers(store), seconds=60)
+    dataset_retries._silent.clear()
+
+
+def answers(store: Store) -> bool:
+    host, port = store.storage["aws_endpoint"].removeprefix("http://").split(":")
+    try:
+        with socket.create_connection((host, int(port)), timeout=1):
+            return True
+    except OSError:
+        return False
+
+
+@pytest.mark.parametrize("kind", ["refused", "silent"])
+def test_a_store_that_never_answered_is_an_error_within_20_seconds(kind: str):
+    with socket.socket() as listening:
+        port = free_port()
+        if kind == "silent":
+            listening.bind(("127.0.0.1", port))
+            listening.listen()
+        place = Place(uri="s3://tables/x/t.lance", storage=s3_options(port))
+        began = time.monotonic()
+        with pytest.raises(TableUnreadableError, match="does not answer"):
+            connection(place).create_table("t", ROWS)
+        assert time.monotonic() - began < 20
+        with pytest.raises(TableUnreadableError, match="does not answer"):
+            connection(place).create_table("t", ROWS)
+        assert time.monotonic() - began < 21, "a second call asks again at once"
+
+
+def test_retries_that_the_user_set_stay_as_they_are(failing: Store):
+    place = failing.place()
+    options = {**place.storage, "Client_Max_Retries": "2"}
+    assert dataset_retries.retry_options("/local/t.lance", {}) is None
+    given = dataset_retries.retry_options(place.uri, options)
+    assert given is not None and given["Client_Max_Retries"] == "2" and "client_max_retries" not in given
+    assert given["client_retry_timeout"] == dataset_retries.RETRIES["client_retry_timeout"]
+
+
+def test_a_process_asks_a_store_once(failing: Store):
+    place = failing.place()
+    dataset_retries._answered.clear()
+    requests_of(failing.storage)
+    for _ in range(3):
+        dataset_retries.retry_options(place.uri, place.storage)
+    assert [(method, answer[:3]) for method, _, answer in requests_of(failing.storage)] == [("HEAD", "404")]
+
+
+def test_a_first_write_without_credentials_names_the_credentials_and_nothing_unsafe(failing: Store):
+    place = failing.place()
+    store_check._verdicts.clear()
+    dataset_retries.retry_options(place.uri, place.storage)
+    fail(failing.storage, deny=True)
+    with pytest.raises(CommitError, match="check the credentials") as caught:
+        refuse_unsafe_store(place.uri, place.storage, allow=False)
+    assert "unsafe" not in str(caught.value) and "ALLOW" not in str(caught.value)
