@@ -16,7 +16,7 @@ from tests.support.inline_jobs import without_spark
 @pytest.mark.parametrize("claim", [11, (1 << 22) + 1, 1 << 31])
 def test_a_backfill_of_a_fragment_that_claims_missing_rows_ends_within_seconds(claim: int, tmp_path: Path) -> None:
     with without_spark(tmp_path) as lab:
-        dataset = lab.make(pa.table({"id": pa.array(range(10), pa.int64())})).to_lance()
+        dataset = lance.write_dataset(pa.table({"id": pa.array(range(10), pa.int64())}), lab.uri)
         forged = dataset.get_fragments()[0].metadata
         forged.physical_rows = claim
         lance.LanceDataset.commit(lab.uri, lance.LanceOperation.Overwrite(dataset.schema, [forged]))
