@@ -169,4 +169,10 @@ FOUND: dict[str, History] = {
             Act(Update((0,), column="a")),
         ),
     ),
+    "a value that an upsert gave together with its input counted as out of date": History(
+        (6, 6, 6), (Start("one", "job", "v"), Act(Upsert((3, 8), changed=(3,), value="given")))
+    ),
+    "a value that was given after a change of its input counted as out of date": History(
+        (6, 6, 6), (Start("one", "write", "v"), Act(RewriteInput((3,))), Act(RewriteTarget((3,)))), fresh=True
+    ),
 }
