@@ -82,7 +82,7 @@ def _ask(store: _Store, uri: str, storage: Mapping[str, str]) -> None:
             failure = TableUnreadableError(
                 uri,
                 f"the store does not answer: {plain(error)}",
-                hint="check the endpoint and the network, and try again when the store answers",
+                hint="check the endpoint in the options storage.*, and the network; try again when the store answers",
             )
             _silent[store] = (time.monotonic(), failure)
             raise failure from error

@@ -111,7 +111,7 @@ WRITES: list[tuple[dict[str, str], type[LanceSparkError] | tuple[type[LanceSpark
     ({"enable_stable_row_ids": "ja"}, OptionError, ("enable_stable_row_ids", "ja")),
     ({"commit_message": " "}, OptionError, ("commit_message",)),
     ({"commit_max_retries": "-1"}, OptionError, ("commit_max_retries", "-1")),
-    ({"vec.arrow.fixed-size-list.size": "0"}, OptionError, ("vec.arrow.fixed-size-list.size", "1 or more")),
+    ({"vec.arrow.fixed-size-list.size": "0"}, OptionError, ("vec.arrow.fixed-size-list.size", "from 1 to 999,999,999")),
     ({"vec.arrow.fixed-size-list.size": "three"}, OptionError, ("vec.arrow.fixed-size-list.size", "three")),
     ({"text.lance.encoding": "zip"}, OptionError, ("text.lance.encoding", "zip", "blob")),
     ({"input_columns": "[]"}, OptionError, ("input_columns",)),

@@ -87,7 +87,8 @@ class Branches:
             TableUnwritableError: The store refused.
         """
         head = self._main.open_latest()
-        check_branch_name(name, branches_of(head), tags_of(head))
+        with refusals_as_errors(self._main.uri):
+            check_branch_name(name, branches_of(head), tags_of(head))
         if from_version is not None:
             branch = MAIN_BRANCH if from_ref is None else from_ref
             if not isinstance(branch, str):
@@ -135,12 +136,14 @@ class Branches:
         if name == MAIN_BRANCH:
             raise OptionError("name", repr(name), "a branch beside the main one; drop_table deletes the table")
         branch, head = self._main.on_branch(name), self._main.open_latest()
-        tags = [tag for tag, about in tags_of(head).items() if about["branch"] == name]
+        with refusals_as_errors(branch.uri):
+            branches = branches_of(head)
+            tags = [tag for tag, about in tags_of(head).items() if about["branch"] == name]
         if tags:
             raise _needed(branch, f"the tags {', '.join(sorted(tags))}")
         # Lance deletes only what the folder of the other branch does not hold, and then still opens
         # what is left, and commits to it.
-        inside = [other for other in branches_of(head) if other.startswith(f"{name}/")]
+        inside = [other for other in branches if other.startswith(f"{name}/")]
         if inside:
             raise _needed(branch, f"branches below its name, {', '.join(inside)}")
         with refusals_as_errors(branch.uri):

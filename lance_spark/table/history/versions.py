@@ -96,8 +96,8 @@ class Tags:
             TableUnwritableError: The store refused.
         """
         head = self._of_branch(version)
-        check_tag_name(tag, branches_of(head))
         with refusals_as_errors(self._ref.uri):
+            check_tag_name(tag, branches_of(head))
             try:
                 head.tags.create(tag, head.version)
             except (ValueError, OSError, TypeError) as error:
