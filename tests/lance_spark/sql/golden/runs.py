@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
@@ -60,13 +61,15 @@ class GoldenRun:
         with active_in_thread(self._session):
             for statement in self._file.statements[self._position : position]:
                 if not is_query(statement):
-                    with suppress(PySparkException):
+                    with suppress(PySparkException, Py4JJavaError):
                         self._prepare(statement)
             self._position = position
             try:
                 return self._run(self._file.statements[position])
             except PySparkException as error:
                 return describe_error(error.getCondition() or type(error).__name__)
+            except Py4JJavaError as error:  # errors of the JVM, for example a stack overflow
+                return describe_error(error.java_exception.getClass().getName())
 
     def _prepare(self, statement: str) -> None:
         self._session.sql(statement)
