@@ -50,9 +50,10 @@ class ReaderProcess:
 
     def __init__(self) -> None:
         """Starts the child, and does not wait until it serves."""
+        # -P: a module in the working directory, which others may write to, is never imported.
         # Without buffers: frames are written and read through the descriptors themselves.
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "lance_spark.jobs.reader_process"],
+            [sys.executable, "-P", "-m", "lance_spark.jobs.reader_process"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

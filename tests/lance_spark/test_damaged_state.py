@@ -300,3 +300,12 @@ def test_the_child_that_decodes_ends_with_its_driver(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(folder)], check=False, capture_output=True, text=True)
     child = int(done.stdout)
     eventually(lambda: not Path(f"/proc/{child}").exists())
+
+
+def test_the_child_that_decodes_imports_nothing_from_the_working_directory(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "json.py").write_text("open('imported', 'w')")
+    code = (
+        "import sys, os, lance_spark;lance_spark.connect(os.path.dirname(sys.argv[1])).open_table('docs').list_jobs()"
+    )
+    subprocess.run([sys.executable, "-P", "-c", code, str(folder)], check=True, cwd=tmp_path)
+    assert not (tmp_path / "imported").exists()
