@@ -13,6 +13,7 @@ import inspect
 import itertools
 import numbers
 import operator
+import re
 import sys
 import types
 import typing
@@ -29,7 +30,7 @@ _SHOWN = (str, int, float, type(None))
 _UNIONS = (Union, types.UnionType)
 _SEQUENCES = (list, tuple, Sequence)
 _NAMES: dict[object, str] = {
-    str: "a text without NUL characters and lone surrogates",
+    str: "text",
     bool: "True or False",
     int: "a whole number of at most 64 bits",
     float: "a number",
@@ -62,7 +63,13 @@ class ArgumentChecks:
             kinds = _annotations(function)
             for name, value in call.arguments.items():
                 if name in kinds:
-                    call.arguments[name] = self._checked(signature.parameters[name], kinds[name], value)
+                    try:
+                        call.arguments[name] = _checked(signature.parameters[name], kinds[name], value)
+                    except _MisfitError as misfit:
+                        accepted = describe(kinds[name]) + _documented(function, name)
+                        if isinstance(misfit.value, str) and not _is_text(misfit.value):
+                            accepted = "text without NUL characters and lone surrogates"
+                        raise self._make_error(name, show_value(misfit.value), accepted) from None
             return function(*call.args, **call.kwargs)
 
         return typing.cast(_F, checked)
@@ -74,18 +81,34 @@ class ArgumentChecks:
                 setattr(cls, name, self.function(member))
         return cls
 
-    def _checked(self, parameter: inspect.Parameter, kind: object, value: object) -> object:
-        if parameter.kind is parameter.VAR_POSITIONAL and isinstance(value, tuple):
-            return tuple(self._fitted(parameter.name, kind, item) for item in value)
-        if parameter.kind is parameter.VAR_KEYWORD and isinstance(value, dict):
-            return {name: self._fitted(name, kind, item) for name, item in value.items()}
-        return value if value is parameter.default else self._fitted(parameter.name, kind, value)
 
-    def _fitted(self, name: str, kind: object, value: object) -> object:
-        for candidate in (value, *_conversions(kind, value)):
-            if accepts(kind, candidate):
-                return candidate
-        raise self._make_error(name, show_value(value), describe(kind))
+class _MisfitError(Exception):
+    """A value that does not fit the annotation of its parameter."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__()
+        self.value = value
+
+
+def _checked(parameter: inspect.Parameter, kind: object, value: object) -> object:
+    if parameter.kind is parameter.VAR_POSITIONAL and isinstance(value, tuple):
+        return tuple(_fitted(kind, item) for item in value)
+    if parameter.kind is parameter.VAR_KEYWORD and isinstance(value, dict):
+        return {name: _fitted(kind, item) for name, item in value.items()}
+    return value if value is parameter.default else _fitted(kind, value)
+
+
+def _fitted(kind: object, value: object) -> object:
+    for candidate in (value, *_conversions(kind, value)):
+        if accepts(kind, candidate):
+            return candidate
+    raise _MisfitError(value)
+
+
+def _documented(function: Callable[..., object], name: str) -> str:
+    """Returns what the docstring of a function says of a parameter, in parentheses."""
+    entry = re.search(rf"^    {name}: (.+(?:\n {{5,}}.+)*)", inspect.getdoc(function) or "", re.MULTILINE)
+    return f" ({' '.join(entry[1].split()).rstrip('.')})" if entry else ""
 
 
 def show_value(value: object) -> str:
@@ -108,8 +131,8 @@ def accepts(kind: object, value: object) -> bool:
     origin, items = get_origin(kind), get_args(kind)
     if origin in _UNIONS:
         return any(accepts(item, value) for item in items)
-    if origin is Literal:
-        return isinstance(value, str) and value in items
+    if origin is Literal:  # the function knows other spellings, and says which words it takes
+        return isinstance(value, str) and _is_text(value)
     if kind is Any:
         return True
     plain = origin or kind
@@ -188,7 +211,7 @@ def describe(kind: object) -> str:
 
     Example:
         >>> describe(list[str] | None)
-        'a list of: a text without NUL characters and lone surrogates; or None'
+        'a list of: text; or None'
     """
     origin, items = get_origin(kind), get_args(kind)
     if origin in _UNIONS:

@@ -65,12 +65,12 @@ def in_checkpoint(folder: str) -> Any:
     """In a task, where a checkpoint is written and has not got its name yet."""
     real, seen = os.replace, []
 
-    def replace(source: str, target: str) -> None:
+    def replace(source: str, target: str, **folders: int) -> None:
         if target.endswith(".rows"):
             seen.append(target)
             if len(seen) == 3:
                 hold(folder)
-        real(source, target)
+        real(source, target, **folders)
 
     return patch.object(local.os, "replace", replace)
 

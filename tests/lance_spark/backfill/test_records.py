@@ -7,9 +7,11 @@ import logging
 import os
 import pickle
 import shutil
+import socket
 import statistics
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -229,12 +231,14 @@ def test_what_is_no_table_of_records_is_not_used_and_fails_no_job(
 @pytest.mark.parametrize("kind", ["data", "_versions"])
 def test_a_store_that_refuses_is_an_error_and_not_an_empty_record(store: RecordStore, folder: Path, kind: str) -> None:
     store.append([record(1, 1)])
-    # Permissions mean nothing to root: what nobody can read is a loop of links.
+    # Permissions mean nothing to root. Nobody can open the file of a socket.
     path = min((folder / kind).iterdir())
     path.unlink()
-    path.symlink_to(path)
-    with pytest.raises(TableUnreadableError, match="symbolic links"):
-        store.load("token")
+    with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as bound:
+        bound.bind(f"{short}/socket")
+        os.rename(f"{short}/socket", path)
+        with pytest.raises(TableUnreadableError, match="No such device"):
+            store.load("token")
 
 
 @pytest.mark.parametrize("sets", [{"nulls": RowSet.of([7])}, {"failed": RowSet.of([3])}])

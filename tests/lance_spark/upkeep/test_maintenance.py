@@ -67,7 +67,7 @@ def test_old_versions_go_and_those_with_tags_stay(table: Table):
     with pytest.raises(VersionNotFoundError):
         table.checkout(2)
     for age in (timedelta(days=-1), 7):
-        with pytest.raises(OptionError, match="a timedelta of zero or more"):
+        with pytest.raises(OptionError, match="timedelta"):
             table.cleanup_old_versions(age)  # type: ignore[arg-type]
 
 
