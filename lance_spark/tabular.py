@@ -93,9 +93,16 @@ def write_rows(
             writer = data.write.format("lance").mode("overwrite" if mode == "overwrite" else "append")  # type: ignore[union-attr]
             writer.options(**options).save(ref.table_uri)
         return
+
+    def open_rows(table: pa.Schema | None) -> pa.RecordBatchReader:
+        rows = to_reader(data, schema, table=table if schema is None else None)
+        if not rows.schema.names:
+            raise SchemaMismatchError("The data of a new table has no columns. Nothing was written. Pass a schema.")
+        return rows
+
     write_arrow_rows(
         ref,
-        lambda table: to_reader(data, schema, table=table if schema is None else None),
+        open_rows,
         mode=mode,
         options=WriteOptions(
             enable_stable_row_ids=enable_stable_row_ids,
@@ -136,8 +143,6 @@ def to_reader(data: object, schema: pa.Schema | None, *, table: pa.Schema | None
         wanted = schema or table
         hint = "give each column values of one type" if wanted is None else f"give it the columns and types of {wanted}"
         raise SchemaMismatchError(f"the data does not fit: {error} - nothing was written - {hint}") from error
-    if table is None and not stream.schema.names:
-        raise SchemaMismatchError("The data of a new table has no columns. Nothing was written. Pass a schema.")
     return stream
 
 

@@ -99,7 +99,8 @@ def _checked(parameter: inspect.Parameter, kind: object, value: object) -> objec
 
 
 def _fitted(kind: object, value: object) -> object:
-    for candidate in (value, *_conversions(kind, value)):
+    # A conversion reads a stream, so none is made before the value itself was refused.
+    for candidate in itertools.chain([value], _conversions(kind, value)):
         if accepts(kind, candidate):
             return candidate
     raise _MisfitError(value)
@@ -107,7 +108,7 @@ def _fitted(kind: object, value: object) -> object:
 
 def _documented(function: Callable[..., object], name: str) -> str:
     """Returns what the docstring of a function says of a parameter, in parentheses."""
-    entry = re.search(rf"^    {name}: (.+(?:\n {{5,}}.+)*)", inspect.getdoc(function) or "", re.MULTILINE)
+    entry = re.search(rf"^    {name}: (.*[^:\n](?:\n {{5,}}.+)*)$", inspect.getdoc(function) or "", re.MULTILINE)
     return f" ({' '.join(entry[1].split()).rstrip('.')})" if entry else ""
 
 

@@ -20,7 +20,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lance_spark.errors import panics_as_errors
-from lance_spark.objects import open_session
 from lance_spark.types.fields import BLOB_V2, Array, Kind, extension_name, is_blob, storage_type
 from lance_spark.types.names import requested_columns
 
@@ -223,6 +222,8 @@ def _first_blob_sizes(dataset: lance.LanceDataset, column: str) -> Array:
 
 @functools.lru_cache(maxsize=256)
 def _statistics(uri: str, path: str, storage: tuple[tuple[str, str], ...]) -> tuple[int, ...]:
+    from lance_spark.objects import open_session  # a worker that reads needs no sizes
+
     reader = open_session(uri, storage).open_reader(path)
     return tuple(column.size_bytes for column in reader.file_statistics().columns)
 

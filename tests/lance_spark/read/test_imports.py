@@ -16,6 +16,7 @@ from lance_spark.datasource import LanceDataSource
 
 OURS = {
     "dataset",
+    "dataset_retries",
     "dataset_uri",
     "datasource",
     "errors",

@@ -15,7 +15,7 @@ from pyspark.sql.functions import arrow_udf, pandas_udf
 from pyspark.sql.functions import udf as spark_udf
 
 from lance_spark import ColumnExistsError, Connection, RegistrationError, Table
-from lance_spark.errors import LanceSparkError, SchemaMismatchError, UnsupportedTypeError
+from lance_spark.errors import LanceSparkError, OptionError, SchemaMismatchError, UnsupportedTypeError
 from tests.lance_spark.table.seen import Seen
 from udf_runtime import UDF, Columns, UdfDefinitionError, UdfRuntimeError, UnpackedUDF, udf
 
@@ -229,14 +229,14 @@ def with_arguments() -> object:
 
 
 WRONG: dict[str, tuple[Callable[[], object], type[Exception] | tuple[type[Exception], ...], str]] = {
-    "a number": (lambda: 42, RegistrationError, "nothing that columns can be made of"),
-    "a text": (lambda: "id * 2", RegistrationError, "nothing that columns can be made of"),
-    "nothing": (lambda: None, RegistrationError, "nothing that columns can be made of"),
-    "a list": (lambda: [double()], RegistrationError, "nothing that columns can be made of"),
-    "a plain function": (lambda: len, RegistrationError, "nothing that columns can be made of"),
+    "a number": (lambda: 42, OptionError, "'transforms'"),
+    "a text": (lambda: "id * 2", OptionError, "'transforms'"),
+    "nothing": (lambda: None, OptionError, "'transforms'"),
+    "a list": (lambda: [double()], OptionError, "'transforms'"),
+    "a plain function": (lambda: len, OptionError, "'transforms'"),
     "an empty dict": (dict, RegistrationError, "no column to add"),
     "an empty name": (lambda: {"": double()}, RegistrationError, "no name of a column"),
-    "a name that is none": (lambda: {3: double()}, RegistrationError, "no name of a column"),
+    "a name that is none": (lambda: {3: double()}, OptionError, "'transforms'"),
     "a value that is none": (lambda: {"x": 42}, RegistrationError, "'x'"),
     "None as a value": (lambda: {"x": None}, RegistrationError, "'x'"),
     "an undecorated function": (lambda: {"x": len}, RegistrationError, "'x'"),
