@@ -102,7 +102,7 @@ def test_a_worker_imports_nothing_but_what_reads(planned: Path):
     ours = {name.split(".")[1] for name in modules if name.startswith("lance_spark.")}
     assert ours == OURS
     assert packages(modules) <= {*OTHERS, "lance_spark"}
-    assert len([name for name in modules if name.startswith("lance_spark")]) <= 34
+    assert len([name for name in modules if name.startswith("lance_spark")]) <= 35
     least = float(subprocess.run([sys.executable, "-c", IMPORTS], capture_output=True, check=True).stdout)
     assert seconds < 1.6 * least + 0.1
 
