@@ -175,16 +175,34 @@ def _check_manifests(
     """Yields the latest manifests that cannot be opened; the repair restores the version before."""
     name = table.name.partition("/")[2]
     while paths := objects.list(f"{name}/_versions"):
-        try:
-            table_ref(ref, table).open_latest()
-        except TableUnreadableError as error:
-            remedy = "The repair moves the manifest aside and falls back to the version before."
-            yield Damage(place=paths[0], problem=str(error), remedy=remedy, repaired=aside is not None)
-            if aside is None:
-                return
-            aside.move(objects, paths[0])
-        else:
+        problem = _problem_of_latest(table_ref(ref, table), objects, paths[0])
+        if problem is None:
             return
+        remedy = "The repair moves the manifest aside and falls back to the version before."
+        yield Damage(place=paths[0], problem=problem, remedy=remedy, repaired=aside is not None)
+        if aside is None:
+            return
+        aside.move(objects, paths[0])
+
+
+def _problem_of_latest(at: DatasetRef, objects: LanceObjects, manifest: str) -> str | None:
+    """Returns why the latest version cannot be opened, or None.
+
+    A store that failed for a moment is no damage: the manifest is fetched, and opened once more.
+
+    Raises:
+        TableUnreadableError: The store refused.
+    """
+    problem = None
+    for _ in range(2):
+        try:
+            at.open_latest()
+        except TableUnreadableError as error:
+            problem = str(error)
+            objects.get(manifest)
+        else:
+            return None
+    return problem
 
 
 def _split_rows(rows: pa.Table, parse: Callable[[dict[str, Any]], object]) -> tuple[pa.Table, dict[int, str]]:

@@ -72,7 +72,7 @@ def _is_settled(ref: DatasetRef, record: JobRecord, write: _Write) -> bool:
         write()
     except TableNotFoundError:
         return True
-    except (OSError, LanceSparkError) as error:
+    except Exception as error:  # noqa: BLE001 - the thread keeps the ends of other jobs
         _LOG.debug("The end of job %s could not be written again: %s", record.job_id, error)
         return False
     return True

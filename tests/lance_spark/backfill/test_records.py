@@ -231,7 +231,7 @@ def test_what_is_no_table_of_records_is_not_used_and_fails_no_job(
 @pytest.mark.parametrize("kind", ["data", "_versions"])
 def test_a_store_that_refuses_is_an_error_and_not_an_empty_record(store: RecordStore, folder: Path, kind: str) -> None:
     store.append([record(1, 1)])
-    # Permissions mean nothing to root. Nobody can open the file of a socket.
+    # Permissions mean nothing to root. No process can open the file of a socket.
     path = min((folder / kind).iterdir())
     path.unlink()
     with tempfile.TemporaryDirectory() as short, socket.socket(socket.AF_UNIX) as bound:
