@@ -7,6 +7,7 @@ answer such as 401, 403 or 404. Options of the user win.
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Mapping
@@ -38,7 +39,9 @@ _SILENCE_S = 10.0
 _Store = tuple[str, str, tuple[tuple[str, str], ...]]
 
 _answered: set[_Store] = set()
-_silent: dict[_Store, tuple[float, TableUnreadableError]] = {}
+_silent: dict[_Store, tuple[float, str]] = {}
+"""Stores that gave no answer: the moment of the request, and the error of Lance."""
+
 _lock = threading.Lock()
 
 
@@ -68,9 +71,10 @@ def note_failure(uri: str, storage: Mapping[str, str], error: BaseException) -> 
 
 
 def _ask(store: _Store, uri: str, storage: Mapping[str, str]) -> None:
-    failed_at, failure = _silent.get(store, (0.0, None))
-    if failure is not None and time.monotonic() - failed_at < _SILENCE_S:
-        raise failure
+    failed_at, problem = _silent.get(store, (0.0, None))
+    if problem is not None and time.monotonic() - failed_at < _SILENCE_S:
+        # Each thread raises an error of its own: a raise changes the traceback of the exception.
+        raise _no_answer(uri, problem)
     load_lance()
     from lance.file import LanceFileSession
 
@@ -79,15 +83,27 @@ def _ask(store: _Store, uri: str, storage: Mapping[str, str]) -> None:
     except (OSError, ValueError, RuntimeError) as error:
         # A refusal is an answer. The request that follows reports the refusal.
         if is_unanswered(error) or is_broken_connection(error):
-            failure = TableUnreadableError(
-                uri,
-                f"the store does not answer: {plain(error)}",
-                hint="check the endpoint in the options storage.*, and the network; try again when the store answers",
-            )
-            _silent[store] = (time.monotonic(), failure)
-            raise failure from error
+            _silent[store] = (time.monotonic(), plain(error))
+            raise _no_answer(uri, plain(error)) from error
     _silent.pop(store, None)
     _answered.add(store)
+
+
+def _no_answer(uri: str, problem: str) -> TableUnreadableError:
+    return TableUnreadableError(
+        uri,
+        f"the store does not answer: {problem}",
+        hint="check the endpoint in the options storage.*, and the network; try again when the store answers",
+    )
+
+
+def _renew_lock() -> None:
+    """Renews the lock in a forked process: a thread of the parent may have held the lock."""
+    global _lock  # noqa: PLW0603 - one lock per process
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def _store(uri: str, storage: Mapping[str, str]) -> _Store:

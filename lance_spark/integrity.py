@@ -15,7 +15,7 @@ from lance_spark.columns.binding import Binding
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import SUMMARY_KEY, event_of
 from lance_spark.commit.conflicts.identity import BINDING_KEY
-from lance_spark.dataset import DatasetRef, normalize_uri
+from lance_spark.dataset import FOLDER, DatasetRef, normalize_uri
 from lance_spark.errors import StoredUdfError, TableUnreadableError, ViewError
 from lance_spark.jobs.model import ErrorRecord, JobRecord
 from lance_spark.jobs.reader_process import close_reader
@@ -156,7 +156,10 @@ class _Aside:
 def _check_table(ref: DatasetRef, table: SystemTable, aside: _Aside | None) -> Iterator[Damage]:
     objects = objects_beside(ref)
     name = table.name.partition("/")[2]
-    yield from _check_manifests(ref, table, objects, aside)
+    manifests = list(_check_manifests(ref, table, objects, aside))
+    yield from manifests
+    if manifests and aside is None:
+        return  # without the manifest, no rows are known
     rows, files = read_intact_rows(ref, table)
     intact, broken = _split_rows(rows, _ROW_CHECKS[table])
     remedy = "The repair keeps the readable rows and moves the damaged files aside."
@@ -179,7 +182,7 @@ def _check_manifests(
         if problem is None:
             return
         remedy = "The repair moves the manifest aside and falls back to the version before."
-        yield Damage(place=paths[0], problem=problem, remedy=remedy, repaired=aside is not None)
+        yield Damage(place=f"{FOLDER}/{paths[0]}", problem=problem, remedy=remedy, repaired=aside is not None)
         if aside is None:
             return
         aside.move(objects, paths[0])

@@ -14,8 +14,8 @@ from lance_spark.commit.backoff import RETRIES_VARIABLE, CommitPolicy
 from lance_spark.commit.store_check import ALLOW_VARIABLE as UNSAFE_VARIABLE
 from lance_spark.commit.store_check import allowed_by_environment
 from lance_spark.errors import OptionError
+from lance_spark.options import environment_flag
 from lance_spark.views.source_pin import ALLOW_VARIABLE as UNPINNED_VARIABLE
-from lance_spark.views.source_pin import allows_unpinned
 from udf_runtime.environments.installer import INSTALLER_VARIABLE
 
 ROOT = Path(__file__).parents[1]
@@ -29,7 +29,7 @@ READERS: dict[str, Callable[[], object]] = {
     BLOB_BUFFER: lambda: blob_buffer_of(None),
     RETRIES_VARIABLE: lambda: CommitPolicy.of(None),
     UNSAFE_VARIABLE: allowed_by_environment,
-    UNPINNED_VARIABLE: allows_unpinned,
+    UNPINNED_VARIABLE: lambda: environment_flag(UNPINNED_VARIABLE),
 }
 """How the variables are read that have more than two values, or an effect that is a value."""
 

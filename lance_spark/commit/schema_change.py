@@ -55,19 +55,20 @@ def change_schema(
     """
     change_id = uuid.uuid4().hex
     stamped = {**(properties or {}), CHANGE_KEY: change_id}
-    bases: list[int] = []
-    unanswered = False
+    is_first_look, unanswered = True, False
 
-    def find(dataset: lance.LanceDataset, _after: int) -> lance.LanceDataset | None:
-        events = events_between(dataset, bases[0], dataset.version) if bases else ()
+    def find(dataset: lance.LanceDataset, after: int) -> lance.LanceDataset | None:
+        # Every attempt lands above the version of its round, so each look begins where the look
+        # before ended.
+        events = () if is_first_look else events_between(dataset, after, dataset.version)
         is_there = any(event.properties.get(CHANGE_KEY) == change_id for event in events)
         return dataset if is_there or (unanswered and has_landed(dataset)) else None
 
     def one_round(dataset: lance.LanceDataset | None, _retries: int) -> lance.LanceDataset | Lost | Unknown:
-        nonlocal unanswered
+        nonlocal is_first_look, unanswered
         if dataset is None:
             raise TableNotFoundError(ref.uri)
-        bases.append(dataset.version)
+        is_first_look = False
         outcome = _attempt(ref, dataset, change, stamped)
         unanswered = unanswered or isinstance(outcome, Unknown)
         return outcome.dataset if isinstance(outcome, Landed) else outcome

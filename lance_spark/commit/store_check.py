@@ -11,6 +11,7 @@ that takes it twice ignores conditions.
 from __future__ import annotations
 
 import logging
+import os
 import re
 import threading
 import uuid
@@ -93,6 +94,15 @@ def refuse_unsafe_store(uri: str, storage: Mapping[str, str], *, allow: bool) ->
             f"option('{ALLOW_OPTION}', 'true') or {ALLOW_VARIABLE}=true",
             uri=uri,
         )
+
+
+def _renew_lock() -> None:
+    """Renews the lock in a forked process: a thread of the parent may have held the lock."""
+    global _lock  # noqa: PLW0603 - one lock per process
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 def allowed_by_environment() -> bool:

@@ -64,9 +64,14 @@ class JobHistory:
             append_rows(self.ref, JOBS, pa.Table.from_pylist([record.to_row()], schema=JOBS.schema))
 
         if record.status in ENDED:
-            write_or_keep(self.ref, record, write)
+            write_or_keep(self.ref, record, write, lambda: self._is_noted(record))
         else:
             write()
+
+    def _is_noted(self, record: JobRecord) -> bool:
+        """Tells whether the history has a row of this run of the job; damage may hide the row."""
+        rows, damaged = read_intact_rows(self.ref, JOBS, _filter_of(record.job_id))
+        return bool(damaged) or record.staging_id in rows["staging_id"].to_pylist()
 
     def beat(self, staging_id: str) -> None:
         """Gives a sign of life."""
@@ -118,7 +123,9 @@ class JobHistory:
 
     def _jobs(self, rows: pa.Table, job_id: str | None = None) -> list[JobRecord]:
         latest: dict[str, JobRecord] = {}
-        for record in (*self._records(rows), *kept_ends(self.ref.uri, job_id)):
+        runs = set(rows["staging_id"].to_pylist())
+        late = (record for record in kept_ends(self.ref.uri, job_id) if record.staging_id in runs)
+        for record in (*self._records(rows), *late):
             known = latest.get(record.job_id)
             if known is None or _order(record) > _order(known):
                 latest[record.job_id] = record

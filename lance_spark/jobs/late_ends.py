@@ -6,6 +6,7 @@ If the process ends first, the job shows as DEAD.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -19,28 +20,33 @@ _LOG = logging.getLogger(__name__)
 _RETRY_S = 10.0
 
 _Write = Callable[[], None]
+_IsNoted = Callable[[], bool]
 
-_ends: dict[tuple[str, str], tuple[DatasetRef, JobRecord, _Write]] = {}
+_ends: dict[tuple[str, str], tuple[DatasetRef, JobRecord, _Write, _IsNoted]] = {}
 _lock = threading.Lock()
 
 
-def write_or_keep(ref: DatasetRef, record: JobRecord, write: _Write) -> None:
+def write_or_keep(ref: DatasetRef, record: JobRecord, write: _Write, is_noted: _IsNoted) -> None:
     """Writes the end of a job now, or keeps the end and writes it later.
 
     Args:
         ref: The table.
         record: The end of the job.
         write: Writes the record, and raises if the store fails.
+        is_noted: Tells whether the table's history has the start of the job. A table that was
+            dropped and created again under the same name has another history. A job that is DONE
+            has just committed to the table, and writes without a question.
     """
     try:
-        write()
+        if record.status == "DONE" or is_noted():
+            write()
     except (OSError, LanceSparkError) as error:
         _LOG.warning(
             "The end of job %s of %s is written later, because the store failed: %s", record.job_id, ref.uri, error
         )
         with _lock:
             is_first = not _ends
-            _ends[ref.uri, record.job_id] = (ref, record, write)
+            _ends[ref.uri, record.job_id] = (ref, record, write, is_noted)
         if is_first:
             threading.Thread(target=_write_all, name="lance-spark-late-ends", daemon=True).start()
 
@@ -65,14 +71,28 @@ def _write_all() -> None:
                 return
 
 
-def _is_settled(ref: DatasetRef, record: JobRecord, write: _Write) -> bool:
-    """Writes an end, and tells whether nothing is left to write. A dropped table needs no end."""
+def _is_settled(ref: DatasetRef, record: JobRecord, write: _Write, is_noted: _IsNoted) -> bool:
+    """Writes an end, and tells whether nothing is left to write.
+
+    A table that was dropped, or dropped and created again, needs no end.
+    """
     try:
         ref.open_latest()
-        write()
+        if is_noted():
+            write()
     except TableNotFoundError:
         return True
     except Exception as error:  # noqa: BLE001 - the thread keeps the ends of other jobs
         _LOG.debug("The end of job %s could not be written again: %s", record.job_id, error)
         return False
     return True
+
+
+def _forget_ends() -> None:
+    """Leaves the ends to the process that forked this one. The thread runs there."""
+    global _lock  # noqa: PLW0603 - one lock per process
+    _lock = threading.Lock()
+    _ends.clear()
+
+
+os.register_at_fork(after_in_child=_forget_ends)

@@ -21,12 +21,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_spark.dataset import DatasetRef
+from lance_spark.dataset import DatasetRef, is_local
 from lance_spark.errors import LanceSparkError, TableNotFoundError, TableUnreadableError, rebuild
 from lance_spark.jobs.table_files import UNREADABLE, DamagedFile, compact, decode_rows, delete_rows
 from udf_runtime.execute.isolation.frames import Tag, read_frame, wait_readable, write_frame
 
-_ANSWER_TIMEOUT_S = 600.0
+_ANSWER_TIMEOUT_S = 60.0
+"""How long a call waits for the child, which decodes a large history in seconds. Other threads wait
+as long for their turn."""
+
+_STORE_TIMEOUT_S = 300.0
+"""How much longer a call waits for an object store: so long Lance repeats requests."""
+
 _MEMORY_BYTES = 4 << 30
 """Memory of the child. A forged file that asks for more ends the child."""
 
@@ -63,20 +69,23 @@ class ReaderProcess:
         assert self._process.stdin is not None and self._process.stdout is not None  # both are pipes
         self._input, self._output = self._process.stdin, self._process.stdout
 
-    def call(self, request: dict[str, Any]) -> tuple[Tag, pa.Buffer]:
-        """Returns the answer to a request.
+    def call(self, request: dict[str, Any], *, timeout_s: float) -> tuple[Tag, pa.Buffer]:
+        """Returns the answer to a request. Ends a child that gives no answer in time.
 
         Raises:
             ReaderEndedError: The child ended, or gave no answer in time.
         """
+        answers, answer = True, None
         try:
             write_frame(self._input.fileno(), Tag.ASK, json.dumps(request).encode())
-            answer = read_frame(self._output.fileno()) if self._answers() else None
+            answers = wait_readable(self._output.fileno(), timeout_s)
+            answer = read_frame(self._output.fileno()) if answers else None
         except OSError:
-            answer = None
+            pass
         if answer is None:
             self.close()
-            raise ReaderEndedError(f"the process that decodes it ended with {self._process.returncode}")
+            why = f"ended with {self._process.returncode}" if answers else f"gave no answer within {timeout_s:.0f} s"
+            raise ReaderEndedError(f"the process that decodes it {why}")
         return answer
 
     @property
@@ -94,9 +103,6 @@ class ReaderProcess:
         """Closes this process's ends of the pipes."""
         self._input.close()
         self._output.close()
-
-    def _answers(self) -> bool:
-        return wait_readable(self._output.fileno(), _ANSWER_TIMEOUT_S)
 
 
 _lock = threading.Lock()
@@ -134,8 +140,9 @@ def change_in_child(at: DatasetRef, operation: str, **arguments: str) -> None:
 
 def _call(at: DatasetRef, operation: str, **arguments: object) -> pa.Buffer:
     request = {"operation": operation, "uri": at.uri, "storage_options": at.storage_options, **arguments}
+    timeout_s = _ANSWER_TIMEOUT_S if is_local(at.uri) else _ANSWER_TIMEOUT_S + _STORE_TIMEOUT_S
     with _lock:
-        tag, payload = _running_reader().call(request)
+        tag, payload = _running_reader().call(request, timeout_s=timeout_s)
     if tag is Tag.DATA:
         return payload
     error = json.loads(payload.to_pybytes())

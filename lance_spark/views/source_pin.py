@@ -17,6 +17,7 @@ from lance_spark.options import environment_flag
 from lance_spark.stored_json import check_fields
 
 ALLOW_VARIABLE = "LANCE_SPARK_ALLOW_UNPINNED_VIEWS"
+"""Environment variable of the driver: whether sources that nothing identifies are trusted."""
 
 
 class _Version(Protocol):
@@ -70,6 +71,7 @@ def refuse_other_source(view: DatasetRef, source: DatasetRef, versions: Iterable
         versions: Versions of the source that the view knows, the newest first.
 
     Raises:
+        OptionError: The environment variable is no flag.
         ViewSourceError: The table at the location is another one.
     """
     for known in versions:
@@ -84,22 +86,13 @@ def refuse_other_source(view: DatasetRef, source: DatasetRef, versions: Iterable
         if there.incarnation != known.incarnation:
             raise made_anew(view, source, known.version)
         return
-    if _folder(source) != _folder(view) and not allows_unpinned():
+    if _folder(source) != _folder(view) and not environment_flag(ALLOW_VARIABLE):
         raise ViewSourceError(
             "nothing tells whether the source of the view is the table that the view was made of: the source lies in "
             f"another folder, and no version that the view knows is left - view {view.uri}, source {source.uri} - "
             f"nothing was changed; make the view anew, or set {ALLOW_VARIABLE}=1 if you trust all writers of the view",
             uri=view.uri,
         )
-
-
-def allows_unpinned() -> bool:
-    """Tells whether the environment trusts sources that nothing identifies; by default not.
-
-    Raises:
-        OptionError: The variable is no flag.
-    """
-    return environment_flag(ALLOW_VARIABLE)
 
 
 def made_anew(view: DatasetRef, source: DatasetRef, version: int) -> ViewSourceError:

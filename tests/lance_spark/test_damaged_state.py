@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import random
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +25,10 @@ from lance.fragment import write_fragments
 
 import lance_spark
 from lance_spark import DamagedFileError, DamagedRecordWarning, Table
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import TableUnreadableError
+from lance_spark.jobs import reader_process
+from lance_spark.jobs.reader_process import ReaderEndedError, ReaderProcess, read_in_child
 from lance_spark.jobs.tables import ERRORS, JOBS
 from tests.data import ARCHIVE
 from tests.support.waiting import eventually
@@ -31,6 +37,16 @@ from udf_runtime import UdfRuntimeError
 SIDE_TABLES = ("jobs", "errors", "records")
 ENDS_THE_DECODER = (-13, b"\xff" * 5)
 """An offset from the end of a Lance file, and bytes there that end the process that decodes the file."""
+
+STORE = {
+    "aws_endpoint": "http://127.0.0.1:1",
+    "allow_http": "true",
+    "aws_region": "x",
+    "aws_access_key_id": "x",
+    "aws_secret_access_key": "x",
+    "client_max_retries": "0",
+}
+"""Options of an object store that does not answer."""
 
 TYPED = (lance_spark.LanceSparkError, UdfRuntimeError)
 
@@ -112,6 +128,31 @@ def test_a_cut_manifest_is_an_error_and_the_repair_restores_the_version_before(f
         docs.list_jobs()
     assert lance_spark.check(str(folder), repair=True).is_intact
     assert before - 1 <= len(docs.list_jobs()) <= before
+
+
+@pytest.mark.parametrize("name", SIDE_TABLES)
+@pytest.mark.parametrize("damage", ["cut", "empty", "overwritten", "two cut"])
+def test_a_repair_of_a_damaged_manifest_falls_back_to_the_version_before(
+    folder: Path, docs: Table, name: str, damage: str
+) -> None:
+    versions = folder / f"_lance_spark/{name}.lance/_versions"
+    kept = len(lance.dataset(versions.parent).versions())
+    manifests = sorted(versions.glob("*.manifest"))[: min(2 if damage == "two cut" else 1, kept - 1)]
+    damaged = {}
+    for manifest in manifests:
+        body = manifest.read_bytes()
+        damaged[manifest.name] = {"empty": b"", "overwritten": b"\xff" * len(body)}.get(damage, body[:50])
+        manifest.write_bytes(damaged[manifest.name])
+    found = lance_spark.check(str(folder)).damages
+    assert [place.place for place in found] == [f"_lance_spark/{name}.lance/_versions/{manifests[0].name}"]
+    assert not found[0].repaired and manifests[0].exists()
+    result = lance_spark.check(str(folder), repair=True)
+    assert result.is_intact and len(result.damages) == len(manifests)
+    aside = {path.name: path.read_bytes() for path in (folder / "_lance_spark/damaged").rglob("*.manifest")}
+    assert aside == damaged and not any(manifest.exists() for manifest in manifests)
+    assert lance_spark.check(str(folder)).damages == ()
+    assert len(lance.dataset(versions.parent).versions()) == kept - len(manifests)
+    assert docs.list_jobs() is not None and docs.backfill("letters").rows_computed >= 5
 
 
 def test_intact_tables_of_earlier_commits_have_no_damage(folder: Path) -> None:
@@ -300,6 +341,28 @@ def test_the_child_that_decodes_ends_with_its_driver(folder: Path) -> None:
     done = subprocess.run([sys.executable, "-c", code, str(folder)], check=False, capture_output=True, text=True)
     child = int(done.stdout)
     eventually(lambda: not Path(f"/proc/{child}").exists())
+
+
+def test_a_child_that_hangs_is_ended_after_a_minute_and_longer_only_for_an_object_store(
+    folder: Path, docs: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs_before = jobs_of(docs)
+    stopped = reader_process._running_reader()
+    os.kill(stopped._process.pid, signal.SIGSTOP)
+    waits: list[float] = []
+    call = ReaderProcess.call
+
+    def impatient(reader: ReaderProcess, request: dict[str, Any], *, timeout_s: float) -> object:
+        waits.append(timeout_s)
+        return call(reader, request, timeout_s=0.2 if reader is stopped else timeout_s)
+
+    monkeypatch.setattr(ReaderProcess, "call", impatient)
+    with pytest.raises(ReaderEndedError, match="gave no answer within 0 s"):
+        read_in_child(DatasetRef.at(f"{folder}/{JOBS.name}"), JOBS.schema, None)
+    assert not stopped.is_running and jobs_of(docs) == jobs_before
+    with pytest.raises(TableUnreadableError):
+        read_in_child(DatasetRef.at("s3://no-bucket/t.lance", STORE), JOBS.schema, None)
+    assert set(waits) == {60.0, 360.0}
 
 
 def test_the_child_that_decodes_imports_nothing_from_the_working_directory(folder: Path, tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,7 +23,6 @@ from lance_spark.commit.schema_change import change_schema, set_config
 from lance_spark.indexes.upkeep import drop_index
 from lance_spark.jobs.history import JobHistory, this_process
 from lance_spark.jobs.model import JobRecord
-from lance_spark.staging.area import new_id
 from tests.lance_spark.write.backfills import Backfill, computed, snapshot_rows
 from tests.object_stores.stores import Place
 
@@ -94,6 +95,7 @@ def compact(place: Place) -> None:
 
 
 def job_record(job_id: str) -> JobRecord:
+    """Returns the end of a job; the start of the job has the same `staging_id`."""
     now = datetime.now(UTC)
     return JobRecord(
         job_id=job_id,
@@ -105,7 +107,7 @@ def job_record(job_id: str) -> JobRecord:
         key="",
         where=None,
         read_version=1,
-        staging_id=new_id(),
+        staging_id=uuid.uuid5(uuid.NAMESPACE_OID, job_id).hex + "0" * 8,
         launched_at=now,
         updated_at=now,
         launched_by="somebody",
@@ -201,9 +203,10 @@ OPERATIONS: dict[str, Operation] = {
         expected=0,
     ),
     "job record": Operation(
+        prepare=lambda place: JobHistory(place.ref).save(dataclasses.replace(job_record("one"), status="RUNNING")),
         act=lambda place: JobHistory(place.ref).save(job_record("one")),
-        shows=lambda place: [record.job_id for record in JobHistory(place.ref).jobs()],
-        expected=["one"],
+        shows=lambda place: [(record.job_id, record.status) for record in JobHistory(place.ref).jobs()],
+        expected=[("one", "DONE")],
         versions=0,
     ),
 }

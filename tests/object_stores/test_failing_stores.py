@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import socket
 import time
@@ -220,6 +221,7 @@ def test_the_end_of_a_job_is_written_when_the_store_answers_again(
     monkeypatch.setattr(late_ends, "_RETRY_S", 0.5)
     place, _ = prepared(failing, OPERATIONS["add"])
     history = JobHistory(place.ref)
+    history.save(dataclasses.replace(job_record("late"), status="RUNNING"))
     fail(failing.storage, down_while=str(away))
     history.save(job_record("late"))
     assert [record.job_id for record in late_ends.kept_ends(place.ref.uri)] == ["late"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import io
+import os
 import pickle
 import pickletools
 import threading
@@ -137,6 +138,15 @@ def forget_instances() -> None:
     """Drops this process's instances of unpickled class UDFs; a call makes them anew."""
     with _instances_lock:
         _instances.clear()
+
+
+def _renew_lock() -> None:
+    """Renews the lock in a forked process: a thread of the parent may have held the lock."""
+    global _instances_lock  # noqa: PLW0603 - one lock per process
+    _instances_lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 
 
 _NO_FILE = "<dynamic-code>"

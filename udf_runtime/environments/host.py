@@ -214,6 +214,15 @@ _held: dict[str, int] = {}  # descriptors of the locks of environments that this
 _opening = threading.Lock()
 
 
+def _renew_lock() -> None:
+    """Renews the lock in a forked process: a thread of the parent may have held the lock."""
+    global _opening  # noqa: PLW0603 - one lock per process
+    _opening = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def _made(
     manifest: Manifest, place: str, runtime: str, objects: Objects, variables: Variables, held: int
 ) -> _Environment:

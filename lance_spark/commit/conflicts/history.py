@@ -210,15 +210,35 @@ def summary_of(event: Event, uri: str) -> CommitResult | None:
 def named_files(dataset: lance.LanceDataset, names: Collection[str], *, after: int) -> frozenset[str]:
     """Returns those of the data files that the manifest of a kept version after `after` names."""
     wanted, found = frozenset(names), set[str]()
-    later = [kept["version"] for kept in dataset.version_refs() if kept["version"] > after]
-    for version in sorted(later, reverse=True):
-        at = dataset if version == dataset.version else dataset.checkout_version(version)
-        for fragment in at.get_fragments():
-            metadata = fragment.metadata
-            files = [*metadata.files, *(overlay.data_file for overlay in metadata.overlays)]
-            found.update(wanted.intersection(map(path_of, files)))
+    for version in reversed(_kept_after(dataset, after)):
+        found |= _named_in(dataset, version, wanted)
         if found == wanted:
             break
+    return frozenset(found)
+
+
+def first_naming(dataset: lance.LanceDataset, names: Collection[str], *, after: int) -> int | None:
+    """Returns the oldest kept version after `after` whose manifest names all of the data files.
+
+    Returns None if no version does.
+    """
+    wanted = frozenset(names)
+    versions = _kept_after(dataset, after)
+    return next((version for version in versions if _named_in(dataset, version, wanted) == wanted), None)
+
+
+def _kept_after(dataset: lance.LanceDataset, after: int) -> list[int]:
+    return sorted(kept["version"] for kept in dataset.version_refs() if kept["version"] > after)
+
+
+def _named_in(dataset: lance.LanceDataset, version: int, wanted: frozenset[str]) -> frozenset[str]:
+    """Returns those of the data files that the manifest of a version names."""
+    at = dataset if version == dataset.version else dataset.checkout_version(version)
+    found = set[str]()
+    for fragment in at.get_fragments():
+        metadata = fragment.metadata
+        files = [*metadata.files, *(overlay.data_file for overlay in metadata.overlays)]
+        found.update(wanted.intersection(map(path_of, files)))
     return frozenset(found)
 
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from lance_spark.commit.attempt import Landed, Lost, Unknown, attempt
 from lance_spark.commit.backoff import CommitPolicy, Rounds
 from lance_spark.commit.commit_loop import commit_with_retries
-from lance_spark.commit.conflicts.history import events_between, named_files
+from lance_spark.commit.conflicts.history import events_between, first_naming, named_files
 from lance_spark.commit.conflicts.identity import field_identities
 from lance_spark.commit.conflicts.table_state import Fragments
 from lance_spark.dataset import DatasetRef
@@ -125,8 +125,11 @@ def commit_compacted(
     unanswered: list[CompactionOutcome] = []
 
     def find(head: lance.LanceDataset, _after: int) -> CompactionOutcome | None:
-        sent = unanswered[-1:]
-        return next((_with_version(ref, head, one, missing) for one in sent if _is_there(head, one)), None)
+        for sent in unanswered[-1:]:
+            landed = _landed_version(head, sent)
+            if landed is not None:
+                return _with_version(ref, landed, sent, missing)
+        return None
 
     def one_round(head: lance.LanceDataset | None, _retries: int) -> CompactionOutcome | Lost | Unknown:
         if head is None:
@@ -150,10 +153,15 @@ def commit_compacted(
         return CompactionOutcome(version=None, committed=(), lost=tuple((part, str(error)) for part in parts))
 
 
-def _is_there(head: lance.LanceDataset, sent: CompactionOutcome) -> bool:
-    """Tells whether a version after the one that an attempt was based on has its files."""
+def _landed_version(head: lance.LanceDataset, sent: CompactionOutcome) -> lance.LanceDataset | None:
+    """Returns the version that an attempt without an answer made, or None.
+
+    Other writers may have committed since. If the version was cleaned up, the oldest kept version
+    with the files takes its place.
+    """
     names = {name for part in sent.committed for name in part.files}
-    return named_files(head, names, after=sent.version or 0) == names
+    version = first_naming(head, names, after=sent.version or 0)
+    return None if version is None else head.checkout_version(version)
 
 
 def _with_version(

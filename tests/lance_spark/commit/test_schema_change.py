@@ -9,6 +9,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+from lance_spark.commit import schema_change
 from lance_spark.commit.attempt import this_user
 from lance_spark.commit.conflicts.history import USER_KEY
 from lance_spark.commit.schema_change import change_schema, set_config, set_field_metadata
@@ -74,3 +75,28 @@ def test_metadata_of_a_column_that_is_not_there_changes_nothing(ref: DatasetRef)
     with pytest.raises(ColumnNotFoundError, match=r"'s\.b'.*columns are id, s"):
         change_schema(ref, lambda head: set_field_metadata(head, {"s.b": {"k": "v"}}))
     assert ref.open_latest().version == before
+
+
+def test_a_change_that_keeps_losing_looks_at_each_version_once(
+    ref: DatasetRef, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked_at: list[int] = []
+    before = ref.open_latest().version
+    find_events = schema_change.events_between
+
+    def noted(dataset: lance.LanceDataset, after: int, upto: int) -> object:
+        looked_at.extend(range(after + 1, upto + 1))
+        return find_events(dataset, after, upto)
+
+    monkeypatch.setattr(schema_change, "events_between", noted)
+    rounds = []
+
+    def beside_another(head: lance.LanceDataset) -> lance.LanceOperation.BaseOperation:
+        rounds.append(head.version)
+        if len(rounds) <= 5:
+            lance.dataset(ref.uri).update_config({"mine": f"other {len(rounds)}"})
+        return set_config({"mine": "1"})
+
+    head = change_schema(ref, beside_another)
+    assert head.config()["mine"] == "1" and len(rounds) == 6
+    assert looked_at == list(range(before + 1, head.version))

@@ -297,7 +297,8 @@ def test_a_damaged_fragment_is_left_and_named_and_the_others_are_compacted(db: C
 
 
 @pytest.mark.parametrize("landed", [True, False])
-def test_a_commit_whose_answer_is_lost(db: Connection, monkeypatch: pytest.MonkeyPatch, landed: bool):
+@pytest.mark.parametrize("others", [0, 2])
+def test_a_commit_whose_answer_is_lost(db: Connection, monkeypatch: pytest.MonkeyPatch, landed: bool, others: int):
     table = make(db)
     real = Compaction.commit
 
@@ -308,16 +309,19 @@ def test_a_commit_whose_answer_is_lost(db: Connection, monkeypatch: pytest.Monke
         def commit(dataset: lance.LanceDataset, *rest: Any) -> None:
             if landed:
                 real(lance.dataset(dataset.uri, version=dataset.version), *rest)
+            for number in range(others):
+                lance.write_dataset(rows(ROWS + number, 1), dataset.uri, mode="append")
             raise OSError("the connection was reset")
 
     monkeypatch.setattr("lance.optimize.Compaction", Lossy)
     if landed:
-        assert table.compact_files(**TWO_IN_ONE).versions == (table.version,)
-        assert fragment_rows(table.uri) == [20, 20, 20]
+        assert table.compact_files(**TWO_IN_ONE).versions == (table.version - others,)
+        assert fragment_rows(table.uri) == [20, 20, 20] + [1] * others
         return
-    with pytest.raises(lance_spark.CommitError, match=r"connection was reset.*nothing of it was committed"):
+    with pytest.raises(lance_spark.CommitError, match=r"connection was reset.*nothing was committed"):
         table.compact_files(**TWO_IN_ONE)
-    assert unnamed_files(table.uri) == set() and fragment_rows(table.uri) == [10] * FRAGMENTS
+    assert unnamed_files(table.uri) == set()
+    assert fragment_rows(table.uri)[:FRAGMENTS] == [10] * FRAGMENTS
     assert [job.status for job in table.list_jobs()] == ["FAILED"]
 
 

@@ -61,4 +61,11 @@ def _others(key: object) -> list[UdfProcess]:
     return others
 
 
+def _renew_lock() -> None:
+    """Renews the lock in a forked process: a thread of the parent may have held the lock."""
+    global _lock  # noqa: PLW0603 - one lock per process
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
 atexit.register(end_all)

@@ -1,0 +1,87 @@
+"""Ends of jobs whose store failed are written later, to the table that the job was of."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+import pytest
+
+import lance_spark
+from lance_spark import Connection
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import JobNotFoundError, TableUnwritableError
+from lance_spark.jobs import history, late_ends
+from lance_spark.jobs.history import JobHistory
+from tests.object_stores.operations import job_record
+from tests.support.waiting import eventually
+
+
+@pytest.fixture
+def db(tmp_path: Path, jobs: Any, monkeypatch: pytest.MonkeyPatch) -> Connection:
+    monkeypatch.setattr(late_ends, "_RETRY_S", 0.05)
+    db = lance_spark.connect(str(tmp_path), jobs, progress=False)
+    db.create_table("t", pa.table({"id": [1]}))
+    return db
+
+
+def start(db: Connection, job_id: str) -> tuple[JobHistory, Any]:
+    ends = JobHistory(DatasetRef.at(f"{db.uri}/t.lance"))
+    record = job_record(job_id)
+    ends.save(dataclasses.replace(record, status="RUNNING"))
+    return ends, record
+
+
+def end_later(
+    db: Connection, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[], object] = lambda: None
+) -> JobHistory:
+    """Ends a job while the store fails, and waits until nothing of the end is left to write."""
+    ends, record = start(db, "late")
+    append = history.append_rows
+    away = [True]
+
+    def fail(*arguments: Any) -> None:
+        if away:
+            raise TableUnwritableError("t", "the store is away")
+        append(*arguments)
+
+    monkeypatch.setattr(history, "append_rows", fail)
+    ends.save(record)
+    assert [kept.job_id for kept in late_ends.kept_ends(ends.ref.uri)] == ["late"]
+    meanwhile()
+    away.clear()
+    eventually(lambda: not late_ends.kept_ends(ends.ref.uri))
+    return ends
+
+
+def test_an_end_is_written_when_the_store_answers_again(db: Connection, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert [job.status for job in end_later(db, monkeypatch).jobs()] == ["DONE"]
+
+
+def test_an_end_is_not_written_to_another_table_of_the_same_name(
+    db: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_anew() -> None:
+        db.drop_table("t")
+        db.create_table("t", pa.table({"id": [1]}))
+        with pytest.raises(JobNotFoundError):
+            db.open_table("t").get_job("late")
+
+    assert end_later(db, monkeypatch, make_anew).jobs() == []
+    assert not (Path(db.uri) / "t.lance/_lance_spark/jobs.lance").exists()
+
+
+@pytest.mark.parametrize("status", ["FAILED", "CANCELLED", "PARTIAL"])
+@pytest.mark.parametrize("is_made_anew", [True, False])
+def test_a_job_of_a_dropped_table_leaves_no_end(db: Connection, status: Any, is_made_anew: bool) -> None:
+    ends, record = start(db, "failed")
+    db.drop_table("t")
+    if is_made_anew:
+        lance.write_dataset(pa.table({"id": [1]}), f"{db.uri}/t.lance")
+    ends.save(dataclasses.replace(record, status=status))
+    assert ends.jobs() == [] and not (Path(db.uri) / "t.lance/_lance_spark").exists()
+    assert late_ends.kept_ends(ends.ref.uri) == []
