@@ -12,11 +12,12 @@ from pyspark.sql import DataFrame
 
 from lance_spark.commit.changes import NO_NOTE, CommitNote
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import LanceSparkError, SchemaMismatchError
+from lance_spark.errors import ColumnNameError, LanceSparkError, SchemaMismatchError
 from lance_spark.options import PROPERTY_PREFIX, WriteOptions
 from lance_spark.session.sessions import active_in_thread
 from lance_spark.staging.blobs import is_stored_as_blob
 from lance_spark.types import WriteConverter
+from lance_spark.types.names import UNSTORABLE, check_column_names
 from lance_spark.types.python_values import inferred_type, python_array, python_field
 from lance_spark.write.arrow_rows import write_arrow_rows
 from lance_spark.write.row_write import RowMode
@@ -201,10 +202,19 @@ def _table_of(data: object, target: pa.Schema | None) -> pa.Table:
 
 def _columns_of(columns: Mapping[str, Any], target: pa.Schema | None, *, nan_is_null: bool = False) -> pa.Table:
     if target is None:
-        target = pa.schema([(name, inferred_type(column)) for name, column in columns.items()])
+        check_column_names(list(columns))
+        target = pa.schema([(name, _inferred_type(name, column)) for name, column in columns.items()])
     fields = [python_field(field) for field in target if field.name in columns]
     arrays = [python_array(field, columns[field.name], nan_is_null=nan_is_null) for field in fields]
     return pa.Table.from_arrays(arrays, schema=pa.schema(fields)).replace_schema_metadata(target.metadata)
+
+
+def _inferred_type(name: str, column: Any) -> pa.DataType:  # noqa: ANN401
+    try:
+        return inferred_type(column)
+    except UnicodeEncodeError as error:
+        # Only the names of fields are encoded here.
+        raise ColumnNameError(f"{name}.{error.object}", UNSTORABLE, "the table") from error
 
 
 def _stream_of(batches: Iterator[object]) -> pa.RecordBatchReader:

@@ -66,10 +66,11 @@ class ArgumentChecks:
                     try:
                         call.arguments[name] = _checked(signature.parameters[name], kinds[name], value)
                     except _MisfitError as misfit:
+                        shown = show_value(misfit.value)
                         accepted = describe(kinds[name]) + _documented(function, name)
-                        if isinstance(misfit.value, str) and not _is_text(misfit.value):
-                            accepted = "text without NUL characters and lone surrogates"
-                        raise self._make_error(name, show_value(misfit.value), accepted) from None
+                        if (text := _first_unreadable(misfit.value)) is not None:
+                            shown, accepted = text[:_CHARS], "text without NUL characters and lone surrogates"
+                        raise self._make_error(name, shown, accepted) from None
             return function(*call.args, **call.kwargs)
 
         return typing.cast(_F, checked)
@@ -162,6 +163,16 @@ def _is_text(value: str) -> bool:
         return b"\0" not in value.encode()
     except UnicodeEncodeError:
         return False
+
+
+def _first_unreadable(value: object) -> str | None:
+    """Returns the first text in an argument that UTF-8 cannot encode, names of columns included."""
+    if isinstance(value, str):
+        return None if _is_text(value) else value
+    items: Iterable[object] = value if isinstance(value, (list, tuple, AbstractSet)) else ()
+    if isinstance(value, Mapping):
+        items = itertools.chain(value, value.values() if all(isinstance(key, str) for key in value) else ())
+    return next(filter(None, map(_first_unreadable, items)), None)
 
 
 def _is_number(value: int | float) -> bool:

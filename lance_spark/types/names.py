@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 RESERVED = frozenset({"_rowid", "_rowaddr", "_rowoffset", "_row_created_at_version", "_row_last_updated_at_version"})
 """Names of columns that Lance itself adds to a scan."""
 
+UNSTORABLE = "has a NUL or half of a surrogate pair, which Arrow cannot store"
+
 
 def check_column_names(names: Sequence[str], where: str = "the table") -> None:
     """Checks the names of new top-level columns. Every way to add or rename a column calls it.
@@ -75,7 +77,7 @@ def _problem_of_field(name: str) -> str | None:
     if not name:
         return "is empty"
     if "\0" in name or any("\ud800" <= letter <= "\udfff" for letter in name):
-        return "has a NUL or half of a surrogate pair, which Arrow cannot store"
+        return UNSTORABLE
     return None
 
 
