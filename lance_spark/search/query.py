@@ -25,6 +25,7 @@ from lance_spark.read.columns import ROW_ID
 from lance_spark.read.filtering import both, check_filter
 from lance_spark.read.search.ranking import search_errors
 from lance_spark.session.sessions import session_or_local
+from lance_spark.types.pandas_values import to_pandas, to_rows
 from udf_runtime import UDF, UnpackedUDF
 
 if TYPE_CHECKING:
@@ -170,8 +171,7 @@ class Query:
         Raises:
             LanceSparkError: As in :meth:`to_batches`.
         """
-        frame: pd.DataFrame = self.to_arrow().to_pandas()
-        return frame
+        return to_pandas(self.to_arrow())
 
     def to_list(self) -> list[dict[str, Any]]:
         """Returns the rows in this process's memory, as dicts.
@@ -179,8 +179,7 @@ class Query:
         Raises:
             LanceSparkError: As in :meth:`to_batches`.
         """
-        rows: list[dict[str, Any]] = self.to_arrow().to_pylist()
-        return rows
+        return to_rows(self.to_arrow())
 
     def to_spark(self) -> DataFrame:
         """Returns the rows as a Spark DataFrame, pinned to one version.

@@ -19,6 +19,7 @@ from lance_spark.table.preview import Preview
 from lance_spark.tabular import Data, write_rows
 from lance_spark.types.fields import BlobHandling
 from lance_spark.types.names import RESERVED, refuse_unreadable, requested_columns
+from lance_spark.types.pandas_values import to_pandas
 
 if TYPE_CHECKING:
     import lance
@@ -135,9 +136,12 @@ class TableRows(TableVersions):
         *,
         blob_handling: BlobHandling = "descriptor",
     ) -> pd.DataFrame:
-        """Returns the table in this process's memory, as pandas; otherwise as :meth:`to_arrow`."""
-        frame: pd.DataFrame = self.to_arrow(columns, filter, blob_handling=blob_handling).to_pandas()
-        return frame
+        """Returns the table in this process's memory, as pandas; otherwise as :meth:`to_arrow`.
+
+        Raises:
+            ValueConversionError: A date, timestamp or duration is one that pandas cannot hold.
+        """
+        return to_pandas(self.to_arrow(columns, filter, blob_handling=blob_handling))
 
     def add(
         self,

@@ -1,0 +1,70 @@
+"""Arrow tables as pandas data frames and as Python rows: :func:`to_pandas`, :func:`to_rows`.
+
+Arrow's dates, timestamps and durations reach further than the types of Python. pandas keeps plain
+timestamps and durations, and takes the types of Python for dates and for the fields of structs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pyarrow as pa
+
+from lance_spark.errors import ValueConversionError
+from lance_spark.types.leaves import shortened
+from udf_runtime.execute.casts import first_failing
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_T = TypeVar("_T")
+
+_ERRORS = (ValueError, OverflowError, pa.ArrowException)
+_HINT = "read the column with to_arrow(), which holds every value, or leave the column out"
+
+
+def to_pandas(table: pa.Table) -> pd.DataFrame:
+    """Returns a table as a data frame.
+
+    Raises:
+        ValueConversionError: A value is outside of the range of Python's type.
+    """
+    return _converted(table, "pandas", lambda rows: rows.to_pandas())
+
+
+def to_rows(table: pa.Table) -> list[dict[str, Any]]:
+    """Returns a table as dicts.
+
+    Raises:
+        ValueConversionError: A value is outside of the range of Python's type.
+    """
+    return _converted(table, "Python", lambda rows: rows.to_pylist())
+
+
+def _converted(table: pa.Table, library: str, convert: Callable[[pa.Table], _T]) -> _T:
+    try:
+        return convert(table)
+    except _ERRORS as error:
+        for name in table.schema.names:
+            _refuse_misfit(table.select([name]), library, convert)
+        names = ", ".join(table.schema.names)
+        raise ValueConversionError(names, None, f"{library} cannot hold the rows: {error}", hint=_HINT) from error
+
+
+def _refuse_misfit(column: pa.Table, library: str, convert: Callable[[pa.Table], object]) -> None:
+    """Refuses a table of one column with a value that cannot be converted."""
+
+    def attempt(start: int, stop: int) -> None:
+        try:
+            # PyArrow converts all entries of a slice of maps (measured with PyArrow 26).
+            convert(column.take(pa.array(range(start, stop), pa.int64())))
+        except OverflowError as error:
+            raise ValueError(str(error)) from error
+
+    try:
+        attempt(0, column.num_rows)
+    except (ValueError, pa.ArrowException) as error:
+        reason = f"{library} cannot hold a value of {column.schema.field(0).type}: {shortened(str(error))}"
+        row = first_failing(column.num_rows, attempt)
+        raise ValueConversionError(column.schema.names[0], row, reason, hint=_HINT, rows="the result") from error
