@@ -6,13 +6,14 @@ and row. Nothing is changed silently. Data stays in Arrow buffers, and where bot
 out in the same way its buffers are passed on as they are.
 """
 
-from lance_spark.types.converters import ReadConverter, WriteConverter, check_writable
+from lance_spark.types.converters import LengthEnforcer, ReadConverter, WriteConverter, check_writable
 from lance_spark.types.fields import LANCE_FIELD, scan_schema
 from lance_spark.types.schemas import parse_spark_schema, to_lance_schema, to_spark_schema
 from lance_spark.types.storable import check_storable
 
 __all__ = [
     "LANCE_FIELD",
+    "LengthEnforcer",
     "ReadConverter",
     "WriteConverter",
     "check_storable",

@@ -15,7 +15,7 @@ from lance_spark.errors import SchemaMismatchError, ValueConversionError
 from lance_spark.types.fields import Array, plain_type
 from lance_spark.types.layout import aligned, nulls, relabel_batch
 from lance_spark.types.leaves import BadValue, TooLarge
-from lance_spark.types.mapping import arrow_type, spark_arrow_schema
+from lance_spark.types.mapping import arrow_type, raw_type, spark_arrow_schema
 from lance_spark.types.mismatch import side_by_side
 from lance_spark.types.tree import Node, Planner, pair_names
 
@@ -183,8 +183,12 @@ class WriteConverter:
         self._plan = self._planned(source)
         self._rows = 0
 
-    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def convert(self, batch: pa.RecordBatch, *, first_row: int | None = None) -> pa.RecordBatch:
         """Returns the batch with exactly the target's columns, in order; missing ones are all NULL.
+
+        Args:
+            batch: The rows.
+            first_row: Position of the first row for errors; by default that in the stream.
 
         Raises:
             ValueConversionError: A value does not fit, or is NULL where that is not allowed; names
@@ -193,7 +197,8 @@ class WriteConverter:
         if not batch.schema.equals(self._plan.source, check_metadata=True):
             # Time zones are those of the session, and large types depend on its settings.
             self._plan = self._planned(batch.schema)
-        batch = _run(self._plan, batch, self._rows, _WRITE_HINT, self._rows_of)
+        first_row = self._rows if first_row is None else first_row
+        batch = _run(self._plan, batch, first_row, _WRITE_HINT, self._rows_of)
         self._rows += batch.num_rows
         return batch if batch.schema.equals(self.schema, check_metadata=True) else relabel_batch(batch, self.schema)
 
@@ -207,6 +212,35 @@ class WriteConverter:
                 f"columns and types of the table:\n{table}"
             )
         return plan
+
+
+class LengthEnforcer:
+    """Enforces `CHAR(n)` and `VARCHAR(n)` of columns whose values have the table's types already.
+
+    Runs on executors; one per stream.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        """Plans the checks.
+
+        Args:
+            schema: The columns as the table has them. Columns without a length cost nothing.
+        """
+        declared = [field for field in schema if raw_type(field) is not None]
+        self._converter = WriteConverter(pa.schema(declared), pa.schema(declared)) if declared else None
+
+    def enforce(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns the batch with the values of `CHAR(n)` columns padded.
+
+        Raises:
+            ValueConversionError: A text is too long. `row` is the position in the batch.
+        """
+        if self._converter is None:
+            return batch
+        names = self._converter.schema.names
+        checked = self._converter.convert(batch.select(names), first_row=0)
+        columns = [checked.column(name) if name in names else batch.column(name) for name in batch.schema.names]
+        return pa.RecordBatch.from_arrays(columns, schema=batch.schema)
 
 
 def _listed(planner: Planner) -> str:

@@ -15,6 +15,7 @@ from lance_spark.backfill.task.checkpoint_buffer import CheckpointBuffer
 from lance_spark.backfill.task.error_log import ErrorLog
 from lance_spark.backfill.task.messages import STAGES, BackfillSpec, FragmentWork
 from lance_spark.backfill.task.source_reader import reader_of
+from lance_spark.errors import ValueConversionError
 from lance_spark.rows.merge import Chunk, Offsets
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
@@ -105,7 +106,9 @@ class Computation:
         except OSError:
             _LOG.exception("what was computed before the error is lost")
         row, offset = getattr(error, "row", None), None
-        if row is not None and self._taken and row < len(self._taken[0]):
+        if isinstance(error, ValueConversionError):
+            offset = row
+        elif row is not None and self._taken and row < len(self._taken[0]):
             # Results come in the order of the batches, so the first one without a result is the one
             # that failed.
             offset = int(self._taken[0][row])

@@ -16,6 +16,7 @@ import logging
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from lance_spark.backfill.planning.selection import RangeRows, has_values
 from lance_spark.backfill.reuse.own_rows import OwnRows, own_rows
@@ -27,10 +28,11 @@ from lance_spark.backfill.task.computation import Computation
 from lance_spark.backfill.task.error_log import fail_ranges, type_of
 from lance_spark.backfill.task.messages import BackfillSpec, FragmentRows, FragmentWork, RangeOutcome, RowCounts, Task
 from lance_spark.commit.changes import StagedColumns
-from lance_spark.errors import TableUnreadableError, TableUnwritableError, counted
+from lance_spark.errors import TableUnreadableError, TableUnwritableError, ValueConversionError, counted
 from lance_spark.rows.merge import (
     MissingFileError,
     NullPiece,
+    Offsets,
     cast_chunks,
     columns_of,
     merge,
@@ -41,8 +43,12 @@ from lance_spark.rows.merge import (
 from lance_spark.rows.row_addresses import SnapshotRows
 from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.column_file import ColumnFile
+from lance_spark.types import LengthEnforcer
 from udf_runtime import UDF, EnvironmentBuildError, Kind, UdfRuntimeError
 from udf_runtime.execute import UdfRunner
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _LOG = logging.getLogger(__name__)
 
@@ -120,6 +126,7 @@ class _RangeRun:
         self._checkpoints = CheckpointBuffer(spec, context.store, self._source)
         self._computation = Computation(spec, udf, runner, work, self._checkpoints)
         self._finder = ValueFinder(context, self._rows)
+        self._lengths = LengthEnforcer(spec.targets.schema)
         self._counts = RowCounts()
         self._done = work.done
         self._has_inherited = False
@@ -301,13 +308,27 @@ class _RangeRun:
         nulls = RowSet.empty()
         for offsets, values in merge([cast_chunks(stream, kind) for stream in streams]):
             with self._computation.timed("write"):
-                batch = columns_of(values, spec.outputs, spec.targets.schema)
+                batch = self._with_lengths(offsets, columns_of(values, spec.outputs, spec.targets.schema))
                 nulls |= RowSet.of(rows_with_null(offsets, batch))
                 file.append(offsets, batch)
         lost = len(part.rows) - (file.rows - before)
         if lost:
             raise self._values_lost(lost)
         return nulls
+
+    def _with_lengths(self, offsets: Offsets, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Returns values as `CHAR(n)` and `VARCHAR(n)` columns store them.
+
+        Raises:
+            ValueConversionError: A text is too long. `row` is the row's position in the fragment.
+        """
+        try:
+            return self._lengths.enforce(batch)
+        except ValueConversionError as error:
+            row = None if error.row is None else int(offsets[error.row])
+            hint = "return a shorter text, or widen the column with ALTER TABLE ... ALTER COLUMN ... TYPE VARCHAR(n)"
+            fragment = f"fragment {self._work.fragment_id}"
+            raise ValueConversionError(error.column, row, error.reason, hint=hint, rows=fragment) from error
 
     def _values_lost(self, count: int) -> TableUnreadableError:
         text = f"{counted(count, 'checkpointed value')} of fragment {self._work.fragment_id} are gone"
