@@ -135,6 +135,23 @@ def test_a_write_that_leaves_no_value_leaves_its_counts(
     assert column(path, "n") == dict.fromkeys(range(deleted, 30)) and orphans(path) == set()
 
 
+@pytest.mark.parametrize("stable", [True, False], ids=["stable", "addresses"])
+@pytest.mark.parametrize("statement", ["true", "id >= 0", "id < 10"], ids=["truncated", "deleted", "one fragment"])
+def test_a_write_whose_rows_were_all_deleted_leaves_its_counts(
+    stable: bool, statement: str, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ids = pa.array(range(30), pa.int64())
+    lance.write_dataset(pa.table({"id": ids}), path, enable_stable_row_ids=stable, max_rows_per_file=10)
+    rows = 10 if statement == "id < 10" else 30
+    job = Backfill(path, "n", LongType())
+    message = job.task([job.batch(*zip(*computed(snapshot_rows(path)[:rows]), strict=True))])
+    lance.dataset(path).delete(statement)
+    result = job.commit(message)
+    assert (result.rows, result.rows_nulled, result.rows_gone) == (0, 0, rows)
+    assert last_commit(path) == result and "The write of n left no value" in caplog.text
+    assert column(path, "n") == dict.fromkeys(range(rows, 30)) and orphans(path) == set()
+
+
 HALF = pa.float16()
 NESTED = {
     "plain": (HALF, lambda half: half),
