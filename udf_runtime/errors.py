@@ -33,6 +33,15 @@ class UdfDefinitionError(UdfRuntimeError, ValueError):
 _CORRECT = "correct the function or its input, or give on_error=skip_on_error() to leave such rows NULL"
 _INSTALL = "install the module in the Python that runs the UDF, on every machine that does"
 
+DRIVER_HINT = (
+    "read what the function needs on the driver, and pass it as input columns or constants; to look values up in "
+    "another table, join with Spark and fill the column with load_columns or a DataFrame write"
+)
+"""What to do instead of using Spark within a UDF."""
+
+_SIGNS_OF_SPARK = ("CONTEXT_ONLY_VALID_ON_DRIVER", "JAVA_GATEWAY_EXITED", "'JavaPackage' object")
+"""Parts of messages of PySpark where no driver of Spark is."""
+
 
 class UdfFailedError(UdfRuntimeError, RuntimeError):
     """A UDF raised, and its error policy says that this ends the work.
@@ -66,7 +75,7 @@ class UdfFailedError(UdfRuntimeError, RuntimeError):
         tries = f", attempt {attempt} of {max_attempts}" if max_attempts > 1 else ""
         super().__init__(
             f"UDF {udf!r} raised {error_type}: {error_message} - {where}{tries} - "
-            + (_INSTALL if error_type in ("ModuleNotFoundError", "ImportError") else _CORRECT)
+            + _hint_of(error_type, error_message)
         )
         self.udf = udf
         self.row = row
@@ -75,6 +84,12 @@ class UdfFailedError(UdfRuntimeError, RuntimeError):
         self.error_trace = error_trace
         self.attempt = attempt
         self.max_attempts = max_attempts
+
+
+def _hint_of(error_type: str, message: str) -> str:
+    if any(sign in message for sign in _SIGNS_OF_SPARK):
+        return f"a SparkSession works on the driver alone, and UDFs run elsewhere: {DRIVER_HINT}"
+    return _INSTALL if error_type in ("ModuleNotFoundError", "ImportError") else _CORRECT
 
 
 class UdfOutputError(UdfRuntimeError, ValueError):

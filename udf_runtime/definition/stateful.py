@@ -15,6 +15,7 @@ from typing import Any
 
 import cloudpickle
 
+from udf_runtime.driver_objects import refuse_driver_object
 from udf_runtime.errors import UdfDefinitionError
 
 _BY_VALUE = ("_make_function", "_make_skeleton_class", "CodeType")
@@ -157,6 +158,7 @@ class _Pickler(cloudpickle.Pickler):  # type: ignore[misc]
     """Pickles functions with the names of their files: tracebacks of a UDF show its lines."""
 
     def reducer_override(self, obj: Any) -> Any:  # noqa: ANN401 - as pickle has it
+        refuse_driver_object(obj, lambda: "in its globals, defaults or closure, or in the object that is called")
         if not isinstance(obj, CodeType):
             return super().reducer_override(obj)
         make, arguments = self.dispatch_table[CodeType](obj)
@@ -174,6 +176,8 @@ def pickled(value: object, *, what: str) -> bytes:
         written = io.BytesIO()
         _Pickler(written).dump(value)
         return written.getvalue()
+    except UdfDefinitionError:
+        raise
     except Exception as error:
         raise UdfDefinitionError(
             f"{what} cannot be pickled: {type(error).__name__}: {error} - on its way to other processes - "

@@ -36,6 +36,7 @@ import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Protocol, runtime_checkable
 
+from udf_runtime.driver_objects import refuse_driver_object
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.fingerprint.classes import adapter_parts, annotations_of, class_members, field_parts, model_parts
 from udf_runtime.fingerprint.code import code_parts, dynamic_imports_of, globals_of, imports_of
@@ -124,13 +125,15 @@ class Walk:
 
     def refusal(self, reason: str) -> UdfDefinitionError:
         """Returns the error for something at the present place that cannot be digested."""
-        # The nearest steps tell the most; a long way is cut in its middle.
-        steps = self.path if len(self.path) <= 6 else [*self.path[:2], "...", *self.path[-3:]]
-        where = f"{self._what}: {' > '.join(steps)}" if steps else self._what
         return UdfDefinitionError(
-            f"no version can be found that is the same in every process: {reason} - {where} - "
+            f"no version can be found that is the same in every process: {reason} - {self._where()} - "
             "give version='...', and change it whenever results change"
         )
+
+    def _where(self) -> str:
+        # The nearest steps tell the most; a long way is cut in its middle.
+        steps = self.path if len(self.path) <= 6 else [*self.path[:2], "...", *self.path[-3:]]
+        return f"{self._what}: {' > '.join(steps)}" if steps else self._what
 
     def _write(self, tag: str, content: bytes = b"") -> None:
         name = tag.encode()
@@ -246,6 +249,7 @@ class Walk:
         return False
 
     def _object(self, value: object) -> None:
+        refuse_driver_object(value, self._where)
         if isinstance(value, types.FunctionType):
             self._function(value)
         elif isinstance(value, type):
