@@ -14,7 +14,6 @@ import functools
 import gc
 import json
 import re
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -36,6 +35,7 @@ from lance_spark.errors import (
 from lance_spark.lance_compat import (
     is_denied,
     is_missing,
+    is_spark_worker,
     is_unknown_scheme,
     load_lance,
     plain,
@@ -356,8 +356,7 @@ def table_exists(uri: str, storage_options: Mapping[str, str]) -> bool:
 def _session() -> Any:  # noqa: ANN401 - pylance's stubs do not have the class
     import lance
 
-    started = getattr(sys.modules.get("__main__"), "__spec__", None)
-    if started is not None and started.name in ("pyspark.daemon", "lance_spark.session.daemon"):
+    if is_spark_worker():
         # Spark's worker processes collect garbage after every task and every planning step, before
         # they look for the next one. All that was imported is looked at each time, which takes
         # longer than to plan a scan; it lives as long as the process anyway.

@@ -44,6 +44,19 @@ def load_lance() -> None:
     lance.log.LOGGER.setLevel(lance.log.get_log_level())  # type: ignore[no-untyped-call]
 
 
+def is_spark_worker() -> bool:
+    """Tells whether this is a Python process that Spark started for tasks, plans or commits."""
+    started = getattr(sys.modules.get("__main__"), "__spec__", None)
+    return started is not None and started.name.startswith(("pyspark.", "lance_spark.session.daemon"))
+
+
+# Values that come to a process of Spark hold objects of pylance, so that unpickling imports Lance
+# before any function here runs. This module comes first, with the class of the value. The process
+# is not the user's, so its environment may keep the setting.
+if is_spark_worker():
+    os.environ.setdefault(_LOG_LEVELS, _QUIET)
+
+
 # --- private names and bugs ----------------------------------------------------------------------
 
 
