@@ -42,7 +42,8 @@ _answered: set[_Store] = set()
 _silent: dict[_Store, tuple[float, str]] = {}
 """Stores that gave no answer: the moment of the request, and the error of Lance."""
 
-_lock = threading.Lock()
+_locks: dict[_Store, threading.Lock] = {}
+"""One lock per store: a silent store delays no request to another store."""
 
 
 def retry_options(uri: str, storage: Mapping[str, str]) -> dict[str, str] | None:
@@ -58,7 +59,7 @@ def retry_options(uri: str, storage: Mapping[str, str]) -> dict[str, str] | None
     store = _store(uri, storage)
     if store not in _answered:
         # One thread asks; the others wait for the answer.
-        with _lock:
+        with _locks.setdefault(store, threading.Lock()):
             if store not in _answered:
                 _ask(store, uri, storage)
     return _with_defaults(RETRIES, storage)
@@ -97,13 +98,8 @@ def _no_answer(uri: str, problem: str) -> TableUnreadableError:
     )
 
 
-def _renew_lock() -> None:
-    """Renews the lock in a forked process: a thread of the parent may have held the lock."""
-    global _lock  # noqa: PLW0603 - one lock per process
-    _lock = threading.Lock()
-
-
-os.register_at_fork(after_in_child=_renew_lock)
+# A forked process starts without locks: a thread of the parent may have held one.
+os.register_at_fork(after_in_child=_locks.clear)
 
 
 def _store(uri: str, storage: Mapping[str, str]) -> _Store:

@@ -86,7 +86,7 @@ def ids(place: Place) -> list[int]:
 
 
 def compact(place: Place) -> None:
-    dataset = place.open()
+    dataset = place.ref.open_latest()
     task = Compaction.plan(dataset, {"target_rows_per_fragment": 1000}).tasks[0]  # type: ignore[arg-type]
     olds = tuple(task.fragments)
     part = Compacted(olds=olds, rewrite=task.execute(dataset).json())  # type: ignore[attr-defined]
