@@ -247,12 +247,17 @@ def _listed(planner: Planner) -> str:
     return "; ".join(f"{path}: {text}" for path, text in planner.problems.items())
 
 
-def check_writable(schema: StructType, target: pa.Schema) -> None:
+def check_writable(schema: StructType, target: pa.Schema, *, uri: str | None = None) -> None:
     """Checks that a DataFrame can be written into a table, before anything is.
 
     Runs on the driver; pure. Columns are found by name; those that the table has and the DataFrame
     does not must be nullable. A NULL for a column that is not nullable, and a value that does not
     fit, are found when the values are there, before they are committed.
+
+    Args:
+        schema: Schema of the DataFrame.
+        target: Schema of the columns that are written.
+        uri: The table, for the message.
 
     Raises:
         SchemaMismatchError: A column is unknown, missing, or of a type that is not converted. Shows
@@ -269,8 +274,8 @@ def check_writable(schema: StructType, target: pa.Schema) -> None:
     if not planner.problems:
         return
     raise SchemaMismatchError(
-        f"the DataFrame does not fit the table - {_listed(planner)} - nothing was written; select, cast or "
-        "rename the columns\n" + side_by_side(schema, target, planner.problems)
+        f"the DataFrame does not fit the table{'' if uri is None else f' {uri}'} - {_listed(planner)} - nothing was "
+        "written; select, cast or rename the columns\n" + side_by_side(schema, target, planner.problems)
     )
 
 

@@ -121,7 +121,7 @@ def _with_new_columns(ref: DatasetRef, schema: StructType, options: WriteOptions
         column: dict(values) for column, values in options.column_options if column.partition(".")[0] not in known
     }
     new = pa.schema([field.with_nullable(True) for field in to_lance_schema(lacking, column_options)])
-    check_writable(schema, pa.schema([*rows, *map(row_field, new)]))
+    check_writable(schema, pa.schema([*rows, *map(row_field, new)]), uri=ref.uri)
 
     def add(head: lance.LanceDataset) -> None:
         check_storable(new, head.data_storage_version)
@@ -136,7 +136,7 @@ def _with_new_columns(ref: DatasetRef, schema: StructType, options: WriteOptions
 
 def _layout_for_append(dataset: lance.LanceDataset, schema: StructType, options: WriteOptions) -> FileLayout:
     rows = pa.schema([row_field(field) for field in dataset.schema])
-    check_writable(schema, rows)
+    check_writable(schema, rows, uri=dataset.uri)
     _refuse_other_column_options(rows, options)
     # Columns that the DataFrame lacks are left out of the files, as Lance does; they read as NULL.
     given = {name.lower() for name in schema.names}

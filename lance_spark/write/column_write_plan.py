@@ -88,7 +88,7 @@ def plan_column_write(
     _check_names(schema, address, named, verify, dataset, ref.uri)
     if existing or verify:
         stored = pa.schema([dataset.schema.field(name) for name in (*existing, *verify)])
-        check_writable(StructType([schema[name] for name in stored.names]), stored)
+        check_writable(StructType([schema[name] for name in stored.names]), stored, uri=ref.uri)
     for name in existing:
         _refuse_lacking_fields(schema[name].dataType, dataset.schema.field(name).type, name)
     added = StructType([schema[name] for name in named if name not in existing])

@@ -22,7 +22,7 @@ class SomeSession(SparkSession):
     """A session of a subclass, as Spark Connect has its own."""
 
 
-def made(cls: Any) -> Any:
+def new_object(cls: Any) -> Any:
     """Returns an object without the JVM that its constructor asks for."""
     return object.__new__(cls)
 
@@ -54,9 +54,9 @@ def test_a_udf_that_holds_an_object_of_the_driver_is_refused_with_a_way_out(
 ) -> None:
     def define() -> None:
         if form is Holder:
-            function = as_udf(udf(data_type=pa.int64(), version=version, input_columns=["a"])(form(made(cls))))
+            function = as_udf(udf(data_type=pa.int64(), version=version, input_columns=["a"])(form(new_object(cls))))
         else:
-            function = as_udf(udf(form(made(cls)), data_type=pa.int64(), version=version, input_columns=["a"]))
+            function = as_udf(udf(form(new_object(cls)), data_type=pa.int64(), version=version, input_columns=["a"]))
         assert isinstance(function, UDF)
         assert function.version
         function.dumps()
