@@ -39,6 +39,7 @@ class Faults:
 
     Attributes:
         down_s: Seconds for which the server refuses connections.
+        away_s: Seconds for which the server refuses connections after a lost reply.
         down_while: A file; the server refuses connections as long as it is there.
         error_rate: Share of the requests that get a 503.
         reset: Pattern of `METHOD path`. The connection breaks before the server has done such a request.
@@ -49,6 +50,7 @@ class Faults:
     """
 
     down_s: float = 0.0
+    away_s: float = 0.0
     down_while: str = ""
     error_rate: float = 0.0
     reset: str | None = None
@@ -85,13 +87,16 @@ class OneAtATime:
             if environ["PATH_INFO"] == FAULTS:
                 self.faults = Faults(**json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))))
                 if self.faults.down_s or self.faults.down_while:
-                    self.is_down = True
-                    threading.Thread(target=self.go_down, args=(self.faults,), daemon=True).start()
+                    self.start_outage(self.faults)
                 return answered(start_response, "200 OK", b"{}")
             if environ["PATH_INFO"] == REQUESTS:
                 body, self.seen = json.dumps(self.seen).encode(), []
                 return answered(start_response, "200 OK", body)
             return self.served(environ, start_response)
+
+    def start_outage(self, faults: Faults) -> None:
+        self.is_down = True
+        threading.Thread(target=self.go_down, args=(faults,), daemon=True).start()
 
     def served(self, environ: dict[str, Any], start_response: Start) -> Iterable[bytes]:
         query = environ.get("QUERY_STRING")
@@ -115,6 +120,8 @@ class OneAtATime:
 
         body = list(self.app(environ, start))
         if self.faults.strikes(self.faults.lose, request):
+            if self.faults.away_s:
+                self.start_outage(Faults(down_s=self.faults.away_s))
             break_connection(environ)
         return body
 
