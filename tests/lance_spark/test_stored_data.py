@@ -6,8 +6,9 @@ import json
 import sys
 import tarfile
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -32,12 +33,24 @@ runs_stored_code = pytest.mark.skipif(
 Calls = Callable[[], Counter[str]]
 
 
+STORED_AT = "/work/tmp/fixtures/stored/db/small.lance"
+"""Location of the table with a branch when it was written. Manifests of a branch name it in full."""
+
+
 @pytest.fixture
-def stored(tmp_path: Path) -> Path:
+def stored(tmp_path: Path) -> Iterator[Path]:
     """A folder with the tables of commit 145927f."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
-    return tmp_path
+    # A path of another length would change the lengths that the manifest stores.
+    with TemporaryDirectory(dir="/tmp") as short:
+        link = Path(short) / "small".ljust(len(STORED_AT) - len(short) - 1, "_")
+        link.symlink_to(tmp_path / "db" / "small.lance")
+        manifests = list((tmp_path / "db" / "small.lance" / "tree").rglob("*.manifest"))
+        assert manifests
+        for manifest in manifests:
+            manifest.write_bytes(manifest.read_bytes().replace(STORED_AT.encode(), str(link).encode()))
+        yield tmp_path
 
 
 @pytest.fixture
