@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tarfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,15 @@ STORE = {
 """Options of an object store that does not answer."""
 
 TYPED = (lance_spark.LanceSparkError, UdfRuntimeError)
+
+
+def each_pair_of(damages: Iterable[str], *, quick: Mapping[str, str]) -> list[Any]:
+    """Returns each damage with each side table; the pairs of `quick` run in the quick suite."""
+    return [
+        pytest.param(damage, name, marks=() if quick.get(damage) == name else pytest.mark.long)
+        for damage in damages
+        for name in SIDE_TABLES
+    ]
 
 
 @pytest.fixture
@@ -96,8 +105,10 @@ def test_a_file_that_ends_its_decoder_is_an_error_that_names_the_file_and_the_dr
     assert docs.plan_backfill("letters").total_rows_pending >= 5
 
 
-@pytest.mark.parametrize("name", SIDE_TABLES)
-@pytest.mark.parametrize("damage", ["cut", "footer", "missing"])
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    each_pair_of(["cut", "footer", "missing"], quick={"cut": "jobs", "footer": "records", "missing": "errors"}),
+)
 def test_a_repair_keeps_the_readable_rows_and_moves_the_damaged_file_aside(
     folder: Path, docs: Table, name: str, damage: str
 ) -> None:
@@ -130,8 +141,13 @@ def test_a_cut_manifest_is_an_error_and_the_repair_restores_the_version_before(f
     assert before - 1 <= len(docs.list_jobs()) <= before
 
 
-@pytest.mark.parametrize("name", SIDE_TABLES)
-@pytest.mark.parametrize("damage", ["cut", "empty", "overwritten", "two cut"])
+@pytest.mark.parametrize(
+    ("damage", "name"),
+    each_pair_of(
+        ["cut", "empty", "overwritten", "two cut"],
+        quick={"empty": "errors", "overwritten": "records", "two cut": "jobs"},
+    ),
+)
 def test_a_repair_of_a_damaged_manifest_falls_back_to_the_version_before(
     folder: Path, docs: Table, name: str, damage: str
 ) -> None:
@@ -202,14 +218,14 @@ def calls_of(docs: Table) -> Iterator[Callable[[], object]]:
 def test_random_damage_of_any_private_file_ends_in_an_answer_or_a_typed_error(
     folder: Path, tmp_path: Path, jobs: Any
 ) -> None:
-    check_random_damage(folder, tmp_path, jobs, seeds=range(2))
+    check_random_damage(folder, tmp_path, jobs, seeds=range(1))
 
 
 @pytest.mark.long
 def test_much_random_damage_of_any_private_file_ends_in_an_answer_or_a_typed_error(
     folder: Path, tmp_path: Path, jobs: Any
 ) -> None:
-    check_random_damage(folder, tmp_path, jobs, seeds=range(2, 400))
+    check_random_damage(folder, tmp_path, jobs, seeds=range(1, 400))
 
 
 def check_random_damage(folder: Path, tmp_path: Path, jobs: Any, *, seeds: range) -> None:
@@ -275,6 +291,7 @@ FORGED: dict[str, list[Any]] = {
 }
 
 
+@pytest.mark.sample(3)
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in FORGED.items() for value in values])
 def test_a_forged_row_of_the_history_is_skipped_with_a_warning_and_blocks_no_call(
     tmp_path: Path, jobs: Any, field: str, value: object

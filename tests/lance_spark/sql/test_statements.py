@@ -452,7 +452,7 @@ def one_statement(draw: random.Random) -> tuple[str, list[str]]:
     ]
 
 
-QUICK, ALL, ITEM = 60, 2400, 20
+QUICK, ALL, ITEM = 20, 2400, 20
 """Sequences of `make test`, of `make test-long`, and of one test."""
 
 
