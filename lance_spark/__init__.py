@@ -65,7 +65,6 @@ if TYPE_CHECKING:
     from lance_spark.backfill.watch import Watch
     from lance_spark.columns.spark_functions import table_function
     from lance_spark.commit.changes import CommitResult
-    from lance_spark.commit.conflicts.history import last_commit
     from lance_spark.dml.clauses import MergeInsertBuilder
     from lance_spark.dml.result import ChangeResult
     from lance_spark.indexes.listing import IndexConfig, IndexStatistics
@@ -82,7 +81,7 @@ if TYPE_CHECKING:
     from lance_spark.sql.catalog import catalog
     from lance_spark.table.connection import Connection, connect, open_table
     from lance_spark.table.history.differences import TableDiff
-    from lance_spark.table.history.versions import TableVersion, Tags, Versions
+    from lance_spark.table.history.versions import TableVersion, Tags, Versions, last_commit
     from lance_spark.table.preview import Preview
     from lance_spark.table.reference import TableReference
     from lance_spark.table.table import Table
@@ -163,7 +162,7 @@ _LATER = {
     "disable_pushdown": "pushdown.rule",
     "enable_pushdown": "pushdown.rule",
     "open_table": "table.connection",
-    "last_commit": "commit.conflicts.history",
+    "last_commit": "table.history.versions",
     "table_function": "columns.spark_functions",
 }
 """All but the errors is imported when it is first asked for: Spark's worker processes import this

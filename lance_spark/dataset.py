@@ -161,13 +161,14 @@ class DatasetRef:
             raise OptionError("version", version, here, problem="is of another branch")
         return pinned
 
-    def pin(self, version: int | str | None) -> DatasetRef:
+    def pin(self, version: int | str | None, *, option: str = "version") -> DatasetRef:
         """Returns this reference at a version.
 
         Args:
             version: A number of the branch that this is; a tag, or `branch:number`, which may be of
                 another branch; or the name of a branch, for its latest version. Of a tag and a
                 branch of one name the tag is meant. None is the latest version.
+            option: Name of the argument, for errors.
 
         Raises:
             VersionNotFoundError: There is no such version, tag or branch.
@@ -176,7 +177,7 @@ class DatasetRef:
         if isinstance(version, str):
             return self._named(version)
         if version is not None and not 1 <= version < 1 << 63:
-            raise OptionError("version", str(version), "the number of a version, 1 or more and less than 2^63")
+            raise OptionError(option, str(version), "the number of a version, 1 or more and less than 2^63")
         dataset = _open(self.uri, self.branch, version, self.storage_options)
         return replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
 

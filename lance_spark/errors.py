@@ -41,6 +41,8 @@ def counted(count: float, noun: str) -> str:
 
 
 _PANIC = "PanicException"
+_MOST_CHARS = 300
+"""Characters of a value that a message shows."""
 
 
 @contextlib.contextmanager
@@ -73,6 +75,10 @@ def refusals_as_errors(uri: str) -> Iterator[None]:
         raise LancePanicError(uri, str(error)) from error
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}..."
+
+
 class OptionError(LanceSparkError, ValueError):
     """An option is unknown, malformed, or contradicts another one.
 
@@ -83,7 +89,7 @@ class OptionError(LanceSparkError, ValueError):
     """
 
     def __init__(self, option: str, value: str | None, accepted: str, *, problem: str = "is not valid") -> None:
-        shown = "is missing" if value is None else f"= {value!r} {problem}"
+        shown = "is missing" if value is None else f"= {_shortened(repr(value))} {problem}"
         super().__init__(f"option {option!r} {shown} - accepted: {accepted}")
         self.option = option
         self.value = value

@@ -477,7 +477,7 @@ def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
         if name in _OF_OTHER_FORMATS and name not in fields:
             raise OptionError(key, text, _OF_OTHER_FORMATS[name], problem="is an option of other formats")
         if name not in fields:
-            close = difflib.get_close_matches(name, fields, n=1)
+            close = difflib.get_close_matches(name, [*fields, *_dotted_names(cls, name)], n=1)
             hint = f"did you mean {close[0]!r}? accepted are " if close else ""
             raise OptionError(key, text, f"{hint}{', '.join(fields)}, {STORAGE_PREFIX}*", problem="is not known")
         try:
@@ -487,6 +487,15 @@ def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
         except (ValueError, OverflowError, RecursionError):
             raise OptionError(key, text, fields[name].metadata["accepted"]) from None
     return cls(**{**values, "storage": tuple(sorted(storage.items()))})
+
+
+def _dotted_names(cls: type[object], name: str) -> list[str]:
+    """Returns names of options with a dot that a misspelt name may mean."""
+    first, dot, rest = name.partition(".")
+    if not dot:
+        return []
+    columns = [f"{first}.{option}" for option in COLUMN_OPTIONS]
+    return [STORAGE_PREFIX + rest, *([PROPERTY_PREFIX + rest, *columns] if cls is WriteOptions else [])]
 
 
 def check_property(name: str, value: str) -> None:

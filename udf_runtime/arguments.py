@@ -21,6 +21,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
+from udf_runtime.errors import UdfDefinitionError
+
 _T = TypeVar("_T", bound=type)
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -50,8 +52,13 @@ class ArgumentChecks:
     def __init__(self, make_error: Callable[[str, str, str], Exception]) -> None:
         self._make_error = make_error
 
-    def function(self, function: _F) -> _F:
-        """Decorates a function or a method."""
+    def function(self, function: _F, *, docs: str | None = None) -> _F:
+        """Decorates a function or a method.
+
+        Args:
+            function: The function.
+            docs: Text that describes the parameters, by default the function's docstring.
+        """
         signature = inspect.signature(function)
 
         @functools.wraps(function)
@@ -67,7 +74,7 @@ class ArgumentChecks:
                         call.arguments[name] = _checked(signature.parameters[name], kinds[name], value)
                     except _MisfitError as misfit:
                         shown = show_value(misfit.value)
-                        accepted = describe(kinds[name]) + _documented(function, name)
+                        accepted = describe(kinds[name]) + _documented(docs or inspect.getdoc(function) or "", name)
                         if (text := _first_unreadable(misfit.value)) is not None:
                             shown, accepted = text[:_CHARS], "text without NUL characters and lone surrogates"
                         raise self._make_error(name, shown, accepted) from None
@@ -76,10 +83,19 @@ class ArgumentChecks:
         return typing.cast(_F, checked)
 
     def methods(self, cls: _T) -> _T:
-        """Decorates the public methods of a class, inherited methods included."""
-        for name, member in inspect.getmembers_static(cls, inspect.isfunction):
-            if not name.startswith("_"):
+        """Decorates the public methods of a class, inherited, static and class methods included."""
+        for name, member in inspect.getmembers_static(cls):
+            if name.startswith("_"):
+                continue
+            if isinstance(member, (staticmethod, classmethod)):
+                setattr(cls, name, type(member)(self.function(member.__func__)))
+            elif inspect.isfunction(member) and len(inspect.signature(member).parameters) > 1:
                 setattr(cls, name, self.function(member))
+        return cls
+
+    def constructor(self, cls: _T) -> _T:
+        """Decorates the constructor of a class, whose docstring describes the arguments."""
+        cls.__init__ = self.function(cls.__init__, docs=inspect.getdoc(cls))  # type: ignore[misc]
         return cls
 
 
@@ -107,9 +123,9 @@ def _fitted(kind: object, value: object) -> object:
     raise _MisfitError(value)
 
 
-def _documented(function: Callable[..., object], name: str) -> str:
-    """Returns what the docstring of a function says of a parameter, in parentheses."""
-    entry = re.search(rf"^    {name}: (.*[^:\n](?:\n {{5,}}.+)*)$", inspect.getdoc(function) or "", re.MULTILINE)
+def _documented(docs: str, name: str) -> str:
+    """Returns the sentence of a docstring about a parameter, in parentheses."""
+    entry = re.search(rf"^    {name}: (.*[^:\n](?:\n {{5,}}.+)*)$", docs, re.MULTILINE)
     return f" ({' '.join(entry[1].split()).rstrip('.')})" if entry else ""
 
 
@@ -137,6 +153,8 @@ def accepts(kind: object, value: object) -> bool:
         return isinstance(value, str) and _is_text(value)
     if kind is Any:
         return True
+    if origin is type and isinstance(items[0], type):
+        return isinstance(value, type) and issubclass(value, items[0])
     plain = origin or kind
     return not isinstance(plain, type) or (_is_instance(plain, value) and _accepts_items(plain, items, value))
 
@@ -200,16 +218,21 @@ def _conversions(kind: object, value: object) -> Iterable[object]:
         yield float(value)
     elif type(value).__module__ == "numpy" and type(value).__name__ in ("bool", "bool_"):
         yield bool(value)
-    elif isinstance(value, Iterable):
-        yield from _listed(value)
+    elif (items := list_items(value)) is not None:
+        yield items
 
 
-def _listed(items: Iterable[object]) -> Iterable[list[object]]:
-    """Yields the items of an iterable as a list, unless the iterable fails or does not end."""
+def list_items(value: object) -> list[object] | None:
+    """Returns the items of an iterable; None for a value that is none, fails or does not end.
+
+    Example:
+        >>> list_items(range(2)), list_items(2)
+        ([0, 1], None)
+    """
     with contextlib.suppress(Exception):
-        taken = list(itertools.islice(items, _MOST_ITEMS + 1))
-        return [taken] if len(taken) <= _MOST_ITEMS else []
-    return []
+        items = list(itertools.islice(value, _MOST_ITEMS + 1))  # type: ignore[call-overload]
+        return items if len(items) <= _MOST_ITEMS else None
+    return None
 
 
 def _is_plain(kind: object) -> bool:
@@ -231,6 +254,8 @@ def describe(kind: object) -> str:
         return "; or ".join(texts)
     if origin is Literal:
         return f"one of {', '.join(map(repr, items))}"
+    if origin is type:
+        return f"a subclass of {getattr(items[0], '__name__', items[0])}"
     if origin in _SEQUENCES and items:
         return f"a list of: {describe(items[0])}"
     if isinstance(origin, type) and issubclass(origin, Mapping) and items:
@@ -261,3 +286,11 @@ def _resolved(kind: object, scope: dict[str, object]) -> object:
         return eval(kind, scope)  # noqa: S307
     except (NameError, AttributeError, TypeError):
         return Any
+
+
+def _definition_error(name: str, value: str, accepted: str) -> UdfDefinitionError:
+    return UdfDefinitionError(f"The argument {name!r} has the wrong value {value}. Give {accepted}.")
+
+
+ARGUMENTS = ArgumentChecks(_definition_error)
+"""Decorators of the public functions and classes of this package."""

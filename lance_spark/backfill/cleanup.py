@@ -12,9 +12,10 @@ from lance_spark.backfill.reuse.round_context import source_of_ids
 from lance_spark.columns.binding import Binding
 from lance_spark.commit.conflicts.identity import BINDING_KEY, field_identities
 from lance_spark.dataset import DatasetRef, normalize_uri, table_exists
-from lance_spark.errors import StoredUdfError
+from lance_spark.errors import StoredUdfError, TableNotFoundError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.objects import checkpoint_place, checkpoint_store
+from lance_spark.staging.area import staged_jobs
 from lance_spark.staging.orphans import moment_before, remove_orphans
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ def cleanup(
         The number of data files that were deleted.
 
     Raises:
+        TableNotFoundError: The location holds no table, and nothing that a killed first write left.
         TableUnreadableError: The table or a version of it cannot be read. Nothing of the job in
             question was deleted.
         OptionError: `older_than` is negative, or longer than the calendar.
@@ -60,6 +62,8 @@ def cleanup(
         # Checkpoints first: those that stay may point to finished column files that no one has
         # committed yet.
         needed = _clean_checkpoints(ref, since, checkpoint)
+    elif not staged_jobs(ref.uri, ref.storage_options):
+        raise TableNotFoundError(ref.uri)
     return remove_orphans(uri, storage_options, older_than=older_than, needed=needed)
 
 

@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.dataset import DatasetRef
+from lance_spark.errors import JobTimeoutError
 from lance_spark.jobs.model import BackfillJobResult
 
 _LOG = logging.getLogger(__name__)
@@ -51,14 +52,15 @@ class Watch:
         """Waits until it has looked at the table once more, and has filled what it found.
 
         Raises:
-            TimeoutError: It has not, in that time.
+            JobTimeoutError: The watch has not looked in that time.
         """
         with self._looked:
             # The look that is under way may have begun before what the caller waits for.
             wanted = self._looks + 2
             if not self._looked.wait_for(lambda: self._looks >= wanted or not self.is_active, timeout.total_seconds()):
-                raise TimeoutError(
-                    f"the watch of {self._ref.uri} has not looked at it within {timeout} - wait longer, or see .error"
+                raise JobTimeoutError(
+                    f"the watch of {self._ref.uri} has not looked at it within {timeout} - wait longer, or see .error",
+                    job=self,
                 )
 
     def __enter__(self) -> Watch:

@@ -22,8 +22,10 @@ from lance_spark.session.sessions import session_or_local
 from lance_spark.types.mapping import spark_arrow_schema
 from lance_spark.types.schemas import to_spark_schema
 from udf_runtime import UDF, Kind, as_udf
+from udf_runtime.arguments import show_value
 from udf_runtime.checkpoint import LocalObjects
 from udf_runtime.checkpoint.chunks import ChunkFolder, ChunkReader
+from udf_runtime.definition import UdfFactory
 from udf_runtime.definition.parameter_values import value_reader
 from udf_runtime.errors import UdfRuntimeError
 from udf_runtime.execute import ChunkPieces, UdfRunner, call_table
@@ -32,7 +34,7 @@ from udf_runtime.execute.result import cause_of, raised_for
 if TYPE_CHECKING:
     from pyspark.sql.udtf import UserDefinedTableFunction
 
-    from udf_runtime.definition import Parameter, UdfFactory
+    from udf_runtime.definition import Parameter
 
 _READ_ROWS = 8192
 _READ_BYTES = 8 << 20
@@ -65,7 +67,7 @@ def table_function(
     made = as_udf(function)
     if made is None or not made.kind.makes_rows:
         raise RegistrationError(
-            f"{function!r} makes no rows - in table_function - decorate a function with @chunker or @udtf"
+            f"{show_value(function)} makes no rows - in table_function - decorate a function with @chunker or @udtf"
         )
     if made.manifest is not None:
         raise RegistrationError(

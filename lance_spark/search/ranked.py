@@ -18,6 +18,7 @@ from lance_spark.read.columns import ROW_ID
 from lance_spark.read.search.ranking import DISTANCE, RELEVANCE, SCORE, Ranking
 from lance_spark.search.query import Query
 from lance_spark.search.rerank import Reranker
+from udf_runtime.arguments import show_value
 
 if TYPE_CHECKING:
     import lance
@@ -266,9 +267,9 @@ def search_of(
     words = query if isinstance(query, str) else None
     kind = ("vector" if words is None else "fts") if query_type == "auto" else cast(QueryKind, query_type)
     if kind == "vector" and (query is None or words is not None):
-        raise OptionError("query", repr(query), "a vector; words are searched for with query_type='fts'")
+        raise OptionError("query", show_value(query), "a vector; words are searched for with query_type='fts'")
     if kind == "fts" and words is None:
-        raise OptionError("query", repr(query)[:100], "words; a vector is searched for with query_type='vector'")
+        raise OptionError("query", show_value(query), "words; a vector is searched for with query_type='vector'")
     for option, value, other in (
         ("vector_column_name", vector_column_name, "fts"),
         ("fts_columns", fts_columns, "vector"),
@@ -296,10 +297,10 @@ def vector_of(vector: object) -> tuple[float, ...]:
     """
     try:
         array = np.asarray(vector.to_pylist() if isinstance(vector, pa.Array | pa.ChunkedArray) else vector)
-    except (ValueError, TypeError):
+    except Exception:  # noqa: BLE001 - a value of any class, with methods of its own
         array = np.empty(0)
     if array.ndim != 1 or array.dtype.kind not in "fiu" or not len(array):
         raise OptionError(
-            "query", repr(vector)[:100], "one vector of numbers; several are searched for one after the other"
+            "query", show_value(vector), "one vector of numbers; several are searched for one after the other"
         )
     return tuple(array.tolist())

@@ -19,7 +19,7 @@ import lance_spark
 from lance_spark import SparkStartError, cli
 from tests.wrong_arguments.values import TEXTS, sample
 
-QUICK_VALUES = 3
+QUICK_VALUES = 1
 VALUES = [text for text in TEXTS if "\0" not in text and "\ud800" not in text]  # no process can get these as arguments
 COMMANDS: dict[str, Any] = typer.main.get_group(cli.app).commands  # type: ignore[attr-defined]
 VALID = {"uri": "{uri}", "column": "twice", "job_id": "nightly", "to": "1", "folder": "{folder}"}
@@ -65,8 +65,13 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a" / "b")
 
-    def call(arguments: list[str]) -> str:
-        """Runs a command, and returns what is wrong about it."""
+    def call(arguments: list[str], *, fails: str | None = None) -> str:
+        """Runs a command, and returns what is wrong about it.
+
+        Args:
+            arguments: The command.
+            fails: Text of the message with which it has to fail, if it has to.
+        """
         capsys.readouterr()
         shown = " ".join(arguments)[:80].encode("ascii", "backslashreplace").decode()
         try:
@@ -78,6 +83,8 @@ def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp
         message = capsys.readouterr().err
         if code not in (0, 1, 2) or "Traceback" in message or (code == 1 and message.count("\n") > 1):
             return f"{shown}: exits with {code}: {message[:100]!r}"
+        if fails is not None and (code == 0 or fails not in message):
+            return f"{shown}: exits with {code}: {message[:300]!r} without {fails!r}"
         return "" if code == 0 or message else f"{shown}: exits with {code} without a message"
 
     return call
@@ -108,6 +115,35 @@ def test_every_command_with_a_wrong_value_works_or_says_what_is_wrong(
 ):
     if faults := faults_of(name, parameter, uri, run, None):
         pytest.fail("\n".join(faults), pytrace=False)
+
+
+MISSING = {
+    "uri": ["{folder}/nope.lance", "{folder}", "{folder}/file.lance", "{folder}/empty", "/nowhere/nope.lance"],
+    "folder": ["{folder}/nope", "{folder}/file.lance"],
+    "column": ["nope"],
+    "job_id": ["nope"],
+    "to": ["99", "nope", "work:99"],
+    "read_version": ["99"],
+    "create": ["nope"],
+    "drop": ["nope"],
+}
+"""Names of what does not exist, by parameter."""
+NEW = [("backfill", "job_id")]
+"""Parameters that name something that the command makes."""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_command_that_names_what_does_not_exist_fails_and_says_so(name: str, uri: str, run: Callable[..., str]):
+    folder = uri.rpartition("/")[0]
+    Path(folder, "empty").mkdir(exist_ok=True)
+    Path(folder, "file.lance").touch()
+    faults = [
+        run(arguments_of(name, parameter, value, uri), fails=value.replace("{folder}", folder))
+        for parameter in parameters_of(name)
+        for value in MISSING.get(parameter, ())
+        if (name, parameter) not in NEW
+    ]
+    assert not any(faults), "\n".join(faults)
 
 
 def test_every_command_is_called():

@@ -14,11 +14,12 @@ import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 from lance_spark.datasource import LanceDataSource
+from lance_spark.errors import OptionError
 from lance_spark.options import COLUMN_OPTIONS, ReadOptions, WriteOptions
 from tests.malformed.conftest import read
 from tests.wrong_arguments.values import TEXTS, judge, sample
 
-QUICK_VALUES = 5
+QUICK_VALUES = 2
 NUMBERS = [
     "00",
     "+1",
@@ -108,6 +109,35 @@ def test_an_option_with_a_wrong_value_works_or_raises_an_error_of_ours(kind: str
 def test_every_option_with_a_wrong_value_works_or_raises_an_error_of_ours(kind: str, option: str, path: str):
     if faults := faults_of(path, option, kind, None):
         pytest.fail("\n".join(faults), pytrace=False)
+
+
+def misspellings(name: str) -> list[str]:
+    return [
+        name[:-1],
+        name[1:],
+        f"{name}s",
+        name[0] + name,
+        name[:2] + name[3:],
+        name.replace("_", "-"),
+        name.replace("_", ""),
+    ]
+
+
+@pytest.mark.parametrize("cls", [ReadOptions, WriteOptions])
+def test_a_misspelt_option_is_an_error_that_names_it_and_suggests_the_right_one(
+    cls: type[ReadOptions] | type[WriteOptions],
+):
+    names = [field.name for field in fields(cls) if "parse" in field.metadata]
+    dotted = ["storage.region", *([f"id.{name}" for name in COLUMN_OPTIONS] if cls is WriteOptions else [])]
+    for name in [*names, *dotted]:
+        column, dot, option = name.rpartition("id.")
+        for wrong in [column + dot + one for one in misspellings(option)] if dot and option else misspellings(name):
+            if wrong in [*names, "paths"] or wrong in dotted or wrong.startswith("storage."):
+                continue
+            with pytest.raises(OptionError) as caught:
+                cls.parse({wrong: "1"})
+            assert f"{wrong!r} = '1' is not known" in str(caught.value)
+            assert f"did you mean {name!r}" in str(caught.value), wrong
 
 
 @pytest.mark.parametrize(

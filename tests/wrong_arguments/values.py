@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from lance_spark.errors import LanceSparkError, OptionError
-from udf_runtime.errors import UdfRuntimeError
+from udf_runtime.errors import UdfDefinitionError, UdfRuntimeError
 
 _T = TypeVar("_T")
 
@@ -71,10 +71,17 @@ def sample(items: Sequence[_T], count: int, *names: str) -> list[_T]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a call did: `works`, `refuses`, or a `fault` in words."""
+    """What a call did.
+
+    Attributes:
+        kind: `works`, `refuses` or `fault`.
+        text: The fault in words.
+        error: What the call raised.
+    """
 
     kind: str
     text: str = ""
+    error: BaseException | None = None
 
 
 def judge(name: str, value: object, call: Callable[[], object], *, beside: Collection[str] = ()) -> Outcome:
@@ -82,11 +89,13 @@ def judge(name: str, value: object, call: Callable[[], object], *, beside: Colle
     try:
         call()
     except (LanceSparkError, UdfRuntimeError) as error:
-        if isinstance(error, OptionError) and not any(one.strip("_") in str(error) for one in (name, *beside)):
-            return Outcome("fault", f"{name}={show(value)}: the message names no argument: {show(str(error))}")
-        return Outcome("refuses")
+        if isinstance(error, (OptionError, UdfDefinitionError)) and not any(
+            one.strip("_") in str(error) for one in (name, *beside)
+        ):
+            return Outcome("fault", f"{name}={show(value)}: the message names no argument: {show(str(error))}", error)
+        return Outcome("refuses", error=error)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
             raise
-        return Outcome("fault", f"{name}={show(value)}: {type(error).__name__}: {show(str(error))}")
+        return Outcome("fault", f"{name}={show(value)}: {type(error).__name__}: {show(str(error))}", error)
     return Outcome("works")

@@ -13,6 +13,7 @@ from typing import Protocol, Required, TypedDict, Unpack, cast, overload
 
 import pyarrow as pa
 
+from udf_runtime.arguments import ARGUMENTS, show_value
 from udf_runtime.definition.kinds import Kind
 from udf_runtime.definition.spec import UDF, Settings
 from udf_runtime.definition.stateful import Stateful
@@ -91,7 +92,7 @@ def _call_of(cls: type, name: str) -> Callable[..., object]:
     call = inspect.getattr_static(cls, "__call__", None)
     if not isinstance(call, types.FunctionType):
         raise UdfDefinitionError(
-            f"class {cls.__name__} has no method __call__ - UDF {name!r} - define __call__(self, ...)"
+            f"class {cls.__name__} has no method __call__ - UDF {name!r} - define __call__(self, ...) or change func"
         )
     return call
 
@@ -167,6 +168,7 @@ def udf(func: Callable[..., object], /, **options: Unpack[UdfOptions]) -> UDF: .
 def udf(func: None = None, /, **options: Unpack[UdfOptions]) -> UdfDecorator: ...
 
 
+@ARGUMENTS.function
 def udf(  # noqa: PLR0913  # one keyword per thing that can be said about a UDF
     func: Callable[..., object] | None = None,
     /,
@@ -269,6 +271,7 @@ def chunker(func: None = None, /, **options: Unpack[ChunkerOptions]) -> UdfDecor
 
 
 @refusing_parameters
+@ARGUMENTS.function
 def chunker(  # noqa: PLR0913  # one keyword per thing that can be said about a chunker
     func: Callable[..., object] | None = None,
     /,
@@ -354,6 +357,7 @@ def udtf(func: None = None, /, **options: Unpack[UdtfOptions]) -> UdfDecorator: 
 
 
 @refusing_parameters
+@ARGUMENTS.function
 def udtf(
     func: Callable[..., object] | None = None,
     /,
@@ -407,7 +411,7 @@ def _struct_of(schema: pa.Schema | None, where: str) -> pa.DataType | None:
         return None
     if not isinstance(schema, pa.Schema) or not len(schema):
         raise UdfDefinitionError(
-            f"output_schema={schema!r} is no Arrow schema with columns - in {where} - give one, as in "
+            f"output_schema={show_value(schema)} is no Arrow schema with columns - in {where} - give one, as in "
             "pa.schema({'text': pa.string()})"
         )
     return pa.struct(list(schema))
@@ -438,7 +442,7 @@ def _decorated(func: Callable[..., object], *, wishes: _Wishes) -> UDF | UdfFact
 def _num_gpus(num_gpus: float | None, cuda: bool | None) -> float | None:
     if cuda is None:
         return num_gpus
-    warnings.warn("cuda= is deprecated - in @udf - use num_gpus=1", DeprecationWarning, stacklevel=3)
+    warnings.warn("cuda= is deprecated - in @udf - use num_gpus=1", DeprecationWarning, stacklevel=4)
     if cuda and num_gpus is not None:
         raise UdfDefinitionError("cuda and num_gpus say the same - in @udf - give num_gpus only")
     return 1.0 if cuda else num_gpus
@@ -447,7 +451,7 @@ def _num_gpus(num_gpus: float | None, cuda: bool | None) -> float | None:
 def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int | None:
     if batch_size is None:
         return checkpoint_size
-    warnings.warn("batch_size= is deprecated - in @udf - use checkpoint_size=", DeprecationWarning, stacklevel=3)
+    warnings.warn("batch_size= is deprecated - in @udf - use checkpoint_size=", DeprecationWarning, stacklevel=4)
     if checkpoint_size is not None:
         raise UdfDefinitionError("batch_size and checkpoint_size say the same - in @udf - give checkpoint_size only")
     return batch_size
@@ -460,7 +464,8 @@ def _names_around(frame: types.FrameType | None) -> dict[str, object]:
     Other variables are left alone, so that a factory does not keep a user's data alive.
     """
     caller = frame
-    while caller is not None and caller.f_globals.get("__name__") in (__name__, refusing_parameters.__module__):
+    decorators = (__name__, refusing_parameters.__module__, type(ARGUMENTS).__module__)
+    while caller is not None and caller.f_globals.get("__name__") in decorators:
         caller = caller.f_back
     if caller is None or caller.f_locals is caller.f_globals:
         return {}

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from udf_runtime.arguments import ARGUMENTS
 from udf_runtime.arrow_types import check_fillable
 from udf_runtime.definition.kinds import CHUNKS_OF_ROW, NEW_FORMS, Kind, Parameter
 from udf_runtime.definition.signature import SignatureRequest, UdfSignature, signature_of
@@ -75,6 +76,7 @@ class Settings:
             raise UdfDefinitionError(f"field_metadata={metadata!r} is no mapping of str to str - in a UDF - give one")
 
 
+@ARGUMENTS.methods
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True, eq=False, repr=False)
 class UDF(Settings):
     """A user-defined function over columns.
@@ -359,6 +361,7 @@ class UDF(Settings):
         return hashlib.sha256(payload).hexdigest()
 
 
+@ARGUMENTS.constructor
 @dataclasses.dataclass(frozen=True, slots=True)
 class UnpackedUDF:
     """A UDF that returns `Columns[T]`, with a prefix for the names of its columns.
@@ -372,13 +375,9 @@ class UnpackedUDF:
     prefix: str = ""
 
     def __post_init__(self) -> None:
-        if not isinstance(self.udf, UDF) or not self.udf.is_columns:
+        if not self.udf.is_columns:
             raise UdfDefinitionError(
                 f"{self.udf!r} does not return Columns[T] - in UnpackedUDF - annotate its result as such"
-            )
-        if not isinstance(self.prefix, str):
-            raise UdfDefinitionError(
-                f"prefix={self.prefix!r} is no text - in UnpackedUDF of {self.udf.name!r} - give a str"
             )
 
     @property

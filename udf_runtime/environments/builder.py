@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import Self
 
+from udf_runtime.arguments import ARGUMENTS
 from udf_runtime.environments.archives import module_archives, site_archive
 from udf_runtime.environments.manifest import Archive, Manifest, current_python, current_user
 from udf_runtime.environments.requirements import Requirements, refuse_lines, refuse_password
@@ -38,7 +39,7 @@ class _Builder:
 
     def name(self, name: str) -> Self:
         """Sets the manifest's name, for people."""
-        if not isinstance(name, str) or not name.strip():
+        if not name.strip():
             raise UdfDefinitionError(f"{name!r} is no name - of a manifest - give a text")
         self._name = name
         return self
@@ -54,15 +55,15 @@ class _Builder:
         Functions that travel by value run in the version that defined them only: with another one
         the UDF has to come from a module (`py_modules`, or an installed package).
         """
-        if not isinstance(version, str) or not re.fullmatch(r"3\.\d+", version):
-            raise UdfDefinitionError(f"{version!r} is no version - in a manifest - give a minor version, as '3.12'")
+        if not re.fullmatch(r"3\.\d{1,3}", version):
+            raise UdfDefinitionError(
+                f"version={version!r} is no version - in a manifest - give a minor version, as '3.12'"
+            )
         self._python_version = version
         return self
 
     def py_modules(self, modules: Sequence[str | ModuleType]) -> Self:
         """Sets the modules that come along: paths, names, or modules. They are read by `build`."""
-        if isinstance(modules, str):
-            raise UdfDefinitionError(f"py_modules={modules!r} is one text - in a manifest - give a list")
         self._modules = list(modules)
         return self
 
@@ -147,6 +148,7 @@ class _Builder:
 
 
 @refusing_attributes("SiteManifestBuilder")
+@ARGUMENTS.methods
 class SiteManifestBuilder(_Builder):
     """Builds a manifest of the packages that are installed for this process."""
 
@@ -156,6 +158,7 @@ class SiteManifestBuilder(_Builder):
 
 
 @refusing_attributes("PipManifestBuilder")
+@ARGUMENTS.methods
 class PipManifestBuilder(_Builder):
     """Builds a manifest of packages that an installer takes from an index.
 
@@ -169,8 +172,6 @@ class PipManifestBuilder(_Builder):
 
     def pip(self, packages: Sequence[str]) -> Self:
         """Sets the requirements, as lines of a requirements file."""
-        if isinstance(packages, str):
-            raise UdfDefinitionError(f"pip={packages!r} is one text - in a manifest - give a list of requirements")
         self._packages = list(packages)
         return self
 

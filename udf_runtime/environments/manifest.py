@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
+from udf_runtime.arguments import ARGUMENTS, show_value
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.geneva import refusing_attributes
 
@@ -53,6 +54,7 @@ class Archive:
 
 
 @refusing_attributes("GenevaManifest")
+@ARGUMENTS.methods
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
     """The environment that a UDF runs in, as it was described when the manifest was built.
@@ -110,7 +112,7 @@ class Manifest:
     @staticmethod
     def create_conda(name: str) -> None:
         """Refuses: a conda environment is not built on executors."""
-        raise UdfDefinitionError(f"{_CONDA} ({name!r})")
+        raise UdfDefinitionError(f"{_CONDA} (name={name!r})")
 
     @property
     def checksum(self) -> str:
@@ -142,9 +144,10 @@ class Manifest:
             for key in ("name", "python_version", "created_at", "created_by"):
                 _text(known[key])
             return Manifest(**known)
-        except (ValueError, TypeError, KeyError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
             raise UdfDefinitionError(
-                f"the stored manifest cannot be read: {error} - {str(values)[:200]} - build it again, with this release"
+                f"the stored manifest cannot be read: {error} - values {show_value(values)} - build it again, with "
+                "this release"
             ) from error
 
     @staticmethod
@@ -156,9 +159,9 @@ class Manifest:
         """
         try:
             values = json.loads(payload)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise UdfDefinitionError(
-                f"the manifest is no JSON: {error} - {payload[:200]!r} - give what Manifest.to_json() returned"
+                f"the manifest is no JSON: {error} - payload {payload[:200]!r} - give what Manifest.to_json() returned"
             ) from error
         return Manifest.from_dict(values)
 

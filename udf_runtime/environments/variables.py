@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
+from udf_runtime.arguments import list_items, show_value
 from udf_runtime.errors import UdfDefinitionError
 
 if TYPE_CHECKING:
@@ -83,21 +84,22 @@ def checked_sources(given: Iterable[str] | Mapping[str, Source]) -> dict[str, So
         UdfDefinitionError: A name is none of an environment variable, or reserved, or a source is
             neither text nor callable.
     """
-    sources: dict[str, Source | None] = (
-        dict(given) if isinstance(given, Mapping) else dict.fromkeys([given] if isinstance(given, str) else given)
-    )
-    for name, source in sources.items():
+    if isinstance(given, Mapping):
+        pairs = list(given.items())
+    else:
+        pairs = [(name, None) for name in ([given] if isinstance(given, str) else list_items(given) or [None])]
+    for name, source in pairs:
         if not isinstance(name, str) or not re.fullmatch("[A-Za-z_][A-Za-z0-9_]*", name) or name in _RESERVED:
             raise UdfDefinitionError(
-                f"{name!r} cannot be an environment variable of a UDF - in a manifest - give names of letters, digits "
-                f"and underscores, but not {', '.join(_RESERVED)}"
+                f"{show_value(name)} cannot be an environment variable of a UDF - in a manifest - give names of "
+                f"letters, digits and underscores, but not {', '.join(_RESERVED)}"
             )
         if source is not None and not isinstance(source, str) and not callable(source):
             raise UdfDefinitionError(
                 f"the value of {name} is {type(source).__name__} - in a manifest - give a str, or a function that "
                 "returns one where the job starts"
             )
-    return sources
+    return dict(pairs)
 
 
 def remember(manifest: Manifest, sources: Mapping[str, Source | None]) -> None:

@@ -6,11 +6,14 @@ import random
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from udf_runtime.arguments import ARGUMENTS
 from udf_runtime.errors import UdfDefinitionError
 
 BackoffKind = Literal["exponential", "fixed", "linear"]
 
 
+@ARGUMENTS.methods
+@ARGUMENTS.constructor
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
     """Waiting times between attempts.

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from udf_runtime.arguments import ARGUMENTS, list_items, show_value
 from udf_runtime.errors import SkipThresholdExceededError, UdfDefinitionError
 from udf_runtime.policies.backoff import Backoff, BackoffKind
 from udf_runtime.policies.matchers import Fail, Matcher, Retry, Skip
@@ -30,6 +31,8 @@ class Decision:
     matcher: Matcher | None = None
 
 
+@ARGUMENTS.methods
+@ARGUMENTS.constructor
 @dataclass(frozen=True, slots=True)
 class ErrorPolicy:
     """What to do about errors: the first matcher that is about one decides; without one it fails.
@@ -58,13 +61,14 @@ class ErrorPolicy:
             return on_error
         if isinstance(on_error, Matcher):
             on_error = (on_error,)
-        if not isinstance(on_error, Iterable):
+        items = list_items(on_error)
+        if items is None:
             raise _no_matcher(on_error)
         matchers: list[Matcher] = []
-        for item in on_error:
+        for item in items:
             if isinstance(item, ErrorPolicy):
                 matchers.extend(item.matchers)
-            elif type(item) in (Retry, Skip, Fail):
+            elif isinstance(item, (Retry, Skip, Fail)):
                 matchers.append(item)
             else:
                 raise _no_matcher(item)
@@ -147,16 +151,19 @@ def fail_fast() -> ErrorPolicy:
     return ErrorPolicy((Fail(),))
 
 
+@ARGUMENTS.function
 def skip_on_error(*, max_skip_count: int | None = None, max_skip_fraction: float | None = None) -> ErrorPolicy:
     """Leaves rows NULL that raise anything, within limits (see :class:`Skip`)."""
     return ErrorPolicy((Skip(max_skip_count=max_skip_count, max_skip_fraction=max_skip_fraction),))
 
 
+@ARGUMENTS.function
 def retry_transient(*, max_attempts: int = 3, backoff: BackoffKind | Backoff = "exponential") -> ErrorPolicy:
     """A `Retry` of what network or system refused: ConnectionError, TimeoutError, OSError."""
     return ErrorPolicy((Retry(ConnectionError, TimeoutError, OSError, max_attempts=max_attempts, backoff=backoff),))
 
 
+@ARGUMENTS.function
 def retry_all(*, max_attempts: int = 3, backoff: BackoffKind | Backoff = "exponential") -> ErrorPolicy:
     """Tries again whatever was raised."""
     return ErrorPolicy((Retry(max_attempts=max_attempts, backoff=backoff),))
@@ -164,6 +171,6 @@ def retry_all(*, max_attempts: int = 3, backoff: BackoffKind | Backoff = "expone
 
 def _no_matcher(value: object) -> UdfDefinitionError:
     return UdfDefinitionError(
-        f"{value!r} is no error policy - in on_error "
+        f"{show_value(value)} is no error policy - in on_error "
         "- give Retry(...), Skip(...), Fail(...), a list of them, or a factory's result, for example skip_on_error()"
     )

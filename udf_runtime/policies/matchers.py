@@ -8,10 +8,13 @@ from dataclasses import dataclass, fields
 
 import cloudpickle
 
+from udf_runtime.arguments import ARGUMENTS
 from udf_runtime.errors import UdfDefinitionError
 from udf_runtime.policies.backoff import Backoff, BackoffKind
 
 
+@ARGUMENTS.methods
+@ARGUMENTS.constructor
 @dataclass(frozen=True, slots=True, init=False)
 class Matcher:
     """Chooses errors by their type and their text; subclasses say what is done with them.
@@ -26,16 +29,10 @@ class Matcher:
     match: str | None
 
     def __init__(self, *exceptions: type[BaseException], match: str | None = None) -> None:
-        for item in exceptions:
-            if not (isinstance(item, type) and issubclass(item, BaseException)):
-                raise UdfDefinitionError(
-                    f"{item!r} is not an exception class - in {type(self).__name__} "
-                    "- give classes, such as ValueError, not instances"
-                )
         if match is not None:
             try:
                 re.compile(match)
-            except (re.error, TypeError) as error:
+            except (re.error, OverflowError, RecursionError) as error:
                 raise UdfDefinitionError(
                     f"match={match!r} is not a regular expression ({error}) - in {type(self).__name__} "
                     "- correct it, or use re.escape"
@@ -84,6 +81,8 @@ def _rebuilt(cls: type[Matcher], values: dict[str, object]) -> Matcher:
     return made
 
 
+@ARGUMENTS.methods
+@ARGUMENTS.constructor
 @dataclass(frozen=True, slots=True, init=False)
 class Retry(Matcher):
     """Calls again, after a wait.
@@ -107,7 +106,7 @@ class Retry(Matcher):
         backoff: BackoffKind | Backoff = "exponential",
     ) -> None:
         Matcher.__init__(self, *exceptions, match=match)
-        if isinstance(max_attempts, bool) or not isinstance(max_attempts, int) or max_attempts < 1:
+        if max_attempts < 1:
             raise UdfDefinitionError(
                 f"max_attempts={max_attempts!r} is not possible - in Retry - give a whole number from 1"
             )
@@ -115,6 +114,8 @@ class Retry(Matcher):
         object.__setattr__(self, "backoff", backoff if isinstance(backoff, Backoff) else Backoff(kind=backoff))
 
 
+@ARGUMENTS.methods
+@ARGUMENTS.constructor
 @dataclass(frozen=True, slots=True, init=False)
 class Skip(Matcher):
     """Leaves the row NULL, records its error, and goes on.
@@ -148,6 +149,8 @@ class Skip(Matcher):
         object.__setattr__(self, "max_skip_fraction", max_skip_fraction)
 
 
+@ARGUMENTS.methods
+@ARGUMENTS.constructor
 @dataclass(frozen=True, slots=True, init=False)
 class Fail(Matcher):
     """Ends the job.

@@ -242,7 +242,7 @@ def _named_in(dataset: lance.LanceDataset, version: int, wanted: frozenset[str])
     return frozenset(found)
 
 
-def last_commit(path: str, storage_options: dict[str, str] | None = None) -> CommitResult | None:
+def last_commit(path: str, storage_options: Mapping[str, str] | None = None) -> CommitResult | None:
     """Returns what the newest commit of lance-spark did to a table, or None without one.
 
     Reads one small transaction per version, from the newest on, so it is fast where the commit is

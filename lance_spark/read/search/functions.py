@@ -13,6 +13,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
@@ -42,6 +43,8 @@ _OF_VECTORS = ("column", "metric", "nprobes", "refine_factor", "ef", "use_index"
 _OF_TEXTS = ("text_columns", "phrase")
 _OF_BOTH = ("k", "offset", "prefilter")
 _OF_READS = ("filter", "columns", "version", "timestamp", "with_row_id", "blob_handling", "options")
+_TEXTS = ("path", "column", "metric", "filter", "timestamp", "blob_handling")
+"""Arguments that are texts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +84,7 @@ class SearchCall:
             nearest = VectorQuery(q=tuple(map(_number, given)), **own, **both)
         if TEXT in self.queries:
             columns = asked.get("text_columns")
-            columns = (columns,) if isinstance(columns, str) else columns
+            columns = columns if isinstance(columns, list | None) else [columns]
             words = TextQuery(
                 query=values[TEXT],
                 columns=None if columns is None else tuple(columns),
@@ -102,7 +105,7 @@ class SearchCall:
 
 def _number(value: Any) -> Any:  # noqa: ANN401 - whatever a row holds; the query checks it
     """Returns a decimal, as SQL writes numbers, as a float."""
-    return value if isinstance(value, int | float) or value is None else float(value)
+    return float(value) if isinstance(value, Decimal) else value
 
 
 @dataclass
@@ -125,6 +128,7 @@ def _analyzed(function: str, args: tuple[AnalyzeArgument, ...], named: Mapping[s
         if name not in given:
             raise OptionError(name, None, _usage(function))
     values = {name: one.value for name, one in given.items()}
+    _check_types(values)
     asked = _OF_VECTORS + _OF_TEXTS + _OF_BOTH
     settings = {name: values[name] for name in asked if values.get(name) is not None}
     _refuse_borrowed(values.get("options") or {})
@@ -140,6 +144,19 @@ def _analyzed(function: str, args: tuple[AnalyzeArgument, ...], named: Mapping[s
     }
     schema = search_schema(call.ref, call.options_for(known))
     return _Analyzed(schema=schema, call=dataclasses.replace(call, schema=schema))
+
+
+def _check_types(values: Mapping[str, object]) -> None:
+    """Raises an OptionError for a value that has to be a text, or a map of texts."""
+    if values["path"] is None:
+        raise OptionError("path", None, "the location of a table")
+    for name in _TEXTS:
+        value = values.get(name)
+        if value is not None and not isinstance(value, str):
+            raise OptionError(name, repr(value)[:100], "a text")
+    options = values.get("options") or {}
+    if not isinstance(options, Mapping) or not all(isinstance(one, str) for pair in options.items() for one in pair):
+        raise OptionError("options", "***", "a map of texts, such as map('storage.region', 'eu-west-1')")
 
 
 _PLAIN = re.compile(r"(aws_)?(default_)?region|((connect|request)_)?timeout|client_(max_retries|retry_timeout)")
@@ -199,7 +216,7 @@ def _usage(function: str) -> str:
 def _text(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return json.dumps(value) if isinstance(value, list) else str(value)
+    return json.dumps(value, default=str) if isinstance(value, list) else str(value)
 
 
 class _Handler:

@@ -93,9 +93,9 @@ class Branches:
             branch = MAIN_BRANCH if from_ref is None else from_ref
             if not isinstance(branch, str):
                 raise OptionError("from_ref", repr(from_ref), "the name of a branch, beside from_version")
-            start = self._main.on_branch(branch).pin(from_version)
+            start = self._main.on_branch(branch).pin(from_version, option="from_version")
         else:
-            start = self._main.pin(from_ref)
+            start = self._main.pin(from_ref, option="from_ref")
         with refusals_as_errors(self._main.uri):
             try:
                 head.create_branch(name, (start.branch, start.version))

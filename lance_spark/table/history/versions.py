@@ -14,6 +14,7 @@ from pyspark.sql import SparkSession
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.backfill.request import columns_of
 from lance_spark.commit.changes import CommitNote, CommitResult
+from lance_spark.commit.conflicts import history
 from lance_spark.commit.conflicts.history import JOB_KEY, MESSAGE_KEY, USER_KEY, Event, event_of, summary_of
 from lance_spark.commit.schema_change import change_schema
 from lance_spark.dataset import MAIN_BRANCH, DatasetRef, branches_of, moment_of, tags_of
@@ -37,6 +38,9 @@ if TYPE_CHECKING:
 
     from lance_spark.table.reference import TableReference
     from lance_spark.table.table import Table
+
+last_commit = ARGUMENTS.function(history.last_commit)
+"""The public form: commits run in processes of Spark, which check no arguments."""
 
 _OPERATIONS = {
     "Append": "append",
@@ -443,8 +447,8 @@ class TableVersions(ABC):
             >>> changes.updated.select("id", "price").show()
         """
         before, after = (
-            self._latest.pin(_checked(first)),
-            self._latest.pin(None if second is None else _checked(second)),
+            self._latest.pin(_checked(first), option="first"),
+            self._latest.pin(None if second is None else _checked(second), option="second"),
         )
         if before.uri != after.uri:
             raise UnsupportedOperationError(

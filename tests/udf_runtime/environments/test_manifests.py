@@ -89,7 +89,7 @@ def test_a_builder_gathers_all_that_the_specification_names(tmp_path: Path):
     [
         (lambda: Manifest.create_pip(""), "no name"),
         (lambda: Manifest.create_conda("x"), "conda.*spark.archives"),
-        (lambda: Manifest.create_pip("x").pip("numpy"), "is one text"),
+        (lambda: Manifest.create_pip("x").pip("numpy"), "argument 'packages' has the wrong value"),
         (lambda: Manifest.create_pip("x").pip(["./here.whl"]).build(), "path of this machine"),
         (lambda: Manifest.create_pip("x").pip(["-e ."]).build(), "editable"),
         (lambda: Manifest.create_pip("x").pip(["--target /tmp"]).build(), "cannot be done on executors"),

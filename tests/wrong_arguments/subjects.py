@@ -1,0 +1,421 @@
+"""Everything public that takes arguments, as subjects of calls: derived from what the two packages export.
+
+An export is a function, a class whose instances have methods, a class that users construct, an error, or a result. A new
+export is called by itself if it is a function; a class has to be entered in one of the tables below.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lance
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.types import ArrayType, FloatType, StructField, StructType
+
+import lance_spark
+import udf_runtime
+from lance_spark import (
+    UDF,
+    Backoff,
+    BatchSearch,
+    Columns,
+    Connection,
+    ErrorPolicy,
+    Fail,
+    Job,
+    Manifest,
+    MergeInsertBuilder,
+    Query,
+    Retry,
+    Search,
+    Skip,
+    SparkStartError,
+    Table,
+    TableReference,
+    Tags,
+    UnpackedUDF,
+    Watch,
+    chunker,
+    udf,
+)
+from lance_spark.jobs.model import BackfillJobResult
+from lance_spark.table.history.branches import Branches
+from udf_runtime.environments.builder import PipManifestBuilder, SiteManifestBuilder
+
+EXPORTS: dict[str, Any] = {
+    name: getattr(package, name) for package in (udf_runtime, lance_spark) for name in package.__all__
+}
+
+
+def no_spark() -> Any:
+    raise SparkStartError("No Spark is made here.")
+
+
+class Session:
+    """Stands for a session of Spark: each attribute is an error of ours."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return no_spark()
+
+
+Session.__name__, Session.__module__ = "SparkSession", "pyspark.sql.session"
+
+
+class Frame:
+    """Stands for a DataFrame of Spark: it has a schema, and no rows."""
+
+    columns = ("vector",)
+    schema = StructType([StructField("vector", ArrayType(FloatType()))])
+
+    @property
+    def sparkSession(self) -> Any:  # noqa: N802 - the name that PySpark has
+        return no_spark()
+
+    __getattr__ = Session.__getattr__
+
+
+Frame.__name__, Frame.__module__ = "DataFrame", "pyspark.sql.connect.dataframe"
+
+
+class Size(NamedTuple):
+    height: int
+
+
+@udf(data_type=pa.int64(), version="1")
+def double(id: int) -> int:
+    return id * 2
+
+
+@udf(version="1")
+def measure(id: int) -> Columns[Size]:
+    return Size(id)
+
+
+@chunker(output_schema=pa.schema([("piece", pa.string())]), version="1")
+def pieces(text: str) -> Any:
+    yield {"piece": text}
+
+
+def plain(id: int) -> int:
+    return id
+
+
+def chunks(text: str) -> Any:
+    yield {"piece": text}
+
+
+class _Ended:
+    """A job without tasks."""
+
+    def run(self) -> BackfillJobResult:
+        raise SparkStartError("No Spark is made here.")
+
+    cancel = snapshot = run
+
+
+def make_template(folder: Path) -> Path:
+    """Makes the tables that each call finds."""
+    rows = pa.table(
+        {
+            "id": pa.array(range(4), pa.int64()),
+            "text": [f"text {i}" for i in range(4)],
+            "vector": pa.array([[0.0, float(i)] for i in range(4)], pa.list_(pa.float32(), 2)),
+        }
+    )
+    dataset = lance.write_dataset(rows, f"{folder}/t.lance", enable_stable_row_ids=True)
+    dataset.create_scalar_index("id", "BTREE")
+    db = lance_spark.connect(str(folder), no_spark, progress=False)
+    table = db.open_table("t")
+    table.add_columns({"twice": (double, ["id"])})
+    table.tags.create("first", 1)
+    table.branches.create("work")
+    db.create_materialized_view("v", table.search(None).select(["id"]))
+    return folder
+
+
+@dataclass
+class Place:
+    """A folder with tables, made anew from a template after every call that changed it."""
+
+    template: Path
+    folder: Path
+
+    def reset(self) -> None:
+        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.copytree(self.template, self.folder)
+
+    def versions(self) -> list[str]:
+        found = []
+        for top, folders, files in os.walk(self.folder):
+            if os.path.basename(top) in ("_versions", "tags", "branches"):
+                found += [os.path.join(top, file) for file in files]
+            folders[:] = [one for one in folders if one not in ("data", "_indices", "_transactions")]
+        return sorted(found)
+
+    @property
+    def db(self) -> Connection:
+        return lance_spark.connect(str(self.folder), no_spark, progress=False)
+
+    @property
+    def table(self) -> Table:
+        return self.db.open_table("t")
+
+    @property
+    def uri(self) -> str:
+        return f"{self.folder}/t.lance"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A callable, and arguments with which it works or asks for Spark.
+
+    Attributes:
+        name: `function` or `Class.method`.
+        make: Makes the callable.
+        signature: Its parameters.
+    """
+
+    name: str
+    make: Callable[[Place], Callable[..., object]]
+    signature: inspect.Signature
+
+    def arguments(self, at: Place) -> dict[str, object]:
+        """Returns arguments with which a call works or asks for Spark."""
+        given = {}
+        for name, parameter in self.signature.parameters.items():
+            make = VALID.get(f"{self.name}.{name}")
+            if make is None and parameter.default is parameter.empty and parameter.kind is not parameter.VAR_KEYWORD:
+                make = VALID.get(name)
+            if make is not None:
+                given[name] = make(at)
+        return given
+
+    def call(self, at: Place, changed: dict[str, object]) -> object:
+        """Makes a call with some other arguments."""
+        given = self.arguments(at) | changed
+        positional = [
+            given.pop(name)
+            for name, parameter in self.signature.parameters.items()
+            if parameter.kind in (parameter.POSITIONAL_ONLY, parameter.VAR_POSITIONAL) and name in given
+        ]
+        called = self.make(at)
+        owner = getattr(called, "__self__", None)
+        with owner if isinstance(owner, Watch) else contextlib.nullcontext():
+            result = called(*positional, **given)
+        if isinstance(result, Watch):
+            result.stop()
+        return list(result) if inspect.isgenerator(result) else result
+
+
+VALID: dict[str, Callable[[Place], object]] = {
+    "uri": lambda at: at.uri,
+    "path": lambda at: at.uri,
+    "name": lambda at: "t",
+    "spark": lambda at: Session(),
+    "root": lambda at: str(at.folder),
+    "Connection.create_table.name": lambda at: "new",
+    "Connection.create_table.schema": lambda at: pa.schema([("id", pa.int64())]),
+    "Connection.create_materialized_view.name": lambda at: "new",
+    "Connection.create_materialized_view.query": lambda at: at.table.search(None).select(["id"]),
+    "Connection.create_udtf_view.name": lambda at: "new",
+    "Connection.capture_local_environment.skip_site_packages": lambda at: True,
+    "Query.create_materialized_view.db": lambda at: at.db,
+    "Query.create_materialized_view.name": lambda at: "new",
+    "Search.create_materialized_view.db": lambda at: at.db,
+    "BatchSearch.create_materialized_view.db": lambda at: at.db,
+    "source": lambda at: at.table.search(None),
+    "udtf": lambda at: pieces,
+    "udf": lambda at: double,
+    "function": lambda at: pieces,
+    "table_function.spark": lambda at: Session(),
+    "new_name": lambda at: "renamed",
+    "manifest": lambda at: Manifest(name="x", python_version="3.11"),
+    "older_than": lambda at: timedelta(days=1),
+    "Table.wait_for_index.timeout": lambda at: timedelta(0),
+    "Watch.await_look.timeout": lambda at: timedelta(0),
+    "transforms": lambda at: {"new": "id + 1"},
+    "alterations": lambda at: {"path": "text", "nullable": True},
+    "columns": lambda at: ["id"],
+    "Table.backfill.columns": lambda at: "twice",
+    "Table.backfill_async.columns": lambda at: "twice",
+    "col_name": lambda at: "twice",
+    "column": lambda at: "twice",
+    "column_name": lambda at: "twice",
+    "job_id": lambda at: "no job",
+    "data": lambda at: [{"id": 7}],
+    "where": lambda at: "id > 1",
+    "values": lambda at: {"id": 1},
+    "on": lambda at: "id",
+    "pk": lambda at: "id",
+    "field_names": lambda at: "text",
+    "index_name": lambda at: "id_idx",
+    "index_names": lambda at: "id_idx",
+    "Table.drop_index.name": lambda at: "id_idx",
+    "Table.load_columns.source": lambda at: [{"id": 1, "text": "x"}],
+    "Table.load_columns_async.source": lambda at: [{"id": 1, "text": "x"}],
+    "Table.plan_load_columns.source": lambda at: [{"id": 1, "text": "x"}],
+    "Table.load_columns.columns": lambda at: ["text"],
+    "Table.load_columns_async.columns": lambda at: ["text"],
+    "Table.plan_load_columns.columns": lambda at: ["text"],
+    "version": lambda at: 1,
+    "from_version": lambda at: 1,
+    "to_version": lambda at: 2,
+    "tag": lambda at: "first",
+    "Tags.create.tag": lambda at: "second",
+    "Branches.create.name": lambda at: "new",
+    "Branches.checkout.name": lambda at: "work",
+    "Branches.delete.name": lambda at: "work",
+    "condition": lambda at: "id > 1",
+    "rows": lambda at: 1,
+    "reranker": lambda at: object(),
+    "distance_type": lambda at: "l2",
+    "metric": lambda at: "l2",
+    "ef": lambda at: 10,
+    "nprobes": lambda at: 1,
+    "refine_factor": lambda at: 1,
+    "text": lambda at: "words",
+    "vector": lambda at: [1.0, 2.0],
+    "table_name": lambda at: "jobs",
+    "Search.create_materialized_view.name": lambda at: "new",
+    "BatchSearch.create_materialized_view.name": lambda at: "new",
+    "Table.update.values": lambda at: {"id": 1},
+    "Table.restore.version": lambda at: 1,
+    "builder": lambda at: SparkSession.Builder().remote("sc://nowhere"),
+    "first": lambda at: 1,
+    "second": lambda at: 2,
+    "from_branch": lambda at: "work",
+    "udf.func": lambda at: plain,
+    "chunker.func": lambda at: chunks,
+    "chunker.output_schema": lambda at: pa.schema([("piece", pa.string())]),
+    "udtf.func": lambda at: chunks,
+    "udtf.output_schema": lambda at: pa.schema([("piece", pa.string())]),
+    "value": lambda at: double,
+    "UDF.define.func": lambda at: plain,
+    "UDF.keep_version.version": lambda at: "1",
+    "UDF.with_input_columns.columns": lambda at: ["text"],
+    "payload": lambda at: double.dumps(),
+    "Manifest.python_version": lambda at: "3.11",
+    "Manifest.from_dict.values": lambda at: Manifest(name="x", python_version="3.11").to_dict(),
+    "Manifest.from_json.payload": lambda at: Manifest(name="x", python_version="3.11").to_json(),
+    "UnpackedUDF.udf": lambda at: measure,
+    "on_error": lambda at: Skip(),
+    "matchers": lambda at: (Skip(),),
+    "error": lambda at: ValueError("x"),
+    "attempt": lambda at: 1,
+    "rng": lambda at: __import__("random").Random(0),
+    "skipped": lambda at: 1,
+    "processed": lambda at: 1,
+    "final": lambda at: True,
+    "exceptions": lambda at: ValueError,
+    "modules": lambda at: ["json"],
+    "module": lambda at: "json",
+    "env_vars": lambda at: ["HOME"],
+    "key": lambda at: "HOME",
+    "output_dir": lambda at: str(at.folder),
+    "packages": lambda at: ["numpy==2.0"],
+    "package": lambda at: "numpy==2.0",
+    "url": lambda at: "https://pypi.org/simple",
+    "places": lambda at: ["/wheels"],
+    "PipManifestBuilder.python_version.version": lambda at: "3.11",
+    "SiteManifestBuilder.python_version.version": lambda at: "3.11",
+    "PipManifestBuilder.version.version": lambda at: "1",
+    "SiteManifestBuilder.version.version": lambda at: "1",
+    "PipManifestBuilder.requirements_path.path": lambda at: "requirements.txt",
+}  # fmt: skip
+"""Arguments by `Class.method.parameter`, or by the name of a parameter that has no default."""
+
+OBJECTS: dict[type, Callable[[Place], object]] = {
+    BatchSearch: lambda at: at.table.search(Frame(), "vector"),
+    Branches: lambda at: at.table.branches,
+    Connection: lambda at: at.db,
+    ErrorPolicy: lambda at: udf_runtime.skip_on_error(),
+    Backoff: lambda at: Backoff(),
+    Fail: lambda at: Fail(),
+    Job: lambda at: Job(_Ended(), "job", "t", ("twice",)).start(),
+    Manifest: lambda at: Manifest(name="x", python_version="3.11"),
+    MergeInsertBuilder: lambda at: at.table.merge_insert("id").when_not_matched_insert_all(),
+    PipManifestBuilder: lambda at: Manifest.create_pip("x"),
+    Query: lambda at: at.table.search(None),
+    Retry: lambda at: Retry(),
+    Search: lambda at: at.table.search([1.0, 2.0], "vector"),
+    SiteManifestBuilder: lambda at: Manifest.create_site("x"),
+    Skip: lambda at: Skip(),
+    Table: lambda at: at.table,
+    TableReference: lambda at: at.table.get_reference(),
+    Tags: lambda at: at.table.tags,
+    UDF: lambda at: double,
+    Watch: lambda at: at.table.watch("twice"),
+}
+"""Classes, and how an instance is made whose methods are called."""
+
+CONSTRUCTORS = (Backoff, ErrorPolicy, Fail, Manifest, Retry, Skip, UnpackedUDF)
+"""Classes that users construct."""
+
+RESULTS = frozenset(
+    {
+        "BackfillJobResult", "BackfillPlan", "ChangeResult", "CheckResult", "CleanupResult", "CommitResult", "CompactionResult", "Damage",
+        "ErrorRecord", "IndexConfig", "IndexStatistics", "JobRecord", "LoadPlan", "MaintenanceResult", "Preview", "RefreshJobResult",
+        "RefreshPlan", "TableDiff", "TableStatistics", "TableVersion", "UdfResult", "Versions",
+    }
+)  # fmt: skip
+"""Results: the package makes them, and what they are read from is damaged in tests/malformed."""
+
+ANNOTATIONS = frozenset({"Columns", "Kind", "Reranker"})
+"""What users annotate with, compare with, or derive from."""
+
+INTERNAL = frozenset({"UDF.fingerprint_parts", "Query.check_view", "Search.check_view", "BatchSearch.check_view"})
+"""Methods of those classes that other modules of the package call, without arguments."""
+
+
+def functions() -> Iterator[Subject]:
+    """Yields the exported functions."""
+    for name, export in EXPORTS.items():
+        if inspect.isfunction(export) and inspect.signature(export).parameters:
+            yield Subject(name, lambda _, function=export: function, inspect.signature(export))
+
+
+def constructors() -> Iterator[Subject]:
+    """Yields the classes that users construct."""
+    for cls in CONSTRUCTORS:
+        yield Subject(cls.__name__, lambda _, cls=cls: cls, inspect.signature(cls))
+
+
+def methods() -> Iterator[Subject]:
+    """Yields the methods of a class that take arguments."""
+    for kind, make in OBJECTS.items():
+        for name, member in inspect.getmembers_static(kind):
+            is_static = isinstance(member, (staticmethod, classmethod))
+            function = member.__func__ if is_static else member
+            if name.startswith("_") or not inspect.isfunction(function) or f"{kind.__name__}.{name}" in INTERNAL:
+                continue
+            signature = inspect.signature(function)
+            parameters = list(signature.parameters.values())[not isinstance(member, staticmethod) :]
+            if parameters:
+                bound = lambda at, make=make, name=name: getattr(make(at), name)  # noqa: E731
+                yield Subject(f"{kind.__name__}.{name}", bound, signature.replace(parameters=parameters))
+
+
+SUBJECTS = {subject.name: subject for subject in (*functions(), *constructors(), *methods())}
+
+
+def uncovered() -> list[str]:
+    """Returns the exports that no table above has."""
+    classes = {cls.__name__ for cls in (*OBJECTS, *CONSTRUCTORS)} | RESULTS | ANNOTATIONS
+    return [
+        name
+        for name, export in EXPORTS.items()
+        if not (isinstance(export, type) and (issubclass(export, BaseException) or export.__name__ in classes))
+        and not inspect.isfunction(export)
+        and not isinstance(export, str)
+    ]

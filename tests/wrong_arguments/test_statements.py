@@ -1,0 +1,136 @@
+"""Statements of SQL with one wrong part: each works, or is an error of Spark's or ours that says what is wrong."""
+
+from __future__ import annotations
+
+import itertools
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from pyspark.errors import ParseException, PySparkException
+from pyspark.sql import SparkSession
+
+import lance_spark
+from lance_spark.pushdown.java_classes import load
+from tests.wrong_arguments.statements import SOURCES, Statement
+from tests.wrong_arguments.subjects import make_template
+from tests.wrong_arguments.values import sample
+
+pytestmark = pytest.mark.classic
+
+QUICK_STATEMENTS = {"templates": 30, "procedures": 15, "searches": 5}
+LONG_STATEMENTS = {"templates": 3000, "procedures": 1500, "searches": 600}
+PARTS = 6
+"""Tests that the long suite makes of each source."""
+
+OURS = re.compile(r"\b(?:lance_spark|udf_runtime)(?:\.\w+)*\.\w+(?:Error|Exception)?: ")
+BARE = re.compile(
+    r"NullPointerException|ClassCastException|MatchError|NoSuchElementException|OutOfBoundsException|StackOverflowError|INTERNAL_ERROR|NumberFormat"
+    r"|PanicException|panicked|Py4J|builtins\.\w+|pyarrow\.lib\.\w+|\b(?:KeyError|AttributeError|IndexError|AssertionError|RecursionError|ArrowInvalid): "
+)
+
+
+class Tables:
+    """A catalog, in which each statement that follows a change finds a table as it was at first."""
+
+    def __init__(self, spark: SparkSession, template: Path, folder: Path) -> None:
+        self.spark, self.template, self.folder = spark, template, folder
+        self._number = itertools.count()
+        folder.mkdir()
+        shutil.copytree(template / "v.lance", folder / "v.lance")
+        self._renew()
+
+    def _renew(self) -> None:
+        self.name = f"t{next(self._number)}"
+        shutil.copytree(self.template / "t.lance", self.folder / f"{self.name}.lance")
+        self._before = self._versions()
+
+    def _versions(self) -> list[str]:
+        table = self.folder / f"{self.name}.lance"
+        return sorted(str(file) for part in ("_versions", "_refs", "tree") for file in (table / part).rglob("*"))
+
+    def fault_of(self, statement: Statement) -> str | None:
+        """Runs a statement, and returns what is wrong about it."""
+        number = next(self._number)
+        words = {
+            "t": f"lance.{self.name}",
+            "bare": self.name,
+            "path": f"{self.folder}/{self.name}.lance",
+            "n": str(number),
+        }
+        words["new"] = f"lance.new{number}"
+        text = re.sub(r"\{(t|bare|path|n|new)\}", lambda word: words[word[1]], statement.text)
+        shown = text if len(text) < 200 else f"{text[:150]} ... {text[-40:]}"
+        try:
+            self.spark.sql(text).collect()
+            fault, raised = None, False
+        except PySparkException as error:
+            fault, raised = fault_in(error, statement), True
+        except Exception as error:  # noqa: BLE001 - what no statement may raise
+            fault, raised = f"{type(error).__name__}: {str(error)[:300]}", True
+        if (now := self._versions()) != self._before:
+            self._renew()
+            if raised and now:
+                fault = fault or "a statement that raised changed the table"
+        return fault and f"{shown}\n    {fault}"
+
+
+def fault_in(error: PySparkException, statement: Statement) -> str | None:
+    """Returns what is wrong about an error of a statement."""
+    message = str(error).partition("JVM stacktrace")[0]
+    told = f"{type(error).__name__}: {' '.join(message.split())[:500]}"
+    ours = OURS.search(message)
+    if isinstance(error, ParseException):
+        return None
+    if BARE.search(message.partition(" == SQL")[0]) and not (ours and "Traceback" not in message):
+        return told
+    if ours is None:
+        return told if error.getCondition() is None or "PYTHON_DATA_SOURCE" in message else None
+    about = message[ours.end() :].lower()
+    if statement.names and not any(name.lower() in about for name in statement.names):
+        return f"names none of {statement.names}: {told}"
+    return None
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_template(tmp_path_factory.mktemp("template") / "db")
+
+
+@pytest.fixture
+def tables(spark: SparkSession, template: Path, tmp_path: Path) -> Iterator[Tables]:
+    forget = load(spark.sparkContext._gateway, "lancespark.LanceRegistry").newInstance()
+    forget.register("lance", {})
+    lance_spark.catalog(spark, "lance", str(tmp_path / "db"), allow_stored_code=True)
+    yield Tables(spark, template, tmp_path / "db")
+    spark.sql("USE spark_catalog.default")
+    spark.catalog.clearCache()
+    for view in spark.catalog.listTables():
+        if view.isTemporary:
+            spark.catalog.dropTempView(view.name)
+    forget.register("lance", {})
+
+
+def fail_for(faults: list[str]) -> None:
+    if faults:
+        pytest.fail(f"{len(faults)} faults\n" + "\n".join(faults), pytrace=False)
+
+
+@pytest.mark.long
+def test_a_statement_with_a_wrong_part_works_or_says_what_is_wrong(tables: Tables):
+    statements = [
+        one
+        for source, count in QUICK_STATEMENTS.items()
+        for one in sample(list(SOURCES[source]()), count, source, "quick")
+    ]
+    fail_for([fault for one in statements if (fault := tables.fault_of(one))])
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("source", SOURCES)
+def test_every_statement_with_a_wrong_part_works_or_says_what_is_wrong(tables: Tables, source: str, part: int):
+    statements = sample(list(SOURCES[source]()), LONG_STATEMENTS[source], source)[part::PARTS]
+    fail_for([fault for one in statements if (fault := tables.fault_of(one))])
