@@ -8,6 +8,8 @@ SHORT_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dy
 XDIST ?= -n 3 --dist worksteal
 XDIST_CLUSTERS ?= -n 3 --dist loadfile
 PYTEST_ARGS ?=
+JAVA_SOURCES := $(shell find java -name "*.java" -o -name "*.py")
+JAR := lance_spark/lance-spark.jar
 TABLE_API_TESTS := $(addprefix tests/lance_spark/,table backfill conflicts load views dml upkeep indexes search)
 
 # Another Spark, or another environment's packages, would be mixed into this one.
@@ -16,25 +18,25 @@ unexport SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE SPARK_CONNECT_MODE_ENABLED PYTHO
 # Tests start hundreds of Pythons. Where none keeps what it has compiled, each takes 2 s of processor time longer to import Spark and pandas.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long bench lint format java help clean require-java
+.PHONY: demo test test-long bench lint format java jar help clean require-java require-jdk
 .DEFAULT_GOAL := help
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: require-java $(VENV)/.ready $(VENV)/spark-classes.jsa ## the tour: the standard library as a Lance table, queried and backfilled
+demo: require-java $(VENV)/.ready $(JAR) $(VENV)/spark-classes.jsa ## the tour: the standard library as a Lance table, queried and backfilled
 	@SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS-$(SHORT_JVM)}" bash -c '$(BIN)/python examples/stdlib_features.py $(DEMO_ARGS) 2> >(sed -u "/^WARNING: Using incubator modules/d" >&2)'
 
-test: require-java $(VENV)/.ready-dev ## the whole test suite, linters included
+test: require-jdk $(VENV)/.ready-dev $(JAR) ## the whole test suite, linters included
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint $(VENV)/spark-classes.jsa
 	$(BIN)/python -m pytest $(XDIST) -m "not long and not cluster" $(PYTEST_ARGS)
 	$(BIN)/python -m pytest $(XDIST_CLUSTERS) -m "cluster and not long" $(PYTEST_ARGS)
 
-test-long: require-java $(VENV)/.ready-dev $(VENV)/spark-classes.jsa ## thousands of random cases; hours
+test-long: require-jdk $(VENV)/.ready-dev $(JAR) $(VENV)/spark-classes.jsa ## thousands of random cases; hours
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 	LANCE_SPARK_TEST_CONNECT=1 $(BIN)/python -m pytest -m "not long and not cluster and not classic" $(TABLE_API_TESTS) $(PYTEST_ARGS)
 
-bench: require-java $(VENV)/.ready-dev ## benchmarks beside Parquet, pylance and the JVM connector: benchmarks/results
+bench: require-java $(VENV)/.ready-dev $(JAR) ## benchmarks beside Parquet, pylance and the JVM connector: benchmarks/results
 	$(BIN)/python -m benchmarks.first_look $(BENCH_ARGS)
 	$(BIN)/python -m benchmarks.jvm $(JVM_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.table_api $(TABLE_API_BENCH_ARGS)
@@ -54,14 +56,19 @@ format: $(VENV)/.ready-dev ## formats the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-java: ## installs a Java runtime (Debian and Ubuntu, as root)
+jar: $(JAR) ## compiles the Java, where a source has changed
+
+java: ## installs a JDK (Debian and Ubuntu, as root)
 	@.ci/java
 
 clean: ## removes the environment and the caches
-	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(JAR) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 require-java:
 	@.ci/require java
+
+require-jdk:
+	@.ci/require jdk
 
 # Python is looked for only where the environment is not there yet. uv is much quicker than pip; where it
 # cannot be had, or does not know the index that pip is configured for, pip serves.
@@ -70,8 +77,8 @@ define set_up
 	$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "making $(VENV) with $$($$python --version)"; "$$python" -m venv --clear $(VENV); } || exit 1; \
 	echo "installing $(1) into $(VENV)"; \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv \
-	    && VIRTUAL_ENV=$(VENV) UV_SYSTEM_CERTS=1 $(BIN)/uv pip install --quiet --editable '$(1)' \
-	    || $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '$(1)'
+	    && VIRTUAL_ENV=$(VENV) UV_SYSTEM_CERTS=1 HATCH_BUILD_NO_HOOKS=true $(BIN)/uv pip install --quiet --editable '$(1)' \
+	    || HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '$(1)'
 	@touch $@
 endef
 
@@ -81,6 +88,12 @@ $(VENV)/.ready: pyproject.toml
 $(VENV)/.ready-dev: pyproject.toml
 	$(call set_up,.[dev])
 	@touch $(VENV)/.ready
+
+# It looks at sources and at the installed release of Spark itself.
+$(JAR): $(JAVA_SOURCES) pyproject.toml | $(VENV)/.ready
+	@.ci/require jdk
+	@$(BIN)/python java/build.py
+	@touch $@
 
 # JVMs of the demo and of tests start in half the time with it, and well without it.
 $(VENV)/spark-classes.jsa: pyproject.toml | $(VENV)/.ready

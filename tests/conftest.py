@@ -14,10 +14,14 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import lance_spark
+from java.build import ensure_jar
 from tests.support.java_classes import JVM_OPTIONS
 
 # What these helpers assert is reported with the values, as in tests; registered here, before any test imports them.
 pytest.register_assert_rewrite(*(f"tests.lance_spark.conflicts.{name}" for name in ("jobs", "others", "writes")))
+
+# Where `make` did not: a test must not run Java of yesterday.
+ensure_jar()
 
 # Spark's workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a virtual environment.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -86,7 +90,9 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 @pytest.fixture(scope="session")
 def plain_spark(spark: SparkSession) -> SparkSession:
     """Another session of the same application, without the planner rule: optimizer rules belong to one session."""
-    return spark.newSession()
+    session = spark.newSession()
+    lance_spark.disable_pushdown(session)
+    return session
 
 
 @pytest.fixture

@@ -1,7 +1,7 @@
-"""Installs the planner rule, which is compiled in the driver's JVM at run time.
+"""Gives a session the planner rule, which is Java (:mod:`lance_spark.pushdown.java_classes`).
 
-It is Java, and Spark's own compiler (Janino) compiles it. There is no jar: the sources in `java/`
-are package data (:mod:`lance_spark.pushdown.java_classes`).
+A session that :func:`lance_spark.configure` starts has the rule through `spark.sql.extensions`;
+:func:`enable_pushdown` gives the rule to a session that runs already.
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.interpreter import refuse_other_python
-from lance_spark.pushdown.java_classes import has_catalog, load
+from lance_spark.pushdown.java_classes import EXTENSIONS, load, send_to_executors
 
 _LOG = getLogger(__name__)
 
-_RULE, _SESSIONS = "lancespark.LancePushdown", "lancespark.LanceSessions"
-_PYTHON, _ANALYSIS = "lancespark.LancePython", "lancespark.LanceAnalysis"
+_RULE, _PYTHON = "lancespark.LancePushdown", "lancespark.PythonGateway"
 CATALOG = "lancespark.LanceCatalog"
 """Class of `spark.sql.catalog.<name>`."""
 
@@ -34,8 +33,8 @@ ARROW_SETTINGS = {"arrow.enable_unsafe_memory_access": "true", "arrow.enable_nul
 def enable_pushdown(spark: SparkSession) -> bool:
     """Makes a session push columns, filters, limits and simple aggregates down to Lance.
 
-    Runs on the driver. It belongs to one session: `spark.newSession()` needs it again. Calling it
-    twice does nothing the second time. Other rules in the session's
+    Runs on the driver. Sessions that are made from this one later (`spark.newSession()`) have the
+    rule as well. A second call changes nothing. Other rules in the session's
     `experimental.extraOptimizations` stay. Where the JVM has not used Arrow yet, it reads Arrow
     batches without checking bounds from then on, unless its properties say otherwise
     (docs/performance.md); with a local master that holds for the tasks, too.
@@ -59,15 +58,13 @@ def enable_pushdown(spark: SparkSession) -> bool:
         refuse_other_python(spark)
         if not any(_is_ours(rule) for rule in _rules(spark)):
             threading.Thread(target=_find_sources, args=(spark,), daemon=True).start()
-            load(_gateway(spark), _RULE).newInstance().enable(spark._jsparkSession)  # noqa: SLF001 - as below
-        if has_catalog(_gateway(spark)):
-            load(_gateway(spark), _ANALYSIS).newInstance().follow(spark._jsparkSession)  # noqa: SLF001 - as below
-            if _has_catalog(spark):
-                # Imported here, by its name: SQL stands on everything else, this rule too.
-                import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), _PYTHON))
-        load(_gateway(spark), _SESSIONS).newInstance().own(spark._jsparkSession)  # noqa: SLF001 - as below
+        load(_gateway(spark), EXTENSIONS).newInstance().enable(spark._jsparkSession)  # noqa: SLF001 - as below
+        send_to_executors(spark)
+        if _has_catalog(spark):
+            # Imported here, by its name: SQL stands on everything else, this rule too.
+            import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), _PYTHON))
         _read_arrow_unchecked(jvm)
-    except (Py4JError, TypeError, AttributeError) as error:
+    except (Py4JError, TypeError, AttributeError, FileNotFoundError) as error:
         _LOG.info("pushdown is not available in Spark %s: %s", spark.version, error)
         return False
     return True
@@ -78,18 +75,9 @@ def disable_pushdown(spark: SparkSession) -> None:
     """Takes the rule out of a session again. Queries that are planned already keep what it did."""
     jvm = getattr(spark, "_jvm", None) if is_classic(spark) else None
     if jvm is not None:
+        # Extensions of the session add the rule while Spark makes the analyzer.
+        spark._jsparkSession.sessionState().analyzer()  # noqa: SLF001 - as below
         _set_rules(spark, jvm, [rule for rule in _rules(spark) if not _is_ours(rule)])
-
-
-def follow_sessions(spark: SparkSession) -> bool:
-    """Gives the rule to all sessions that are made from one later, and returns whether it could.
-
-    Those are the sessions of clients where the JVM is a Spark Connect server.
-    """
-    if not enable_pushdown(spark):
-        return False
-    load(_gateway(spark), _SESSIONS).newInstance().follow(spark._jsparkSession)  # noqa: SLF001 - as below
-    return True
 
 
 def is_classic(spark: SparkSession) -> bool:
@@ -111,9 +99,9 @@ def _read_arrow_unchecked(jvm: Any) -> None:  # noqa: ANN401 - the JVM
 
 
 def _find_sources(spark: SparkSession) -> None:
-    """Has Spark start the Python process that finds data sources, while the rule is compiled.
+    """Has Spark start the Python process that finds data sources.
 
-    It does so once, when a format is first used, and that takes as long.
+    Spark does so once, when a format is first used, which takes a second or two.
     """
     try:
         spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists("lance")  # noqa: SLF001 - as below

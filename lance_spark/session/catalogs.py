@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from lance_spark.dataset import normalize_uri
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.options import STORAGE_PREFIX
-from lance_spark.pushdown.java_classes import has_catalog, load
+from lance_spark.pushdown.java_classes import load
 from lance_spark.pushdown.rule import CATALOG, enable_pushdown
 
 ROOT, ALLOW_STORED_CODE = "root", "allow_stored_code"
@@ -66,15 +66,16 @@ def register_catalog(spark: SparkSession, name: str, options: Mapping[str, str])
     Options stay out of the session's settings.
 
     Raises:
-        UnsupportedOperationError: The catalog does not compile with this release of Spark.
+        UnsupportedOperationError: The session does not take the Java of this package.
         OptionError: The application has a catalog of this name with other options.
     """
     setting = setting_of(name)
     gateway = spark.sparkContext._gateway  # noqa: SLF001 - PySpark has no public way into the driver's JVM
-    if not enable_pushdown(spark) or not has_catalog(gateway):
+    if not enable_pushdown(spark):
         raise UnsupportedOperationError(
-            f"Spark {spark.version} has no catalog of Lance tables: its Java does not compile there (the log has the "
-            "reason) - nothing was changed - read and write by path: spark.read.format('lance').load(path)"
+            f"Spark {spark.version} has no catalog of Lance tables: the session does not take the Java of this package "
+            "(the log has the reason) - nothing was changed - read and write by path: "
+            "spark.read.format('lance').load(path)"
         )
     registry = load(gateway, _REGISTRY).newInstance()
     origins = json.loads(registry.describe(name))

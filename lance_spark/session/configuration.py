@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from logging import getLogger
 from pathlib import Path
 from typing import Any
 
 import pyspark
+from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.interpreter import use_this_interpreter
+from lance_spark.pushdown.java_classes import EXTENSIONS, find_jar, load
 from lance_spark.pushdown.rule import ARROW_SETTINGS, enable_pushdown
 from lance_spark.session.catalogs import (
     REDACTION,
@@ -23,6 +26,8 @@ from lance_spark.session.catalogs import (
     setting_of,
     settings_of,
 )
+
+_LOG = getLogger(__name__)
 
 DAEMON = "lance_spark.session.daemon"
 
@@ -43,11 +48,13 @@ def configure(
 ) -> SparkSession.Builder:
     """Returns the builder of a session with the settings that make Lance tables quick.
 
-    Call it last, before `getOrCreate()`, which then also enables the planner rule, and registers
-    the table functions of searches. A setting that the builder, `spark-defaults.conf` or
-    `spark-submit` has stays as it is. What each is worth and what it risks is in
-    docs/performance.md:
+    Call it last, and `getOrCreate()` of the builder that it returns. The session then has the
+    planner rule and the table functions of searches. A setting that the builder,
+    `spark-defaults.conf` or `spark-submit` has stays as it is. What each is worth and what it
+    risks is in docs/performance.md:
 
+    - the Java of this package is loaded, and extends the session (`spark.jars` and
+      `spark.sql.extensions`, in addition to what they have);
     - Python workers are reached by UNIX sockets (`spark.python.unix.domain.socket.enabled`);
     - Java takes values out of Arrow batches without checking their bounds (`defaultJavaOptions` of
       driver and executors);
@@ -81,11 +88,10 @@ def configure(
         name: catalog_options(root, allow_stored_code=allow_stored_code) for name, root in (catalogs or {}).items()
     }
     if SparkContext._active_spark_context is not None:  # noqa: SLF001 - PySpark asks itself so too
-        _complete_session(builder, {name: own | _taken(builder, name) for name, own in options.items()})
-        return builder
+        return _LanceBuilder(builder, {name: own | _taken(builder, name) for name, own in options.items()})
     for name, own in options.items():
         builder.config(map={**settings_of(name, own)})
-    _complete_session(builder, {})
+    _extend_session(builder, given)
     builder.config(REDACTION, redaction_with_storage(given.get(REDACTION)))
     is_local = given.get("spark.master", "local").startswith("local")
     for key, value in (_SOCKETS | _DAEMON if is_local else _SOCKETS).items():
@@ -97,7 +103,7 @@ def configure(
             builder.config(key, f"{said} {_ARROW}".strip())
     if is_local and "spark.pyspark.python" not in given:
         use_this_interpreter()
-    return builder
+    return _LanceBuilder(builder, {})
 
 
 def _taken(builder: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - a builder, whose options are private
@@ -106,21 +112,39 @@ def _taken(builder: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - a build
     return {key.removeprefix(prefix): str(settings.pop(key)) for key in list(settings) if key.startswith(prefix)}
 
 
-def _complete_session(builder: Any, catalogs: Mapping[str, Mapping[str, str]]) -> None:  # noqa: ANN401 - as below
-    """Has a builder give its session the rule, the table functions, and catalogs."""
-    create = builder.getOrCreate
+class _LanceBuilder(SparkSession.Builder):
+    """The builder of a user, whose session also gets what Spark has no setting for."""
 
-    def create_with_rule() -> SparkSession:
+    def __init__(self, builder: Any, catalogs: Mapping[str, Mapping[str, str]]) -> None:  # noqa: ANN401 - as below
+        super().__init__()
+        self._builder, self._catalogs = builder, catalogs
+        self._options = builder._options  # noqa: SLF001 - there is no other way
+
+    def getOrCreate(self) -> SparkSession:  # noqa: N802 - Spark's name
+        """Returns the session, with the planner rule, the table functions, and the catalogs."""
         from lance_spark.read.search.functions import register_functions
 
-        session: SparkSession = create()
+        session: SparkSession = self._builder.getOrCreate()
         enable_pushdown(session)
-        for name, options in catalogs.items():
+        for name, options in self._catalogs.items():
             register_catalog(session, name, options)
         register_functions(session)
         return session
 
-    builder.getOrCreate = create_with_rule
+
+def _extend_session(builder: Any, given: Mapping[str, str]) -> None:  # noqa: ANN401 - as below
+    """Has the session load the Java of this package; a JVM that runs gets the jar at once."""
+    try:
+        jar = find_jar().as_uri()
+        if SparkContext._gateway is not None or os.environ.get("PYSPARK_GATEWAY_PORT"):  # noqa: SLF001 - as above
+            SparkContext._ensure_initialized()  # noqa: SLF001 - as above
+            load(SparkContext._gateway, EXTENSIONS)  # noqa: SLF001 - as above
+    except (Py4JError, TypeError, FileNotFoundError) as error:
+        _LOG.info("the session does not load the Java of this package: %s", error)
+        return
+    for key, value in {"spark.jars": jar, "spark.sql.extensions": EXTENSIONS}.items():
+        present = [part.strip() for part in given.get(key, "").split(",") if part.strip()]
+        builder.config(key, ",".join([*present, *([] if value in present else [value])]))
 
 
 def _given(builder: Any) -> Mapping[str, str]:  # noqa: ANN401 - a builder, whose options are private

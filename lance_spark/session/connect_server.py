@@ -14,7 +14,7 @@ from typing import Any
 from pyspark.sql import SparkSession
 
 from lance_spark.errors import LanceSparkError, OptionError
-from lance_spark.pushdown.rule import follow_sessions
+from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.session.configuration import configure
 
 _PLUGINS, _CONNECT = "spark.plugins", "org.apache.spark.sql.connect.SparkConnectPlugin"
@@ -57,7 +57,7 @@ def serve(
     )
     spark = configure(builder, catalogs=catalogs, allow_stored_code=allow_stored_code).getOrCreate()
     try:
-        if not follow_sessions(spark):
+        if not enable_pushdown(spark):
             raise OptionError("SPARK_HOME", spark.version, "a release of Spark that this package supports")
         gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - no public way to the JVM's process
         ended: list[int] = []

@@ -81,7 +81,7 @@ class _Python:
 
 
 def serve(gateway: JavaGateway, classes: JavaObject) -> None:
-    """Has the JVM's side of SQL call this process. `classes` is LancePython.java."""
+    """Has the JVM's side of SQL call this process. `classes` is PythonGateway.java."""
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     classes.newInstance().use(_Python())
 

@@ -18,12 +18,14 @@ from pyspark.sql import SparkSession
 
 from lance_spark import configure, enable_pushdown
 from lance_spark.interpreter import end_quietly, quietly
+from lance_spark.pushdown.java_classes import find_jar
 from lance_spark.session.configuration import DAEMON
 from tests.support.java_classes import JVM_OPTIONS
 
 SOCKET, MODULE = "spark.python.unix.domain.socket.enabled", "spark.python.daemon.module"
 DRIVER = "spark.driver.defaultJavaOptions"
 REDACTION = "spark.redaction.regex"
+JARS, EXTENSIONS = "spark.jars", "spark.sql.extensions"
 
 
 @pytest.fixture
@@ -94,9 +96,18 @@ def test_what_a_user_has_set_stays(
         "spark.executor.extraJavaOptions": "-Darrow.enable_unsafe_memory_access=false",
         "spark.master": "spark://host:7077",
         REDACTION: "(?i)mine",
+        JARS: "/their.jar",
+        EXTENSIONS: "their.Extension",
     }
     found = {**own, **settings(configure(given(own, conf_dir)))}
-    assert found == own | {DRIVER: found[DRIVER], REDACTION: found[REDACTION]}
+    assert found == own | {
+        DRIVER: found[DRIVER],
+        REDACTION: found[REDACTION],
+        JARS: found[JARS],
+        EXTENSIONS: found[EXTENSIONS],
+    }
+    assert found[JARS] == f"/their.jar,{find_jar().as_uri()}"
+    assert found[EXTENSIONS] == "their.Extension,lancespark.LanceExtensions"
     assert found[DRIVER].startswith("-Dtheirs=1 -Darrow.enable_unsafe_memory_access=true")
     assert hides(found[REDACTION]) == {"MINE": True, "spark.password": False, **OPTIONS}
     assert "PYSPARK_PYTHON" not in os.environ, "executors of a cluster have Pythons of their own"

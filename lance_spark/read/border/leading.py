@@ -1,7 +1,7 @@
 """Vectors of which a query uses only leading elements, such as `v[0]` or `size(v)`.
 
 Nearly all of a scan of vectors goes into bringing their elements to the JVM. The planner rule says
-how many of them the query uses (`pushdown/java/Elements.java`), and the scan gives Spark a shorter
+how many of them the query uses (`Elements.java`), and the scan gives Spark a shorter
 array in the place of the vector. Lance reads the vectors whole in any case.
 """
 

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import logging
+import os
+import subprocess
+import sys
+import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from lance_spark.datasource import LanceDataSource
+from lance_spark.pushdown import java_classes
 from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
 
 ROWS = 100
@@ -111,33 +116,65 @@ def test_a_session_without_a_jvm_goes_on_without_the_rule(caplog: pytest.LogCapt
     assert "not available over Spark Connect" in caplog.text
 
 
-def test_a_rule_that_does_not_compile_is_reported_and_not_raised(
+@pytest.fixture
+def fresh_loader() -> Iterator[None]:
+    """Has this process look for the jar anew, before and after a test."""
+    java_classes._loader.cache_clear()
+    yield
+    java_classes._loader.cache_clear()
+
+
+def jar_of(tmp_path: Path, properties: str) -> Path:
+    with zipfile.ZipFile(tmp_path / "lance-spark.jar", "w") as jar:
+        jar.writestr(java_classes._PROPERTIES, properties)
+    return tmp_path
+
+
+@pytest.mark.usefixtures("fresh_loader")
+def test_a_jvm_with_another_jar_of_this_package_gets_no_rule(
     spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    from lance_spark.pushdown import java_classes
+    home = jar_of(tmp_path, "version=9\nsources=another\n")
+    monkeypatch.setattr(java_classes.resources, "files", lambda _: home)
+    with caplog.at_level(logging.INFO, "lance_spark"):
+        assert enable_pushdown(spark.newSession()) is False
+    assert "with another jar than" in caplog.text and "Restart the JVM" in caplog.text
 
-    for folder in ("pushdown/java", "sql/java", "sql/java_4_3", "sql/java_4_2", "sql/java_4_1"):
-        (tmp_path / folder).mkdir(parents=True)
-    (tmp_path / "pushdown" / "java" / "LancePushdown.java").write_text(
-        "package lancespark; public class LancePushdown extends NoSuchClass {}"
-    )
-    (tmp_path / "sql" / "java" / "LanceClasses.java").write_text("package lancespark; public class LanceClasses {}")
+
+@pytest.mark.usefixtures("fresh_loader")
+def test_a_package_without_its_jar_says_how_to_get_it(
+    spark: SparkSession, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(java_classes.resources, "files", lambda _: tmp_path)
-    java_classes._loader.cache_clear()
-    session = spark.newSession()
-    properties = spark.sparkContext._jvm.java.lang.System  # type: ignore[union-attr]
-    there = properties.getProperty("lancespark.classes")
-    try:
-        with caplog.at_level(logging.INFO, "lance_spark"):
-            assert enable_pushdown(session) is False
-            assert "the JVM runs another release of lance-spark" in caplog.text
-            properties.clearProperty("lancespark.classes")
-            assert enable_pushdown(session) is False
-    finally:
-        properties.setProperty("lancespark.classes", there)
-        java_classes._loader.cache_clear()
-    assert "NoSuchClass" in caplog.text
-    assert _rules(session) == 0
+    with caplog.at_level(logging.INFO, "lance_spark"):
+        assert enable_pushdown(spark.newSession()) is False
+    assert "run: make jar" in caplog.text
+
+
+def test_a_session_without_the_jar_gets_it_while_it_runs(table_path: str) -> None:
+    """The JVM is started without `configure`: the driver and a worker JVM of a local cluster both get the classes."""
+    lance.write_dataset(pa.table({"id": range(10)}), table_path)
+    script = """
+import sys
+from pyspark.sql import SparkSession
+import lance_spark
+spark = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+spark.range(1).count()
+assert lance_spark.enable_pushdown(spark)
+print(spark.sparkContext._jsc.sc().listJars().size())
+df = spark.read.format("lance").load(sys.argv[1]).where("id > 7")
+assert "pushed: " in df._jdf.queryExecution().toString() and df.count() == 2
+spark.stop()
+spark = lance_spark.configure(SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")).getOrCreate()
+print(spark.conf.get("spark.sql.extensions"), spark.sparkContext._jsc.sc().listJars().size())
+df = spark.newSession().read.format("lance").load(sys.argv[1]).where("id > 7")
+assert "pushed: " in df._jdf.queryExecution().toString() and df.count() == 2
+"""
+    environment = os.environ | {"PYTHONWARNINGS": "ignore"}
+    done = subprocess.run(
+        [sys.executable, "-c", script, table_path], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout.split("\n")[:2] == ["1", "lancespark.LanceExtensions 1"], done.stderr[-3000:]
 
 
 # --- what a scan gets ------------------------------------------------------------------------------------------------------------

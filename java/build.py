@@ -1,0 +1,199 @@
+"""Compiles the Java of this project into `lance_spark/lance-spark.jar`, with a JDK alone.
+
+    python java/build.py    compiles for the installed PySpark, where a source has changed
+
+`make` calls it, the tests do before they start, and so does the build of a wheel
+(`hatch_build.py`).
+
+The sources of `src/main` serve all releases of Spark. `src/spark_X_Y` holds classes from that
+release on; a file there replaces one of an earlier release. A jar that is compiled for the newest
+release serves the earlier ones as well: they never load the classes of later ones.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import fcntl
+import hashlib
+import importlib.util
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+
+HOME = Path(__file__).resolve().parent
+JAR = HOME.parent / "lance_spark" / "lance-spark.jar"
+
+OLDEST_JAVA = 17
+"""Release of Java whose class files Spark 4 can run everywhere."""
+
+PROPERTIES = "lancespark/release.properties"
+"""Entry of the jar: what it was made of. Python compares it with what a JVM has loaded."""
+
+_LINT = "-Xlint:all,-path,-rawtypes,-unchecked,-cast"
+"""Manifests of Spark's jars name jars that PySpark leaves out, which `path` warns of."""
+
+_DATE = (2020, 1, 1, 0, 0, 0)
+"""Date of all entries: equal sources make equal jars."""
+
+
+class BuildError(Exception):
+    """The jar could not be made; the message says why, and what to do."""
+
+
+def ensure_jar() -> Path:
+    """Returns the path of the jar; compiles it where it is missing or older than its sources.
+
+    Raises:
+        BuildError: PySpark or a JDK is missing, or a source does not compile.
+    """
+    release = installed_release()
+    if not is_current(release):
+        with _lock():
+            if not is_current(release):
+                make_jar(release, installed_jars())
+    return JAR
+
+
+def is_current(release: str | None = None) -> bool:
+    """Tells whether the jar was made of these sources, for a release of Spark or for the newest."""
+    folders = source_folders(release)
+    return properties_of(JAR).get("sources") == digest(folders)
+
+
+def make_jar(release: str, jars: Sequence[Path]) -> None:
+    """Compiles the jar.
+
+    Args:
+        release: Release of Spark to which the jars belong.
+        jars: What Spark consists of.
+    """
+    folders = source_folders(release)
+    described = {"version": _version(), "spark": release, "sources": digest(folders)}
+    with tempfile.TemporaryDirectory() as folder:
+        classes = Path(folder, "classes")
+        compile_sources(list(sources(folders).values()), jars, classes)
+        entry = classes / PROPERTIES
+        entry.write_text("".join(f"{key}={value}\n" for key, value in described.items()), encoding="utf-8")
+        _pack(classes, Path(folder, "jar"))
+        temporary = JAR.with_suffix(f".{os.getpid()}.tmp")
+        shutil.copyfile(Path(folder, "jar"), temporary)
+        temporary.replace(JAR)
+
+
+def compile_sources(files: Sequence[Path], jars: Sequence[Path], target: Path, *options: str) -> None:
+    """Compiles Java files into a folder; a warning is an error."""
+    target.mkdir(parents=True, exist_ok=True)
+    arguments = [
+        "--release", str(OLDEST_JAVA), "-encoding", "UTF-8", "-g", _LINT, "-Werror", "-proc:none", "-implicit:none",
+        "-cp", os.pathsep.join(map(str, jars)), "-d", str(target), *options, *map(str, files),
+    ]  # fmt: skip
+    done = subprocess.run([find_tool("javac"), *arguments], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"The Java does not compile.\n{done.stdout}{done.stderr}")
+
+
+def source_folders(release: str | None = None) -> list[Path]:
+    """Returns the folders of sources for a release of Spark, by default for the newest."""
+    newest = (1 << 30,) if release is None else tuple(int(part) for part in re.findall(r"\d+", release)[:2])
+    variants = sorted(HOME.glob("src/spark_*"), key=_release_of)
+    return [HOME / "src/main/java", *(folder / "java" for folder in variants if _release_of(folder) <= newest)]
+
+
+def sources(folders: Sequence[Path]) -> dict[str, Path]:
+    """Returns sources by their names below the folders; a later folder replaces files."""
+    return {str(file.relative_to(folder)): file for folder in folders for file in sorted(folder.rglob("*.java"))}
+
+
+def digest(folders: Sequence[Path]) -> str:
+    """Returns a digest of the sources and of the version of the package."""
+    texts = [(name, file.read_text(encoding="utf-8")) for name, file in sorted(sources(folders).items())]
+    return hashlib.sha256(repr((_version(), texts)).encode()).hexdigest()
+
+
+def properties_of(jar: Path) -> dict[str, str]:
+    """Returns what a jar says of itself; nothing where there is no jar."""
+    try:
+        with zipfile.ZipFile(jar) as archive:
+            lines = archive.read(PROPERTIES).decode().splitlines()
+    except (OSError, KeyError, zipfile.BadZipFile):
+        return {}
+    return dict(line.split("=", 1) for line in lines)
+
+
+def installed_release() -> str:
+    """Returns the release of the PySpark that is installed."""
+    try:
+        return metadata.version("pyspark")
+    except metadata.PackageNotFoundError:
+        raise BuildError(
+            "PySpark is not installed for this Python. Install the project first: pip install -e ."
+        ) from None
+
+
+def installed_jars() -> list[Path]:
+    """Returns the jars of the PySpark that is installed."""
+    spec = importlib.util.find_spec("pyspark")
+    if spec is None or spec.origin is None:
+        raise BuildError("PySpark is not installed for this Python. Install the project first: pip install -e .")
+    return sorted(Path(spec.origin).parent.glob("jars/*.jar"))
+
+
+def find_tool(name: str) -> str:
+    """Returns the path of a tool of the JDK: of JAVA_HOME, else of the PATH."""
+    home = os.environ.get("JAVA_HOME")
+    path = shutil.which(name, path=f"{home}/bin") if home else None
+    path = path or shutil.which(name)
+    if path is None:
+        raise BuildError(
+            f"{name} was not found in JAVA_HOME and on the PATH. Install a JDK {OLDEST_JAVA} or newer, as by: make java"
+        )
+    return path
+
+
+def _release_of(folder: Path) -> tuple[int, ...]:
+    return tuple(int(part) for part in folder.name.split("_")[1:])
+
+
+def _version() -> str:
+    text = (HOME.parent / "pyproject.toml").read_text(encoding="utf-8")
+    return re.search(r'^version = "(.+)"', text, re.MULTILINE)[1]  # type: ignore[index]
+
+
+def _pack(classes: Path, target: Path) -> None:
+    entries = {str(file.relative_to(classes)): file.read_bytes() for file in classes.rglob("*") if file.is_file()}
+    manifest = (
+        f"Manifest-Version: 1.0\r\nImplementation-Title: lance-spark\r\nImplementation-Version: {_version()}\r\n\r\n"
+    )
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in [("META-INF/MANIFEST.MF", manifest.encode()), *sorted(entries.items())]:
+            archive.writestr(zipfile.ZipInfo(name, _DATE), content, zipfile.ZIP_DEFLATED)
+
+
+@contextlib.contextmanager
+def _lock() -> Iterator[None]:
+    """Holds others off who would compile the same jar."""
+    with open(JAR.with_suffix(".lock"), "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Compiles the jar; ends the program with a message where that fails."""
+    parser = argparse.ArgumentParser(description="Compiles the Java of this project into lance_spark/lance-spark.jar.")
+    parser.parse_args(arguments)
+    try:
+        ensure_jar()
+    except BuildError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,36 @@
+package lancespark;
+
+import java.util.HashSet;
+import java.util.Set;
+import org.apache.spark.sql.connector.catalog.TableCapability;
+import org.apache.spark.sql.connector.read.ScanBuilder;
+import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.WriteBuilder;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonWriteBuilder;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** A table that its path or Spark's own catalog names: Spark's table of a Python data source, which a dynamic overwrite replaces, too. */
+public final class LancePathTable extends PythonTable {
+  public LancePathTable(PythonDataSourceV2 provider, StructType schema) {
+    super(provider, LanceSource.NAME, schema);
+  }
+
+  public Set capabilities() {
+    Set all = new HashSet(super.capabilities());
+    all.add(TableCapability.OVERWRITE_DYNAMIC);
+    return all;
+  }
+
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    LanceExtensions.checkOptions(options.asCaseSensitiveMap());
+    return super.newScanBuilder(options);
+  }
+
+  public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
+    LanceExtensions.checkOptions(info.options().asCaseSensitiveMap());
+    return new LanceOverwrite((PythonWriteBuilder) super.newWriteBuilder(info));
+  }
+}

@@ -1,0 +1,26 @@
+package lancespark;
+
+import org.apache.spark.sql.connector.read.Batch;
+import org.apache.spark.sql.execution.datasources.v2.python.*;
+import org.apache.spark.sql.sources.Filter;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/** A scan that asks Python only when it runs: where the planner rule is active, it takes the scan's place before. */
+final class UnplannedScan extends PythonScan {
+  private final PythonDataSourceV2 provider;
+  private final CaseInsensitiveStringMap options;
+  private final StructType required;
+
+  UnplannedScan(PythonDataSourceV2 provider, StructType required, CaseInsensitiveStringMap options) {
+    super(provider, LanceSource.NAME, required, options, new Filter[0]);
+    this.provider = provider;
+    this.options = options;
+    this.required = required;
+  }
+
+  public Batch toBatch() {
+    StructType answered = required.length() > 0 ? provider.inferSchema(options) : required;
+    return new PythonTable(provider, LanceSource.NAME, answered).newScanBuilder(options).build().toBatch();
+  }
+}
