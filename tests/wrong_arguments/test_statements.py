@@ -20,7 +20,7 @@ from tests.wrong_arguments.values import sample
 
 pytestmark = pytest.mark.classic
 
-QUICK_STATEMENTS = {"templates": 30, "procedures": 15, "searches": 5}
+QUICK_STATEMENTS = {"templates": 12, "procedures": 8, "searches": 3}
 LONG_STATEMENTS = {"templates": 3000, "procedures": 1500, "searches": 600}
 PARTS = 6
 """Tests that the long suite makes of each source."""
@@ -86,6 +86,8 @@ def fault_in(error: PySparkException, statement: Statement) -> str | None:
         return None
     if BARE.search(message.partition(" == SQL")[0]) and not (ours and "Traceback" not in message):
         return told
+    if ours is None and "args must be foldable" in message:
+        return None  # Spark refuses an argument of CALL that is no constant, before it asks the catalog
     if ours is None:
         return told if error.getCondition() is None or "PYTHON_DATA_SOURCE" in message else None
     about = message[ours.end() :].lower()
@@ -118,7 +120,6 @@ def fail_for(faults: list[str]) -> None:
         pytest.fail(f"{len(faults)} faults\n" + "\n".join(faults), pytrace=False)
 
 
-@pytest.mark.long
 def test_a_statement_with_a_wrong_part_works_or_says_what_is_wrong(tables: Tables):
     statements = [
         one

@@ -96,8 +96,8 @@ def checked_sources(given: Iterable[str] | Mapping[str, Source]) -> dict[str, So
             )
         if source is not None and not isinstance(source, str) and not callable(source):
             raise UdfDefinitionError(
-                f"the value of {name} is {type(source).__name__} - in a manifest - give a str, or a function that "
-                "returns one where the job starts"
+                f"the value of {name} in env_vars is {type(source).__name__} - in a manifest - give a str, or a "
+                "function that returns one where the job starts"
             )
     return dict(pairs)
 
