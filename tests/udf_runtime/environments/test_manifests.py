@@ -101,7 +101,7 @@ def test_a_builder_gathers_all_that_the_specification_names(tmp_path: Path):
         (lambda: Manifest.create_pip("x").python_version("3"), "minor version"),
         (lambda: Manifest.create_pip("x").env_vars(["A B"]), "cannot be an environment variable"),
         (lambda: Manifest.create_pip("x").env_vars(["PYTHONPATH"]), "cannot be an environment variable"),
-        (lambda: Manifest.create_pip("x").env_vars({"A": 3}), "value of A is int"),  # type: ignore[dict-item]
+        (lambda: Manifest.create_pip("x").env_vars({"A": 3}), "value of A in env_vars is int"),  # type: ignore[dict-item]
         (lambda: Manifest.create_pip("x").worker_image("i"), "spark.kubernetes.container.image"),
         (lambda: Manifest.create_pip("x").default_head_image(), "image"),
     ],

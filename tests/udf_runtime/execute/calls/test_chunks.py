@@ -282,7 +282,7 @@ def test_a_chunker_needs_columns_and_a_real_manifest() -> None:
         chunker(texts)
     with pytest.raises(UdfDefinitionError, match="no Arrow schema"):
         chunker(bare, output_schema=pa.schema([]))
-    with pytest.raises(UdfDefinitionError, match="is no Manifest"):
+    with pytest.raises(UdfDefinitionError, match="argument 'manifest' has the wrong value"):
         chunker(split, manifest=object())
     with pytest.raises(UdfDefinitionError, match="decorated with @chunker"):
         udf(split)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import math
 import sys
 from collections import Counter
@@ -37,10 +38,11 @@ def test_arrow_udfs_get_arrays_and_record_batch_udfs_the_batch():
 
 def test_an_arrow_udf_costs_no_copy():
     batch = batches_of(list(range(100_000)))[0]
+    gc.collect()  # garbage of earlier tests may hold buffers
     before = pa.total_allocated_bytes()
     result = run(make(lambda x: x, Kind.ARROW), batch)[0]
     assert result.values.buffers()[1].address == batch.column(0).buffers()[1].address
-    assert pa.total_allocated_bytes() == before
+    assert pa.total_allocated_bytes() <= before
 
 
 def test_no_python_object_is_made_per_row():
