@@ -96,19 +96,26 @@ def get_test_jar() -> Path:
     return path
 
 
+@cache
+def _read_jar() -> dict[str, str]:
+    """Returns the texts of inputs and results by path: opening the jar takes a tenth of a second."""
+    with ZipFile(get_test_jar()) as jar:
+        paths = [path for path in jar.namelist() if path.startswith((_INPUTS, _RESULTS)) and not path.endswith("/")]
+        return {path: jar.read(path).decode() for path in paths}
+
+
 def list_files() -> list[str]:
     """Returns the names of all files of the jar."""
-    with ZipFile(get_test_jar()) as jar:
-        names = [name.removeprefix(_INPUTS) for name in jar.namelist() if name.startswith(_INPUTS)]
+    names = [path.removeprefix(_INPUTS) for path in _read_jar() if path.startswith(_INPUTS)]
     return sorted(name for name in names if name.endswith(".sql"))
 
 
+@cache
 def read_file(name: str) -> GoldenFile:
     """Returns the statements of a file, after the statements of imported files."""
-    with ZipFile(get_test_jar()) as jar:
-        lines = jar.read(_INPUTS + name).decode().splitlines()
-        results = _RESULTS + name + ".out"
-        outcomes = _read_outcomes(jar.read(results).decode()) if results in jar.namelist() else {}
+    texts = _read_jar()
+    lines = texts[_INPUTS + name].splitlines()
+    outcomes = _read_outcomes(texts.get(f"{_RESULTS}{name}.out", ""))
     comments = [line.strip() for line in lines if _is_comment(line)]
     settings: dict[str, str] = {}
     imported: list[str] = []

@@ -9,6 +9,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from lance_spark.session.catalogs import CATALOG, setting_of
 from lance_spark.session.sessions import active_in_thread
 from tests.lance_spark.sql.golden.files import (
     GoldenFile,
@@ -34,20 +35,26 @@ class GoldenRun:
         file: The statements.
         schema: Name of the schema.
         catalog: Catalog of Lance tables for views of `VALUES`. Without a catalog, views stay views.
+
+    Attributes:
+        tables: Names of the Lance tables, one per view of `VALUES`.
+        spark_views: Positions of views whose rows Lance cannot store, with the error.
     """
 
     def __init__(self, spark: SparkSession, file: GoldenFile, schema: str, catalog: str | None = None) -> None:
         self._file, self._schema, self._catalog = file, schema, catalog
         self._session = spark.newSession()
         self._position = 0
-        self.tables = 0
+        self.tables: list[str] = []
+        self.spark_views: dict[int, str] = {}
 
     @contextmanager
     def open(self) -> Iterator[GoldenRun]:
         """Applies the settings, and makes the schema until the block ends."""
         folder = self._file.name.partition("/")[0]
+        catalog = {setting_of(self._catalog): CATALOG} if self._catalog else {}
         with active_in_thread(self._session):
-            for key, value in (_SESSION | _FOLDERS.get(folder, {}) | self._file.settings).items():
+            for key, value in (catalog | _SESSION | _FOLDERS.get(folder, {}) | self._file.settings).items():
                 self._session.conf.set(key, value)
             self._session.sql(f"CREATE SCHEMA spark_catalog.{self._schema}")
             self._session.sql(f"USE spark_catalog.{self._schema}")
@@ -59,10 +66,11 @@ class GoldenRun:
     def query(self, position: int) -> str:
         """Runs the earlier statements with an effect, then the query. Returns the query's outcome."""
         with active_in_thread(self._session):
-            for statement in self._file.statements[self._position : position]:
+            for number, statement in enumerate(self._file.statements[self._position : position], self._position):
                 if not is_query(statement):
                     with suppress(PySparkException, Py4JJavaError):
-                        self._prepare(statement)
+                        self._session.sql(statement)
+                        self._move_to_lance(number, statement)
             self._position = position
             try:
                 return self._run(self._file.statements[position])
@@ -71,13 +79,24 @@ class GoldenRun:
             except Py4JJavaError as error:  # errors of the JVM, for example a stack overflow
                 return describe_error(error.java_exception.getClass().getName())
 
-    def _prepare(self, statement: str) -> None:
-        self._session.sql(statement)
-        if self._catalog and is_view_of_values(statement):
-            view, table = get_view_name(statement), f"{self._catalog}.{self._schema}.v{self.tables}"
-            self._session.sql(f"CREATE TABLE {table} AS SELECT * FROM {view}")
-            self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS SELECT * FROM {table}")
-            self.tables += 1
+    def list_lance_tables(self) -> list[str]:
+        """Returns the names of the tables that the catalog lists."""
+        rows = self._session.sql(f"SHOW TABLES IN {self._catalog}.{self._schema}").collect()
+        return sorted(row["tableName"] for row in rows)
+
+    def _move_to_lance(self, position: int, statement: str) -> None:
+        """Makes a Lance table of a view of `VALUES`, and a view of the same name over the table."""
+        if self._catalog is None or not is_view_of_values(statement):
+            return
+        view, table = get_view_name(statement), f"v{position}"
+        name = f"{self._catalog}.{self._schema}.{table}"
+        try:
+            self._session.sql(f"CREATE TABLE {name} AS SELECT * FROM {view}")
+        except (PySparkException, Py4JJavaError) as error:
+            self.spark_views[position] = str(error).partition("\n")[0]
+        else:
+            self._session.sql(f"CREATE OR REPLACE TEMPORARY VIEW {view} AS SELECT * FROM {name}")
+            self.tables.append(table)
 
     def _run(self, statement: str) -> str:
         frame = self._session.sql(statement)
