@@ -26,6 +26,7 @@ from lance_spark.options import (
     ReadOptions,
     WriteOptions,
     options_of_create_table,
+    refuse_internal,
     statement_options,
 )
 
@@ -95,6 +96,7 @@ class LanceDataSource(DataSource):
                 read.
             UnsupportedTypeError: Spark cannot hold a column.
         """
+        refuse_internal(self.options)
         if SCAN_OPTION in self.options:
             return self._planned_schema()
         if METADATA_OPTION in self.options:
@@ -114,6 +116,7 @@ class LanceDataSource(DataSource):
         It reads the pinned version, and of a catalog table the latest.
         """
         _end_quietly()
+        refuse_internal(self.options)
         if METADATA_OPTION in self.options:
             return self._metadata_reader()
         from lance_spark.read.reader import LanceReader
@@ -138,6 +141,7 @@ class LanceDataSource(DataSource):
         """
         from lance_spark.statement_options import check_statement_options
 
+        refuse_internal(self.options)
         options = WriteOptions.parse(self.options)
         statement = "BACKFILL" if options.mode == "backfill" else "INSERT OVERWRITE" if overwrite else "INSERT"
         check_statement_options(statement, statement_options(self.options))

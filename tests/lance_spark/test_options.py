@@ -4,15 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import hashlib
 import pickle
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyspark.core.files import SparkFiles
 
 from lance_spark.errors import OptionError
-from lance_spark.options import ReadOptions, WriteOptions, options_of_create_table, options_table
+from lance_spark.options import (
+    VIEW_MARK,
+    ReadOptions,
+    WriteOptions,
+    options_of_create_table,
+    options_table,
+    refuse_internal,
+)
 
 GOOD_READ = [
     ("version", "7", "7"),
@@ -192,3 +202,24 @@ def test_any_text_gives_options_or_our_error(name: str, text: str) -> None:
     for cls in (ReadOptions, WriteOptions):
         with contextlib.suppress(OptionError):
             assert cls.parse({"path": "/t", name: text}) is not None
+
+
+@pytest.mark.parametrize("folder", ["/tmp/spark-1/userFiles-2", "/tmp/spark-1/userFiles-2/session"])
+def test_internal_options_need_the_proof_of_the_jvm(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
+    monkeypatch.setattr(SparkFiles, "_root_directory", folder)
+    proof = hashlib.sha256(b"/tmp/spark-1/userFiles-2").hexdigest()
+    internal = {"path": "/t", "lancespark.scan": "{}", "lancespark.write": "{}"}
+    refuse_internal(internal)  # in a process that is none of Spark's
+    monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
+    refuse_internal({**internal, "lancespark.by": proof})
+    refuse_internal({"path": "/t", "limit": "1", "lancespark.write": VIEW_MARK})
+    for options in (internal, {**internal, "lancespark.by": "0"}, {"lancespark.table": "a"}, {"lancespark.by": "0"}):
+        with pytest.raises(
+            OptionError, match=r"option 'lancespark\.\w+' is internal - nothing was done - leave it out"
+        ):
+            refuse_internal(options)
+
+
+def test_the_mark_of_a_view_is_the_one_that_the_rule_sets() -> None:
+    source = (Path(__file__).parents[2] / "java/src/main/java/lancespark/LanceSource.java").read_text()
+    assert f'VIEW_MARK = "{VIEW_MARK.replace(chr(34), chr(92) + chr(34))}"' in source

@@ -212,6 +212,44 @@ def test_internal_options_by_path_are_errors(spark: SparkSession, table_path: st
     assert again.columns == ["id"] and again.count() == 3
 
 
+def test_internal_options_are_errors_without_the_rule(spark: SparkSession, table_path: str) -> None:
+    session = spark.newSession()
+    lance_spark.disable_pushdown(session)
+    rows = session.range(3)
+    rows.write.format("lance").mode("append").save(table_path)
+    spec = '{"path": null, "exclusive": true, "input_columns": [], "snapshots": []}'
+    scan = (
+        '{"pin": null, "columns": null, "predicate": null, "limit": null, "aggregate": null, "whole_fragments": false}'
+    )
+    frame = session.read.format("lance").option("with_row_address", "true").load(table_path)
+    values = frame.selectExpr("_rowaddr", "id + 1 AS n")
+    forged = "0" * 64
+
+    def backfill(**options: str) -> None:
+        writer = values.write.format("lance").mode("append").option("mode", "backfill")
+        writer.options(**options).save(table_path)
+
+    ways: dict[str, Callable[[], object]] = {
+        "lancespark.write": lambda: backfill(**{"lancespark.write": spec}),
+        "lancespark.write ": lambda: backfill(**{"lancespark.write": spec, "lancespark.by": forged}),
+        "lancespark.by": lambda: (
+            rows.write.format("lance").mode("append").option("lancespark.by", forged).save(table_path)
+        ),
+        "lancespark.scan": lambda: session.read.format("lance").option("lancespark.scan", scan).load(table_path),
+        "lancespark.table": lambda: session.read.format("lance").option("lancespark.table", "id").load(table_path),
+        "lancespark.metadata": lambda: (
+            session.read.format("lance").option("lancespark.metadata", "versions").load(table_path)
+        ),
+        "lancespark.new": lambda: session.read.format("lance").option("lancespark.new", "1").load(table_path),
+    }
+    for option, way in ways.items():
+        with pytest.raises(PySparkException, match=rf"'{re.escape(option.strip())}' is internal.*leave it out"):
+            way()
+    assert lance.dataset(table_path).version == 1 and frame.count() == 3
+    backfill()
+    assert lance.dataset(table_path).schema.names == ["id", "n"]
+
+
 def test_options_of_a_backfill_are_errors_where_rows_are_written(spark: SparkSession, table_path: str) -> None:
     for option, value in {"version": "1", "on_stale": "null", "input_columns": "id", "verify_columns": "id"}.items():
         with pytest.raises(PySparkException, match=f"option '{option}' .*is no option of INSERT"):

@@ -30,6 +30,8 @@ final class LanceMetadataTable extends PythonTable {
   }
 
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
-    return super.newScanBuilder(new CaseInsensitiveStringMap(LanceSource.ofVersion(given.asCaseSensitiveMap(), options)));
+    Map all = LanceSource.ofVersion(given.asCaseSensitiveMap(), options);
+    LanceSource.prove(all);
+    return super.newScanBuilder(new CaseInsensitiveStringMap(all));
   }
 }

@@ -41,6 +41,8 @@ final class LanceSource {
   static final String WRITE_OPTION = "lancespark.write";
   /** Names the options of a catalog table, some of which are for reading it, and some for writing. */
   static final String TABLE_OPTION = "lancespark.table";
+  /** Shows the Python side that this JVM set the other internal options: lance_spark/options.py. */
+  private static final String BY_OPTION = "lancespark.by";
   static final String SCAN_COLUMN = "__lance_scan";
   static final String SCAN_METADATA = "lance.scan";
   static final String TABLE_METADATA = "lance.table";
@@ -82,9 +84,11 @@ final class LanceSource {
     if (searches(options)) return null;
     if (ofCatalog != null) return new LanceSource(options, CatalogSupport.pin(relation.table()), null, null);
     if (relation.identifier().isDefined()) {
+      refuseInternal(relation.options());
       Map stored = catalogOptions((Identifier) relation.identifier().get());
       if (stored == null || searches(stored)) return null;
       stored.put(TABLE_OPTION, String.join(",", stored.keySet()));
+      prove(stored);
       stored.putAll(options);
       return followed(stored, relation);
     }
@@ -120,12 +124,26 @@ final class LanceSource {
     return options;
   }
 
+  /** Adds the proof that this JVM set internal options: a digest of a folder that Spark makes under a random name. */
+  static void prove(Map options) {
+    options.put(BY_OPTION, proof());
+  }
+
+  private static String proof() {
+    try {
+      byte[] folder = org.apache.spark.SparkFiles.getRootDirectory().getBytes(StandardCharsets.UTF_8);
+      return java.util.HexFormat.of().formatHex(java.security.MessageDigest.getInstance("SHA-256").digest(folder));
+    } catch (java.security.NoSuchAlgorithmException error) {
+      throw new IllegalStateException(error);
+    }
+  }
+
   /** Refuses options that only the rule and the catalog may set. */
   static void refuseInternal(CaseInsensitiveStringMap given) {
     Iterator keys = given.keySet().iterator();
     while (keys.hasNext()) {
       String key = ((String) keys.next()).toLowerCase(Locale.ROOT);
-      boolean mark = key.equals(WRITE_OPTION) && VIEW_MARK.equals(given.get(key));
+      boolean mark = (key.equals(WRITE_OPTION) && VIEW_MARK.equals(given.get(key))) || (key.equals(BY_OPTION) && proof().equals(given.get(key)));
       if (key.startsWith(INTERNAL) && !mark) Platform.throwException(internal(key));
     }
   }
@@ -245,6 +263,7 @@ final class LanceSource {
     whole.put("pin", pin);
     Map given = new HashMap(options);
     given.put(SCAN_OPTION, JSON.writeValueAsString(whole));
+    prove(given);
     CaseInsensitiveStringMap map = new CaseInsensitiveStringMap(given);
     PythonDataSourceV2 provider = new PythonDataSourceV2();
     provider.setShortName(NAME);

@@ -55,6 +55,7 @@ final class LanceWrites {
     spec.put("input_columns", backfill ? reads.inputColumns(path != null ? path : info.options().get("path")) : null);
     spec.put("snapshots", new ArrayList(reads.snapshots));
     options.put(LanceSource.WRITE_OPTION, LanceSource.JSON.writeValueAsString(spec));
+    LanceSource.prove(options);
 
     Map changes = new HashMap();
     changes.put("options", new CaseInsensitiveStringMap(options));
