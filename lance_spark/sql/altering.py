@@ -28,13 +28,16 @@ def alter_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Carries out the clauses of one `ALTER TABLE`. All are checked before anything changes.
 
     Columns that are added are NULL in all rows, and write no data. Of clauses of several kinds each
-    is a version; Spark's statements have one kind each.
+    is a version; Spark's statements have one kind each. Schema evolution of a branch adds columns
+    to the branch.
 
     Raises:
         UnsupportedOperationError: Lance has no such change.
         ColumnNotFoundError, ColumnExistsError, RegistrationError: It does not fit the table.
     """
     ref = Place.of(arguments).existing(arguments["name"])
+    if arguments.get("branch") is not None:
+        ref = ref.on_branch(arguments["branch"])
     changes: Sequence[_Change] = arguments["changes"]
     dataset = ref.open_latest()
     if {"AddColumn", "DeleteColumn"} <= {change["kind"] for change in changes}:

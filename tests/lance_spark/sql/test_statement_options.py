@@ -149,19 +149,59 @@ def test_a_branch_that_is_missing_is_not_main(sql: Sql, table: lance_spark.Table
     assert (table.version, table.count_rows()) == (2, 10)
 
 
-def test_columns_are_not_added_to_main_where_a_branch_is_named(
+INSERTING = "INSERT WITH SCHEMA EVOLUTION INTO {c}.t WITH ('branch' = 'dev')"
+MERGING = "MERGE WITH SCHEMA EVOLUTION INTO {c}.t WITH ('branch' = 'dev') USING wider ON wider.id = t.id"
+EVOLVING = {
+    f"{INSERTING} BY NAME SELECT extra, id, v FROM wider": [(2, 0, None), (2, 1, "e")],
+    f"{INSERTING} SELECT id, v, extra FROM wider": [(2, 0, None), (2, 1, "e")],
+    f"{MERGING} WHEN MATCHED THEN UPDATE SET *": [(2, 1, "e")],
+    f"{MERGING} WHEN MATCHED AND false THEN DELETE WHEN NOT MATCHED THEN INSERT * "
+    "WHEN NOT MATCHED BY SOURCE AND t.id = 2 THEN DELETE": [(2, 0, None)],
+    "writeTo": [(2, 0, None), (2, 1, "e")],
+}
+"""Statements that add the column `extra` to a branch, and the rows with the id 2 there afterwards."""
+
+
+def test_schema_evolution_of_a_branch_changes_the_branch_and_never_main(
     sql: Sql, spark: SparkSession, table: lance_spark.Table, catalog_name: str
 ) -> None:
     rows = spark.sql("SELECT 2L AS id, 1L AS v, 'e' AS extra")
     rows.createOrReplaceTempView("wider")
-    for statement in (
-        "INSERT WITH SCHEMA EVOLUTION INTO {c}.t WITH ('branch' = 'dev') BY NAME SELECT * FROM wider",
-        "MERGE WITH SCHEMA EVOLUTION INTO {c}.t WITH ('branch' = 'dev') USING wider ON wider.id = t.id WHEN MATCHED THEN UPDATE SET *",
-    ):
-        with pytest.raises(PySparkException, match=r"nothing was changed.*add_columns\(\)"):
+    for number, (statement, expected) in enumerate(EVOLVING.items()):
+        branch = table.branches.create(f"b{number}", "main:1")
+
+        def run_statement(statement: str = statement, name: str = f"b{number}") -> None:
+            if statement == "writeTo":
+                writer = rows.writeTo(f"{catalog_name}.t").option("branch", name).option("mergeSchema", "true")
+                writer.append()
+            else:
+                sql(statement.replace("'dev'", f"'{name}'"))
+
+        if spark.version < "4.3":
+            with pytest.raises(PySparkException, match=r"nothing was changed.*add_columns\(\)"):
+                run_statement()
+            continue
+        run_statement()
+        branch.checkout_latest()
+        assert branch.schema.names == ["id", "v", "extra"], statement
+        read = sql(f"SELECT id, v, extra FROM {{c}}.t WITH ('branch' = 'b{number}') WHERE id = 2 ORDER BY v")
+        assert read == expected, statement
+        run_statement()  # nothing is left to add
+        assert branch.to_lance().schema.names == ["id", "v", "extra"]
+    spark.catalog.dropTempView("wider")
+    table.checkout_latest()
+    assert table.version == 2 and table.schema.names == ["id", "v"]
+    sql("ALTER TABLE {c}.t ADD COLUMN own INT")
+    assert table.schema.names == ["id", "v", "own"]
+
+
+def test_schema_evolution_of_a_branch_that_fails_changes_nothing(
+    sql: Sql, spark: SparkSession, table: lance_spark.Table, catalog_name: str
+) -> None:
+    spark.sql("SELECT 2L AS id, 'text' AS v, 'e' AS extra").createOrReplaceTempView("wider")
+    for statement in (f"{INSERTING} BY NAME SELECT * FROM wider", f"EXPLAIN {INSERTING} BY NAME SELECT * FROM wider"):
+        with pytest.raises(PySparkException, match=r"changed nothing|nothing was changed"):
             sql(statement)
-    with pytest.raises(PySparkException, match=r"nothing was changed.*add_columns\(\)"):
-        rows.writeTo(f"{catalog_name}.t").option("branch", "dev").option("mergeSchema", "true").append()
     spark.catalog.dropTempView("wider")
     assert table.version == 2 and table.schema.names == ["id", "v"]
     table.checkout("dev")

@@ -180,10 +180,19 @@ public abstract class AbstractLanceCatalog implements StagingTableCatalog, Suppo
   public Table alterTable(Identifier identifier, TableChange... changes) throws NoSuchTableException {
     List described = new ArrayList();
     for (int i = 0; i < changes.length; i++) described.add(LanceTableChange.described(changes[i]));
+    String branch = LanceBranchChanges.branchOf(changes);
     Map arguments = new HashMap();
     arguments.put("changes", described);
+    arguments.put("branch", branch);
     run("alter_table", identifier, arguments);
-    return loadTable(identifier);
+    Map opened = new HashMap();
+    if (branch != null) opened.put("branch", branch);
+    return load(identifier, opened);
+  }
+
+  /** Whether this release of Spark opens the branch that a statement names. */
+  boolean opensBranches() {
+    return false;
   }
 
   public boolean dropTable(Identifier identifier) {

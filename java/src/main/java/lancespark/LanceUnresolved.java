@@ -33,8 +33,6 @@ import scala.runtime.AbstractPartialFunction;
 final class LanceUnresolved extends Rule {
   private static final List ROW_COLUMNS = Arrays.asList(new String[] {"_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_at_version"});
 
-  static final String ON_BRANCH = "Add the columns first with open_table(name, branch=...).add_columns()";
-
   private final SparkSession session;
 
   LanceUnresolved(SparkSession session) {
@@ -58,9 +56,12 @@ final class LanceUnresolved extends Rule {
     LogicalPlan target = target(plan);
     if (!(target instanceof UnresolvedRelation)) return null;
     UnresolvedRelation relation = (UnresolvedRelation) target;
-    if (evolves(plan) && relation.options().containsKey("branch") && identifier(session, relation) != null) {
-      return refused("evolve", String.join(".", parts(relation)) + ", branch " + relation.options().get("branch"),
-          "Spark would add the columns to the table, and not to the branch. " + ON_BRANCH + ".");
+    if (evolves(plan) && relation.options().containsKey("branch")) {
+      Object[] named = identifier(session, relation);
+      if (named != null && !((AbstractLanceCatalog) named[0]).opensBranches()) {
+        return refused("evolve", String.join(".", parts(relation)) + ", branch " + relation.options().get("branch"),
+            "Before 4.3, Spark would add the columns to the table, and not to the branch. Add the columns first with open_table(name, branch=...).add_columns().");
+      }
     }
     LanceTable table = null;
     Iterator each = assigned(plan).iterator();

@@ -32,10 +32,10 @@ final class EvolvingTable extends LanceTable implements SupportsSchemaEvolution 
 
   /** Spark asks for every change before it makes any, so a change that cannot work ends the statement here. */
   public boolean supportsColumnChange(TableChange.ColumnChange change) {
-    if (branch() != null) throw refused("Spark would add the columns to the table, and not to the branch " + branch(), LanceUnresolved.ON_BRANCH);
     String column = String.join(".", change.fieldNames());
     if (change instanceof TableChange.AddColumn) {
       if (change.fieldNames().length > 1) throw refused("Lance cannot add the field " + column + " to a struct", "Leave the field out of the source");
+      if (branch() != null) LanceBranchChanges.note(this, branch(), change);
       return true;
     }
     if (change instanceof TableChange.UpdateColumnType) {

@@ -21,6 +21,10 @@ public final class LanceCatalog extends AbstractLanceCatalog {
     return new HashSet(LanceSource.STATE_OPTIONS);
   }
 
+  boolean opensBranches() {
+    return true;
+  }
+
   public Table loadTable(Identifier identifier, TableContext context, CaseInsensitiveStringMap options) throws NoSuchTableException {
     Map moment = new HashMap();
     boolean reads = context.writePrivileges().isEmpty();
