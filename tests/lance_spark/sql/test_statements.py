@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import random
+import re
 import sqlite3
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +147,57 @@ def test_values_fit_or_nothing_is_changed(sql: Sql, db: Connection) -> None:
     sql("UPDATE {c}.t SET n = n WHERE id = 99")
     sql("DELETE FROM {c}.t WHERE id = 99")
     assert db.open_table("t").version == 3  # where no row is concerned, there is no version
+
+
+def test_a_value_that_does_not_fit_names_the_table_and_the_column(
+    sql: Sql, spark: SparkSession, catalog_name: str, db: Connection
+) -> None:
+    sql("CREATE TABLE {c}.t (id BIGINT, n INT, s STRUCT<x: INT>)")
+    sql("INSERT INTO {c}.t VALUES (1, 1, struct(1))")
+    spark.sql("SELECT 1L AS id, 'x' AS n, named_struct('x', 1) AS s").createOrReplaceTempView("misfits")
+    merge = "MERGE INTO {c}.t AS t USING misfits AS m ON m.id = t.id"
+    ways: list[Callable[[], object]] = [
+        functools.partial(sql, statement)
+        for statement in (
+            "UPDATE {c}.t SET n = 'x'",
+            "UPDATE {c}.t AS t SET t.n = 'x' WHERE id = 1",
+            "UPDATE {c}.t SET s.x = 'x'",
+            "UPDATE {c}.t SET n = (SELECT max(n) FROM misfits)",
+            f"{merge} WHEN MATCHED THEN UPDATE SET n = m.n",
+            f"{merge} WHEN MATCHED THEN UPDATE SET *",
+            f"{merge} WHEN NOT MATCHED THEN INSERT *",
+            f"{merge} WHEN NOT MATCHED BY SOURCE THEN UPDATE SET n = 'x'",
+            "INSERT INTO {c}.t SELECT * FROM misfits",
+            "INSERT INTO {c}.t BY NAME SELECT * FROM misfits",
+            "INSERT OVERWRITE {c}.t SELECT * FROM misfits",
+            "INSERT INTO {c}.t REPLACE WHERE id = 1 SELECT * FROM misfits",
+        )
+    ]
+    rows, name = spark.table("misfits"), f"{catalog_name}.t"
+    ways += [
+        lambda: rows.writeTo(name).append(),
+        lambda: rows.writeTo(name).overwritePartitions(),
+        lambda: rows.write.insertInto(name),
+        lambda: rows.write.format("lance").mode("append").saveAsTable(name),
+        lambda: spark.sql(f"UPDATE {name} SET n = :value", args={"value": "x"}),
+    ]
+    for number, way in enumerate(ways):
+        with pytest.raises(AnalysisException, match=r"(?s)`lance`\.`t`.*(`n`|`s`\.`x`)") as caught:
+            way()
+        assert caught.value.getCondition() == "INCOMPATIBLE_DATA_FOR_TABLE.CANNOT_SAFELY_CAST", number
+    explained = "".join(
+        row[0] for row in sql("EXPLAIN UPDATE {c}.t SET n = 'x'")
+    )  # Spark shows the error in place of the plan
+    assert "Cannot write incompatible data for the table `lance`.`t`" in explained, explained
+    uri = db.open_table("t").uri
+    with pytest.raises(Exception, match=f"does not fit the table {re.escape(uri)} - n: "):
+        rows.write.format("lance").mode("append").save(uri)
+    read = spark.read.format("lance").option("with_row_address", True).load(uri)
+    backfill = read.selectExpr("_rowaddr", "array(1) AS n").write.format("lance").mode("append")
+    with pytest.raises(Exception, match=f"does not fit the table {re.escape(uri)} - n: "):
+        backfill.option("mode", "backfill").save(uri)
+    spark.catalog.dropTempView("misfits")
+    assert db.open_table("t").version == 2
 
 
 def test_statements_with_several_subqueries(sql: Sql, db: Connection) -> None:

@@ -2,11 +2,14 @@ package lancespark;
 
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import org.apache.spark.sql.AnalysisException;
+import org.apache.spark.sql.catalyst.QueryPlanningTracker;
+import org.apache.spark.sql.catalyst.QueryPlanningTracker$;
 import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
 import org.apache.spark.sql.catalyst.analysis.RelationTimeTravel;
@@ -33,6 +36,11 @@ import scala.runtime.AbstractPartialFunction;
 final class LanceUnresolved extends Rule {
   private static final List ROW_COLUMNS = Arrays.asList(new String[] {"_rowid", "_rowaddr", "_row_created_at_version", "_row_last_updated_at_version"});
 
+  /** How Spark quotes an empty name. */
+  private static final String NO_NAME = "``";
+  /** Set while a statement is analyzed within the analysis that Spark began. */
+  private static final ThreadLocal ANALYZING = new ThreadLocal();
+
   private final SparkSession session;
 
   LanceUnresolved(SparkSession session) {
@@ -47,7 +55,48 @@ final class LanceUnresolved extends Rule {
       refused = null;
     }
     if (refused != null) Platform.throwException(refused);
-    return ((LogicalPlan) plan).resolveOperators(new Moments(session));
+    LogicalPlan settled = (LogicalPlan) ((LogicalPlan) plan).resolveOperators(new Moments(session));
+    String name = ANALYZING.get() == null ? assignedTable(settled) : null;
+    return name == null ? settled : analyzed(settled, name);
+  }
+
+  /**
+   * Returns an UPDATE or a MERGE analyzed. Where a value does not fit its column, Spark's error of these statements has an empty name of the
+   * table, and no rule sees the values before that error.
+   */
+  private LogicalPlan analyzed(LogicalPlan statement, String name) {
+    ANALYZING.set(Boolean.TRUE);
+    try {
+      scala.Option tracker = QueryPlanningTracker$.MODULE$.get();
+      return session.sessionState().analyzer().executeAndCheck(statement, tracker.isDefined() ? (QueryPlanningTracker) tracker.get() : new QueryPlanningTracker(scala.Option.empty()));
+    } catch (Exception error) {
+      Platform.throwException(error instanceof AnalysisException ? withTable((AnalysisException) error, name) : error);
+      return null;
+    } finally {
+      ANALYZING.remove();
+    }
+  }
+
+  /** Returns an error of a value that does not fit, with the name of the table; other errors as they are. */
+  private static Exception withTable(AnalysisException error, String name) {
+    String condition = error.getCondition();
+    Map parameters = new HashMap(error.getMessageParameters());
+    if (condition == null || !condition.startsWith("INCOMPATIBLE_DATA_FOR_TABLE") || !NO_NAME.equals(parameters.get("tableName"))) return error;
+    parameters.put("tableName", name);
+    return new AnalysisException(condition, scala.collection.immutable.Map$.MODULE$.from(scala.jdk.javaapi.CollectionConverters.asScala(parameters)));
+  }
+
+  /** The name of the table of the catalog whose columns a statement sets; null for other statements. */
+  private String assignedTable(LogicalPlan plan) {
+    if (!(plan instanceof UpdateTable || plan instanceof MergeIntoTable)) return null;
+    LogicalPlan target = target(plan);
+    Object[] named = target instanceof UnresolvedRelation ? identifier(session, (UnresolvedRelation) target) : null;
+    if (named == null) return null;
+    List parts = new ArrayList(Arrays.asList(((Identifier) named[1]).namespace()));
+    parts.add(0, ((AbstractLanceCatalog) named[0]).name());
+    parts.add(((Identifier) named[1]).name());
+    for (int i = 0; i < parts.size(); i++) parts.set(i, "`" + ((String) parts.get(i)).replace("`", "``") + "`");
+    return String.join(".", parts);
   }
 
   /** Returns why a statement must not run, or null. */
