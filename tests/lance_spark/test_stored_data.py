@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import tarfile
 from collections import Counter
@@ -33,7 +34,7 @@ runs_stored_code = pytest.mark.skipif(
 Calls = Callable[[], Counter[str]]
 
 
-STORED_AT = "/work/tmp/fixtures/stored/db/small.lance"
+LOCATION = re.compile(rb"/[\w/.-]+/db/small\.lance")
 """Location of the table with a branch when it was written. Manifests of a branch name it in full."""
 
 
@@ -42,14 +43,15 @@ def stored(tmp_path: Path) -> Iterator[Path]:
     """A folder with the tables of commit 145927f."""
     with tarfile.open(ARCHIVE) as archive:
         archive.extractall(tmp_path, filter="data")
+    table = tmp_path / "db" / "small.lance"
+    manifests = {path: path.read_bytes() for path in (table / "tree").rglob("*.manifest")}
+    (location,) = {place for content in manifests.values() for place in LOCATION.findall(content)}
     # A path of another length would change the lengths that the manifest stores.
     with TemporaryDirectory(dir="/tmp") as short:
-        link = Path(short) / "small".ljust(len(STORED_AT) - len(short) - 1, "_")
-        link.symlink_to(tmp_path / "db" / "small.lance")
-        manifests = list((tmp_path / "db" / "small.lance" / "tree").rglob("*.manifest"))
-        assert manifests
-        for manifest in manifests:
-            manifest.write_bytes(manifest.read_bytes().replace(STORED_AT.encode(), str(link).encode()))
+        link = Path(short) / "small".ljust(len(location) - len(short) - 1, "_")
+        link.symlink_to(table)
+        for path, content in manifests.items():
+            path.write_bytes(content.replace(location, str(link).encode()))
         yield tmp_path
 
 
