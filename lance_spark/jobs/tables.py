@@ -151,17 +151,20 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
 
 
 def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None) -> pa.Table:
-    """Returns the rows that match a filter; no rows if the table does not exist. Runs anywhere.
+    """Returns the rows that match a filter; no rows before the first append. Runs anywhere.
 
     A child process decodes the files, so that a damaged or forged file ends the child alone.
 
     Raises:
+        TableNotFoundError: The table that the rows lie beside does not exist.
         DamagedFileError: A file of the table is damaged, so that rows may be missing.
         TableUnreadableError: The store refused.
     """
     rows, damaged = read_intact_rows(ref, table, filter)
     if damaged:
         raise DamagedFileError(ref.uri, [f"{table.name}/{file.path}" for file in damaged], damaged[0].reason)
+    if not rows.num_rows:
+        ref.open_latest()
     return rows
 
 

@@ -169,6 +169,7 @@ class TableRows(TableVersions):
             properties: Kept with the version, too: texts by names.
 
         Raises:
+            TableNotFoundError: The table was dropped. Nothing was written.
             SchemaMismatchError: The data does not fit the table. Nothing was written.
             CommitConflictError: A concurrent writer dropped or changed a column of the data.
                 Nothing was committed.
@@ -176,8 +177,9 @@ class TableRows(TableVersions):
         """
         if mode not in ("append", "overwrite"):
             raise OptionError("mode", str(mode), "append or overwrite")
-        note = CommitNote.of(commit_message, properties)
-        write_rows(self._ref, data, mode=mode, note=note)
+        note, ref = CommitNote.of(commit_message, properties), self._ref
+        ref.open_latest()  # a write by location would create a dropped table anew
+        write_rows(ref, data, mode=mode, note=note)
 
     def preview(self, n: int = _PREVIEW_ROWS, columns: Sequence[str] | None = None) -> Preview:
         """Returns the first rows for a notebook: images and vectors are shown as pictures.

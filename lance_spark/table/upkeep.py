@@ -108,10 +108,12 @@ class TableUpkeep(TableIndexes):
 
         Raises:
             OptionError: `older_than` is not valid.
+            TableNotFoundError: The table was dropped.
             CommitError: A tagged version is of that age. No version was removed.
             TableUnwritableError: The store refused.
         """
         ref = self._ref
+        ref.open_latest()  # a missing table is no refusal of the store
         task = CleanupTask(
             table=ref,
             older_than_s=checked_age(older_than).total_seconds(),
