@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -154,6 +155,10 @@ class _Aside:
 
 
 def _check_table(ref: DatasetRef, table: SystemTable, aside: _Aside | None) -> Iterator[Damage]:
+    links = list(_check_links(ref, table, is_repair=aside is not None))
+    yield from links
+    if links and aside is None:
+        return  # no link is followed, so no rows are known
     objects = objects_beside(ref)
     name = table.name.partition("/")[2]
     manifests = list(_check_manifests(ref, table, objects, aside))
@@ -170,6 +175,19 @@ def _check_table(ref: DatasetRef, table: SystemTable, aside: _Aside | None) -> I
         for file in files:
             aside.move(objects, f"{name}/{file.path}")
     yield from (replace(damage, repaired=aside is not None) for damage in damages)
+
+
+def _check_links(ref: DatasetRef, table: SystemTable, *, is_repair: bool) -> Iterator[Damage]:
+    """Yields links in the way to a table beside the data; the repair removes the links."""
+    at = table_ref(ref, table)
+    while link := LanceObjects(at.uri, at.storage_options).find_link():
+        place = os.path.relpath(link, ref.uri)
+        if is_repair:
+            LanceObjects(ref.uri, ref.storage_options).delete(place)
+        remedy = "The repair removes the link, and leaves the target of the link."
+        yield Damage(place=place, problem="it is a link, and no link is followed", remedy=remedy, repaired=is_repair)
+        if not is_repair:
+            return
 
 
 def _check_manifests(

@@ -176,6 +176,16 @@ class LanceObjects:
         if self._local is not None:
             self._local.delete_folder(folder)
 
+    def find_link(self) -> str | None:
+        """Returns the path of a symbolic link in the way to the location, or below it.
+
+        Lance follows links where it deletes files. A writer of a table's folder may plant one.
+
+        Returns:
+            None if there is no link; object stores have none.
+        """
+        return None if self._local is None else self._local.find_link()
+
     def contains(self, path: str) -> bool:
         """Tells whether an object is there.
 

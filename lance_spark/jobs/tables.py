@@ -120,6 +120,24 @@ def table_ref(ref: DatasetRef, table: SystemTable) -> DatasetRef:
     return DatasetRef(uri=f"{ref.uri}/{table.name}", storage_options=ref.storage_options)
 
 
+def refuse_links(at: DatasetRef) -> None:
+    """Refuses a table beside the data that is behind a symbolic link, or holds a link.
+
+    Whoever may write to a table's folder may plant a link. Lance would follow the link, and would
+    change and delete files of others.
+
+    Raises:
+        TableUnwritableError: A link is in the way. Nothing was changed.
+    """
+    link = LanceObjects(at.uri, at.storage_options).find_link()
+    if link is not None:
+        uri = at.uri.rpartition(f"/{FOLDER}/")[0]
+        raise TableUnwritableError(
+            at.uri,
+            f"{link} is a link, and no link is followed. Run `lance-spark check {uri} --repair` to remove the link",
+        )
+
+
 def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
     """Appends rows, and makes the table where it is not there yet. Runs anywhere.
 
@@ -131,14 +149,15 @@ def append_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
         rows: The rows.
 
     Raises:
-        TableUnwritableError: The store refused, or concurrent writers left no version for five
-            minutes. The rows may be there.
+        TableUnwritableError: The store refused, a link is in the way, or concurrent writers left no
+            version for five minutes. The rows may be there.
         TableUnreadableError: What is there is damaged, or another table.
     """
     import lance
     from lance.fragment import write_fragments
 
     at = table_ref(ref, table)
+    refuse_links(at)
     with _commit_errors_as_unwritable(at.uri):
         dataset = open_or_create(at, table.schema, _POLICY)
         if not dataset.schema.equals(table.schema):
@@ -162,7 +181,8 @@ def read_rows(ref: DatasetRef, table: SystemTable, filter: str | None = None) ->
     """
     rows, damaged = read_intact_rows(ref, table, filter)
     if damaged:
-        raise DamagedFileError(ref.uri, [f"{table.name}/{file.path}" for file in damaged], damaged[0].reason)
+        files = [os.path.normpath(f"{table.name}/{file.path}") for file in damaged]
+        raise DamagedFileError(ref.uri, files, damaged[0].reason)
     if not rows.num_rows:
         ref.open_latest()
     return rows
@@ -180,6 +200,9 @@ def read_intact_rows(
     empty = table.schema.empty_table()
     if is_local(at.uri) and not os.path.lexists(at.uri):
         return empty, []
+    link = LanceObjects(at.uri, at.storage_options).find_link()
+    if link is not None:
+        return empty, [DamagedFile(os.path.relpath(link, at.uri), "a link is not followed")]
     try:
         rows, damaged = _decode(at, table, filter)
     except TableNotFoundError:
@@ -213,12 +236,14 @@ def replace_rows(ref: DatasetRef, table: SystemTable, rows: pa.Table) -> None:
     """Replaces all rows of an existing table in one commit. Runs on the driver.
 
     Raises:
-        TableUnwritableError: The store refused, or a concurrent writer committed first.
+        TableUnwritableError: The store refused, a link is in the way, or a concurrent writer
+            committed first.
     """
     import lance
     from lance.fragment import write_fragments
 
     at = table_ref(ref, table)
+    refuse_links(at)
     dataset = at.open_latest()
     with refusals_as_errors(at.uri):
         fragments = write_fragments(rows, at.uri, mode="append", storage_options=at.lance_options)
@@ -266,6 +291,7 @@ def _refuse_unless_fetched(at: DatasetRef, damaged: Sequence[DamagedFile]) -> No
 
 def _change(at: DatasetRef, operation: str, **arguments: str) -> None:
     try:
+        refuse_links(at)
         change_in_child(at, operation, **arguments)
     except (ReaderEndedError, RefusedError, LanceSparkError) as error:
         # A concurrent writer does the same, or a file is damaged; readers report the damage.

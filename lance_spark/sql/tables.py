@@ -24,7 +24,7 @@ from lance_spark.errors import (
     UnsupportedOperationError,
     UnsupportedTypeError,
 )
-from lance_spark.jobs.tables import ERRORS, JOBS, table_ref
+from lance_spark.jobs.tables import ERRORS, JOBS, refuse_links, table_ref
 from lance_spark.options import COLUMN_OPTIONS, METADATA_OPTION, STORAGE_PREFIX, ReadOptions, WriteOptions
 from lance_spark.read.columns import ROW_ADDRESS, ROW_ID, ROW_VERSIONS, TABLE_METADATA
 from lance_spark.read.reader import read_schema
@@ -101,6 +101,7 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
         about = name
         beside = {"jobs": JOBS, "errors": ERRORS}.get(name)
         if beside is not None and table_exists((kept := table_ref(ref, beside)).uri, ref.storage):
+            refuse_links(kept)
             ref, about = kept, None
     moment = {name: str(arguments[name]) for name in _MOMENT if arguments.get(name) is not None}
     if arguments.get("microseconds") is not None:

@@ -16,6 +16,7 @@ from lance_spark.dataset import FOLDER, DatasetRef, is_local
 from lance_spark.errors import UnsupportedOperationError, refusals_as_errors
 from lance_spark.objects import LanceObjects, open_session
 from lance_spark.staging.area import in_parallel
+from udf_runtime.checkpoint import LocalObjects
 
 _UUID = "[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}"
 _ID = "[0-9a-f]{40}"
@@ -91,6 +92,41 @@ def check_new_table(ref: DatasetRef) -> None:
 def find_foreign_file(ref: DatasetRef) -> str | None:
     """Returns the path of a file of a table's folder that is not the table's, or None."""
     return next(_foreign_names(ref), None)
+
+
+def refuse_links(ref: DatasetRef) -> None:
+    """Refuses to have Lance delete files of a table or branch whose folder holds a symbolic link.
+
+    Lance follows links where it deletes files. Whoever may write to a table's folder may plant one.
+    Our folder does not count: Lance ignores it.
+
+    Raises:
+        UnsupportedOperationError: A link is in the folder. Nothing was deleted.
+    """
+    if not is_local(ref.uri):
+        return
+    link = LocalObjects(ref.uri, boundary=ref.table_uri).find_link(ignored=FOLDER)
+    if link is not None:
+        raise UnsupportedOperationError(
+            f"The folder of the table holds the link {link}, and Lance would delete what is behind the link. Location: "
+            f"{ref.uri}. Nothing was deleted. Remove the link, or move its target into the place of the link."
+        )
+
+
+def refuse_foreign_files(ref: DatasetRef) -> None:
+    """Refuses to have Lance delete the folder of a branch with files that are not the branch's.
+
+    Raises:
+        UnsupportedOperationError: The folder holds another file, or a link. Nothing was deleted.
+        OSError: The store refused.
+    """
+    refuse_links(ref)
+    foreign = find_foreign_file(ref)
+    if foreign is not None:
+        raise UnsupportedOperationError(
+            f"The folder of the branch holds files that belong to no Lance table, for example {foreign!r}. Location: "
+            f"{ref.uri}. Nothing was deleted. Move the files away, and delete the branch again."
+        )
 
 
 def delete_table_folder(ref: DatasetRef) -> None:

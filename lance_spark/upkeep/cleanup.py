@@ -11,6 +11,7 @@ from lance_spark.dataset import DatasetRef, refuse_unlistable_tag
 from lance_spark.errors import CommitError, LanceSparkError, OptionError, TableUnwritableError, panics_as_errors
 from lance_spark.lance_compat import plain
 from lance_spark.staging.orphans import moment_before
+from lance_spark.staging.table_folder import refuse_links
 from lance_spark.upkeep.results import CleanupResult
 
 DEFAULT_AGE = timedelta(days=7)
@@ -35,6 +36,7 @@ class CleanupTask:
     def run(self) -> bytes:
         """Removes them, and answers what was removed, or why nothing was. Runs on an executor."""
         try:
+            refuse_links(self.table)
             with panics_as_errors():
                 removed = self.table.open_latest().cleanup_old_versions(
                     timedelta(seconds=self.older_than_s),

@@ -128,6 +128,33 @@ class LocalObjects:
                     removed += 1
         return removed
 
+    def find_link(self, *, ignored: str | None = None) -> str | None:
+        """Returns the path of a symbolic link between the boundary and the root, or below the root.
+
+        Args:
+            ignored: A name that is not looked at, with everything below it.
+
+        Returns:
+            None if there is no link.
+        """
+        place = self.boundary or self.root
+        below = os.path.relpath(self.root, place)
+        for part in () if below == "." else below.split("/"):
+            place = os.path.join(place, part)
+            if os.path.islink(place):
+                return place
+        folders = [place]
+        while folders:
+            with _absent(), os.scandir(folders.pop()) as entries:
+                for entry in entries:
+                    if entry.name == ignored:
+                        continue
+                    if entry.is_symlink():
+                        return entry.path
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(entry.path)
+        return None
+
     def _walk(self, prefix: str) -> Iterator[str]:
         folders = [prefix.rstrip("/")]
         while folders:

@@ -15,6 +15,7 @@ from lance_spark.errors import (
     refusals_as_errors,
 )
 from lance_spark.lance_compat import plain
+from lance_spark.staging.table_folder import refuse_foreign_files
 from lance_spark.table.history.names import check_branch_name
 
 if TYPE_CHECKING:
@@ -130,7 +131,8 @@ class Branches:
         Raises:
             VersionNotFoundError: There is no such branch.
             OptionError: It is `main`.
-            UnsupportedOperationError: A tag or another branch needs it. Nothing was deleted.
+            UnsupportedOperationError: A tag or another branch needs it, or its folder holds a link
+                or files of others. Nothing was deleted.
             TableUnwritableError: The store refused.
         """
         if name == MAIN_BRANCH:
@@ -147,6 +149,8 @@ class Branches:
         if inside:
             raise _needed(branch, f"branches below its name, {', '.join(inside)}")
         with refusals_as_errors(branch.uri):
+            # Lance deletes the whole folder.
+            refuse_foreign_files(branch)
             try:
                 head.branches.delete(name)
             except (ValueError, OSError) as error:

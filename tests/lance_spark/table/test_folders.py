@@ -132,6 +132,33 @@ def test_a_table_behind_a_link_is_not_dropped(db: lance_spark.Connection, tmp_pa
     assert picture(tmp_path) == before
 
 
+@pytest.mark.parametrize("planted", ["notes.txt", "data/customers.csv", "data/linked", "", ".."])
+def test_a_branch_among_files_of_others_or_behind_a_link_is_not_deleted(
+    planted: str, db: lance_spark.Connection, tmp_path: Path
+):
+    table = db.create_table("t", ROWS)
+    table.branches.create("dev/one").add(ROWS)
+    folder, place = Path(table.uri, "tree/dev/one"), Path(table.uri, "tree/dev/one", planted)
+    if planted in ("", ".."):
+        place = folder if planted == "" else folder.parent
+        place.rename(tmp_path / "moved")
+        (tmp_path / "moved/notes.txt").write_text("of others")
+        place.symlink_to(tmp_path / "moved")
+    elif planted == "data/linked":
+        plant(tmp_path / "victim", tmp_path / "other")
+        place.symlink_to(tmp_path / "victim")
+    else:
+        place.write_text("of others")
+    before = picture(tmp_path)
+    with pytest.raises(UnsupportedOperationError, match=r"Nothing was deleted\. (Move the files away|Remove the link)"):
+        table.branches.delete("dev/one")
+    assert picture(tmp_path) == before and list(table.branches.list()) == ["dev/one"]
+    place.unlink()
+    if planted not in ("", ".."):
+        table.branches.delete("dev/one")
+        assert not folder.exists() and table.count_rows() == 300
+
+
 def test_a_drop_leaves_a_folder_alone_that_never_was_a_tables(db: lance_spark.Connection, tmp_path: Path):
     folder = tmp_path / "tables/t.lance"
     for name in ("data/model.lance", "README.md"):

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -15,10 +18,11 @@ from pyspark.sql import SparkSession
 import lance_spark
 from lance_spark.columns.binding import binding_of
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import OptionError
+from lance_spark.errors import DamagedFileError, OptionError, TableUnwritableError
 from lance_spark.jobs.history import JobHistory
 from lance_spark.jobs.tables import JOBS
 from lance_spark.staging.orphans import remove_orphans
+from lance_spark.upkeep.cleanup import CleanupTask, result_of
 from tests.support.planted import picture
 from udf_runtime import udf
 
@@ -115,6 +119,71 @@ def test_no_link_in_a_table_leads_a_cleanup_out_of_it(link: str, uri: str, tmp_p
     before = picture(victim)
     lance_spark.cleanup(uri, older_than=DAY)
     assert picture(victim) == before
+
+
+def plant_table(at: Path) -> Path:
+    """Makes a table of others with old files that no version of the table in the test names."""
+    for _ in range(2):
+        lance.write_dataset(pa.table({"id": [1, 2, 3]}), at, mode="append")
+    for file in at.rglob("*"):
+        os.utime(file, (1, 1))
+    return at
+
+
+UUID = "0b7a3d5e-1c11-4f6e-9d44-111111111111"
+
+
+@pytest.mark.parametrize("link", ["data", "data/linked", "_versions/linked", f"_indices/{UUID}", "linked", "tree/dev"])
+def test_no_link_in_a_table_leads_a_cleanup_of_versions_out_of_it(link: str, uri: str, tmp_path: Path):
+    victim = plant_table(tmp_path / "other.lance")
+    place = Path(uri, link)
+    if place.exists():
+        place.rename(victim / "moved")
+        victim = victim / "moved"
+        (victim / "foreign.lance").write_text("of the victim")
+        os.utime(victim / "foreign.lance", (1, 1))
+    place.parent.mkdir(exist_ok=True)
+    place.symlink_to(victim)
+    lance.write_dataset(pa.table({"id": [4]}), uri, mode="append")
+    before = picture(tmp_path)
+    for delete_unverified in (False, True):
+        task = CleanupTask(
+            table=DatasetRef.at(uri), older_than_s=0.0, delete_unverified=delete_unverified, error_if_tagged=False
+        )
+        with pytest.raises(TableUnwritableError, match=r"holds the link .*Remove the link"):
+            result_of(task.run(), uri)
+    assert picture(tmp_path) == before
+    place.unlink()
+
+
+@pytest.mark.filterwarnings("ignore::lance_spark.DamagedRecordWarning")
+@pytest.mark.parametrize("link", ["_lance_spark", "_lance_spark/jobs.lance", "_lance_spark/jobs.lance/data"])
+def test_the_history_behind_a_link_is_not_changed_and_a_repair_removes_the_link(link: str, uri: str, tmp_path: Path):
+    place = Path(uri, link)
+    other = tmp_path / "tables/other.lance"
+    lance.write_dataset(pa.table({"id": [1]}), other)
+    for folder in (uri, str(other)):
+        forge_job(folder, JOB)
+    if link == "_lance_spark":
+        shutil.rmtree(place)
+    else:
+        place.rename(tmp_path / "aside")
+    place.symlink_to(other / link)
+    table, before = lance_spark.open_table(uri), picture(other)
+    history = JobHistory(DatasetRef.at(uri))
+    for call in (table.list_jobs, lambda: lance_spark.cleanup(uri, older_than=DAY)):
+        with pytest.raises(DamagedFileError, match=r"a link is not followed.*--repair") as caught:
+            call()
+        assert caught.value.files == (link,)
+    record = JobHistory(DatasetRef.at(str(other))).jobs()[0]
+    with pytest.raises(TableUnwritableError, match=r"is a link, and no link is followed.*--repair"):
+        history.save(replace(record, status="RUNNING"))
+    found = lance_spark.check(uri).damages
+    assert {damage.place for damage in found} == {link} and not any(damage.repaired for damage in found)
+    assert picture(other) == before
+    assert lance_spark.check(uri, repair=True).is_intact
+    assert not place.is_symlink() and lance_spark.check(uri).damages == ()
+    assert table.list_jobs() == [] and picture(other) == before
 
 
 @pytest.mark.parametrize("name", ["x", ATTEMPT.upper(), "customers"])
