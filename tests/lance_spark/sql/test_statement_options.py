@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import lance
 import pyarrow as pa
+import pyspark
 import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -206,6 +208,47 @@ def test_schema_evolution_of_a_branch_that_fails_changes_nothing(
     assert table.version == 2 and table.schema.names == ["id", "v"]
     table.checkout("dev")
     assert table.version == 1 and table.schema.names == ["id", "v"]
+
+
+@pytest.mark.skipif(pyspark.__version__ < "4.2", reason="Spark 4.1 has no schema evolution of a table's choice")
+def test_columns_that_spark_hands_over_without_their_branch_are_refused(
+    sql: Sql, spark: SparkSession, table: lance_spark.Table, catalog_name: str
+) -> None:
+    """A release of Spark that copies the changes of a statement would add the columns of a branch to main."""
+    jvm: Any = spark._jvm
+    catalogs = jvm.org.apache.spark.sql.connector.catalog
+    catalog = spark._jsparkSession.sessionState().catalogManager().catalog(catalog_name)
+
+    def name_of(text: str) -> Any:
+        return catalogs.Identifier.of(spark.sparkContext._gateway.new_array(jvm.String, 0), text)
+
+    def change() -> Any:
+        column = spark.sparkContext._gateway.new_array(jvm.String, 1)
+        column[0] = "extra"
+        return catalogs.TableChange.addColumn(column, jvm.org.apache.spark.sql.types.DataType.fromDDL("INT"))
+
+    def changes(*items: Any) -> Any:
+        array = spark.sparkContext._gateway.new_array(catalogs.TableChange, len(items))
+        for number, item in enumerate(items):
+            array[number] = item
+        return array
+
+    branch, main = catalog.loadTable(name_of(f"{table.uri}/tree/dev")), catalog.loadTable(name_of("t"))
+    same = change()
+    for handed in (changes(change()), changes(same, change())):
+        assert branch.supportsColumnChange(same)
+        with pytest.raises(Exception, match=r"without the branch dev .*Nothing was changed"):
+            catalog.alterTable(name_of("t"), handed)
+    assert table.version == 2 and table.schema.names == ["id", "v"]
+    # A statement on main, and a refusal, end what was noted of the branch.
+    assert branch.supportsColumnChange(same) and main.supportsColumnChange(change())
+    sql("ALTER TABLE {c}.t ADD COLUMN own INT")
+    assert branch.supportsColumnChange(same)
+    catalog.alterTable(name_of("t"), changes(same))
+    table.checkout_latest()
+    assert table.schema.names == ["id", "v", "own"]
+    table.checkout("dev")
+    assert table.schema.names == ["id", "v", "extra"]
 
 
 def test_options_of_a_read_through_the_catalog_work_or_are_errors(

@@ -72,6 +72,7 @@ class Calls:
         self._log = log
         spark.udf.register("plain", one)
         spark.udf.register("batch", pandas_udf(batch, "bigint"))
+        spark.udf.register("changing", one.asNondeterministic())
 
     def take(self) -> int:
         """Returns the rows since the last time."""
@@ -103,6 +104,17 @@ def test_a_statement_calls_a_udf_once_for_each_row(sql: Sql, spark: SparkSession
     assert sql(f"MERGE INTO {{c}}.t USING {source} ON k = id WHEN MATCHED THEN UPDATE SET v = {name}(k)")[0][0] == 10
     assert calls.take() == 10
     assert sql("SELECT v FROM {c}.t WHERE id IN (3, 995) ORDER BY id") == [(4,), (996,)]
+
+
+def test_a_udf_that_is_not_deterministic_is_called_once_for_each_row(
+    sql: Sql, spark: SparkSession, tmp_path: Path
+) -> None:
+    calls = Calls(spark, tmp_path / "calls.log")
+    sql("CREATE TABLE {c}.t AS SELECT id, CAST(NULL AS BIGINT) AS v FROM range(0, 1000, 1, 2)")
+    assert sql("UPDATE {c}.t SET v = changing(id)") == [(1000,)]
+    assert calls.take() == 1000 and sql("SELECT sum(v - id), count(*) FROM {c}.t") == [(1000, 1000)]
+    assert sql("UPDATE {c}.t SET v = changing(id) * 2 WHERE id = 3") == [(1,)]
+    assert calls.take() == 1 and sql("SELECT v FROM {c}.t WHERE id = 3") == [(8,)]
 
 
 def test_a_udf_of_a_view_is_called_once_for_each_row_of_the_view(sql: Sql, spark: SparkSession, tmp_path: Path) -> None:

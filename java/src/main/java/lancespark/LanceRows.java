@@ -31,12 +31,18 @@ public final class LanceRows {
   public Dataset at(String opened, boolean byFragment) throws Exception {
     LanceTable now = SparkRelease.table(table.catalog, table.identifier, (Map) PythonGateway.parsed(opened));
     org.apache.spark.sql.classic.SparkSession classic = (org.apache.spark.sql.classic.SparkSession) session;
-    Dataset rows = Dataset$.MODULE$.ofRows(classic, statement.at(now));
+    Dataset rows = Dataset$.MODULE$.ofRows(classic, analyzed(statement.at(now)));
     LogicalPlan plan = rows.queryExecution().optimizedPlan();
     calls = plan.containsPattern(TreePattern$.MODULE$.PYTHON_UDF()) || plan.containsPattern(TreePattern$.MODULE$.EVAL_PYTHON_UDF())
         || plan.containsPattern(TreePattern$.MODULE$.SCALA_UDF());
     bytes = calls ? Long.MAX_VALUE : bytesRead(plan);
-    return byFragment ? Dataset$.MODULE$.ofRows(classic, LanceWrites.byFragment(plan)) : rows;
+    return byFragment ? Dataset$.MODULE$.ofRows(classic, analyzed(LanceWrites.byFragment(plan))) : rows;
+  }
+
+  /** The analyzer refuses the optimizer's nodes of Python functions where a function is not deterministic: it has analyzed the plan before. */
+  private static LogicalPlan analyzed(LogicalPlan plan) {
+    if (plan.containsPattern(TreePattern$.MODULE$.EVAL_PYTHON_UDF())) plan.setAnalyzed();
+    return plan;
   }
 
   /** Bytes that the rows are made of, as far as Spark knows; more than there can be where functions of the user make them. */

@@ -35,7 +35,7 @@ final class EvolvingTable extends LanceTable implements SupportsSchemaEvolution 
     String column = String.join(".", change.fieldNames());
     if (change instanceof TableChange.AddColumn) {
       if (change.fieldNames().length > 1) throw refused("Lance cannot add the field " + column + " to a struct", "Leave the field out of the source");
-      if (branch() != null) LanceBranchChanges.note(this, branch(), change);
+      LanceBranchChanges.note(this, branch(), change);
       return true;
     }
     if (change instanceof TableChange.UpdateColumnType) {
@@ -56,6 +56,7 @@ final class EvolvingTable extends LanceTable implements SupportsSchemaEvolution 
   }
 
   private RuntimeException refused(String what, String remedy) {
+    LanceBranchChanges.forget();
     String text = "lance_spark.errors.UnsupportedOperationError: " + what + ". Schema evolution of " + name() + " changed nothing. " + remedy + ".";
     Platform.throwException(PythonGateway.error("schema evolution", new PythonGateway.Failure("UnsupportedOperationError", text)));
     return null;
