@@ -153,7 +153,7 @@ import attr, attrs
 @attrs.define
 class Point:
     x: int
-    tags: list[str] = attrs.field(factory=list, converter=list)
+    tags: list[str] = attrs.field(factory=list, converter=list, metadata={"unit": "cm"})
     @tags.validator
     def check(self, attribute, value): return None
 
@@ -173,16 +173,65 @@ def f(x): return Point(x), Line(), Old(), DEFAULT
 
 ATTRS_CHANGES = [
     ("converter=list", "converter=tuple"),
+    ('"cm"', '"mm"'),
     ("return None", "return 1"),
     ("Point(1)\n\n@attr.s", "Point(2)\n\n@attr.s"),
     ("a: int = 1", "a: int = 2"),
     ("order=True", "order=False"),
 ]
 
+DATACLASSES = """
+import abc, dataclasses, typing
+
+T = typing.TypeVar("T")
+
+@dataclasses.dataclass(slots=True, kw_only=True)
+class Point:
+    x: int = 1
+    tags: list[str] = dataclasses.field(default_factory=lambda: ["a"])
+    words: frozenset[str] = frozenset({"p", "q", "r"})
+    def __post_init__(self): self.x += 1
+
+class Shape(abc.ABC):
+    @abc.abstractmethod
+    def area(self): ...
+
+@dataclasses.dataclass(order=True, unsafe_hash=True)
+class Box(Shape, typing.Generic[T]):
+    side: T
+    note: str = dataclasses.field(default="", compare=False, metadata={"unit": "cm"})
+    scale: dataclasses.InitVar[int] = 1
+    def area(self): return self.side * self.side
+
+@dataclasses.dataclass
+class Tall(Box[int]):
+    height: int = 2
+
+isinstance(Tall(3), Shape)
+
+def f(x): return Tall(x), Point(x=x), dataclasses.asdict(Point())
+"""
+"""A UDF with dataclasses: slots, generic, abstract and inherited ones."""
+
+DATACLASS_CHANGES = [
+    ("kw_only=True", "kw_only=False"),
+    ("x: int = 1", "x: int = 2"),
+    ('["a"]', '["b"]'),
+    ('"q", "r"', '"q", "s"'),
+    ("self.x += 1", "self.x += 2"),
+    ("order=True", "order=False"),
+    ("compare=False", "compare=True"),
+    ('"cm"', '"mm"'),
+    ("InitVar[int] = 1", "InitVar[int] = 2"),
+    ("self.side * self.side", "self.side * 2"),
+    ("height: int = 2", "height: int = 3"),
+    ("height: int = 2", "tall: int = 2"),
+]
+
 
 def all_digests() -> dict[str, str]:
     """Returns the digests of all sources that this environment can run."""
-    digests = {"everything": digest(EVERYTHING)}
+    digests = {"everything": digest(EVERYTHING), "dataclasses": digest(DATACLASSES)}
     for name, source in {"pydantic": PYDANTIC, "attrs": ATTRS}.items():
         try:
             digests[name] = digest(source)

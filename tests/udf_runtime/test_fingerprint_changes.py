@@ -57,6 +57,12 @@ def test_a_changed_class_of_attrs_changes_the_digest(old: str, new: str) -> None
     assert digest(sources.ATTRS.replace(old, new)) != digest(sources.ATTRS)
 
 
+@pytest.mark.parametrize(("old", "new"), sources.DATACLASS_CHANGES)
+def test_a_changed_dataclass_changes_the_digest(old: str, new: str) -> None:
+    assert sources.DATACLASSES.count(old) == 1
+    assert digest(sources.DATACLASSES.replace(old, new)) != digest(sources.DATACLASSES)
+
+
 def test_using_a_model_changes_no_digest() -> None:
     pytest.importorskip("pydantic")
     scope = notebook(sources.PYDANTIC)

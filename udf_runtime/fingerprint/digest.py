@@ -384,7 +384,10 @@ class Walk:
         if issubclass(cls, enum.Enum):
             self._sequence("members", ((name, item.value) for name, item in cls.__members__.items()))
         if dataclasses.is_dataclass(cls):
-            self._sequence("fields", map(field_parts, dataclasses.fields(cls)))
+            fields = dataclasses.fields(cls)
+            self._sequence("fields", map(field_parts, fields))
+            if metadata := {field.name: field.metadata for field in fields if field.metadata}:
+                self._named("field metadata", "metadata of the field {!r}", metadata)
         if (model := model_parts(cls)) is not None:
             self._sequence("model", model)
         self._named("class members", "attribute {!r}", class_members(cls))
