@@ -10,6 +10,9 @@ XDIST_CLUSTERS ?= -n 3 --dist loadfile
 PYTEST_ARGS ?=
 JAVA_SOURCES := $(shell find java -name "*.java" -o -name "*.py")
 JAR := lance_spark/lance-spark.jar
+# Releases of PySpark, and the folders of tests that depend on the release most.
+RELEASES ?= 4.1 4.2 4.3
+RELEASE_TESTS := $(addprefix tests/lance_spark/,pushdown read write sql)
 TABLE_API_TESTS := $(addprefix tests/lance_spark/,table backfill conflicts load views dml upkeep indexes search)
 
 # Another Spark, or another environment's packages, would be mixed into this one.
@@ -18,7 +21,7 @@ unexport SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE SPARK_CONNECT_MODE_ENABLED PYTHO
 # Tests start hundreds of Pythons. Where none keeps what it has compiled, each takes 2 s of processor time longer to import Spark and pandas.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long bench lint format java jar help clean require-java require-jdk
+.PHONY: demo test test-long test-releases bench lint format java jar help clean require-java require-jdk
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -35,6 +38,12 @@ test: require-jdk $(VENV)/.ready-dev $(JAR) ## the whole test suite, linters inc
 test-long: require-jdk $(VENV)/.ready-dev $(JAR) $(VENV)/spark-classes.jsa ## thousands of random cases; hours
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 	LANCE_SPARK_TEST_CONNECT=1 $(BIN)/python -m pytest -m "not long and not cluster and not classic" $(TABLE_API_TESTS) $(PYTEST_ARGS)
+	@$(MAKE) --no-print-directory test-releases
+
+test-releases: $(addprefix test-release-,$(RELEASES)) ## reads, writes, pushdown and SQL with each release of PySpark
+
+test-release-%: require-jdk $(VENV)/spark-%/.ready-dev $(JAR)
+	$(VENV)/spark-$*/bin/python -m pytest $(XDIST) -m "not long and not cluster" $(RELEASE_TESTS) $(PYTEST_ARGS)
 
 bench: require-java $(VENV)/.ready-dev $(JAR) ## benchmarks beside Parquet, pylance and the JVM connector: benchmarks/results
 	$(BIN)/python -m benchmarks.first_look $(BENCH_ARGS)
@@ -72,22 +81,28 @@ require-jdk:
 
 # Python is looked for only where the environment is not there yet. uv is much quicker than pip; where it
 # cannot be had, or does not know the index that pip is configured for, pip serves.
+#   $(1) environment, $(2) the project with its extras, $(3) another requirement
 define set_up
 	@python=$$(PYTHON="$(PYTHON)" .ci/require python) || exit 1; \
-	$(BIN)/python -m pip --version >/dev/null 2>&1 || { echo "making $(VENV) with $$($$python --version)"; "$$python" -m venv --clear $(VENV); } || exit 1; \
-	echo "installing $(1) into $(VENV)"; \
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv \
-	    && VIRTUAL_ENV=$(VENV) UV_SYSTEM_CERTS=1 HATCH_BUILD_NO_HOOKS=true $(BIN)/uv pip install --quiet --editable '$(1)' \
-	    || HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '$(1)'
+	$(1)/bin/python -m pip --version >/dev/null 2>&1 || { echo "making $(1) with $$($$python --version)"; "$$python" -m venv --clear $(1); } || exit 1; \
+	echo "installing $(2) $(3) into $(1)"; \
+	$(1)/bin/python -m pip install --quiet --disable-pip-version-check uv \
+	    && VIRTUAL_ENV=$(1) UV_SYSTEM_CERTS=1 HATCH_BUILD_NO_HOOKS=true $(1)/bin/uv pip install --quiet --editable '$(2)' $(3) \
+	    || HATCH_BUILD_NO_HOOKS=true $(1)/bin/python -m pip install --quiet --disable-pip-version-check --editable '$(2)' $(3)
 	@touch $@
 endef
 
 $(VENV)/.ready: pyproject.toml
-	$(call set_up,.)
+	$(call set_up,$(VENV),.)
 
 $(VENV)/.ready-dev: pyproject.toml
-	$(call set_up,.[dev])
+	$(call set_up,$(VENV),.[dev])
 	@touch $(VENV)/.ready
+
+# An environment with the newest patch of a release of PySpark. The folder is below the other environment, which comes first.
+.PRECIOUS: $(VENV)/spark-%/.ready-dev
+$(VENV)/spark-%/.ready-dev: pyproject.toml | $(VENV)/.ready-dev
+	$(call set_up,$(@D),.[dev],'pyspark==$*.*')
 
 # It looks at sources and at the installed release of Spark itself.
 $(JAR): $(JAVA_SOURCES) pyproject.toml | $(VENV)/.ready

@@ -51,13 +51,15 @@ class BuildError(Exception):
 def ensure_jar() -> Path:
     """Returns the path of the jar; compiles it where it is missing or older than its sources.
 
+    A jar for the newest release stays: it serves the installed release, and is what wheels hold.
+
     Raises:
         BuildError: PySpark or a JDK is missing, or a source does not compile.
     """
     release = installed_release()
-    if not is_current(release):
+    if not (is_current() or is_current(release)):
         with _lock():
-            if not is_current(release):
+            if not (is_current() or is_current(release)):
                 make_jar(release, installed_jars())
     return JAR
 

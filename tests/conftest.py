@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
+import pyspark
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -30,6 +31,12 @@ os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
 
 OVER_CONNECT = "LANCE_SPARK_TEST_CONNECT"
 """Environment variable: runs the tests of the table API over Spark Connect."""
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Ignores a warning of PySpark 4.1, which leaves the sockets open that bring results."""
+    if pyspark.__version__ < "4.2":
+        config.addinivalue_line("filterwarnings", "ignore::ResourceWarning")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -251,9 +251,10 @@ SPARK = {
             "two rows of the source match one row",
         ),
         Case(
-            "MERGE WITH SCHEMA EVOLUTION INTO {c}.w USING (SELECT 1L AS id, 'x' AS s, 2 AS extra) n ON w.id = n.id WHEN MATCHED THEN UPDATE SET *"
+            "MERGE WITH SCHEMA EVOLUTION INTO {c}.w USING (SELECT 1L AS id, 'x' AS s, 2 AS extra) n ON w.id = n.id WHEN MATCHED THEN UPDATE SET *",
+            since="4.2",
         ),
-        Case("SELECT extra FROM {c}.w WHERE extra = 2"),
+        Case("SELECT extra FROM {c}.w WHERE extra = 2", since="4.2"),
     ),
     "Tables are queried": (
         Case("SELECT * FROM {c}.w VERSION AS OF 1"),

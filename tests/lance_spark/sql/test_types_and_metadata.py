@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import pyarrow as pa
@@ -68,6 +69,31 @@ def test_schema_evolution_that_cannot_work_changes_nothing(sql: Sql, db: Connect
     with pytest.raises(AnalysisException, match=message):
         sql(f"INSERT WITH SCHEMA EVOLUTION INTO {{c}}.t BY NAME SELECT 2 AS id, {source}")
     assert db.open_table("t").version == version
+
+
+@pytest.mark.skipif(EVOLVES, reason="Spark 4.2 evolves the table")
+def test_schema_evolution_changes_nothing_with_spark_4_1(sql: Sql, db: Connection, spark: SparkSession) -> None:
+    sql("CREATE TABLE {c}.t (id BIGINT, x DECIMAL(10,3))")
+    sql("INSERT INTO {c}.t VALUES (1, 1.234)")
+    name = sql("SHOW CREATE TABLE {c}.t")[0][0].split()[2]
+    frame = spark.sql("SELECT 1 AS id, CAST(1 AS DECIMAL(3,0)) AS x, 'new' AS e")
+    frame.createOrReplaceTempView("evolving_rows")
+    merge = (
+        "MERGE WITH SCHEMA EVOLUTION INTO {c}.t t USING evolving_rows s ON s.id = t.id WHEN MATCHED THEN UPDATE SET *"
+    )
+    for write in (
+        lambda: sql(merge),
+        lambda: sql(f"EXPLAIN {merge}"),
+        lambda: frame.writeTo(name).option("mergeSchema", "true").append(),
+        lambda: frame.write.option("mergeSchema", "true").insertInto(name),
+    ):
+        with pytest.raises(AnalysisException, match=r"(?i)nothing was changed"):
+            write()
+    with pytest.raises(AnalysisException, match="PARSE_SYNTAX_ERROR"):
+        sql("INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT * FROM evolving_rows")
+    spark.catalog.dropTempView("evolving_rows")
+    table = db.open_table("t")
+    assert table.version == 2 and table.to_arrow()["x"].to_pylist() == [Decimal("1.234")]
 
 
 @needs_evolution

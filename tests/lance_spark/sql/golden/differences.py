@@ -7,9 +7,15 @@ DIFFERENCES: dict[str, dict[int, str]] = {
 }
 """Reasons by file and position of the statement. A fixed difference leaves the list, and no difference joins it."""
 
+_MONTHS = "Lance stores no INTERVAL MONTH"
+
 SPARK_VIEWS: dict[str, dict[int, str]] = {
-    name: dict.fromkeys((55, 107), "the name of the view is an IDENTIFIER clause")
-    for name in ("identifier-clause.sql", "identifier-clause-legacy.sql")
+    **{
+        name: dict.fromkeys((55, 107), "the name of the view is an IDENTIFIER clause")
+        for name in ("identifier-clause.sql", "identifier-clause-legacy.sql")
+    },
+    "mode.sql": {25: _MONTHS},
+    "percentiles.sql": {35: _MONTHS},
 }
 """Views of `VALUES` that stay Spark's views, by file and position of the statement, each with its reason.
 
