@@ -4,7 +4,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 # For a JVM of less than a minute: half of its start is reading classes, and the second compiler costs more than it gains.
-SHORT_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile=$(VENV)/spark-classes.jsa
+SHORT_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile=$(VENV)/spark-classes.jsa
 XDIST ?= -n 3 --dist worksteal
 XDIST_CLUSTERS ?= -n 3 --dist loadfile
 PYTEST_ARGS ?=

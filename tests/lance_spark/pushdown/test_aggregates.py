@@ -89,7 +89,7 @@ def answers(
     return df.schema, sorted(df.collect(), key=str), described(df)
 
 
-@pytest.mark.sample(2)
+@pytest.mark.sample(4)
 @pytest.mark.parametrize("keys", [[], ["key"], ["key", "day"]], ids=str)
 @pytest.mark.parametrize("where", [None, "day >= DATE '2024-01-10' AND n IS NOT NULL", "id < 0"])
 def test_sums_averages_and_counts_are_those_of_spark(
@@ -131,6 +131,7 @@ def test_what_has_more_digits_than_64_bits_is_added_up_all_the_same(
     assert found(spark) == found(plain_spark)
 
 
+@pytest.mark.sample(2)
 @pytest.mark.parametrize(
     ("expression", "keys"), [("sum(n)", []), ("sum(n)", ["k"]), ("sum(a * a * a)", []), ("sum(a * a * a)", ["k"])]
 )

@@ -81,7 +81,7 @@ class Calls:
         return rows
 
 
-@pytest.mark.parametrize("name", ["plain", "batch"])
+@pytest.mark.parametrize("name", [pytest.param("plain", marks=pytest.mark.long), "batch"])
 def test_a_statement_calls_a_udf_once_for_each_row(sql: Sql, spark: SparkSession, tmp_path: Path, name: str) -> None:
     calls = Calls(spark, tmp_path / "calls.log")
     sql("CREATE TABLE {c}.t AS SELECT id, CAST(NULL AS BIGINT) AS v FROM range(0, 1000, 1, 2)")
@@ -518,7 +518,7 @@ def one_statement(draw: random.Random) -> tuple[str, list[str]]:
     ]
 
 
-QUICK, ALL, ITEM = 20, 2400, 20
+QUICK, ALL, ITEM = 10, 2400, 10
 """Sequences of `make test`, of `make test-long`, and of one test."""
 
 

@@ -237,7 +237,8 @@ def test_a_statement_sends_no_credentials_of_the_server_to_a_receiver_of_its_own
                 user.range(1).write.format("lance").options(**given).mode("append").save(path)
             ),
         ]
-        for act in acts:
+        # Every way with one location, every location in one way: the reads by `load`.
+        for act in acts if path == "s3://b/t.lance" else acts[4:5]:
             with pytest.raises(AnalysisException, match=r"OptionError.*credentials"):
                 act()
     assert Recording.seen == []

@@ -296,8 +296,9 @@ def test_a_damaged_fragment_is_left_and_named_and_the_others_are_compacted(db: C
     assert sorted(one.count_rows() for one in lance.dataset(table.uri).get_fragments()) == [10, 10, 20, 20]
 
 
-@pytest.mark.parametrize("landed", [True, False])
-@pytest.mark.parametrize("others", [0, 2])
+@pytest.mark.parametrize(
+    ("landed", "others"), [(True, 2), (False, 0), pytest.param(True, 0, marks=LONG), pytest.param(False, 2, marks=LONG)]
+)
 def test_a_commit_whose_answer_is_lost(db: Connection, monkeypatch: pytest.MonkeyPatch, landed: bool, others: int):
     table = make(db)
     real = Compaction.commit

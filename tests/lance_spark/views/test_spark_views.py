@@ -165,6 +165,7 @@ def test_all_columns_keep_their_types(db: Connection) -> None:
     assert [field.type for field in view.schema if field.name != ID] == [field.type for field in source.schema]
 
 
+@pytest.mark.long
 def test_expressions_of_all_kinds_in_a_dataframe(db: Connection, spark: SparkSession) -> None:
     source = typed_source(db)
     frame = read(spark, source).select(*[sf.expr(text).alias(name) for name, text in EXPRESSIONS.items()])

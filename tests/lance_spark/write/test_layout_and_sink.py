@@ -167,6 +167,7 @@ def _table(name: str, type_: pa.DataType, values: list[object], metadata: dict[s
     return pa.table([pa.array(range(len(values)), pa.int32()), column, pa.array(["x"] * len(values))], schema=schema)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "type_", "values", "metadata", "version"), CASES)
 def test_a_created_table_is_the_one_that_lance_would_have_made(
     name: str, type_: pa.DataType, values: list[object], metadata: dict[str, str], version: Any, tmp_path: Path
@@ -186,6 +187,7 @@ def test_a_created_table_is_the_one_that_lance_would_have_made(
     assert _values(ours) == _values(lances)
 
 
+@pytest.mark.sample(4)
 @pytest.mark.parametrize(("name", "type_", "values", "metadata", "version"), CASES)
 def test_appended_files_name_the_fields_of_a_table_whose_field_ids_have_gaps(
     name: str, type_: pa.DataType, values: list[object], metadata: dict[str, str], version: Any, tmp_path: Path
