@@ -127,12 +127,23 @@ def _cast_to(field: pa.Field[Any], values: pa.Array[Any]) -> pa.Array[Any]:
 
 
 def _session_dependence(old: Kind, new: Kind) -> str | None:
-    """Returns what else than the values a cast depends on; None for most casts."""
+    """Returns what else than the values a cast depends on, at any depth; None for most casts."""
+    if is_list(old) and is_list(new):
+        return _session_dependence(old.value_type, new.value_type)
+    if t.is_map(old) and t.is_map(new):
+        return _session_dependence(old.key_type, new.key_type) or _session_dependence(old.item_type, new.item_type)
+    if t.is_struct(old) and t.is_struct(new):
+        kinds = {field.name: field.type for field in new}
+        reasons = (_session_dependence(field.type, kinds[field.name]) for field in old if field.name in kinds)
+        return next(filter(None, reasons), None)
+    if t.is_temporal(old) != t.is_temporal(new) and (t.is_integer(old) or t.is_integer(new)):
+        return "the unit of the number, which is seconds in Spark and the unit of the type in Arrow"
     zoned = [t.is_timestamp(kind) and kind.tz is not None for kind in (old, new)]
     calendar = [t.is_date(kind) or (t.is_timestamp(kind) and kind.tz is None) for kind in (old, new)]
     if (zoned[0] and calendar[1]) or (calendar[0] and zoned[1]):
         return "the time zone of the session"
-    if _is_text(new) and (t.is_timestamp(old) or t.is_time(old) or t.is_duration(old) or t.is_floating(old)):
+    is_written_by_spark = t.is_floating(old) or t.is_decimal(old) or (t.is_temporal(old) and not t.is_date(old))
+    if _is_text(new) and is_written_by_spark:
         return "the text format of Spark"
     return None
 
