@@ -44,6 +44,7 @@ from lance_spark.lance_compat import (
     versions_of,
 )
 from lance_spark.options import ReadOptions
+from lance_spark.stored_json import parse_json
 
 if TYPE_CHECKING:
     import lance
@@ -178,7 +179,7 @@ class DatasetRef:
         if isinstance(version, str):
             return self._named(version)
         if version is not None and not 1 <= version < 1 << 63:
-            raise OptionError(option, str(version), "the number of a version, 1 or more and less than 2^63")
+            raise OptionError(option, version, "the number of a version, 1 or more and less than 2^63")
         dataset = _open(self.uri, self.branch, version, self.storage_options)
         return replace(self, version=dataset.version, incarnation=incarnation_of(dataset))
 
@@ -255,7 +256,7 @@ class DatasetRef:
         Raises:
             ValueError: The text is something else.
         """
-        values = json.loads(text)
+        values = parse_json(text)
         kinds = {"uri": str, "version": int, "incarnation": (str, type(None)), "branch": (str, type(None))}
         if not isinstance(values, dict) or values.keys() != kinds.keys():
             raise ValueError(f"not a pinned version of a table: {text[:200]!r}")

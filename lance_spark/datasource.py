@@ -29,6 +29,7 @@ from lance_spark.options import (
     refuse_internal,
     statement_options,
 )
+from lance_spark.stored_json import check_fields, load_object
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
@@ -285,12 +286,15 @@ def _for_catalog(schema: StructType, ref: DatasetRef, options: Mapping[str, str]
 def _catalog_options(schema: StructType) -> dict[str, str]:
     """Returns location and options of a catalog table, from its columns' metadata."""
     tables = {str(f.metadata[TABLE_METADATA]) for f in schema.fields if TABLE_METADATA in (f.metadata or {})}
+    accepted = (
+        "a location that the table knows: make it with CREATE TABLE t USING lance OPTIONS (path '...') and without a "
+        "column list"
+    )
     if len(tables) != 1:
-        raise OptionError(
-            "path",
-            None,
-            "a location that the table knows: "
-            "make it with CREATE TABLE t USING lance OPTIONS (path '...') and without a column list",
-        )
-    table = json.loads(tables.pop())
-    return {"path": normalize_uri(table["uri"]), **table.get("options", {})}
+        raise OptionError("path", None, accepted)
+    try:
+        table = {"options": {}, **load_object(tables.pop(), {"uri": str})}
+        check_fields(table, {"options": dict})
+    except ValueError as error:  # anybody can write column metadata
+        raise OptionError(TABLE_METADATA, str(error), accepted) from error
+    return {"path": normalize_uri(table["uri"]), **table["options"]}

@@ -8,6 +8,7 @@ message of the form *what happened - where - what to do*.
 from __future__ import annotations
 
 import contextlib
+import re
 import sys
 from collections.abc import Iterator, Sequence
 from typing import ClassVar
@@ -43,6 +44,8 @@ def counted(count: float, noun: str) -> str:
 _PANIC = "PanicException"
 _MOST_CHARS = 300
 """Characters of a value that a message shows."""
+_PLAIN_VERSION = re.compile(r"(?:at )?[\w.:+/-]+")
+"""Versions, tags and branches that a message shows without quotes."""
 
 
 @contextlib.contextmanager
@@ -75,6 +78,12 @@ def refusals_as_errors(uri: str) -> Iterator[None]:
         raise LancePanicError(uri, str(error)) from error
 
 
+def _show_argument(value: object) -> str:
+    from udf_runtime.arguments import show_value  # options are text; arguments come with that package
+
+    return show_value(value)
+
+
 def _shortened(text: str) -> str:
     return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]}..."
 
@@ -84,15 +93,16 @@ class OptionError(LanceSparkError, ValueError):
 
     Attributes:
         option: Name of the option as the user wrote it.
-        value: Its value, or None where the option is missing.
+        value: Its value as text, or None where the option is missing.
         accepted: What would have been accepted.
     """
 
-    def __init__(self, option: str, value: str | None, accepted: str, *, problem: str = "is not valid") -> None:
-        shown = "is missing" if value is None else f"= {_shortened(repr(value))} {problem}"
+    def __init__(self, option: str, value: object, accepted: str, *, problem: str = "is not valid") -> None:
+        self.value = value if value is None or isinstance(value, str) else _show_argument(value)
+        text = _shortened(repr(value)) if isinstance(value, str) else self.value
+        shown = "is missing" if text is None else f"= {text} {problem}"
         super().__init__(f"option {option!r} {shown} - accepted: {accepted}")
         self.option = option
-        self.value = value
         self.accepted = accepted
 
 
@@ -207,7 +217,8 @@ class VersionNotFoundError(LanceSparkError, LookupError):
     """
 
     def __init__(self, uri: str, version: str, *, available: str, what: str = "version") -> None:
-        super().__init__(f"{what} {version} does not exist - in {uri} - {available}")
+        shown = version if _PLAIN_VERSION.fullmatch(version) else _shortened(repr(version))
+        super().__init__(f"{what} {shown} does not exist - in {uri} - {available}")
         self.available = available
         self.uri = uri
         self.version = version

@@ -26,7 +26,7 @@ from udf_runtime.checkpoint import CheckpointStore, LocalObjects
 if TYPE_CHECKING:
     from lance.file import LanceFileSession
 
-_MOST_NAME_BYTES = 255
+MOST_NAME_BYTES = 255
 """Bytes of a name in a local file system."""
 
 
@@ -249,7 +249,7 @@ def checkpoint_place(folder: str, uri: str) -> str:
     """
     parent, _, name = uri.rpartition("/")
     shared = normalize_uri(folder, option="checkpoint")
-    if is_local(shared) and max(map(len, map(os.fsencode, shared.split("/")))) > _MOST_NAME_BYTES:
+    if is_local(shared) and max(map(len, map(os.fsencode, shared.split("/")))) > MOST_NAME_BYTES:
         raise OptionError("checkpoint", shared[:100], "a path with names of at most 255 bytes", problem="is too long")
     return f"{shared}/{hashlib.sha256(parent.encode()).hexdigest()[:16]}/{name.removesuffix('.lance')}"
 

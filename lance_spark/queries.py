@@ -40,7 +40,7 @@ def metric_of(name: object, *, option: str = "metric") -> Metric:
     """
     metric = METRICS.get(str(name).lower())
     if metric is None:
-        raise OptionError(option, repr(name), ", ".join(METRICS))
+        raise OptionError(option, name, ", ".join(METRICS))
     return metric
 
 
@@ -76,7 +76,7 @@ class VectorQuery:
 
     def __post_init__(self) -> None:
         if not self.q or not all(_is_number(value) for value in self.q):
-            raise OptionError("q", repr(self.q)[:100], "a vector: a list of finite numbers")
+            raise OptionError("q", self.q, "a vector: a list of finite numbers")
         _check_text("column", self.column)
         _check_bounds(self)
         for name in ("nprobes", "refine_factor", "ef"):
@@ -127,11 +127,11 @@ class TextQuery:
 
     def __post_init__(self) -> None:
         if not isinstance(self.query, str) or not self.query.strip():
-            raise OptionError("query", repr(self.query), "words to search for")
+            raise OptionError("query", self.query, "words to search for")
         for column in self.columns or ():
             _check_text("columns", column)
         if self.columns is not None and (not self.columns or len(set(self.columns)) != len(self.columns)):
-            raise OptionError("columns", repr(list(self.columns)), "names of columns, each once")
+            raise OptionError("columns", ", ".join(self.columns), "names of columns, each once")
         _check_bounds(self)
         for name in ("phrase", "prefilter"):
             _check_flag(name, getattr(self, name))
@@ -185,17 +185,17 @@ def _check_bounds(query: VectorQuery | TextQuery) -> None:
 
 def _check_count(name: str, value: object, least: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST_ROWS:
-        raise OptionError(name, repr(value), f"a whole number, {least} or more")
+        raise OptionError(name, value, f"a whole number, {least} or more")
 
 
 def _check_flag(name: str, value: object) -> None:
     if not isinstance(value, bool):
-        raise OptionError(name, repr(value), "true or false")
+        raise OptionError(name, value, "true or false")
 
 
 def _check_text(name: str, value: object) -> None:
     if value is not None and (not isinstance(value, str) or not value):
-        raise OptionError(name, repr(value), "the name of a column")
+        raise OptionError(name, value, "the name of a column")
 
 
 def _is_number(value: object) -> bool:

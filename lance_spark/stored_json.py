@@ -1,4 +1,7 @@
-"""JSON in a table's folder. The text may be damaged or forged, so fields are checked by type."""
+"""JSON that others wrote: in a table's folder, in SQL, in the metadata of columns.
+
+The text may be damaged or forged, so fields are checked by type.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,18 @@ from typing import Any, TypeAlias
 
 Kinds: TypeAlias = Mapping[str, type | tuple[type, ...]]
 """Fields of an object and the types that each may have."""
+
+
+def parse_json(text: str | bytes) -> Any:  # noqa: ANN401 - JSON
+    """Returns what a JSON text says. Runs anywhere.
+
+    Raises:
+        ValueError: The text is no JSON, or is nested more deeply than Python can read.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError as error:
+        raise ValueError("the JSON text is nested too deeply") from error
 
 
 def load_object(text: str | bytes, kinds: Kinds | None = None) -> dict[str, Any]:
@@ -20,10 +35,7 @@ def load_object(text: str | bytes, kinds: Kinds | None = None) -> dict[str, Any]
     Raises:
         ValueError: The text is no JSON object, or a field is missing or has another type.
     """
-    try:
-        values = json.loads(text)
-    except RecursionError as error:
-        raise ValueError("the JSON text is nested too deeply") from error
+    values = parse_json(text)
     if not isinstance(values, dict):
         raise ValueError(f"a JSON object is expected, not {type(values).__name__}")  # noqa: TRY004 - text, not an argument
     check_fields(values, kinds or {})

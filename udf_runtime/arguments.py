@@ -19,6 +19,7 @@ import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import date, timedelta
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from udf_runtime.errors import UdfDefinitionError
@@ -28,7 +29,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 _CHARS = 100
 _MOST_ITEMS = 1_000_000
-_SHOWN = (str, int, float, type(None))
+_SHOWN = (str, int, float, date, timedelta, type(None))
 _UNIONS = (Union, types.UnionType)
 _SEQUENCES = (list, tuple, Sequence)
 _NAMES: dict[object, str] = {
@@ -45,11 +46,10 @@ class ArgumentChecks:
     """Decorators that check the arguments of functions and methods.
 
     Args:
-        make_error: Makes the error from the argument's name, its value as text, and the accepted
-            values.
+        make_error: Makes the error from the argument's name, its value, and the accepted values.
     """
 
-    def __init__(self, make_error: Callable[[str, str, str], Exception]) -> None:
+    def __init__(self, make_error: Callable[[str, object, str], Exception]) -> None:
         self._make_error = make_error
 
     def function(self, function: _F, *, docs: str | None = None) -> _F:
@@ -73,11 +73,11 @@ class ArgumentChecks:
                     try:
                         call.arguments[name] = _checked(signature.parameters[name], kinds[name], value)
                     except _MisfitError as misfit:
-                        shown = show_value(misfit.value)
+                        wrong = misfit.value
                         accepted = describe(kinds[name]) + _documented(docs or inspect.getdoc(function) or "", name)
-                        if (text := _first_unreadable(misfit.value)) is not None:
-                            shown, accepted = text[:_CHARS], "text without NUL characters and lone surrogates"
-                        raise self._make_error(name, shown, accepted) from None
+                        if (text := _first_unreadable(wrong)) is not None:
+                            wrong, accepted = text, "text without NUL characters and lone surrogates"
+                        raise self._make_error(name, wrong, accepted) from None
             return function(*call.args, **call.kwargs)
 
         return typing.cast(_F, checked)
@@ -288,8 +288,8 @@ def _resolved(kind: object, scope: dict[str, object]) -> object:
         return Any
 
 
-def _definition_error(name: str, value: str, accepted: str) -> UdfDefinitionError:
-    return UdfDefinitionError(f"The argument {name!r} has the wrong value {value}. Give {accepted}.")
+def _definition_error(name: str, value: object, accepted: str) -> UdfDefinitionError:
+    return UdfDefinitionError(f"The argument {name!r} has the wrong value {show_value(value)}. Give {accepted}.")
 
 
 ARGUMENTS = ArgumentChecks(_definition_error)

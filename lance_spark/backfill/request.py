@@ -96,27 +96,27 @@ class BackfillRequest:
             if value is None and name not in _NEVER_NONE:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or value < least:
-                raise OptionError(name, repr(value), f"a whole number, {least} or more")
+                raise OptionError(name, value, f"a whole number, {least} or more")
         if self.commit_timeout is not None:
             _check_seconds("commit_timeout", self.commit_timeout.total_seconds(), "above 0")
         flush_s = self.batch_checkpoint_flush_interval_seconds
         _check_seconds("batch_checkpoint_flush_interval_seconds", flush_s, "0 or more")
         _check_seconds("refresh_status_secs", self.refresh_status_secs, "above 0")
         if self.on_stale not in get_args(OnStale):
-            raise OptionError("on_stale", repr(self.on_stale), "recompute or null")
+            raise OptionError("on_stale", self.on_stale, "recompute or null")
         if self.blob_read_strategy not in get_args(BlobReadStrategy):
-            raise OptionError("blob_read_strategy", str(self.blob_read_strategy), "auto, legacy or range")
+            raise OptionError("blob_read_strategy", self.blob_read_strategy, "auto, legacy or range")
         if self.where is not None and (not isinstance(self.where, str) or not self.where.strip()):
             accepted = "a filter in Lance SQL, such as lang = 'en'; None selects rows without a value"
-            raise OptionError("where", repr(self.where), accepted)
+            raise OptionError("where", self.where, accepted)
         job_id = self.job_id
         if job_id is not None and not (isinstance(job_id, str) and 0 < len(job_id.strip()) <= _JOB_ID_CHARS):
             accepted = f"a text that identifies the job, of at most {_JOB_ID_CHARS} characters"
-            raise OptionError("job_id", repr(job_id), accepted)
+            raise OptionError("job_id", job_id, accepted)
         low, high = self.min_checkpoint_size, self.max_checkpoint_size
         if low is not None and high is not None and low > high:
             accepted = f"at most max_checkpoint_size, {high}"
-            raise OptionError("min_checkpoint_size", str(low), accepted, problem="is too large")
+            raise OptionError("min_checkpoint_size", low, accepted, problem="is too large")
 
 
 def columns_of(columns: str | Sequence[str]) -> tuple[str, ...]:
@@ -127,7 +127,7 @@ def columns_of(columns: str | Sequence[str]) -> tuple[str, ...]:
     """
     names = tuple(columns) if isinstance(columns, (list, tuple)) else (columns,)
     if not names or not all(isinstance(name, str) and name for name in names) or len(set(names)) != len(names):
-        raise OptionError("columns", repr(columns), "the name of a column, or a list of sibling columns")
+        raise OptionError("columns", columns, "the name of a column, or a list of sibling columns")
     return names
 
 
@@ -142,7 +142,7 @@ def request_of(parameters: Mapping[str, Any]) -> BackfillRequest:
         accepted = (
             "nothing: it mixes fragments among actors of another engine; on Spark any free slot takes the next range"
         )
-        raise OptionError("task_shuffle_diversity", str(diversity), accepted, problem="has no meaning on Spark")
+        raise OptionError("task_shuffle_diversity", diversity, accepted, problem="has no meaning on Spark")
     values = {name.removeprefix("_"): value for name, value in parameters.items()}
     values |= {
         "columns": columns_of(values["columns"]),
@@ -163,7 +163,7 @@ def _checkpoint_size(checkpoint_size: int | None, batch_size: int | None) -> int
         return checkpoint_size
     if checkpoint_size is not None:
         problem = "is the old name of checkpoint_size, given too"
-        raise OptionError("batch_size", str(batch_size), "checkpoint_size alone", problem=problem)
+        raise OptionError("batch_size", batch_size, "checkpoint_size alone", problem=problem)
     warn_caller("batch_size is deprecated, say checkpoint_size", DeprecationWarning)
     return WHOLE_FRAGMENT_ROWS if batch_size == 0 and not isinstance(batch_size, bool) else batch_size
 
@@ -188,4 +188,4 @@ def blob_buffer_of(value: int | None) -> int:
 def _check_seconds(name: str, value: Any, least: str) -> None:  # noqa: ANN401 - users pass anything
     usable = isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < float("inf")
     if not usable or (value == 0 and least == "above 0"):
-        raise OptionError(name, repr(value), f"a number of seconds, {least}")
+        raise OptionError(name, value, f"a number of seconds, {least}")

@@ -46,10 +46,10 @@ class CommitNote:
             OptionError: It is no text, or a name belongs to Lance or to this package.
         """
         if message is not None and not isinstance(message, str):
-            raise OptionError("commit_message", repr(message), "a text")
+            raise OptionError("commit_message", message, "a text")
         for name, value in (properties or {}).items():
             if not isinstance(name, str) or not isinstance(value, str):
-                raise OptionError("properties", repr({name: value}), "texts by names")
+                raise OptionError(f"properties[{name!r}]", value, "texts by names")
             check_property(name, value)
         return CommitNote(message=message, properties=tuple(sorted((properties or {}).items())))
 

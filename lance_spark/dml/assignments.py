@@ -57,7 +57,7 @@ def check_where(dataset: lance.LanceDataset, where: str | None, uri: str) -> Non
     if where is None:
         return
     if not isinstance(where, str) or not where.strip():
-        raise OptionError("where", repr(where), "a condition in Lance SQL, such as id > 5")
+        raise OptionError("where", where, "a condition in Lance SQL, such as id > 5")
     check_filter(dataset, where, uri, "descriptor")
 
 
@@ -85,7 +85,7 @@ def check_assignments(dataset: lance.LanceDataset, wanted: Assignments, uri: str
 
 def _check_expression(dataset: lance.LanceDataset, name: str, text: str, uri: str) -> None:
     if not isinstance(text, str) or not text.strip():
-        raise OptionError(f"values_sql[{name!r}]", repr(text), "an expression in Lance SQL, such as price * 2")
+        raise OptionError(f"values_sql[{name!r}]", text, "an expression in Lance SQL, such as price * 2")
     field = dataset.schema.field(name)
     if is_blob(field) or is_logical_blob(row_field(field)):
         raise UnsupportedOperationError(

@@ -103,5 +103,5 @@ class MergeInsertBuilder:
 
 def _checked(where: str | None) -> str | None:
     if where is not None and (not isinstance(where, str) or not where.strip()):
-        raise OptionError("where", repr(where), "a condition in Spark SQL, such as source.a > target.a")
+        raise OptionError("where", where, "a condition in Spark SQL, such as source.a > target.a")
     return where

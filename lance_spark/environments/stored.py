@@ -75,7 +75,7 @@ class StoredManifests:
             UdfDefinitionError: An archive is neither there nor a file of this process.
         """
         if not isinstance(manifest, Manifest):
-            raise OptionError("manifest", repr(manifest), "a Manifest: Manifest.create_pip('name').pip([...]).build()")
+            raise OptionError("manifest", manifest, "a Manifest: Manifest.create_pip('name').pip([...]).build()")
         check_manifest(manifest)
         path = _path(name)
         upload(manifest.archives, self.objects)
@@ -134,7 +134,7 @@ class StoredManifests:
 
 def _path(name: str) -> str:
     if not isinstance(name, str) or not name.strip():
-        raise OptionError("name", repr(name), "the name of a manifest")
+        raise OptionError("name", name, "the name of a manifest")
     try:
         return f"{_MANIFESTS}/{quote(name)}.json"
     except ValueError as error:

@@ -62,9 +62,9 @@ class IndexDefinition:
 
     def __post_init__(self) -> None:
         if not isinstance(self.column, str) or not self.column:
-            raise OptionError("column", repr(self.column), "the name of a column")
+            raise OptionError("column", self.column, "the name of a column")
         if not isinstance(self.name, str) or not self.name.strip():
-            raise OptionError("name", repr(self.name), "a name for the index")
+            raise OptionError("name", self.name, "a name for the index")
 
     @property
     def is_vector(self) -> bool:
@@ -120,7 +120,7 @@ def scalar_index(column: str, kind: str, *, name: str | None, replace: bool) -> 
     wanted = {"BLOOM": "BLOOMFILTER"}.get(str(kind).upper(), str(kind).upper())
     accepted = get_args(ScalarKind)
     if wanted not in accepted:
-        raise OptionError("index_type", str(kind), f"{', '.join(accepted)}; create_fts_index makes indexes of text")
+        raise OptionError("index_type", kind, f"{', '.join(accepted)}; create_fts_index makes indexes of text")
     return IndexDefinition(name=_named(name, column), column=column, kind=cast(ScalarKind, wanted), replace=replace)
 
 
@@ -149,12 +149,12 @@ def vector_index(
     distance = metric_of(metric)
     for option, value in numbers.items():
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise OptionError(option, repr(value), "a whole number, 1 or more")
+            raise OptionError(option, value, "a whole number, 1 or more")
     if numbers["num_bits"] not in (4, 8):
-        raise OptionError("num_bits", str(numbers["num_bits"]), "4 or 8")
+        raise OptionError("num_bits", numbers["num_bits"], "4 or 8")
     wanted = str(kind).upper()
     if wanted not in get_args(VectorKind):
-        raise OptionError("index_type", str(kind), ", ".join(get_args(VectorKind)))
+        raise OptionError("index_type", kind, ", ".join(get_args(VectorKind)))
     used = {key: value for key, value in numbers.items() if key in _used_by(wanted)}
     return IndexDefinition(
         name=_named(name, column),
@@ -202,12 +202,12 @@ def _of_vectors(definition: IndexDefinition, kind: Kind, rows: int) -> IndexDefi
     if binary != (parameters["metric"] == "hamming") or (binary and definition.kind != "IVF_FLAT"):
         raise OptionError(
             "metric",
-            str(parameters["metric"]),
+            parameters["metric"],
             "hamming with IVF_FLAT for vectors of uint8, and l2, cosine or dot for vectors of floating-point numbers",
             problem=f"does not fit column {definition.column!r} of {kind}",
         )
     if vector is not kind and parameters["metric"] != "cosine":
-        raise OptionError("metric", str(parameters["metric"]), "cosine for lists of vectors")
+        raise OptionError("metric", parameters["metric"], "cosine for lists of vectors")
     if parameters["num_partitions"] is None:
         parameters["num_partitions"] = max(1, rows // _PARTITION_ROWS[definition.kind])
     if "num_sub_vectors" in parameters:
@@ -215,7 +215,7 @@ def _of_vectors(definition: IndexDefinition, kind: Kind, rows: int) -> IndexDefi
         parameters["num_sub_vectors"] = size // (16 if size % 16 == 0 else 8 if size % 8 == 0 else size) or 1
         if given is not None:
             if not isinstance(given, int) or size % given:
-                raise OptionError("num_sub_vectors", str(given), f"a number that divides {size}, the vectors' length")
+                raise OptionError("num_sub_vectors", given, f"a number that divides {size}, the vectors' length")
             parameters["num_sub_vectors"] = given
     return dataclasses.replace(definition, parameters=parameters)
 

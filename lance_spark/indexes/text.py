@@ -33,18 +33,18 @@ def text_indexes(
     """
     wanted = [columns] if isinstance(columns, str) else list(columns)
     if not wanted or len(set(wanted)) != len(wanted):
-        raise OptionError("field_names", repr(columns), "a column, or a list of columns, each once")
+        raise OptionError("field_names", columns, "a column, or a list of columns, each once")
     if name is not None and len(wanted) > 1:
         raise OptionError("name", name, "nothing where there are several columns: each index is named after its own")
     if tokens["base_tokenizer"] not in _TOKENIZERS:
-        raise OptionError("base_tokenizer", repr(tokens["base_tokenizer"]), ", ".join(_TOKENIZERS))
+        raise OptionError("base_tokenizer", tokens["base_tokenizer"], ", ".join(_TOKENIZERS))
     longest = tokens["max_token_length"]
     if longest is not None and (isinstance(longest, bool) or not isinstance(longest, int) or longest < 1):
-        raise OptionError("max_token_length", repr(longest), "a number of letters, 1 or more, or None")
+        raise OptionError("max_token_length", longest, "a number of letters, 1 or more, or None")
     parameters = dict(tokens)
     if memory_bytes is not None:
         if isinstance(memory_bytes, bool) or not isinstance(memory_bytes, int) or memory_bytes < _LEAST_MEMORY_BYTES:
-            raise OptionError("writer_heap_size", repr(memory_bytes), f"bytes, {_LEAST_MEMORY_BYTES} or more, or None")
+            raise OptionError("writer_heap_size", memory_bytes, f"bytes, {_LEAST_MEMORY_BYTES} or more, or None")
         parameters["memory_limit"] = memory_bytes >> 20
     return [
         IndexDefinition(

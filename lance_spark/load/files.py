@@ -143,7 +143,7 @@ def list_files(
     systems = [file_system_of(uri, options) for uri in source]
     system = systems[0][0]
     if any(other != system for other, _ in systems):
-        raise OptionError("source", repr(list(source)), "locations in one store")
+        raise OptionError("source", ", ".join(source), "locations in one store")
     found: dict[str, SourceFile] = {}
     for uri, (_, path) in zip(source, systems, strict=True):
         files = _list(system, path, uri, asked)

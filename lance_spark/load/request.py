@@ -74,19 +74,19 @@ def load_request_of(parameters: Mapping[str, Any]) -> LoadRequest:
     keys, columns = _names("pk", parameters["pk"]), _names("columns", parameters["columns"])
     both = sorted(set(keys) & set(columns))
     if both:
-        raise OptionError("columns", repr(both), "columns other than the key's")
+        raise OptionError("columns", ", ".join(both), "columns other than the key's")
     source_format, on_missing = parameters["source_format"], parameters["on_missing"]
     if source_format is not None and source_format not in get_args(SourceFormat):
-        raise OptionError("source_format", str(source_format), "parquet, lance or ipc; None looks at the names")
+        raise OptionError("source_format", source_format, "parquet, lance or ipc; None looks at the names")
     if on_missing not in get_args(OnMissing):
-        raise OptionError("on_missing", repr(on_missing), "carry, null or error")
+        raise OptionError("on_missing", on_missing, "carry, null or error")
     interval_s = parameters["checkpoint_interval_seconds"]
     if interval_s is not None and not (_is_number(interval_s, (int, float)) and 0 <= interval_s < float("inf")):
-        raise OptionError("checkpoint_interval_seconds", repr(interval_s), "a number of seconds, 0 or more")
+        raise OptionError("checkpoint_interval_seconds", interval_s, "a number of seconds, 0 or more")
     for name, kind in (("_loader_cpus", (int, float)), ("_loader_memory", int)):
         value = parameters[name]
         if value is not None and not (_is_number(value, kind) and 0 < value < float("inf")):
-            raise OptionError(name, repr(value), "a number above 0")
+            raise OptionError(name, value, "a number above 0")
     job = BackfillRequest(
         columns=columns,
         where=ALL_ROWS,
@@ -116,11 +116,11 @@ def _checkpoint_rows(parameters: Mapping[str, Any]) -> tuple[int, int | None]:
     sizes = {name: parameters[name] for name in _SIZES if parameters[name] is not None}
     for name, rows in sizes.items():
         if not _is_number(rows, int) or rows < 1:
-            raise OptionError(name, repr(rows), "a whole number, 1 or more")
+            raise OptionError(name, rows, "a whole number, 1 or more")
     least = sizes.pop("min_checkpoint_size", 1)
     most = min(sizes.values(), default=None)
     if most is not None and least > most:
-        raise OptionError("min_checkpoint_size", str(least), f"at most {most}, the largest", problem="is too large")
+        raise OptionError("min_checkpoint_size", least, f"at most {most}, the largest", problem="is too large")
     return least, most
 
 
@@ -132,4 +132,4 @@ def _names(option: str, names: str | Sequence[str]) -> tuple[str, ...]:
     try:
         return columns_of(names)
     except OptionError as error:
-        raise OptionError(option, repr(names), "the name of a column, or a list of different ones") from error
+        raise OptionError(option, names, "the name of a column, or a list of different ones") from error

@@ -120,7 +120,7 @@ def open_source(
         return DataSource(source)
     if asked == "lance" or (asked is None and len(paths) == 1 and _is_lance(paths[0], options)):
         if len(paths) > 1:
-            raise OptionError("source", repr(list(paths)), "one location, where the source is a Lance table")
+            raise OptionError("source", ", ".join(paths), "one location, where the source is a Lance table")
         return LanceSource(DatasetRef.at(paths[0], options).pin(None))
     return FileSource(*list_files(paths, options, asked), name=", ".join(paths[:3]) + ", ..." * (len(paths) > 3))
 

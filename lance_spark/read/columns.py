@@ -44,7 +44,7 @@ def lance_blob_handling(handling: BlobHandling) -> Literal["all_binary", "blobs_
         OptionError: It is neither `descriptor` nor `bytes`.
     """
     if handling not in ("descriptor", "bytes"):
-        raise OptionError("blob_handling", repr(handling), "descriptor or bytes")
+        raise OptionError("blob_handling", handling, "descriptor or bytes")
     return "all_binary" if handling == "bytes" else "blobs_descriptions"
 
 

@@ -95,7 +95,7 @@ class Query:
             sql, computed = parse_transforms(columns)
             return replace(self, columns=tuple(sql.items()), computed=tuple(computed))
         if isinstance(columns, str) or not isinstance(columns, Sequence) or not columns:
-            raise OptionError("select", repr(columns), "a list of columns, or a dict of names and expressions")
+            raise OptionError("select", columns, "a list of columns, or a dict of names and expressions")
         names = [name for name in columns if isinstance(name, str)]
         computed = [one for udf in columns if not isinstance(udf, str) for one in parse_transforms(udf)[1]]
         return replace(self, columns=tuple((name, quoted(name)) for name in names), computed=tuple(computed))
@@ -112,7 +112,7 @@ class Query:
             OptionError: It is no text.
         """
         if not isinstance(condition, str) or not condition.strip():
-            raise OptionError("where", repr(condition), "a condition in Lance SQL")
+            raise OptionError("where", condition, "a condition in Lance SQL")
         return replace(self, condition=condition if self.condition is None else both(self.condition, condition))
 
     def limit(self: _Query, rows: int) -> _Query:
@@ -321,7 +321,7 @@ class Query:
 
 def _count(name: str, value: object, least: int) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < least:
-        raise OptionError(name, repr(value), f"a number of rows, {least} or more")
+        raise OptionError(name, value, f"a number of rows, {least} or more")
     return value
 
 

@@ -18,7 +18,6 @@ from lance_spark.read.columns import ROW_ID
 from lance_spark.read.search.ranking import DISTANCE, RELEVANCE, SCORE, Ranking
 from lance_spark.search.query import Query
 from lance_spark.search.rerank import Reranker
-from udf_runtime.arguments import show_value
 
 if TYPE_CHECKING:
     import lance
@@ -75,7 +74,7 @@ class Search(Query):
             OptionError: The condition is no text, or an earlier one has another `prefilter`.
         """
         if self.condition is not None and prefilter != self.prefilter:
-            raise OptionError("prefilter", repr(prefilter), f"{self.prefilter}, as in the first where() of the search")
+            raise OptionError("prefilter", prefilter, f"{self.prefilter}, as in the first where() of the search")
         return replace(super(Search, self).where(condition), prefilter=prefilter)
 
     def vector(self, vector: VectorLike) -> Search:
@@ -200,7 +199,7 @@ class Search(Query):
         else:
             ranked = reranker.rerank_fts(words, found("text"))
         if not isinstance(ranked, pa.Table) or RELEVANCE not in ranked.schema.names:
-            raise OptionError("rerank", repr(reranker), f"an object whose methods return tables with {RELEVANCE}")
+            raise OptionError("rerank", reranker, f"an object whose methods return tables with {RELEVANCE}")
         schema = self._schema(dataset)
         arrays = [
             ranked[one.name].cast(one.type) if one.name in ranked.schema.names else pa.nulls(len(ranked), one.type)
@@ -263,19 +262,19 @@ def search_of(
         OptionError: The query, its type or a column is not valid.
     """
     if query_type not in ("auto", "vector", "fts", "hybrid"):
-        raise OptionError("query_type", str(query_type), "vector, fts, hybrid or auto")
+        raise OptionError("query_type", query_type, "vector, fts, hybrid or auto")
     words = query if isinstance(query, str) else None
     kind = ("vector" if words is None else "fts") if query_type == "auto" else cast(QueryKind, query_type)
     if kind == "vector" and (query is None or words is not None):
-        raise OptionError("query", show_value(query), "a vector; words are searched for with query_type='fts'")
+        raise OptionError("query", query, "a vector; words are searched for with query_type='fts'")
     if kind == "fts" and words is None:
-        raise OptionError("query", show_value(query), "words; a vector is searched for with query_type='vector'")
+        raise OptionError("query", query, "words; a vector is searched for with query_type='vector'")
     for option, value, other in (
         ("vector_column_name", vector_column_name, "fts"),
         ("fts_columns", fts_columns, "vector"),
     ):
         if value is not None and kind == other:
-            raise OptionError(option, str(value), f"nothing in a search of type {other!r}")
+            raise OptionError(option, value, f"nothing in a search of type {other!r}")
     settings: Mapping[str, str] = {} if vector_column_name is None else {"column": vector_column_name}
     columns = None if fts_columns is None else (fts_columns,) if isinstance(fts_columns, str) else tuple(fts_columns)
     shape = {one.name: getattr(base, one.name) for one in dataclasses.fields(base)}
@@ -300,7 +299,5 @@ def vector_of(vector: object) -> tuple[float, ...]:
     except Exception:  # noqa: BLE001 - a value of any class, with methods of its own
         array = np.empty(0)
     if array.ndim != 1 or array.dtype.kind not in "fiu" or not len(array):
-        raise OptionError(
-            "query", show_value(vector), "one vector of numbers; several are searched for one after the other"
-        )
+        raise OptionError("query", vector, "one vector of numbers; several are searched for one after the other")
     return tuple(array.tolist())

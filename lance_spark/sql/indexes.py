@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import inspect
-import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lance_spark.errors import OptionError, UnsupportedOperationError
 from lance_spark.sql.place import Place
+from lance_spark.stored_json import parse_json
 from lance_spark.table.connection import open_table
 from lance_spark.table.table import Table
 
@@ -89,13 +89,13 @@ def build(
         if key not in known:
             choices = f"none for {kind}" if not known else f"for {kind}: {', '.join(known)}"
             raise OptionError(f"OPTIONS ({key})", (options or {})[key], choices)
-    method(**given, **{key: _value(text) for key, text in (options or {}).items()})
+    method(**given, **{key: option_value(text) for key, text in (options or {}).items()})
 
 
-def _value(text: str) -> object:
+def option_value(text: str) -> object:
     """Returns a number or a truth value where the text is one, else the text."""
     try:
-        value = json.loads(text.lower())
+        value = parse_json(text.lower())
     except ValueError:
         return text
     return value if isinstance(value, int | float) else text

@@ -59,11 +59,11 @@ def moment_before(older_than: timedelta, *, option: str = "older_than") -> datet
     """
     accepted = "a timedelta of zero or more, for example timedelta(days=7)"
     if not isinstance(older_than, timedelta) or older_than < timedelta(0):
-        raise OptionError(option, repr(older_than), accepted)
+        raise OptionError(option, older_than, accepted)
     try:
         return datetime.now(UTC) - older_than
     except OverflowError as error:
-        raise OptionError(option, repr(older_than), accepted, problem="is longer than the calendar") from error
+        raise OptionError(option, older_than, accepted, problem="is longer than the calendar") from error
 
 
 def referenced_files(ref: DatasetRef, candidates: set[str]) -> set[str]:

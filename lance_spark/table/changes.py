@@ -68,7 +68,7 @@ class TableChanges(TableVersions):
             raise OptionError("values", None, "values by column, or expressions with values_sql")
         twice = sorted(values.keys() & expressions.keys())
         if twice:
-            raise OptionError("values_sql", repr(twice), "columns that values does not set")
+            raise OptionError("values_sql", ", ".join(twice), "columns that values does not set")
         sets = Assignments(where=where, values=values, expressions=expressions)
         return self._change(where, sets, CommitNote.of(commit_message, properties))
 
@@ -106,7 +106,7 @@ class TableChanges(TableVersions):
         """
         keys = names_of(on)
         if not keys or len(set(keys)) < len(keys):
-            raise OptionError("on", repr(on), "key columns, each once")
+            raise OptionError("on", ", ".join(keys), "key columns, each once")
         return MergeInsertBuilder(MergeClauses(on=keys), self._merge)
 
     def _merge(self, clauses: MergeClauses, data: Data, note: CommitNote) -> ChangeResult:

@@ -23,7 +23,7 @@ from lance_spark.errors import (
     UnsupportedOperationError,
 )
 from lance_spark.geneva import refusing, refusing_parameters, warn_of_variables
-from lance_spark.objects import checkpoint_place, open_session
+from lance_spark.objects import MOST_NAME_BYTES, checkpoint_place, open_session
 from lance_spark.pushdown.rule import enable_pushdown
 from lance_spark.read.search.functions import register_functions
 from lance_spark.search.query import Query
@@ -90,9 +90,9 @@ def connect(  # noqa: PLR0913 - the specification's parameters
                 f"{_REMOTE}"
             )
     if default_manifest is not None and not isinstance(default_manifest, (Manifest, str)):
-        raise OptionError("default_manifest", repr(default_manifest), "a Manifest, or the name of one that is defined")
+        raise OptionError("default_manifest", default_manifest, "a Manifest, or the name of one that is defined")
     if not isinstance(uri, str) or not uri.strip():
-        raise OptionError("uri", repr(uri), "the location of a folder of Lance tables")
+        raise OptionError("uri", uri, "the location of a folder of Lance tables")
     if uri.startswith("db://"):
         raise UnsupportedOperationError(f"{uri} names a remote database service - in connect - {_REMOTE}")
     return Connection(
@@ -150,19 +150,25 @@ def table_uri(folder: str, name: str) -> str:
     Raises:
         OptionError: No table can have this name.
     """
-    if (
-        not isinstance(name, str)
-        or not name
-        or name.startswith((".", "_"))
-        or any(sign in "/\\" or sign < " " or "\ud800" <= sign <= "\udfff" for sign in name)
-        or name != name.strip()
-    ):
+    if not is_folder_name(name) or (is_local(folder) and len(f"{name}{_SUFFIX}".encode()) > MOST_NAME_BYTES):
         raise OptionError(
             "name",
-            repr(name),
-            "the name of a table: not empty, in one line, without slashes, not beginning with a dot or an underscore",
+            name,
+            "the name of a table: not empty, in one line, without slashes, not beginning with a dot or an underscore, "
+            f"and with {_SUFFIX} at most {MOST_NAME_BYTES} bytes on a file system",
         )
     return f"{folder}/{name}{_SUFFIX}"
+
+
+def is_folder_name(name: object) -> bool:
+    """Tells whether a table or a namespace may have this name."""
+    return (
+        isinstance(name, str)
+        and bool(name)
+        and not name.startswith((".", "_"))
+        and not any(sign in "/\\" or sign < " " or "\ud800" <= sign <= "\udfff" for sign in name)
+        and name == name.strip()
+    )
 
 
 @refusing("Connection")
@@ -283,7 +289,7 @@ class Connection:
             ValueConversionError: A value does not fit the schema. Nothing was written.
         """
         if mode not in ("create", "overwrite", "exist_ok"):
-            raise OptionError("mode", str(mode), "create, overwrite or exist_ok")
+            raise OptionError("mode", mode, "create, overwrite or exist_ok")
         if data is None and schema is None:
             raise OptionError("data", None, "rows, or a schema for an empty table")
         uri = self._uri_of(name)
@@ -326,7 +332,7 @@ class Connection:
         """
         if not isinstance(query, (Query, str)) and not is_spark(query):
             accepted = "a query over one table: table.search(None).select(...), a SELECT as text, or a Spark DataFrame"
-            raise OptionError("query", repr(query), accepted)
+            raise OptionError("query", query, accepted)
         uri = self._uri_of(name)
         if table_exists(uri, self.storage_options):
             raise TableExistsError(uri, hint="choose another name, or drop the table first")
@@ -370,7 +376,7 @@ class Connection:
             UserWarning: The source has no stable row ids, so that the view cannot follow it.
         """
         if not isinstance(source, Query):
-            raise OptionError("source", repr(source), "a query over one table: table.search(None)")
+            raise OptionError("source", source, "a query over one table: table.search(None)")
         function = as_udf(udtf)
         if function is None or not function.kind.makes_rows:
             raise RegistrationError(

@@ -82,7 +82,7 @@ class TableReference:
             OptionError: It is another name.
         """
         if table_name not in _SYSTEM_TABLES:
-            raise OptionError("table_name", repr(table_name), " or ".join(_SYSTEM_TABLES))
+            raise OptionError("table_name", table_name, " or ".join(_SYSTEM_TABLES))
         path = _SYSTEM_TABLES[table_name]
         name = path.rpartition("/")[2].removesuffix(".lance")
         return replace(self, uri=f"{self.uri}/{path}", name=name, branch=None, version=None, checkpoint=None)

@@ -68,7 +68,7 @@ class TableRows(TableVersions):
         Blobs are as in :meth:`to_arrow`.
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-            raise OptionError("n", repr(n), "a number of rows, 0 or more")
+            raise OptionError("n", n, "a number of rows, 0 or more")
         return self.to_lance().scanner(limit=n, blob_handling=lance_blob_handling(blob_handling)).to_table()
 
     def to_spark(
@@ -176,7 +176,7 @@ class TableRows(TableVersions):
             CommitOutcomeUnknownError: The store did not answer.
         """
         if mode not in ("append", "overwrite"):
-            raise OptionError("mode", str(mode), "append or overwrite")
+            raise OptionError("mode", mode, "append or overwrite")
         note, ref = CommitNote.of(commit_message, properties), self._ref
         ref.open_latest()  # a write by location would create a dropped table anew
         write_rows(ref, data, mode=mode, note=note)
@@ -198,7 +198,7 @@ class TableRows(TableVersions):
             ColumnNotFoundError: A column is not there.
         """
         if isinstance(n, bool) or not isinstance(n, int) or not 1 <= n <= Preview.MOST_ROWS:
-            raise OptionError("n", repr(n), f"a number of rows, from 1 to {Preview.MOST_ROWS}")
+            raise OptionError("n", n, f"a number of rows, from 1 to {Preview.MOST_ROWS}")
         dataset = self.to_lance()
         for name in columns or ():
             if name not in dataset.schema.names:

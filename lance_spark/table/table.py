@@ -414,7 +414,7 @@ class Table(TableRows, TableSearching, TableChanges, TableLoads, TableUpkeep, Ta
             LanceSparkError: As in :meth:`plan_backfill`, for mistakes in what was asked for.
         """
         if trigger.total_seconds() <= 0:
-            raise OptionError("trigger", repr(trigger), "a timedelta above 0")
+            raise OptionError("trigger", trigger, "a timedelta above 0")
         self.plan_backfill(column, exact=False, stale=True)
         return Watch(self._ref, trigger, lambda: self.backfill(column, stale=True, concurrency=concurrency))
 

@@ -120,7 +120,7 @@ class TableViews(TableVersions):
         for name, value in numbers.items():
             optional = value is None and name != "intra_applier_concurrency"
             if not optional and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-                raise OptionError(name, repr(value), "a whole number, 1 or more")
+                raise OptionError(name, value, "a whole number, 1 or more")
         numbers["max_rows_per_fragment"] = numbers["max_rows_per_fragment"] or DEFAULT_FRAGMENT_ROWS
         request = RefreshRequest(
             **numbers,  # type: ignore[arg-type]

@@ -69,7 +69,7 @@ def age_of_days(days: float) -> timedelta:
     try:
         return checked_age(timedelta(days=days), option="older_than_days")
     except (OverflowError, ValueError) as error:
-        raise OptionError("older_than_days", repr(days), "a number of days, 0 or more") from error
+        raise OptionError("older_than_days", days, "a number of days, 0 or more") from error
 
 
 def result_of(answer: bytes, uri: str) -> CleanupResult:

@@ -31,15 +31,15 @@ class CompactionRequest:
         for name, least in [*((name, 1) for name in _LEAST_1), ("commit_max_retries", 0)]:
             value = getattr(self, name)
             if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
-                raise OptionError(name, repr(value), f"a whole number, {least} or more")
+                raise OptionError(name, value, f"a whole number, {least} or more")
         for name in ("materialize_deletions", "defer_index_remap"):
             value = getattr(self, name)
             if value is not None and not isinstance(value, bool):
-                raise OptionError(name, repr(value), "True or False")
+                raise OptionError(name, value, "True or False")
         share = self.materialize_deletions_threshold
         if share is not None and (isinstance(share, bool) or not isinstance(share, (int, float)) or not 0 <= share < 1):
             accepted = "the share of deleted rows from which on a fragment is written anew, 0 or more and below 1"
-            raise OptionError("materialize_deletions_threshold", repr(share), accepted)
+            raise OptionError("materialize_deletions_threshold", share, accepted)
 
     @property
     def plan_options(self) -> dict[str, object]:

@@ -148,7 +148,7 @@ def _refuse_backfill_options(options: WriteOptions) -> None:
         value = getattr(options, name)
         if value is not None:
             accepted = "only together with option('mode', 'backfill')"
-            raise OptionError(name, str(value), accepted, problem="does not apply to a write of rows")
+            raise OptionError(name, value, accepted, problem="does not apply to a write of rows")
 
 
 def _refuse_doubled_columns(schema: StructType) -> None:

@@ -27,6 +27,7 @@ from lance_spark.rebase.snapshot import check_still_there
 from lance_spark.rows.row_addresses import ROW_ADDRESS, ROW_ID
 from lance_spark.staging.column_file import Targets
 from lance_spark.staging.file_layout import FileLayout
+from lance_spark.stored_json import parse_json
 from lance_spark.types import check_writable, to_lance_schema
 from lance_spark.types.fields import is_blob
 
@@ -209,7 +210,7 @@ def _named_snapshot(ref: DatasetRef, version: int | None, planned: Sequence[str]
 def _carried(text: object, ref: DatasetRef) -> DatasetRef | None:
     """Returns the version that the addresses' metadata names; None for that of catalog tables."""
     try:
-        values = json.loads(str(text))
+        values = parse_json(str(text))
         if isinstance(values, dict) and "version" not in values:
             return None
         return DatasetRef.of_snapshot_json(str(text), ref.storage_options)

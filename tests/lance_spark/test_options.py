@@ -6,7 +6,7 @@ import contextlib
 import dataclasses
 import hashlib
 import pickle
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -223,3 +223,21 @@ def test_internal_options_need_the_proof_of_the_jvm(monkeypatch: pytest.MonkeyPa
 def test_the_mark_of_a_view_is_the_one_that_the_rule_sets() -> None:
     source = (Path(__file__).parents[2] / "java/src/main/java/lancespark/LanceSource.java").read_text()
     assert f'VIEW_MARK = "{VIEW_MARK.replace(chr(34), chr(92) + chr(34))}"' in source
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("it", "= 'it' is not valid"),
+        ("it's", '= "it\'s" is not valid'),
+        (5, "= 5 is not valid"),
+        (1.5, "= 1.5 is not valid"),
+        (timedelta(days=-1), "= datetime.timedelta(days=-1) is not valid"),
+        (["secret"], "= a value of type list is not valid"),
+        (None, "is missing"),
+    ],
+)
+def test_a_wrong_value_is_shown_and_quoted_once(value: object, shown: str):
+    error = OptionError("k", value, "something else")
+    assert str(error) == f"option 'k' {shown} - accepted: something else"
+    assert isinstance(pickle.loads(pickle.dumps(error)), OptionError)

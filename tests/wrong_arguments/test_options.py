@@ -13,9 +13,10 @@ import pyarrow as pa
 import pytest
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from lance_spark.datasource import LanceDataSource
+from lance_spark.datasource import TABLE_METADATA, LanceDataSource
 from lance_spark.errors import OptionError
 from lance_spark.options import COLUMN_OPTIONS, ReadOptions, WriteOptions
+from lance_spark.sql.indexes import option_value
 from tests.malformed.conftest import read
 from tests.wrong_arguments.values import TEXTS, judge, sample
 
@@ -147,3 +148,23 @@ def test_a_misspelt_option_is_an_error_that_names_it_and_suggests_the_right_one(
 def test_an_internal_option_that_the_rule_did_not_write_is_an_error_by_name(text: str, path: str):
     outcome = judge("lancespark.write", text, lambda: write({"path": path, "lancespark.write": text}, backfill=True))
     assert outcome.kind == "refuses", outcome
+
+
+@pytest.mark.parametrize("text", ["[" * 50_000, "{", "5", "[]", '{"uri": 1}', '{"uri": "x", "options": 1}'])
+def test_metadata_of_columns_that_lance_spark_did_not_write_is_an_error_of_ours(text: str, path: str):
+    forged = {TABLE_METADATA: text}
+    addresses = StructType([StructField("_rowaddr", LongType(), metadata=forged), StructField("new", LongType())])
+    column = StructType([StructField("id", LongType(), metadata=forged)])
+    calls = {
+        "write": lambda: LanceDataSource({"path": path, "mode": "backfill"}).writer(addresses, False),
+        "read": lambda: LanceDataSource({}).reader(column),
+    }
+    for name, call in calls.items():
+        outcome = judge(TABLE_METADATA, text, call, beside=("path",))
+        assert outcome.kind == "refuses", (name, outcome)
+
+
+def test_an_option_of_an_index_is_a_number_a_truth_value_or_text():
+    """In SQL all of them are texts."""
+    deep = "[" * 50_000
+    assert [option_value(text) for text in ("5", "0.5", "TRUE", "x", "[1]", deep)] == [5, 0.5, True, "x", "[1]", deep]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from lance_spark.commit.conflicts.identity import BINDING_KEY, OUTPUT_KEY, TOKEN_KEY, field_identities
+from lance_spark.stored_json import parse_json
 
 if TYPE_CHECKING:
     import lance
@@ -63,7 +64,7 @@ def _carried_metadata(
 def _renumbered(text: bytes, new_ids: Mapping[int, int], version: int) -> bytes:
     """Returns a binding with the field ids of the new version; damaged text stays as it is."""
     try:
-        binding: dict[str, Any] = json.loads(text)
+        binding: dict[str, Any] = parse_json(text)
         if binding.get("of_source"):
             return text
         binding["input_ids"] = [new_ids.get(number, _NO_FIELD) for number in binding["input_ids"]]

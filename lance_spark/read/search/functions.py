@@ -80,7 +80,7 @@ class SearchCall:
                 own["metric"] = metric_of(own["metric"])
             given = values[VECTOR]
             if not isinstance(given, list | tuple):
-                raise OptionError(VECTOR, repr(given)[:100], "an array of numbers")
+                raise OptionError(VECTOR, given, "an array of numbers")
             nearest = VectorQuery(q=tuple(map(_number, given)), **own, **both)
         if TEXT in self.queries:
             columns = asked.get("text_columns")
@@ -153,7 +153,7 @@ def _check_types(values: Mapping[str, object]) -> None:
     for name in _TEXTS:
         value = values.get(name)
         if value is not None and not isinstance(value, str):
-            raise OptionError(name, repr(value)[:100], "a text")
+            raise OptionError(name, value, "a text")
     options = values.get("options") or {}
     if not isinstance(options, Mapping) or not all(isinstance(one, str) for pair in options.items() for one in pair):
         raise OptionError("options", "***", "a map of texts, such as map('storage.region', 'eu-west-1')")

@@ -44,7 +44,7 @@ def search_schema(ref: DatasetRef, options: ReadOptions) -> StructType:
     """
     for name in ("limit", "fragments", "with_row_versions"):
         if getattr(options, name) not in (None, False):
-            raise OptionError(name, str(getattr(options, name)), _ONE_ANSWER, problem="does not fit a search")
+            raise OptionError(name, getattr(options, name), _ONE_ANSWER, problem="does not fit a search")
     dataset = ref.open()
     if options.filter is not None:
         check_filter(dataset, options.filter, ref.uri, options.blob_handling)

@@ -93,7 +93,7 @@ class Branches:
         if from_version is not None:
             branch = MAIN_BRANCH if from_ref is None else from_ref
             if not isinstance(branch, str):
-                raise OptionError("from_ref", repr(from_ref), "the name of a branch, beside from_version")
+                raise OptionError("from_ref", from_ref, "the name of a branch, beside from_version")
             start = self._main.on_branch(branch).pin(from_version, option="from_version")
         else:
             start = self._main.pin(from_ref, option="from_ref")
@@ -102,12 +102,12 @@ class Branches:
                 head.create_branch(name, (start.branch, start.version))
             except (ValueError, OSError) as error:
                 if name in branches_of(self._main.open_latest()):
-                    raise OptionError("name", repr(name), "a name that no branch has") from error
+                    raise OptionError("name", name, "a name that no branch has") from error
                 place = location_of(self._main.uri, name)
                 if not table_exists(place, self._main.storage):
                     raise
                 left = f"a name whose folder is free: delete {place}, what is left of an unfinished or deleted branch"
-                raise OptionError("name", repr(name), left) from error
+                raise OptionError("name", name, left) from error
         return self.checkout(name)
 
     def checkout(self, name: str, version: int | None = None) -> Table:
@@ -136,7 +136,7 @@ class Branches:
             TableUnwritableError: The store refused.
         """
         if name == MAIN_BRANCH:
-            raise OptionError("name", repr(name), "a branch beside the main one; drop_table deletes the table")
+            raise OptionError("name", name, "a branch beside the main one; drop_table deletes the table")
         branch, head = self._main.on_branch(name), self._main.open_latest()
         with refusals_as_errors(branch.uri):
             branches = branches_of(head)

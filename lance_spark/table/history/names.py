@@ -23,12 +23,12 @@ def check_tag_name(tag: object, branches: Collection[str]) -> None:
     is_valid = isinstance(tag, str) and re.fullmatch(r"[A-Za-z0-9_-][A-Za-z0-9._-]*", tag)
     if not is_valid or ".." in str(tag) or str(tag).endswith((".", ".lock")):
         raise OptionError(
-            "tag", repr(tag), f"a name of {_LETTERS} that begins with no dot, has no '..' and ends in no '.' or '.lock'"
+            "tag", tag, f"a name of {_LETTERS} that begins with no dot, has no '..' and ends in no '.' or '.lock'"
         )
     if str(tag).isdecimal():
-        raise OptionError("tag", repr(tag), "a name that is no number, because a number means a version")
+        raise OptionError("tag", tag, "a name that is no number, because a number means a version")
     if tag == MAIN_BRANCH or tag in branches:
-        raise OptionError("tag", repr(tag), "a name that no branch has")
+        raise OptionError("tag", tag, "a name that no branch has")
 
 
 def check_branch_name(name: object, branches: Collection[str], tags: Collection[str]) -> None:
@@ -42,7 +42,7 @@ def check_branch_name(name: object, branches: Collection[str], tags: Collection[
     """
 
     def refuse(accepted: str) -> OptionError:
-        return OptionError("name", repr(name), accepted)
+        return OptionError("name", name, accepted)
 
     is_valid = isinstance(name, str) and re.fullmatch(r"[\w.-]+(/[\w.-]+)*", name, re.ASCII)
     if not is_valid or str(name).endswith(".lock"):

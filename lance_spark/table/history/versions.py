@@ -107,7 +107,7 @@ class Tags:
             except (ValueError, OSError, TypeError) as error:
                 if isinstance(error, OSError) and not is_missing(error):
                     raise
-                raise OptionError("tag", repr(tag), f"a name that is valid, and not taken ({plain(error)})") from error
+                raise OptionError("tag", tag, f"a name that is valid, and not taken ({plain(error)})") from error
 
     def update(self, tag: str, version: int | str) -> None:
         """Moves a tag to a version.
@@ -150,11 +150,11 @@ class Tags:
             try:
                 yield
             except ValueError as error:  # the tag, or the version, was deleted in this moment
-                raise VersionNotFoundError(self._ref.uri, repr(tag), available=plain(error)) from error
+                raise VersionNotFoundError(self._ref.uri, tag, available=plain(error)) from error
 
     def _unknown(self, tag: str, found: dict[str, int]) -> VersionNotFoundError:
         names = f"its tags are {', '.join(found)}" if found else "it has no tags"
-        return VersionNotFoundError(self._ref.uri, repr(tag), available=names)
+        return VersionNotFoundError(self._ref.uri, tag, available=names)
 
     def __repr__(self) -> str:
         return f"Tags({self.list()})"
@@ -467,5 +467,5 @@ class TableVersions(ABC):
 
 def _checked(version: int | str) -> int | str:
     if isinstance(version, bool) or not isinstance(version, (int, str)):
-        raise OptionError("version", repr(version), "the number of a version, or a tag")
+        raise OptionError("version", version, "the number of a version, or a tag")
     return version

@@ -40,7 +40,9 @@ def test_a_name_that_lance_cannot_list_is_refused_for_a_tag_and_for_a_branch(tab
             continue
         with pytest.raises(OptionError) as caught:
             table.tags.create(name, 1) if kind == "tags" else table.branches.create(name)  # type: ignore[arg-type]
-        assert caught.value.option == ("tag" if kind == "tags" else "name") and caught.value.value in (name, repr(name))
+        assert caught.value.option == ("tag" if kind == "tags" else "name")
+        assert caught.value.value == (name if name is None or isinstance(name, str) else repr(name))
+        assert "is missing" in str(caught.value) if name is None else f" = {name!r} is not valid" in str(caught.value)
     assert table.tags.list() == {} and table.branches.list() == {}
 
 
