@@ -237,7 +237,7 @@ def on_spark(spark: SparkSession) -> dict[str, Operation]:
             expected={i: 3 * i for i in IDS},
         ),
         "update": Operation(
-            act=lambda place: table_of(place, spark).update({"x": 7}, where="id < 5"),
+            act=lambda place: table_of(place, spark).update(where="id < 5", values={"x": 7}),
             shows=lambda place: sorted(place.column("x").values())[:5],
             expected=[7] * 5,
         ),
@@ -257,9 +257,10 @@ def on_spark(spark: SparkSession) -> dict[str, Operation]:
             act=lambda place: table_of(place, spark).compact_files(),
             shows=lambda place: len(place.open().get_fragments()),
             expected=1,
+            versions=2,
         ),
         "create_scalar_index": Operation(
-            act=lambda place: table_of(place, spark).create_scalar_index("id", "BTREE"),
+            act=lambda place: table_of(place, spark).create_scalar_index("id"),
             shows=lambda place: len(place.open().describe_indices()),
             expected=1,
         ),

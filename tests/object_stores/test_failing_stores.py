@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from pyspark.errors import PySparkException
 
 from lance_spark import dataset_retries
 from lance_spark.commit import store_check
@@ -35,6 +36,8 @@ REPLY_SAMPLE = [*SAMPLE, "add", "backfill write", "compaction", "create_material
 """The sample of the shortest test: an operation per kind of commit."""
 WAITING_SAMPLE = ["add_columns of a UDF"]
 """The sample of tests that wait for seconds."""
+TYPED = (LanceSparkError, RuntimeError, PySparkException)
+"""Errors of a store that fails. Spark wraps the error of a DataFrame write, and keeps its name and text."""
 
 
 @pytest.fixture(autouse=True)
@@ -195,7 +198,7 @@ def test_expired_credentials_are_a_typed_error_at_once_that_names_them(
     if name == "job record":
         operation.act(place)
     else:
-        with pytest.raises((LanceSparkError, RuntimeError), match="credentials"):
+        with pytest.raises(TYPED, match="credentials"):
             operation.act(place)
     assert time.monotonic() - began < 20
     fail(failing.storage)
@@ -220,24 +223,28 @@ def test_a_store_that_stays_away_is_a_typed_error_and_nothing_is_half_written(na
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["add", "rename", "job record", "backfill", "append"])
+@pytest.mark.parametrize("name", ["add", "rename", "job record", *ON_SPARK])
 def test_a_store_that_stays_away_is_a_typed_error_within_six_minutes(
     name: str, failing: Store, request: pytest.FixtureRequest, away: Path
 ):
     operation = operation_named(name, request)
     place, before = prepared(failing, operation)
+    shown = operation.shows(place)
     fail(failing.storage, down_while=str(away))
     began = time.monotonic()
     if name == "job record":
         operation.act(place)
     else:
-        with pytest.raises((LanceSparkError, RuntimeError)):
+        with pytest.raises(TYPED):
             operation.act(place)
     assert 200 < time.monotonic() - began < 360
     come_back(failing, away)
     assert place.open().version == before
-    if name == "backfill":
+    if name != "job record":
+        assert operation.shows(place) == shown, "half of the operation is there"
         assert {record.status for record in table_of(place).list_jobs()} <= {"DEAD", "FAILED"}
+        operation.act(place)
+    eventually(lambda: operation.shows(place) == operation.expected, seconds=60)
 
 
 @pytest.mark.usefixtures("impatient")
