@@ -54,6 +54,7 @@ bench: require-java $(VENV)/.ready-dev $(JAR) ## benchmarks beside Parquet, pyla
 	$(BIN)/python -m benchmarks.views $(VIEWS_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.environments $(ENVIRONMENTS_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.search $(SEARCH_BENCH_ARGS)
+	$(BIN)/python -m benchmarks.ingest $(INGEST_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.sql $(SQL_BENCH_ARGS)
 
 lint: $(VENV)/.ready-dev ## formatting, lint rules and types

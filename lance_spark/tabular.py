@@ -18,7 +18,7 @@ from lance_spark.session.sessions import active_in_thread
 from lance_spark.staging.blobs import is_stored_as_blob
 from lance_spark.types import WriteConverter
 from lance_spark.types.names import UNSTORABLE, check_column_names
-from lance_spark.types.python_values import inferred_type, python_array, python_field
+from lance_spark.types.python_values import inferred_type, python_array, python_field, refuse_mixed_moments
 from lance_spark.write.arrow_rows import write_arrow_rows
 from lance_spark.write.row_write import RowMode
 
@@ -189,8 +189,8 @@ def _table_of(data: object, target: pa.Schema | None) -> pa.Table:
             raise SchemaMismatchError(
                 f"two columns of the data have one name ({', '.join(_names(data))}) - nothing was written - rename one"
             )
-        own = pa.Schema.from_pandas(data, preserve_index=False) if target is None else None
-        return _columns_of({str(name): column for name, column in data.items()}, own or target, nan_is_null=True)
+        schema = _pandas_schema(data) if target is None else target
+        return _columns_of({str(name): column for name, column in data.items()}, schema, nan_is_null=True)
     if _is_rows(data):
         return _columns_of({name: [row.get(name) for row in data] for name in _names(data)}, target)  # type: ignore[attr-defined]
     if isinstance(data, Mapping) and not any(
@@ -198,6 +198,13 @@ def _table_of(data: object, target: pa.Schema | None) -> pa.Table:
     ):
         return _columns_of({str(name): column for name, column in data.items()}, target)
     raise _no_rows(data)
+
+
+def _pandas_schema(data: pd.DataFrame) -> pa.Schema:
+    for name in data.columns:
+        if data[name].dtype == object:
+            refuse_mixed_moments(data[name])
+    return pa.Schema.from_pandas(data, preserve_index=False)
 
 
 def _columns_of(columns: Mapping[str, Any], target: pa.Schema | None, *, nan_is_null: bool = False) -> pa.Table:

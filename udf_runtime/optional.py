@@ -7,12 +7,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+HAS_NUMPY = True
+"""Whether `np` is NumPy."""
+
 if TYPE_CHECKING:
     import numpy as np
 else:
     try:
         import numpy as np
     except ModuleNotFoundError:
+        HAS_NUMPY = False
 
         class _Absent:
             """Each attribute is a class of its own, for `isinstance` and as a key."""
@@ -24,4 +28,4 @@ else:
 
         np = _Absent()
 
-__all__ = ["np"]
+__all__ = ["HAS_NUMPY", "np"]

@@ -166,11 +166,10 @@ def _cast(want: Kind) -> Step:
 
 def _cast_float(want: Kind) -> Step:
     """Rounds to the nearest number; refuses a finite number that would become infinite."""
-    from udf_runtime.execute.casts import first_overflow  # a task that only reads does not import UDFs
+    from udf_runtime.execute.casts import narrow_floats  # a task that only reads does not import UDFs
 
     def step(array: Array) -> Array:
-        floats = array.cast(want)
-        index = first_overflow(array, floats)
+        floats, index = narrow_floats(array, want)
         if index is not None:
             raise BadValue(index, f"value {shown(array[index])} is too large for {want}")
         return floats

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from lance_spark.errors import ValueConversionError
@@ -39,7 +41,7 @@ def python_array(field: pa.Field[Any], column: Any, *, nan_is_null: bool = False
         ValueConversionError: A value does not fit the type.
         pa.ArrowException, ValueError, TypeError: The column has no values of one type.
     """
-    data = column_data(column, nan_is_null=nan_is_null)
+    data = column_data(column, nan_is_null=nan_is_null, data_type=field.type)
     if data is not None and not isinstance(data, list):
         if can_become(data.type, field.type):
             return _cast(field, data)
@@ -64,9 +66,22 @@ def inferred_type(column: Any, *, nan_is_null: bool = False) -> pa.DataType:  # 
     if data is not None and not isinstance(data, list):
         kind: pa.DataType = data.type
         return kind
+    refuse_mixed_moments(column if data is None else data)
     infer: Any = pa.infer_type  # its stubs require a mask
     inferred: pa.DataType = infer(list(column) if data is None else data, from_pandas=nan_is_null)
     return inferred
+
+
+def refuse_mixed_moments(values: Iterable[object]) -> None:
+    """Refuses moments of NumPy beside other numbers of NumPy: PyArrow 26 ends the process.
+
+    Raises:
+        TypeError: The values have no type in common.
+    """
+    classes = set(map(type, values))
+    if np.datetime64 in classes and any(issubclass(cls, np.generic) for cls in classes - {np.datetime64}):
+        names = ", ".join(sorted(cls.__name__ for cls in classes))
+        raise TypeError(f"the values have no type in common: {names}")
 
 
 def _cast(field: pa.Field[Any], array: Array) -> Array:

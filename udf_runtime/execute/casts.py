@@ -6,12 +6,14 @@ type is an error.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types as t
+
+from udf_runtime.optional import HAS_NUMPY, np
 
 Array: TypeAlias = Any
 """A `pa.Array`. Its methods depend on its type, which the stubs cannot follow."""
@@ -24,6 +26,9 @@ _LISTS = (t.is_list, t.is_large_list, t.is_fixed_size_list, t.is_list_view, t.is
 
 WHOLE_HALF = 2**11
 """The integers up to this size are exact in 16 bits."""
+
+_BLOCK = 2**16
+"""Values that NumPy looks at together: they stay in the processor's cache."""
 
 
 def can_become(source: Any, target: Any) -> bool:  # noqa: ANN401 - DataType, and what subclasses add to it
@@ -127,15 +132,80 @@ def first_overflow(source: Array, floats: Array) -> int | None:
 
 
 def has_infinity(floats: Array) -> bool:
-    """Tells whether a float is infinite."""
-    return bool(pc.any(pc.is_inf(_comparable(floats))).as_py())
+    """Tells whether a float is infinite; it may say so of what a NULL hides, too."""
+    if not _is_in_numpy(floats.type):
+        return bool(pc.any(pc.is_inf(_comparable(floats))).as_py())
+    return any(bool(np.isinf(block).any()) for block in _blocks(_numpy_values(floats)))
 
 
-def has_zero_or_one(floats: Array) -> bool:
-    """Tells whether a float may have been a boolean."""
+def narrow_floats(array: Array, target: pa.DataType) -> tuple[Array, int | None]:
+    """Returns numbers as floats of fewer bits, each rounded to the nearest.
+
+    Args:
+        array: Floats or decimals.
+        target: A float type.
+
+    Returns:
+        The floats, and the first row with a finite number that became infinite; None without any.
+    """
+    quick = _single_floats(array, target) if t.is_float64(array.type) and t.is_float32(target) else None
+    if quick is not None:
+        return quick, None
+    floats = array.cast(target, safe=True)
+    return floats, first_overflow(array, floats)
+
+
+def _single_floats(array: Array, target: pa.DataType) -> Array | None:
+    """Returns floats of 64 bits as floats of 32 bits; None where a number may be too large.
+
+    The check of a block that has just been cast costs a sixth of the cast, and PyArrow's check of
+    all values three times the cast (measured with PyArrow 26).
+    """
+    if not HAS_NUMPY or array.null_count or not len(array):
+        return None
+    # Arrow's pool hands out memory that was used before, which NumPy's does not.
+    memory: Any = pa.allocate_buffer(4 * len(array))
+    result = np.frombuffer(memory, np.float32)
+    with np.errstate(all="ignore"):
+        for start, block in zip(range(0, len(array), _BLOCK), _blocks(_numpy_values(array)), strict=True):
+            floats = result[start : start + _BLOCK]
+            floats[...] = block
+            if np.isinf(floats).any():
+                return None
+    single: Array = pa.Array.from_buffers(target, len(array), [None, memory])
+    return single
+
+
+def zero_or_one_rows(floats: Array) -> list[int]:
+    """Returns the rows of floats that may have been a boolean."""
+    if _is_in_numpy(floats.type):
+        values = _numpy_values(floats)
+        rows: list[int] = np.flatnonzero((values == 0) | (values == 1)).tolist()
+        return rows
     numbers = _comparable(floats)
-    zeros: Array = pc.equal(numbers, pa.scalar(0.0))
-    return bool(pc.any(pc.or_(zeros, pc.equal(numbers, pa.scalar(1.0)))).as_py())
+    zeros: Array = pc.equal(numbers, pa.scalar(0.0, numbers.type))
+    likely: Array = pc.or_(zeros, pc.equal(numbers, pa.scalar(1.0, numbers.type)))
+    places: Any = pc.indices_nonzero(likely).to_pylist()
+    return list(places)
+
+
+def _is_in_numpy(data_type: pa.DataType) -> bool:
+    """Tells whether NumPy can look at the values of a type without a copy."""
+    return HAS_NUMPY and (t.is_float32(data_type) or t.is_float64(data_type))
+
+
+def _numpy_values(array: Array) -> Any:  # noqa: ANN401
+    """Returns the numbers of an array without a copy; below a NULL lies any number."""
+    dtype = np.dtype(array.type.to_pandas_dtype())
+    buffer = array.buffers()[1]
+    if buffer is None or not len(array):
+        return np.zeros(len(array), dtype)
+    return np.frombuffer(buffer, dtype, count=len(array), offset=array.offset * dtype.itemsize)
+
+
+def _blocks(values: Any) -> Iterator[Any]:  # noqa: ANN401
+    for start in range(0, len(values), _BLOCK):
+        yield values[start : start + _BLOCK]
 
 
 def refuse_nulls(child: Array, field: pa.Field[Any], *, hidden: int = 0) -> None:
@@ -285,12 +355,13 @@ def _cast_leaf(array: Array, target: pa.DataType) -> Array:
         array = array.cast(pa.decimal256(20, 0))
     elif t.is_float16(target) and t.is_decimal(source):
         array = array.cast(pa.float64())
-    result = array.cast(target, safe=True)
     if t.is_floating(target) and (t.is_floating(source) or t.is_decimal(source)):
-        row = first_overflow(array, result)
+        floats, row = narrow_floats(array, target)
         if row is not None:
             raise pa.ArrowInvalid(f"{array[row]} is too large for {target}")
-    elif t.is_float16(target) and t.is_integer(source):
+        return floats
+    result = array.cast(target, safe=True)
+    if t.is_float16(target) and t.is_integer(source):
         _refuse_changed(array, result, pc.greater(pc.abs(array), pa.scalar(WHOLE_HALF)))
     elif t.is_decimal(target) and t.is_floating(source):
         _refuse_changed(array, result, pc.not_equal(result.cast(pa.float64()), array.cast(pa.float64())))

@@ -2,28 +2,37 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 import pyarrow as pa
 
 from udf_runtime.execute.casts import vector_array
+from udf_runtime.execute.leaf_values import CONVERSION_ERRORS, is_exact
 from udf_runtime.optional import np
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
-def column_data(column: Any, *, nan_is_null: bool) -> pa.Array[Any] | list[Any] | None:  # noqa: ANN401
+def column_data(
+    column: Any,  # noqa: ANN401
+    *,
+    nan_is_null: bool,
+    data_type: pa.DataType | None = None,
+) -> pa.Array[Any] | list[Any] | None:
     """Returns a column as Arrow data without a Python object per row, or else as a list of values.
 
     Args:
         column: An Arrow array, a NumPy array of one dimension or two, a pandas series, or a list.
         nan_is_null: Whether NaN in NumPy and pandas data is NULL.
+        data_type: The type that Python objects of a NumPy array or a series get, if PyArrow
+            converts them exactly.
 
     Returns:
-        Arrow data of the column's own type, a list of Python values, or None where the column has
-        another form.
+        Arrow data, a list of Python values, or None where the column has another form. Arrow data
+        has the column's own type, or `data_type` for Python objects.
 
     Raises:
         pa.ArrowException, ValueError: The column has no Arrow type, or is too large for one array.
@@ -33,9 +42,9 @@ def column_data(column: Any, *, nan_is_null: bool) -> pa.Array[Any] | list[Any] 
     if isinstance(column, pa.Array):
         return column
     if isinstance(column, np.ndarray):
-        return _of_numpy(column, nan_is_null=nan_is_null)
+        return _of_numpy(column, data_type, nan_is_null=nan_is_null)
     if is_series(column):
-        return _of_series(column, nan_is_null=nan_is_null)
+        return _of_series(column, data_type, nan_is_null=nan_is_null)
     return column if isinstance(column, list) else None
 
 
@@ -60,20 +69,35 @@ def is_series(value: object) -> TypeGuard[pd.Series]:
     return pandas is not None and isinstance(value, pandas.Series)
 
 
-def _of_numpy(values: np.ndarray, *, nan_is_null: bool) -> pa.Array[Any] | list[Any]:
+def _of_numpy(values: np.ndarray, data_type: pa.DataType | None, *, nan_is_null: bool) -> pa.Array[Any] | list[Any]:
     if values.ndim == 2 and values.dtype != object:
         flat: Any = pa.array(values.reshape(-1))  # with the mask of a masked array
         return vector_array(flat, pa.list_(flat.type, values.shape[1]), None)
     if values.ndim != 1:
         raise ValueError(f"expected an array of one dimension, got {values.ndim}")
     if values.dtype == object:
-        return list(values.tolist())
+        return _of_objects(values, data_type, nan_is_null=nan_is_null)
     array: pa.Array[Any] = pa.array(values, from_pandas=nan_is_null)
     return array
 
 
-def _of_series(series: pd.Series, *, nan_is_null: bool) -> pa.Array[Any] | list[Any]:
+def _of_series(series: pd.Series, data_type: pa.DataType | None, *, nan_is_null: bool) -> pa.Array[Any] | list[Any]:
     if series.dtype == object:
-        return list(series.tolist())
+        return _of_objects(series.to_numpy(), data_type, nan_is_null=nan_is_null)
     array: pa.Array[Any] | pa.ChunkedArray[Any] = pa.array(series, from_pandas=nan_is_null)
     return one_array(array) if isinstance(array, pa.ChunkedArray) else array
+
+
+def _of_objects(values: np.ndarray, data_type: pa.DataType | None, *, nan_is_null: bool) -> pa.Array[Any] | list[Any]:
+    """Returns Python objects as an array, where PyArrow converts each exactly or refuses it.
+
+    A list of objects costs more than PyArrow's conversion of a text.
+    """
+    is_masked = isinstance(values, np.ma.MaskedArray)
+    if data_type is not None and is_exact(data_type) and not pa.types.is_floating(data_type) and not is_masked:
+        with contextlib.suppress(*CONVERSION_ERRORS):
+            array: Any = pa.array(values, data_type, from_pandas=nan_is_null)
+            if isinstance(array, pa.Array):
+                return array
+    objects: list[Any] = values.tolist()
+    return objects

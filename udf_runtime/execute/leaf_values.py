@@ -6,6 +6,7 @@ that a table below names, and every other value is checked here first.
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 from collections.abc import Callable, Sequence
 from decimal import Decimal
@@ -13,13 +14,17 @@ from functools import partial
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as t
 
-from udf_runtime.execute.casts import WHOLE_HALF, first_overflow, has_infinity, has_zero_or_one
+from udf_runtime.execute.casts import WHOLE_HALF, first_overflow, has_infinity, zero_or_one_rows
 from udf_runtime.optional import np
 
 CONVERSION_ERRORS = (pa.ArrowException, ArithmeticError, ValueError, TypeError, AttributeError)
 """What a value that does not fit makes PyArrow and these modules raise."""
+
+_Trust = Callable[[type], bool]
+_Check = Callable[[Any], object]
 
 _PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 _DAY_S = 86_400
@@ -40,21 +45,51 @@ def leaf_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null:
         CONVERSION_ERRORS: A value does not fit.
     """
     check = _check_of(data_type)
-    classes = set(map(type, values)) - {type(None)} if check is not None or nan_is_null else set()
-    is_trusted = check is None or all(map(check[0], classes))
-    if nan_is_null and not classes.issubset((float,) if is_trusted else ()):
-        values = without_missing(values, classes)
-    if check is not None and not is_trusted:
-        values = [None if value is None else check[1](_plain(value)) for value in values]
-    array = _array(values, data_type, nan_is_null=nan_is_null)
-    # PyArrow takes a boolean for 0 or 1, so classes matter only beside these numbers.
-    if t.is_floating(data_type) and has_zero_or_one(array) and bool in set(map(type, values)):
-        raise TypeError("expected a number, got bool")
+    if check is None:
+        array = _exact_array(values, data_type, nan_is_null=nan_is_null)
+    else:
+        array = _checked_array(values, data_type, *check, nan_is_null=nan_is_null)
+    if t.is_floating(data_type):
+        _refuse_booleans(values, array)
     if (t.is_float32(data_type) or t.is_float16(data_type)) and has_infinity(array):
-        row = first_overflow(_array(values, pa.float64(), nan_is_null=nan_is_null), array)
+        plain = [_plain(value) for value in values]
+        row = first_overflow(leaf_array(plain, pa.float64(), nan_is_null=nan_is_null), array)
         if row is not None:
             raise OverflowError(f"{values[row]} is too large for {data_type}")
     return array
+
+
+def _exact_array(values: Sequence[object], data_type: pa.DataType, *, nan_is_null: bool) -> pa.Array[Any]:
+    """Returns values that PyArrow converts exactly, or refuses."""
+    if not nan_is_null:
+        return _array(values, data_type, nan_is_null=False)
+    # PyArrow knows most of what is missing in pandas. It refuses the rest, or makes NaN of it.
+    with contextlib.suppress(*CONVERSION_ERRORS):
+        array = _array(values, data_type, nan_is_null=True)
+        if not t.is_floating(data_type) or not pc.any(pc.is_nan(array)).as_py():
+            return array
+    return _array(without_missing(values, set(map(type, values))), data_type, nan_is_null=True)
+
+
+def _checked_array(
+    values: Sequence[object], data_type: pa.DataType, is_trusted: _Trust, check: _Check, *, nan_is_null: bool
+) -> pa.Array[Any]:
+    """Returns values as an array, and looks at each value of a class that PyArrow may change."""
+    classes = set(map(type, values)) - {type(None)}
+    are_trusted = all(map(is_trusted, classes))
+    if nan_is_null and not classes.issubset((float,) if are_trusted else ()):
+        values = without_missing(values, classes)
+    if not are_trusted:
+        values = [None if value is None else check(_plain(value)) for value in values]
+    return _array(values, data_type, nan_is_null=nan_is_null)
+
+
+def _refuse_booleans(values: Sequence[object], floats: pa.Array[Any]) -> None:
+    """Refuses booleans, which PyArrow takes for 0 or 1."""
+    rows = zero_or_one_rows(floats)
+    likely = values if len(rows) > len(values) // 4 else map(values.__getitem__, rows)
+    if bool in set(map(type, likely)):
+        raise TypeError("expected a number, got bool")
 
 
 def is_exact(data_type: pa.DataType) -> bool:
@@ -65,7 +100,7 @@ def is_exact(data_type: pa.DataType) -> bool:
 
 def may_differ(array: Any) -> bool:  # noqa: ANN401 - an array of floats has its own methods
     """Tells whether a float may have been a boolean, or a number that is too large."""
-    return t.is_floating(array.type) and (has_zero_or_one(array) or has_infinity(array))
+    return t.is_floating(array.type) and (has_infinity(array) or bool(zero_or_one_rows(array)))
 
 
 def is_missing(value: object) -> bool:
@@ -105,9 +140,6 @@ def _array(values: Any, data_type: pa.DataType, *, nan_is_null: bool) -> pa.Arra
 
 
 # Checks
-
-_Trust = Callable[[type], bool]
-_Check = Callable[[Any], object]
 
 
 def _check_of(data_type: Any) -> tuple[_Trust, _Check] | None:  # noqa: ANN401

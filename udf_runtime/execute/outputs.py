@@ -12,9 +12,10 @@ from pyarrow import types as t
 
 from udf_runtime.errors import UdfOutputError
 from udf_runtime.execute.casts import can_become, cast, first_failing
-from udf_runtime.execute.columns import column_data, one_array
+from udf_runtime.execute.columns import column_data, is_series, one_array
 from udf_runtime.execute.result import shortened
 from udf_runtime.execute.values import CONVERSION_ERRORS, ValueConverter
+from udf_runtime.optional import np
 from udf_runtime.policies.matchers import message_of
 
 
@@ -83,7 +84,8 @@ class Output:
         """
         try:
             array = self._as_array(result)
-            array.validate(full=True)
+            if not isinstance(result, (list, np.ndarray)) and not _has_numpy_values(result):
+                array.validate(full=True)  # what PyArrow has made is valid
         except UdfOutputError:
             raise
         except CONVERSION_ERRORS as error:
@@ -115,7 +117,7 @@ class Output:
             raise self._wrong_value(error, row) from error
 
     def _as_array(self, result: object) -> pa.Array[Any]:
-        data = column_data(result, nan_is_null=self._converter.nan_is_null)
+        data = column_data(result, nan_is_null=self._converter.nan_is_null, data_type=self.data_type)
         if data is not None:
             return self.from_rows(data) if isinstance(data, list) else data
         if isinstance(result, pa.RecordBatch):
@@ -168,6 +170,11 @@ class Output:
     def _where(self, row: int | None) -> str:
         where = "in the batch" if row is None else f"row {row} of the batch"
         return where if self._column is None else f"column {self._column!r}, {where}"
+
+
+def _has_numpy_values(result: object) -> bool:
+    """Tells whether a result is a pandas series of values in NumPy, not in Arrow."""
+    return is_series(result) and isinstance(result.dtype, np.dtype)
 
 
 def _named_columns(result: object) -> Mapping[str, object] | None:

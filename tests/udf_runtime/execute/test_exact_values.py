@@ -163,6 +163,32 @@ def test_infinity_and_nan_in_arrow_data_stay() -> None:
     assert str(made) == str(pa.array(wide.to_pylist(), pa.large_list(pa.float16())))
 
 
+@pytest.mark.parametrize("row", [0, 65_535, 65_536, 199_999])
+def test_one_number_that_is_too_large_is_an_error_of_its_row_among_many(row: int) -> None:
+    numbers = np.random.default_rng(1).standard_normal(200_001)
+    numbers[5], numbers[6] = NAN, INFINITY
+    whole = numbers.copy()
+    whole[6] = 1.5
+    for floats in (numbers, whole):
+        single = floats.astype(np.float32)
+        assert np.array_equal(cast(pa.array(floats).slice(1), pa.float32()).to_numpy(), single[1:], equal_nan=True)
+        floats[1 + row] = 1e300
+        with pytest.raises(UdfOutputError, match="too large") as caught:
+            returned_array(pa.array(floats).slice(1), pa.float32())
+        assert caught.value.row == row
+
+
+@pytest.mark.parametrize("row", [0, 1, 1000])
+def test_a_boolean_among_many_floats_is_an_error_of_its_row(row: int) -> None:
+    for number in (0.0, 1.5):
+        floats: list[object] = [number] * 1001
+        assert returned("scalar", pa.float64(), floats).to_pylist() == floats
+        floats[row] = True
+        with pytest.raises(UdfOutputError, match="got bool") as caught:
+            returned("scalar", pa.float64(), floats)
+        assert caught.value.row == row
+
+
 def test_what_a_null_hides_is_no_misfit() -> None:
     hidden = pa.StructArray.from_arrays([pa.array([1e300, 1.0])], names=["f"], mask=pa.array([True, False]))
     assert cast(hidden, pa.struct({"f": pa.float32()})).to_pylist() == [None, {"f": 1.0}]

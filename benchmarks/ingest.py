@@ -1,0 +1,96 @@
+"""Measures rows of a program on their way into a table: `python -m benchmarks.ingest [--rounds 7] [--scale 1.0] [--only NAME ...] [--base CHECKOUT]`.
+
+Rows in pandas, NumPy, Python and Arrow become columns of a declared schema, in `create_table(schema=)`, `Table.add` and results of UDFs.
+lance-spark checks each value; PyArrow and pylance alone check none. `--base` adds another checkout of lance-spark. Contestants take turns
+within each round, and the quotients are medians over the rounds, as in the other benchmarks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import sys
+from pathlib import Path
+from typing import Any
+
+import lance
+import pyarrow as pa
+
+from benchmarks.measure import OURS, quotient
+from benchmarks.table_api_child import Child
+
+PYARROW, BASE = "PyArrow and pylance", "base"
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+def main() -> None:
+    """Runs the cases, prints a line for each, and writes `ingest.json`."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ingest", description=__doc__)
+    parser.add_argument("--rounds", type=int, default=7, help="timed rounds of each case")
+    parser.add_argument("--scale", type=float, default=1.0, help="size of the data, 1.0 = 300 k rows and 20 k vectors")
+    parser.add_argument("--only", action="append", help="run only cases whose name contains this; repeatable")
+    parser.add_argument("--base", type=Path, metavar="CHECKOUT", help="a folder with another lance-spark to measure")
+    parser.add_argument("--out", type=Path, default=Path("benchmarks/results"), help="folder of the results")
+    arguments = parser.parse_args()
+    checkouts = {OURS: str(_ROOT), PYARROW: "-"}
+    if arguments.base is not None:
+        checkouts[BASE] = str(arguments.base.resolve())
+    children = {
+        name: Child(sys.executable, checkout, str(arguments.scale), module="benchmarks.ingest_child")
+        for name, checkout in checkouts.items()
+    }
+    found = []
+    try:
+        known = {name: child.answer() for name, child in children.items()}
+        for case in known[OURS]:
+            if any(part in case for part in arguments.only or [""]):
+                contestants = {name: child for name, child in children.items() if case in known[name]}
+                found.append(measure(case, contestants, arguments.rounds))
+                print(line(found[-1]), flush=True)
+    finally:
+        for child in children.values():
+            child.close()
+    report = {
+        "machine": {"cpus": os.cpu_count(), "processor": platform.machine(), "python": platform.python_version()},
+        "versions": {"pylance": lance.__version__, "pyarrow": pa.__version__},
+        "rounds": arguments.rounds,
+        "scale": arguments.scale,
+        "cases": found,
+    }
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    (arguments.out / "ingest.json").write_text(json.dumps(report, indent=2) + "\n")
+
+
+def measure(case: str, contestants: dict[str, Child], rounds: int) -> dict[str, Any]:
+    """Returns the medians of a case, and our CPU seconds divided by those of the others."""
+    load = os.getloadavg()[0]
+    answers: dict[str, list[dict[str, float]]] = {name: [] for name in contestants}
+    for number in range(rounds + 1):
+        for name, child in contestants.items():
+            answer = child.ask(case=case)
+            if number:
+                answers[name].append(answer)
+    cpu = {name: [answer["cpu"] for answer in some] for name, some in answers.items()}
+    return {
+        "case": case,
+        "seconds": {
+            name: round(statistics.median(answer["seconds"] for answer in some), 4) for name, some in answers.items()
+        },
+        "cpu": {name: round(statistics.median(some), 4) for name, some in cpu.items()},
+        "cpu_ratios": {name: round(quotient(cpu[OURS], some), 2) for name, some in cpu.items() if name != OURS},
+        "load": (round(load, 1), round(os.getloadavg()[0], 1)),
+    }
+
+
+def line(case: dict[str, Any]) -> str:
+    """Returns the medians of a case as a line of text."""
+    spent = "  ".join(f"{name} {cpu:.3f}" for name, cpu in case["cpu"].items())
+    ratios = "  ".join(f"{ratio:.2f} x {name}" for name, ratio in case["cpu_ratios"].items())
+    return f"{case['case']:48} CPU seconds: {spent}  {ratios}"
+
+
+if __name__ == "__main__":
+    main()
