@@ -17,6 +17,7 @@ from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, cast
 
+from pyspark.errors import PySparkException
 from pyspark.sql import types as spark_types
 from pyspark.sql.udtf import AnalyzeArgument, AnalyzeResult
 
@@ -272,7 +273,7 @@ class HybridSearch(_Handler):
 def register_functions(spark: SparkSession) -> None:
     """Makes the table functions known to a session, classic or over Connect, once."""
     module = type(spark).__module__
-    if not module.startswith("pyspark.sql.") or spark.catalog.functionExists(VectorSearch.function):
+    if not module.startswith("pyspark.sql.") or _are_registered(spark):
         return
     create: Callable[..., Any]
     if module.startswith("pyspark.sql.connect."):
@@ -281,3 +282,11 @@ def register_functions(spark: SparkSession) -> None:
         from pyspark.sql.udtf import _create_py_udtf as create
     for handler in (VectorSearch, TextSearch, HybridSearch):
         spark.udtf.register(handler.function, create(cls=handler, returnType=None, useArrow=False))
+
+
+def _are_registered(spark: SparkSession) -> bool:
+    try:
+        return spark.catalog.functionExists(VectorSearch.function)
+    except PySparkException:
+        # After temporary functions Spark asks the current catalog, and ours has no functions.
+        return False

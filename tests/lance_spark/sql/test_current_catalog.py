@@ -11,6 +11,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from lance_spark.pushdown.rule import CATALOG
+from lance_spark.read.search.functions import register_functions
 from lance_spark.session.sessions import active_in_thread
 from tests.lance_spark.sql.conftest import NAME, Sql
 
@@ -44,7 +45,12 @@ def test_the_default_catalog_of_a_session_is_ours(default: SparkSession, tmp_pat
     default.sql("UPDATE t SET id = id + 1 WHERE id = 2")
     assert default.sql("SELECT sum(id), max(l2_distance(v, array(1, 2))) FROM t").first() == (4, 0.0)
     assert default.sql("SELECT count(*) FROM home.t TIMESTAMP AS OF now()").first() == (3,)
-    assert lance_spark.connect(str(tmp_path / "home")).table_names() == ["t"]
+    table = lance_spark.connect(str(tmp_path / "home"), default).open_table("t")
+    assert table.to_spark().count() == 3
+    for _ in range(2):  # the session that configure() makes has the table functions, too
+        register_functions(default)
+        with pytest.raises(AnalysisException, match=r"a column of vectors, but .*t\.lance has none"):
+            default.sql(f"SELECT * FROM lance_vector_search('{table.uri}', array(1F, 2F))")
 
 
 def test_files_are_read_by_format_and_path_beside_tables(current: Sql, spark: SparkSession, tmp_path: Path) -> None:
