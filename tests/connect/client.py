@@ -42,6 +42,15 @@ def main(url: str, path: str) -> None:
         spark.read.format("lance").option("version", 99).load(path).count()
     except PySparkException as error:
         seen["error"] = "VersionNotFoundError" in str(error)
+    # DataFrames that name a version keep the version, whatever the server's cache of plans holds.
+    pinned = [
+        spark.read.format("lance").option("version", 1).load(path),
+        lance_spark.open_table(path, spark).to_spark(),
+    ]
+    rows.limit(5).write.format("lance").mode("append").save(path)
+    for size in range(20):  # the cache has 16 plans
+        spark.read.format("lance").option("batch_size", 100 + size).load(path).columns  # noqa: B018 - fills the cache
+    seen["pinned"] = [frame.count() for frame in (*pinned, spark.read.format("lance").load(path))]
     spark.stop()
     print(json.dumps(seen))
 

@@ -32,5 +32,6 @@ def test_read_write_and_backfill_from_a_client(connect_url: str, table_path: str
         "columns": ["id", "text", "length"],
         "wrong": 0,
         "error": True,
+        "pinned": [1000, 1000, 1005],
     }
     assert lance.dataset(table_path).version >= 2
