@@ -16,7 +16,7 @@ from lance_spark.columns.binding import Binding
 from lance_spark.commit.changes import CommitResult
 from lance_spark.commit.conflicts.history import SUMMARY_KEY, event_of
 from lance_spark.commit.conflicts.identity import BINDING_KEY
-from lance_spark.dataset import FOLDER, DatasetRef, normalize_uri
+from lance_spark.dataset import FOLDER, DatasetRef, branches_of, normalize_uri
 from lance_spark.errors import StoredUdfError, TableUnreadableError, ViewError
 from lance_spark.jobs.model import ErrorRecord, JobRecord
 from lance_spark.jobs.reader_process import close_reader
@@ -48,7 +48,8 @@ class Damage:
     """A damaged file, row or piece of metadata.
 
     Attributes:
-        place: Path below the table's folder, or `column x`, `version 3`, `schema`.
+        place: Path below the table's folder, or `column x`, `version 3`, `schema`; of a branch with
+            the branch before it.
         problem: Why lance-spark cannot use it.
         remedy: What the repair did or does, or what the user has to do.
         repaired: Whether this call repaired it.
@@ -96,9 +97,9 @@ def check(
     """Checks everything that lance-spark keeps in a table, and repairs what can be rebuilt.
 
     The check covers the job history, error rows, records of computed rows, checkpoints, stored
-    UDFs, bindings, the definition and state of a view, and summaries of commits. Lance's own data
-    files are out of scope. Runs on the driver, without Spark. A child process decodes Lance files,
-    so that damage cannot end the driver. Reads every checkpoint of the table once.
+    UDFs, bindings, the definition and state of a view, and summaries of commits, on all branches.
+    Lance's own data files are out of scope. Runs on the driver, without Spark. A child process
+    decodes Lance files, so that damage cannot end the driver. Reads every checkpoint once.
 
     A repair keeps every row that can be read. Damaged files move to `_lance_spark/damaged/<time>/`.
     Values of damaged checkpoints and records are computed again by the next backfill. Repair while
@@ -127,17 +128,35 @@ def check(
     ref = DatasetRef.at(normalize_uri(uri, option="uri"), storage_options or {})
     dataset = ref.open_latest()
     close_reader()  # its caches may hold files that are damaged by now
-    place = None if checkpoint is None else checkpoint_place(checkpoint, ref.uri)
     aside = _Aside(f"{DAMAGED_FOLDER}/{datetime.now(UTC):%Y%m%dT%H%M%S%f}") if repair else None
     damages = [
-        *(damage for table in _ROW_CHECKS for damage in _check_table(ref, table, aside)),
-        *_check_files(checkpoint_store(ref.uri, ref.storage_options, place).objects, "checkpoints", _decodes, aside),
+        *_check_branch(ref, dataset, checkpoint, aside),
         *_check_files(objects_of_table(ref), "udfs", _has_digest, aside),
-        *_check_columns(dataset),
-        *_check_view(dataset),
-        *_check_versions(dataset),
     ]
+    for name in branches_of(dataset):
+        branch = ref.on_branch(name)
+        try:
+            found = list(_check_branch(branch, branch.open_latest(), checkpoint, aside))
+        except TableUnreadableError as error:
+            remedy = "Repair the store, or delete the branch."
+            found = [Damage(place="its latest version", problem=str(error), remedy=remedy)]
+        damages += [replace(damage, place=f"branch {name!r}: {damage.place}") for damage in found]
     return CheckResult(uri=ref.uri, damages=tuple(damages))
+
+
+def _check_branch(
+    ref: DatasetRef, dataset: lance.LanceDataset, checkpoint: str | None, aside: _Aside | None
+) -> Iterator[Damage]:
+    """Yields what is damaged on the main branch or on another one."""
+    for table in _ROW_CHECKS:
+        yield from _check_table(ref, table, aside)
+    place = None if checkpoint is None else checkpoint_place(checkpoint, ref.uri)
+    yield from _check_files(
+        checkpoint_store(ref.uri, ref.storage_options, place).objects, "checkpoints", _decodes, aside
+    )
+    yield from _check_columns(dataset)
+    yield from _check_view(dataset)
+    yield from _check_versions(dataset)
 
 
 @dataclass(frozen=True, slots=True)

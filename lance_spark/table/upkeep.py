@@ -110,7 +110,7 @@ class TableUpkeep(TableIndexes):
             OptionError: `older_than` is not valid.
             TableNotFoundError: The table was dropped.
             CommitError: A tagged version is of that age. No version was removed.
-            TableUnwritableError: The store refused.
+            TableUnwritableError: The store refused, or the folder of the table holds a link.
         """
         ref = self._ref
         ref.open_latest()  # a missing table is no refusal of the store

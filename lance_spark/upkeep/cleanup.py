@@ -77,7 +77,7 @@ def result_of(answer: bytes, uri: str) -> CleanupResult:
 
     Raises:
         CommitError: A tagged version is old enough to be removed.
-        TableUnwritableError: The store refused.
+        TableUnwritableError: The store refused, or the folder of the table holds a link.
     """
     values: dict[str, Any] = json.loads(answer)
     error = values.get("error")

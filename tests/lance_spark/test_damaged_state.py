@@ -188,6 +188,23 @@ def test_damaged_checkpoints_and_stored_udfs_are_found_and_moved_aside(folder: P
     assert lance_spark.check(str(folder)).damages == ()
 
 
+def test_branches_are_checked_and_repaired(tmp_path: Path, jobs: Any) -> None:
+    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table("t", [{"id": 1}])
+    branches = {name: table.branches.create(name) for name in ("dev", "more/two")}
+    row = pa.Table.from_pylist([{**JOB, "seconds": "{"}], schema=JOBS.schema)
+    for name, branch in branches.items():
+        branch.add([{"id": 2}])
+        lance.write_dataset(row, f"{table.uri}/tree/{name}/{JOBS.name}")
+    places = [damage.place for damage in lance_spark.check(table.uri).damages]
+    assert places == [f"branch '{name}': {JOBS.name}, row 0" for name in branches]
+    assert lance_spark.check(table.uri, repair=True).is_intact and lance_spark.check(table.uri).damages == ()
+    assert branches["dev"].list_jobs() == []
+    for manifest in Path(table.uri, "tree/more/two/_versions").glob("*.manifest"):
+        manifest.write_bytes(b"")
+    (found,) = lance_spark.check(table.uri).damages
+    assert (found.place, found.repaired) == ("branch 'more/two': its latest version", False)
+
+
 def run_command(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "lance_spark.cli", *arguments]
     return subprocess.run(command, check=False, capture_output=True, text=True, timeout=120)
