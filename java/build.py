@@ -1,13 +1,12 @@
-"""Compiles the Java of this project into `lance_spark/lance-spark.jar`, with a JDK alone.
+"""Compiles the Java of this project into `lance_spark/lance-spark.jar`. Needs only a JDK.
 
-    python java/build.py    compiles for the installed PySpark, where a source has changed
+    python java/build.py    compiles for the installed PySpark, if a source has changed
 
-`make` calls it, the tests do before they start, and so does the build of a wheel
-(`hatch_build.py`).
+`make`, the start of the tests and the build of a wheel (`hatch_build.py`) call this module.
 
 The sources of `src/main` serve all releases of Spark. `src/spark_X_Y` holds classes from that
-release on; a file there replaces one of an earlier release. A jar that is compiled for the newest
-release serves the earlier ones as well: they never load the classes of later ones.
+release on, and replaces files of earlier releases. A jar for the newest release also serves
+earlier releases, because they never load the classes of later releases.
 """
 
 from __future__ import annotations
@@ -32,24 +31,27 @@ HOME = Path(__file__).resolve().parent
 JAR = HOME.parent / "lance_spark" / "lance-spark.jar"
 
 OLDEST_JAVA = 17
-"""Release of Java whose class files Spark 4 can run everywhere."""
+"""Release of Java of the class files. Spark 4 runs on Java 17 and newer."""
 
 PROPERTIES = "lancespark/release.properties"
-"""Entry of the jar: what it was made of. Python compares it with what a JVM has loaded."""
+"""Entry of the jar: version, release of Spark, digest of the sources. Python reads it."""
 
-_LINT = "-Xlint:all,-path,-rawtypes,-unchecked,-cast"
-"""Manifests of Spark's jars name jars that PySpark leaves out, which `path` warns of."""
+_LINT = "-Xlint:all,-path"
+"""Without `path`, because manifests of Spark's jars name jars outside of PySpark."""
+
+SHORT_JVM = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC")
+"""Options that halve the processor time of a short JVM (measured: 4.5 instead of 10 seconds)."""
 
 _DATE = (2020, 1, 1, 0, 0, 0)
 """Date of all entries: equal sources make equal jars."""
 
 
 class BuildError(Exception):
-    """The jar could not be made; the message says why, and what to do."""
+    """The jar could not be made. The message gives the reason and the remedy."""
 
 
 def ensure_jar() -> Path:
-    """Returns the path of the jar; compiles it where it is missing or older than its sources.
+    """Returns the path of the jar. Compiles a missing or outdated jar.
 
     A jar for the newest release stays: it serves the installed release, and is what wheels hold.
 
@@ -65,7 +67,7 @@ def ensure_jar() -> Path:
 
 
 def is_current(release: str | None = None) -> bool:
-    """Tells whether the jar was made of these sources, for a release of Spark or for the newest."""
+    """Tells whether the jar has these sources, for a release of Spark or for the newest."""
     folders = source_folders(release)
     return properties_of(JAR).get("sources") == digest(folders)
 
@@ -75,31 +77,43 @@ def make_jar(release: str, jars: Sequence[Path]) -> None:
 
     Args:
         release: Release of Spark to which the jars belong.
-        jars: What Spark consists of.
+        jars: The jars of Spark.
     """
-    folders = source_folders(release)
-    described = {"version": _version(), "spark": release, "sources": digest(folders)}
     with tempfile.TemporaryDirectory() as folder:
-        classes = Path(folder, "classes")
-        compile_sources(list(sources(folders).values()), jars, classes)
-        entry = classes / PROPERTIES
-        entry.write_text("".join(f"{key}={value}\n" for key, value in described.items()), encoding="utf-8")
-        _pack(classes, Path(folder, "jar"))
-        temporary = JAR.with_suffix(f".{os.getpid()}.tmp")
-        shutil.copyfile(Path(folder, "jar"), temporary)
-        temporary.replace(JAR)
+        compile_sources(list(sources(source_folders(release)).values()), jars, Path(folder))
+        pack_jar(Path(folder), release)
+
+
+def pack_jar(classes: Path, release: str) -> None:
+    """Packs a folder of classes, and the digest of their sources, into the jar."""
+    sources_digest = digest(source_folders(release))
+    properties = f"version={_version()}\nspark={release}\nsources={sources_digest}\n"
+    temporary = JAR.with_suffix(f".{os.getpid()}.tmp")
+    _pack(classes, properties, temporary)
+    temporary.replace(JAR)
 
 
 def compile_sources(files: Sequence[Path], jars: Sequence[Path], target: Path, *options: str) -> None:
-    """Compiles Java files into a folder; a warning is an error."""
+    """Compiles Java files into a folder. A warning is an error.
+
+    Args:
+        files: The Java files.
+        jars: The class path.
+        target: The folder of the classes.
+        options: More options of javac.
+
+    Raises:
+        BuildError: A file does not compile, or a JDK is missing.
+    """
     target.mkdir(parents=True, exist_ok=True)
     arguments = [
+        *(f"-J{option}" for option in SHORT_JVM),
         "--release", str(OLDEST_JAVA), "-encoding", "UTF-8", "-g", _LINT, "-Werror", "-proc:none", "-implicit:none",
         "-cp", os.pathsep.join(map(str, jars)), "-d", str(target), *options, *map(str, files),
     ]  # fmt: skip
-    done = subprocess.run([find_tool("javac"), *arguments], capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BuildError(f"The Java does not compile.\n{done.stdout}{done.stderr}")
+    completed = subprocess.run([find_tool("javac"), *arguments], capture_output=True, text=True, check=False)
+    if completed.returncode != 0:
+        raise BuildError(f"The Java does not compile.\n{completed.stdout}{completed.stderr}")
 
 
 def source_folders(release: str | None = None) -> list[Path]:
@@ -110,7 +124,7 @@ def source_folders(release: str | None = None) -> list[Path]:
 
 
 def sources(folders: Sequence[Path]) -> dict[str, Path]:
-    """Returns sources by their names below the folders; a later folder replaces files."""
+    """Returns sources by their names below the folders. Later folders replace files."""
     return {str(file.relative_to(folder)): file for folder in folders for file in sorted(folder.rglob("*.java"))}
 
 
@@ -121,7 +135,7 @@ def digest(folders: Sequence[Path]) -> str:
 
 
 def properties_of(jar: Path) -> dict[str, str]:
-    """Returns what a jar says of itself; nothing where there is no jar."""
+    """Returns the properties of a jar; empty for a missing jar."""
     try:
         with zipfile.ZipFile(jar) as archive:
             lines = archive.read(PROPERTIES).decode().splitlines()
@@ -149,7 +163,7 @@ def installed_jars() -> list[Path]:
 
 
 def find_tool(name: str) -> str:
-    """Returns the path of a tool of the JDK: of JAVA_HOME, else of the PATH."""
+    """Returns the path of a tool of the JDK, from JAVA_HOME or the PATH."""
     home = os.environ.get("JAVA_HOME")
     path = shutil.which(name, path=f"{home}/bin") if home else None
     path = path or shutil.which(name)
@@ -169,8 +183,9 @@ def _version() -> str:
     return re.search(r'^version = "(.+)"', text, re.MULTILINE)[1]  # type: ignore[index]
 
 
-def _pack(classes: Path, target: Path) -> None:
-    entries = {str(file.relative_to(classes)): file.read_bytes() for file in classes.rglob("*") if file.is_file()}
+def _pack(classes: Path, properties: str, target: Path) -> None:
+    entries = {str(file.relative_to(classes)): file.read_bytes() for file in classes.rglob("*.class")}
+    entries[PROPERTIES] = properties.encode()
     manifest = (
         f"Manifest-Version: 1.0\r\nImplementation-Title: lance-spark\r\nImplementation-Version: {_version()}\r\n\r\n"
     )
@@ -181,14 +196,14 @@ def _pack(classes: Path, target: Path) -> None:
 
 @contextlib.contextmanager
 def _lock() -> Iterator[None]:
-    """Holds others off who would compile the same jar."""
+    """Keeps concurrent compilations of the same jar apart."""
     with open(JAR.with_suffix(".lock"), "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Compiles the jar; ends the program with a message where that fails."""
+    """Compiles the jar. A failure ends the program with a message."""
     parser = argparse.ArgumentParser(description="Compiles the Java of this project into lance_spark/lance-spark.jar.")
     parser.parse_args(arguments)
     try:

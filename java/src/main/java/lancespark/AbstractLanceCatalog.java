@@ -1,250 +1,289 @@
 package lancespark;
 
-import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.stream.Stream;
 import org.apache.spark.sql.AnalysisException;
+import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.analysis.*;
 import org.apache.spark.sql.connector.catalog.*;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
-import org.apache.spark.unsafe.Platform;
 
-/** A folder of Lance tables as a catalog of Spark SQL, as far as all releases of Spark ask the same. Python does the work: lance_spark/sql. */
-public abstract class AbstractLanceCatalog implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
+/**
+ * A folder of Lance tables as a catalog of Spark SQL, with the methods that all releases of Spark
+ * call. Python runs the commands: lance_spark/sql.
+ */
+public abstract class AbstractLanceCatalog
+    implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
   private String name;
 
-  /** Options of the session are not kept: each command asks the registry, which also knows who has set them. */
+  /** Ignores the options of the session. Each command asks the registry with their origins. */
+  @Override
   public void initialize(String name, CaseInsensitiveStringMap options) {
     this.name = name;
-    try {
-      LancePushdown.enable(org.apache.spark.sql.classic.SparkSession.active());
-    } catch (Exception error) {
-      Platform.throwException(error);
-    }
+    LancePushdown.enable(org.apache.spark.sql.classic.SparkSession.active());
   }
 
+  @Override
   public String name() {
     return name;
   }
 
+  @Override
   public String[] defaultNamespace() {
     return new String[0];
   }
 
-  static String quoted(Identifier identifier) {
-    StringBuilder text = new StringBuilder();
-    String[] namespace = identifier.namespace();
-    for (int i = 0; i < namespace.length; i++) text.append(namespace[i]).append('.');
-    return text.append(identifier.name()).toString();
+  static String dotted(Identifier identifier) {
+    Stream<String> namespace = Stream.of(identifier.namespace());
+    return String.join(".", Stream.concat(namespace, Stream.of(identifier.name())).toList());
   }
 
-  /** Has Python carry out a command; what goes wrong is an error of Spark's. */
-  Map run(String command, Identifier identifier, Map arguments) {
+  /** Runs a command in Python. A failure becomes an error of Spark. */
+  Json run(String command, Identifier identifier, Map<String, ?> arguments) {
     try {
       return ask(command, identifier, arguments, null);
     } catch (PythonGateway.Failure failure) {
-      Platform.throwException(PythonGateway.error(command, failure));
-      return null;
+      throw Errors.thrown(Errors.ofCommand(command, failure));
     }
   }
 
-  Map ask(String command, Identifier identifier, Map arguments, Object given) {
-    Map all = new LinkedHashMap(arguments);
-    all.put("catalog", name);
-    all.put("origins", LanceRegistry.origins(name));
+  /** Runs a command in Python, with an object of the JVM or null. */
+  Json ask(String command, Identifier identifier, Map<String, ?> arguments, Object object) {
+    Json all =
+        new Json(arguments).with("catalog", name).with("origins", LanceRegistry.origins(name));
     if (identifier != null) {
-      all.put("namespace", identifier.namespace());
-      all.put("name", identifier.name());
+      all.with("namespace", identifier.namespace()).with("name", identifier.name());
     }
-    return PythonGateway.call(command, all, given);
+    return PythonGateway.call(command, all, object);
   }
 
   // Tables
 
+  @Override
   public Identifier[] listTables(String[] namespace) throws NoSuchNamespaceException {
-    List names = (List) inNamespace("list_tables", namespace, new HashMap()).get("names");
-    Identifier[] found = new Identifier[names.size()];
-    for (int i = 0; i < found.length; i++) found[i] = Identifier.of(namespace, (String) names.get(i));
-    return found;
+    return identifiers(namespace, inNamespace("list_tables", namespace, Map.of()));
   }
 
+  private static Identifier[] identifiers(String[] namespace, Json answer) {
+    return answer.texts("names").stream()
+        .map(table -> Identifier.of(namespace, table))
+        .toArray(Identifier[]::new);
+  }
+
+  @Override
   public Table loadTable(Identifier identifier) throws NoSuchTableException {
-    return load(identifier, new HashMap());
+    return load(identifier, new Json());
   }
 
+  @Override
   public Table loadTable(Identifier identifier, String version) throws NoSuchTableException {
-    Map moment = new HashMap();
-    moment.put("version", version);
-    return load(identifier, moment);
+    return load(identifier, new Json().with("version", version));
   }
 
+  @Override
   public Table loadTable(Identifier identifier, long timestamp) throws NoSuchTableException {
-    Map moment = new HashMap();
-    moment.put("microseconds", Long.valueOf(timestamp));
-    return load(identifier, moment);
+    return load(identifier, new Json().with("microseconds", timestamp));
   }
 
-  public Table loadTable(Identifier identifier, Set privileges) throws NoSuchTableException {
-    Map arguments = new HashMap();
-    takeBytes(privileges, arguments);
+  @Override
+  public Table loadTable(Identifier identifier, Set<TableWritePrivilege> privileges)
+      throws NoSuchTableException {
+    Json arguments = new Json();
+    addBlobHandling(privileges, arguments);
     return load(identifier, arguments);
   }
 
-  /** Rows that are inserted hold the bytes of blobs, where those that are read, moved or merged say where these are. */
-  static void takeBytes(Set privileges, Map arguments) {
-    boolean inserts = privileges.contains(TableWritePrivilege.INSERT) && !privileges.contains(TableWritePrivilege.UPDATE);
+  /** Inserted rows contain the bytes of blobs. Other statements use the location of the bytes. */
+  static void addBlobHandling(Set<TableWritePrivilege> privileges, Json arguments) {
+    boolean inserts =
+        privileges.contains(TableWritePrivilege.INSERT)
+            && !privileges.contains(TableWritePrivilege.UPDATE);
     if (!inserts) return;
     arguments.put("blob_handling", "bytes");
-    // Spark asks so for the table of `saveAsTable`, too, before it makes one.
-    arguments.put("may_create", Boolean.TRUE);
+    // Spark also passes these privileges for `saveAsTable` before it makes a table.
+    arguments.put("may_create", true);
   }
 
-  /** Has Spark read anew what it has cached of a table that has changed, as it does by itself where its own writes change one. */
-  void refreshCaches(org.apache.spark.sql.SparkSession session, Identifier identifier) {
-    List parts = new ArrayList();
-    parts.add(name);
-    parts.addAll(java.util.Arrays.asList(identifier.namespace()));
-    parts.add(identifier.name());
-    org.apache.spark.sql.classic.SparkSession classic = (org.apache.spark.sql.classic.SparkSession) session;
-    classic.sharedState().cacheManager().recacheTableOrView(classic, Reflection.seq(parts), false);
+  /** Refreshes Spark's cache of a changed table. Spark does so only after its own writes. */
+  void refreshCaches(SparkSession session, Identifier identifier) {
+    Stream<String> table =
+        Stream.concat(Stream.of(identifier.namespace()), Stream.of(identifier.name()));
+    List<String> parts = Stream.concat(Stream.of(name), table).toList();
+    var classic = (org.apache.spark.sql.classic.SparkSession) session;
+    classic.sharedState().cacheManager().recacheTableOrView(classic, Scala.seq(parts), false);
   }
 
+  @Override
   public boolean tableExists(Identifier identifier) {
-    return Boolean.TRUE.equals(run("table_exists", identifier, new HashMap()).get("exists"));
+    return run("table_exists", identifier, Map.of()).isTrue("exists");
   }
 
-  final Table load(Identifier identifier, Map arguments) throws NoSuchTableException {
+  final Table load(Identifier identifier, Json arguments) throws NoSuchTableException {
     try {
-      Map opened = ask("load_table", identifier, arguments, null);
-      if (opened.get("metadata") != null) return new LanceMetadataTable(name + "." + quoted(identifier), opened);
-      return SparkRelease.table(this, identifier, opened);
+      Json opened = ask("load_table", identifier, arguments, null);
+      return opened.get("metadata") != null
+          ? new LanceMetadataTable(name + "." + dotted(identifier), opened)
+          : SparkRelease.table(this, identifier, opened);
     } catch (PythonGateway.Failure failure) {
-      boolean missing = failure.kind.equals("TableNotFoundError");
-      if (missing && !isTakenForPath(identifier, arguments)) throw new NoSuchTableException(identifier);
-      boolean similar = failure.kind.equals("SimilarTableError");
-      Platform.throwException(missing || similar ? notFound(identifier, failure) : PythonGateway.error("load", failure));
-      return null;
+      boolean isMissing = failure.kind.equals("TableNotFoundError");
+      if (isMissing && !isTakenForPath(identifier, arguments)) {
+        throw new NoSuchTableException(identifier);
+      }
+      boolean isSimilar = failure.kind.equals("SimilarTableError");
+      throw Errors.thrown(
+          isMissing || isSimilar
+              ? notFound(identifier, failure)
+              : Errors.ofCommand("load", failure));
     }
   }
 
-  /** Whether Spark would take the name of a missing table for a path that the data source of the catalog's name reads. */
-  private boolean isTakenForPath(Identifier identifier, Map arguments) {
-    return name.equalsIgnoreCase(LanceSource.NAME) && identifier.namespace().length == 0 && arguments.get("may_create") == null;
+  /** Tells whether Spark would read the name of a missing table as a path of a data source. */
+  private boolean isTakenForPath(Identifier identifier, Json arguments) {
+    return name.equalsIgnoreCase(LanceSource.NAME)
+        && identifier.namespace().length == 0
+        && arguments.get("may_create") == null;
   }
 
-  /** Spark's own error of a missing table, with a hint. Spark takes it for an answer where it asks whether a table exists. */
+  /**
+   * Spark's own error of a missing table with a hint. Spark catches this error when it asks whether
+   * a table exists.
+   */
   private AnalysisException notFound(Identifier identifier, PythonGateway.Failure failure) {
-    Map parameters = new HashMap();
-    parameters.put("relationName", "`" + name + "`.`" + quoted(identifier) + "` (" + failure.getMessage() + ")");
-    parameters.put("searchPath", "[`" + name + "`]");
-    return new AnalysisException("TABLE_OR_VIEW_NOT_FOUND", scala.collection.immutable.Map$.MODULE$.from(scala.jdk.javaapi.CollectionConverters.asScala(parameters)));
+    String table = "`" + name + "`.`" + dotted(identifier) + "`";
+    return Errors.ofSpark(
+        "TABLE_OR_VIEW_NOT_FOUND",
+        Map.of(
+            "relationName", table + " (" + failure.getMessage() + ")",
+            "searchPath", "[`" + name + "`]"));
   }
 
-  public Table createTable(Identifier identifier, TableInfo info) throws TableAlreadyExistsException, NoSuchNamespaceException {
-    Map opened = creating("create_table", identifier, info.schema(), info.partitions(), info.properties());
+  @Override
+  public Table createTable(Identifier identifier, TableInfo info)
+      throws TableAlreadyExistsException, NoSuchNamespaceException {
+    return SparkRelease.table(this, identifier, create("create_table", identifier, info));
+  }
+
+  private Json create(String command, Identifier identifier, TableInfo info)
+      throws TableAlreadyExistsException, NoSuchNamespaceException {
+    return create(command, identifier, info.schema(), info.partitions(), info.properties());
+  }
+
+  /** Makes an empty table with the declaration of another table and additional properties. */
+  final Table createLike(Identifier identifier, LanceTable like, Map<String, String> additional)
+      throws TableAlreadyExistsException, NoSuchNamespaceException {
+    LanceTable declared = LanceDeclaredTable.of(like);
+    Map<String, String> properties = new HashMap<>(declared.properties());
+    properties.putAll(additional);
+    Json opened =
+        create("create_table", identifier, declared.schema(), new Transform[0], properties);
     return SparkRelease.table(this, identifier, opened);
   }
 
-  /** Makes an empty table that is declared as another one is, with the properties that a statement adds. */
-  final Table createLike(Identifier identifier, LanceTable like, Map given) throws TableAlreadyExistsException, NoSuchNamespaceException {
-    LanceTable declared = LanceDeclaredTable.of(like);
-    Map properties = new HashMap(declared.properties());
-    properties.putAll(given);
-    return SparkRelease.table(this, identifier, creating("create_table", identifier, declared.schema(), new Transform[0], properties));
-  }
-
-  private Map creating(String command, Identifier identifier, StructType schema, Transform[] partitions, Map properties)
+  private Json create(
+      String command,
+      Identifier identifier,
+      StructType schema,
+      Transform[] partitions,
+      Map<String, String> properties)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
-    Map arguments = new HashMap();
-    arguments.put("schema", schema.json());
-    arguments.put("properties", properties);
-    List described = new ArrayList();
-    for (int i = 0; i < partitions.length; i++) described.add(partitions[i].describe());
-    arguments.put("partitions", described);
+    Json arguments =
+        new Json()
+            .with("schema", schema.json())
+            .with("properties", properties)
+            .with("partitions", Arrays.stream(partitions).map(Transform::describe).toList());
     try {
       return ask(command, identifier, arguments, null);
     } catch (PythonGateway.Failure failure) {
-      if (failure.kind.equals("TableExistsError")) throw new TableAlreadyExistsException(identifier);
-      if (failure.kind.equals("NamespaceNotFoundError")) throw new NoSuchNamespaceException(identifier.namespace());
-      Platform.throwException(PythonGateway.error("create", failure));
-      return null;
+      switch (failure.kind) {
+        case "TableExistsError" -> throw new TableAlreadyExistsException(identifier);
+        case "NamespaceNotFoundError" -> throw new NoSuchNamespaceException(identifier.namespace());
+        default -> throw Errors.thrown(Errors.ofCommand("create", failure));
+      }
     }
   }
 
-  public Table alterTable(Identifier identifier, TableChange... changes) throws NoSuchTableException {
-    List described = new ArrayList();
-    for (int i = 0; i < changes.length; i++) described.add(LanceTableChange.described(changes[i]));
+  @Override
+  public Table alterTable(Identifier identifier, TableChange... changes)
+      throws NoSuchTableException {
     String branch = LanceBranchChanges.branchOf(changes);
-    Map arguments = new HashMap();
-    arguments.put("changes", described);
-    arguments.put("branch", branch);
+    Json arguments =
+        new Json()
+            .with("changes", Arrays.stream(changes).map(LanceTableChange::describe).toList())
+            .with("branch", branch);
     run("alter_table", identifier, arguments);
-    Map opened = new HashMap();
-    if (branch != null) opened.put("branch", branch);
-    return load(identifier, opened);
+    return load(identifier, branch == null ? new Json() : new Json().with("branch", branch));
   }
 
-  /** Whether this release of Spark opens the branch that a statement names. */
+  /** Tells whether this release of Spark opens the branch of a statement. */
   boolean opensBranches() {
     return false;
   }
 
+  @Override
   public boolean dropTable(Identifier identifier) {
-    return Boolean.TRUE.equals(run("drop_table", identifier, new HashMap()).get("dropped"));
+    return run("drop_table", identifier, Map.of()).isTrue("dropped");
   }
 
+  @Override
   public boolean purgeTable(Identifier identifier) {
     return dropTable(identifier);
   }
 
-  public void renameTable(Identifier old, Identifier renamed) throws NoSuchTableException, TableAlreadyExistsException {
-    Map arguments = new HashMap();
-    String[] to = renamed.namespace();
-    // Spark hands over the name as it was written, with the catalog's where that was.
-    if (to.length == old.namespace().length + 1 && to[0].equals(name())) to = (String[]) java.util.Arrays.copyOfRange(to, 1, to.length);
-    arguments.put("to_namespace", to);
-    arguments.put("to_name", renamed.name());
+  @Override
+  public void renameTable(Identifier source, Identifier target)
+      throws NoSuchTableException, TableAlreadyExistsException {
+    String[] namespace = target.namespace();
+    // Spark passes the name of the statement, with the catalog if the statement has the catalog.
+    if (namespace.length == source.namespace().length + 1 && namespace[0].equals(name())) {
+      namespace = Arrays.copyOfRange(namespace, 1, namespace.length);
+    }
+    Json arguments = new Json().with("to_namespace", namespace).with("to_name", target.name());
     try {
-      ask("rename_table", old, arguments, null);
+      ask("rename_table", source, arguments, null);
     } catch (PythonGateway.Failure failure) {
-      if (failure.kind.equals("TableNotFoundError")) throw new NoSuchTableException(old);
-      if (failure.kind.equals("TableExistsError")) throw new TableAlreadyExistsException(renamed);
-      Platform.throwException(PythonGateway.error("rename", failure));
+      switch (failure.kind) {
+        case "TableNotFoundError" -> throw new NoSuchTableException(source);
+        case "TableExistsError" -> throw new TableAlreadyExistsException(target);
+        default -> throw Errors.thrown(Errors.ofCommand("rename", failure));
+      }
     }
   }
 
-  // Tables made or replaced by a query
+  // Tables of CREATE or REPLACE .. AS SELECT
 
-  public StagedTable stageCreate(Identifier identifier, TableInfo info) throws TableAlreadyExistsException, NoSuchNamespaceException {
-    return staged("stage_create", identifier, info);
+  @Override
+  public StagedTable stageCreate(Identifier identifier, TableInfo info)
+      throws TableAlreadyExistsException, NoSuchNamespaceException {
+    return new LanceStagedTable(this, identifier, create("stage_create", identifier, info));
   }
 
-  public StagedTable stageReplace(Identifier identifier, TableInfo info) throws NoSuchNamespaceException, NoSuchTableException {
+  @Override
+  public StagedTable stageReplace(Identifier identifier, TableInfo info)
+      throws NoSuchNamespaceException, NoSuchTableException {
     if (!tableExists(identifier)) throw new NoSuchTableException(identifier);
     return stageCreateOrReplace(identifier, info);
   }
 
-  public StagedTable stageCreateOrReplace(Identifier identifier, TableInfo info) throws NoSuchNamespaceException {
+  @Override
+  public StagedTable stageCreateOrReplace(Identifier identifier, TableInfo info)
+      throws NoSuchNamespaceException {
     try {
-      return staged("stage_replace", identifier, info);
+      return new LanceStagedTable(this, identifier, create("stage_replace", identifier, info));
     } catch (TableAlreadyExistsException error) {
       throw new IllegalStateException(error);
     }
   }
 
-  private StagedTable staged(String command, Identifier identifier, TableInfo info) throws TableAlreadyExistsException, NoSuchNamespaceException {
-    Map opened = creating(command, identifier, info.schema(), info.partitions(), info.properties());
-    return new LanceStagedTable(this, identifier, opened);
-  }
-
   // Namespaces
 
+  @Override
   public String[][] listNamespaces() {
     try {
       return listNamespaces(new String[0]);
@@ -253,17 +292,14 @@ public abstract class AbstractLanceCatalog implements StagingTableCatalog, Suppo
     }
   }
 
+  @Override
   public String[][] listNamespaces(String[] namespace) throws NoSuchNamespaceException {
-    List names = (List) inNamespace("list_namespaces", namespace, new HashMap()).get("names");
-    String[][] found = new String[names.size()][];
-    for (int i = 0; i < found.length; i++) {
-      found[i] = new String[namespace.length + 1];
-      System.arraycopy(namespace, 0, found[i], 0, namespace.length);
-      found[i][namespace.length] = (String) names.get(i);
-    }
-    return found;
+    return inNamespace("list_namespaces", namespace, Map.of()).texts("names").stream()
+        .map(child -> Stream.concat(Stream.of(namespace), Stream.of(child)).toArray(String[]::new))
+        .toArray(String[][]::new);
   }
 
+  @Override
   public boolean namespaceExists(String[] namespace) {
     try {
       loadNamespaceMetadata(namespace);
@@ -273,56 +309,59 @@ public abstract class AbstractLanceCatalog implements StagingTableCatalog, Suppo
     }
   }
 
-  public Map loadNamespaceMetadata(String[] namespace) throws NoSuchNamespaceException {
-    return (Map) inNamespace("load_namespace", namespace, new HashMap()).get("properties");
+  @Override
+  public Map<String, String> loadNamespaceMetadata(String[] namespace)
+      throws NoSuchNamespaceException {
+    return inNamespace("load_namespace", namespace, Map.of()).options("properties");
   }
 
-  public void createNamespace(String[] namespace, Map properties) throws NamespaceAlreadyExistsException {
+  @Override
+  public void createNamespace(String[] namespace, Map<String, String> properties)
+      throws NamespaceAlreadyExistsException {
     if (namespaceExists(namespace)) throw new NamespaceAlreadyExistsException(namespace);
-    Map arguments = new HashMap();
-    arguments.put("properties", properties);
     try {
-      inNamespace("create_namespace", namespace, arguments);
+      inNamespace("create_namespace", namespace, Map.of("properties", properties));
     } catch (NoSuchNamespaceException error) {
       throw new IllegalStateException(error);
     }
   }
 
-  public void alterNamespace(String[] namespace, NamespaceChange... changes) throws NoSuchNamespaceException {
-    inNamespace("alter_namespace", namespace, new HashMap());
+  @Override
+  public void alterNamespace(String[] namespace, NamespaceChange... changes)
+      throws NoSuchNamespaceException {
+    inNamespace("alter_namespace", namespace, Map.of());
   }
 
-  public boolean dropNamespace(String[] namespace, boolean cascade) throws NoSuchNamespaceException, NonEmptyNamespaceException {
-    Map arguments = new HashMap();
-    arguments.put("cascade", Boolean.valueOf(cascade));
-    Map answer = inNamespace("drop_namespace", namespace, arguments);
-    if (Boolean.TRUE.equals(answer.get("not_empty"))) throw new NonEmptyNamespaceException(namespace);
+  @Override
+  public boolean dropNamespace(String[] namespace, boolean cascade)
+      throws NoSuchNamespaceException, NonEmptyNamespaceException {
+    Json answer = inNamespace("drop_namespace", namespace, Map.of("cascade", cascade));
+    if (answer.isTrue("not_empty")) throw new NonEmptyNamespaceException(namespace);
     return true;
   }
 
-  private Map inNamespace(String command, String[] namespace, Map arguments) throws NoSuchNamespaceException {
-    Map all = new HashMap(arguments);
-    all.put("namespace", namespace);
+  private Json inNamespace(String command, String[] namespace, Map<String, ?> arguments)
+      throws NoSuchNamespaceException {
     try {
-      return ask(command, null, all, null);
+      return ask(command, null, new Json(arguments).with("namespace", namespace), null);
     } catch (PythonGateway.Failure failure) {
-      if (failure.kind.equals("NamespaceNotFoundError")) throw new NoSuchNamespaceException(namespace);
-      Platform.throwException(PythonGateway.error(command, failure));
-      return null;
+      if (failure.kind.equals("NamespaceNotFoundError")) {
+        throw new NoSuchNamespaceException(namespace);
+      }
+      throw Errors.thrown(Errors.ofCommand(command, failure));
     }
   }
 
   // Procedures
 
+  @Override
   public UnboundProcedure loadProcedure(Identifier identifier) {
-    return new LanceProcedure(this, run("load_procedure", identifier, new HashMap()));
+    return new LanceProcedure(this, run("load_procedure", identifier, Map.of()));
   }
 
+  @Override
   public Identifier[] listProcedures(String[] namespace) {
     if (namespace.length != 1 || !namespace[0].equals("system")) return new Identifier[0];
-    List names = (List) run("list_procedures", null, new HashMap()).get("names");
-    Identifier[] found = new Identifier[names.size()];
-    for (int i = 0; i < found.length; i++) found[i] = Identifier.of(namespace, (String) names.get(i));
-    return found;
+    return identifiers(namespace, run("list_procedures", null, Map.of()));
   }
 }

@@ -1,52 +1,60 @@
 package lancespark;
 
-import java.util.ArrayList;
+import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.analysis.ResolvedNamespace;
 import org.apache.spark.sql.catalyst.analysis.ResolvedTable;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.connector.catalog.Table;
-import scala.Product;
 
-/** What the planner rule asks about tables of the catalog, and about statements on them. */
+/** Statements on tables of the catalog, for the planner rule. */
 final class CatalogSupport {
   private CatalogSupport() {}
 
-  /** Returns what a statement on a table of the catalog becomes; null for any other plan. */
-  static LogicalPlan statement(LogicalPlan plan) throws Exception {
-    if (plan instanceof WithCTE) {
-      // What Spark has found to be common to subqueries stands beside the statement.
-      LogicalPlan statement = statement(((WithCTE) plan).plan());
-      return statement instanceof RowLevelCommand ? ((RowLevelCommand) statement).beside(((WithCTE) plan).cteDefs()) : null;
+  /** Returns the replacement of a statement on a table of the catalog, or null for other plans. */
+  static LogicalPlan statement(LogicalPlan plan) {
+    if (plan instanceof WithCTE with) {
+      // Spark keeps common subqueries next to the statement.
+      return statement(with.plan()) instanceof RowLevelCommand command
+          ? command.withQueries(with.cteDefs())
+          : null;
     }
-    if (plan instanceof CountedWrite) return ((CountedWrite) plan).statement();
-    if (plan instanceof ShowCreateTable) return shown((ShowCreateTable) plan);
-    if (plan instanceof WriteDelta) return RowLevelCommand.of((WriteDelta) plan);
-    if (plan instanceof OverwriteByExpression) return RowLevelCommand.of((OverwriteByExpression) plan);
-    if (plan instanceof DeleteFromTable) return AddRowCounts.emptied(plan, new ArrayList());
-    // Statistics are in the table.
-    if (plan instanceof AnalyzeTables) return isOurs(((AnalyzeTables) plan).child()) ? LancePushdown.localRelation(plan.output(), new ArrayList()) : null;
-    if (!(plan instanceof AnalyzeTable)) return null;
-    LogicalPlan child = ((AnalyzeTable) plan).child();
-    boolean ours = child instanceof ResolvedTable && ((ResolvedTable) child).table() instanceof LanceTable;
-    return ours ? new RefreshTable(child) : null;
+    if (plan instanceof CountedWrite write) return write.statement();
+    if (plan instanceof ShowCreateTable show) return showDeclaration(show);
+    if (plan instanceof WriteDelta delta) return RowLevelCommand.of(delta);
+    if (plan instanceof OverwriteByExpression overwrite) return RowLevelCommand.of(overwrite);
+    if (plan instanceof DeleteFromTable delete) return AddRowCounts.truncation(delete, List.of());
+    // The table contains its statistics, so ANALYZE has no work.
+    if (plan instanceof AnalyzeTables analyze) {
+      return isOurs(analyze.child()) ? LancePushdown.localRelation(plan.output(), List.of()) : null;
+    }
+    if (plan instanceof AnalyzeTable analyze) {
+      return tableOf(analyze.child()) != null ? new RefreshTable(analyze.child()) : null;
+    }
+    return null;
   }
 
   private static boolean isOurs(LogicalPlan namespace) {
-    return namespace instanceof ResolvedNamespace && ((ResolvedNamespace) namespace).catalog() instanceof AbstractLanceCatalog;
+    return namespace instanceof ResolvedNamespace resolved
+        && resolved.catalog() instanceof AbstractLanceCatalog;
   }
 
-  /** Returns SHOW CREATE TABLE of what a statement declares; null where it is that, or of another table. */
-  private static LogicalPlan shown(ShowCreateTable plan) throws Exception {
-    if (!(plan.child() instanceof ResolvedTable)) return null;
-    ResolvedTable resolved = (ResolvedTable) plan.child();
-    if (!(resolved.table() instanceof LanceTable) || resolved.table() instanceof LanceDeclaredTable) return null;
-    LanceTable table = LanceDeclaredTable.of((LanceTable) resolved.table());
-    return (LogicalPlan) Reflection.copy((Product) plan, "child", Reflection.copy((Product) resolved, "table", table));
+  private static LanceTable tableOf(LogicalPlan plan) {
+    return plan instanceof ResolvedTable resolved && resolved.table() instanceof LanceTable table
+        ? table
+        : null;
   }
 
-  /** Returns the options with which a table of the catalog is read; null for any other table. */
-  static Map readOptions(Table table) {
+  /** Returns SHOW CREATE TABLE of the declaration. Returns null for a declaration itself. */
+  private static LogicalPlan showDeclaration(ShowCreateTable plan) {
+    LanceTable table = tableOf(plan.child());
+    if (table == null || table instanceof LanceDeclaredTable) return null;
+    LogicalPlan declared = SparkRelease.copy(plan.child(), "table", LanceDeclaredTable.of(table));
+    return SparkRelease.copy(plan, "child", declared);
+  }
+
+  /** Returns the options for reads of a table of the catalog, or null. */
+  static Map<String, String> readOptions(Table table) {
     LanceTable ours = RowLevelCommand.tableOf(table);
     return ours == null ? null : ours.readOptions();
   }

@@ -1,8 +1,9 @@
 package lancespark;
 
-import java.util.ArrayList;
 import java.util.List;
+import org.apache.spark.sql.Row;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.V2WriteCommand;
 import org.apache.spark.sql.catalyst.plans.logical.WriteDelta;
@@ -12,74 +13,82 @@ import scala.collection.immutable.IndexedSeq;
 import scala.collection.immutable.Seq;
 
 /**
- * A statement as the analyzer writes it, with the columns of its result, until the planner rule takes both into a {@link RowLevelCommand}. Its
- * child is the query of the statement: Spark runs a command within a command before that.
+ * A statement of the analyzer with the columns of its result. The planner rule replaces both by a
+ * {@link RowLevelCommand}. The only child is the query of the statement, because Spark runs a
+ * command within a command too early.
  */
 public final class CountedWrite extends LanceCommand {
-  private final V2WriteCommand written;
+  private final V2WriteCommand statement;
   private final LogicalPlan query;
 
-  /** Also what Spark makes copies with. */
-  public CountedWrite(V2WriteCommand written, LogicalPlan query, List result) {
+  /** Spark makes copies with this constructor. */
+  public CountedWrite(
+      V2WriteCommand statement, LogicalPlan query, List<AttributeReference> result) {
     super(result);
-    this.written = written;
+    this.statement = statement;
     this.query = query;
   }
 
-  RowLevelCommand statement() throws Exception {
-    V2WriteCommand whole = written.withNewQuery(query);
-    RowLevelCommand statement = whole instanceof WriteDelta ? RowLevelCommand.of((WriteDelta) whole) : RowLevelCommand.inserting(whole);
-    return statement.counted(result);
+  RowLevelCommand statement() {
+    V2WriteCommand whole = statement.withNewQuery(query);
+    RowLevelCommand command =
+        whole instanceof WriteDelta delta
+            ? RowLevelCommand.of(delta)
+            : RowLevelCommand.inserting(whole);
+    return command.withResult(result);
   }
 
-  /** What stays in the plan where no rule replaces it. */
-  public Seq run(SparkSession session) {
+  /** Runs only in a session without the planner rule. */
+  @Override
+  public Seq<Row> run(SparkSession session) {
     throw LanceNoWrite.refusal(command());
   }
 
   private RowLevelOperation.Command command() {
-    return written instanceof WriteDelta ? ((WriteDelta) written).operation().command() : RowLevelOperation.Command.MERGE;
+    return statement instanceof WriteDelta delta
+        ? delta.operation().command()
+        : RowLevelOperation.Command.MERGE;
   }
 
-  public Seq children() {
-    List children = new ArrayList();
-    children.add(query);
-    return Reflection.seq(children);
+  @Override
+  public Seq<LogicalPlan> children() {
+    return Scala.seqOf(query);
   }
 
-  public LogicalPlan mapChildren(Function1 f) {
-    LogicalPlan now = (LogicalPlan) f.apply(query);
-    return now.fastEquals(query) ? this : new CountedWrite(written, now, result);
+  @Override
+  public LogicalPlan mapChildren(Function1<LogicalPlan, LogicalPlan> change) {
+    LogicalPlan changed = change.apply(query);
+    return changed.fastEquals(query) ? this : new CountedWrite(statement, changed, result);
   }
 
-  public LogicalPlan withNewChildrenInternal(IndexedSeq children) {
-    return new CountedWrite(written, (LogicalPlan) children.head(), result);
+  @Override
+  public LogicalPlan withNewChildrenInternal(IndexedSeq<LogicalPlan> children) {
+    return new CountedWrite(statement, children.head(), result);
   }
 
+  @Override
   public String nodeName() {
-    return "Lance " + command().toString().toLowerCase();
+    return "Lance " + AddRowCounts.nameOf(command());
   }
 
+  @Override
   public String simpleString(int maxFields) {
     return nodeName();
   }
 
-  public int productArity() {
-    return 3;
+  @Override
+  Object[] elements() {
+    return new Object[] {statement, query, result};
   }
 
-  public Object productElement(int n) {
-    return new Object[] {written, query, result}[n];
-  }
-
-  public boolean canEqual(Object other) {
-    return other instanceof CountedWrite;
-  }
-
+  @Override
   public boolean equals(Object other) {
-    return other instanceof CountedWrite && ((CountedWrite) other).written == written && ((CountedWrite) other).query.equals(query);
+    return other instanceof CountedWrite write
+        && write.statement == statement
+        && write.query.equals(query);
   }
 
+  @Override
   public int hashCode() {
     return query.hashCode();
   }

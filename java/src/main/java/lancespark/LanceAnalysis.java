@@ -1,31 +1,33 @@
 package lancespark;
 
-import java.lang.reflect.Field;
 import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
 import java.util.Set;
 import java.util.WeakHashMap;
+import java.util.function.Function;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.catalyst.analysis.Analyzer;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.classic.SparkSession;
-import org.apache.spark.unsafe.Platform;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import scala.Function1;
 import scala.collection.immutable.Seq;
-import scala.runtime.AbstractFunction1;
 
-/** Rules for Spark's analyzer: in sessions that are made later, and in one that has its analyzer already, which Spark makes once. */
+/**
+ * Rules for Spark's analyzer, in future sessions and in a running session. Spark makes the analyzer
+ * of a session once.
+ */
 final class LanceAnalysis {
   private static final Logger LOG = LoggerFactory.getLogger("lance_spark.sql");
-  private static final Set<SparkSessionExtensions> FOLLOWED = Collections.newSetFromMap(new WeakHashMap<>());
+  private static final Set<SparkSessionExtensions> FOLLOWED =
+      Collections.newSetFromMap(new WeakHashMap<>());
 
   private LanceAnalysis() {}
 
-  /** Gives all sessions with these extensions that have no analyzer yet the rules. */
+  /** Adds the rules to all future sessions with these extensions. */
   static void inject(SparkSessionExtensions extensions) {
     synchronized (FOLLOWED) {
       if (!FOLLOWED.add(extensions)) return;
@@ -35,53 +37,45 @@ final class LanceAnalysis {
     extensions.injectPostHocResolutionRule(builder(LanceAnalysis::lateRule));
   }
 
-  /** Gives a session the rules, whether it has an analyzer or not. */
+  /** Adds the rules to a session with or without an analyzer. */
   static void follow(SparkSession session) {
     inject(session.extensions());
     Analyzer analyzer = session.sessionState().analyzer();
     try {
-      add(analyzer, "hintResolutionRules", List.of(new LanceEvolution(session), new LanceUnresolved(session)));
+      add(
+          analyzer,
+          "hintResolutionRules",
+          List.of(new LanceEvolution(session), new LanceUnresolved(session)));
       add(analyzer, "postHocResolutionRules", List.of(new AddRowCounts()));
-    } catch (Exception error) {
-      LOG.warn("this release of Spark takes no rules for statements in a session that has run queries: make the session with lance_spark.configure", error);
+    } catch (RuntimeException error) {
+      LOG.warn(
+          "this release of Spark takes no rules for statements in a session that has run queries:"
+              + " make the session with lance_spark.configure",
+          error);
     }
   }
 
-  /** The planner rule goes along: an extension has no place for a rule that comes after all rules of the optimizer. */
+  /**
+   * Also adds the planner rule, because extensions have no place for a rule after all rules of the
+   * optimizer.
+   */
   private static Rule<LogicalPlan> lateRule(SparkSession session) {
-    try {
-      LancePushdown.enable(session);
-    } catch (Exception error) {
-      Platform.throwException(error);
-    }
+    LancePushdown.enable(session);
     return new AddRowCounts();
   }
 
-  /** Adds rules to those of an analyzer that were given when it was made. */
-  private static void add(Analyzer analyzer, String name, List<Rule<LogicalPlan>> rules) throws Exception {
-    @SuppressWarnings("unchecked") // the field's own type
-    List<Rule<LogicalPlan>> present = Reflection.list((Seq<Rule<LogicalPlan>>) Reflection.call(analyzer, name));
-    Class<?> first = rules.get(0).getClass();
-    for (Rule<LogicalPlan> rule : present) {
-      if (rule.getClass() == first) return;
-    }
-    List<Rule<LogicalPlan>> all = new ArrayList<>(present);
+  /** Adds rules to an analyzer without the first rule. */
+  private static void add(Analyzer analyzer, String name, List<Rule<LogicalPlan>> rules) {
+    @SuppressWarnings("unchecked") // the type of the field
+    Seq<Rule<LogicalPlan>> field = (Seq<Rule<LogicalPlan>>) SparkRelease.call(analyzer, name);
+    List<Rule<LogicalPlan>> all = new ArrayList<>(Scala.list(field));
+    if (all.stream().anyMatch(rule -> rule.getClass() == rules.get(0).getClass())) return;
     all.addAll(rules);
-    Field field = analyzer.getClass().getDeclaredField(name);
-    field.setAccessible(true);
-    field.set(analyzer, Reflection.seq(all));
+    SparkRelease.setField(analyzer, name, Scala.seq(all));
   }
 
-  private interface RuleOfSession {
-    Rule<LogicalPlan> make(SparkSession session);
-  }
-
-  private static Function1<org.apache.spark.sql.SparkSession, Rule<LogicalPlan>> builder(RuleOfSession rule) {
-    return new AbstractFunction1<>() {
-      @Override
-      public Rule<LogicalPlan> apply(org.apache.spark.sql.SparkSession session) {
-        return rule.make((SparkSession) session);
-      }
-    };
+  private static Function1<org.apache.spark.sql.SparkSession, Rule<LogicalPlan>> builder(
+      Function<SparkSession, Rule<LogicalPlan>> rule) {
+    return Scala.function(session -> rule.apply((SparkSession) session));
   }
 }

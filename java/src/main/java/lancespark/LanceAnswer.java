@@ -1,41 +1,33 @@
 package lancespark;
 
 import java.util.List;
-import java.util.Map;
 import org.apache.spark.sql.catalyst.CatalystTypeConverters;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.GenericInternalRow;
 import org.apache.spark.sql.connector.read.LocalScan;
 import org.apache.spark.sql.types.DataType;
+import org.apache.spark.sql.types.LongType;
 import org.apache.spark.sql.types.StructType;
 
-/** The rows that a procedure answers: texts, numbers and truth values. */
-final class LanceAnswer implements LocalScan {
-  private final StructType schema;
-  private final List rows;
-
-  LanceAnswer(Map answer) {
-    this.schema = (StructType) DataType.fromDDL((String) answer.get("schema"));
-    this.rows = (List) answer.get("rows");
+/** The result rows of a procedure: texts, numbers and truth values. */
+record LanceAnswer(StructType readSchema, List<?> values) implements LocalScan {
+  static LanceAnswer of(Json answer) {
+    return new LanceAnswer(
+        (StructType) DataType.fromDDL(answer.text("schema")), answer.items("rows"));
   }
 
-  public StructType readSchema() {
-    return schema;
-  }
-
+  @Override
   public InternalRow[] rows() {
-    InternalRow[] made = new InternalRow[rows.size()];
-    for (int i = 0; i < made.length; i++) {
-      List row = (List) rows.get(i);
-      Object[] values = new Object[row.size()];
-      for (int c = 0; c < values.length; c++) {
-        Object value = row.get(c);
-        boolean wide = value instanceof Integer && schema.fields()[c].dataType().typeName().equals("long");
-        if (wide) value = Long.valueOf(((Integer) value).longValue());
-        values[c] = CatalystTypeConverters.convertToCatalyst(value);
-      }
-      made[i] = new GenericInternalRow(values);
+    return values.stream().map(row -> row((List<?>) row)).toArray(InternalRow[]::new);
+  }
+
+  private InternalRow row(List<?> json) {
+    Object[] row = json.toArray();
+    for (int i = 0; i < row.length; i++) {
+      boolean isLong = readSchema.fields()[i].dataType() instanceof LongType;
+      if (isLong && row[i] instanceof Integer number) row[i] = number.longValue();
+      row[i] = CatalystTypeConverters.convertToCatalyst(row[i]);
     }
-    return made;
+    return new GenericInternalRow(row);
   }
 }

@@ -1,10 +1,12 @@
 package lancespark;
 
 import org.apache.spark.SparkContext;
-import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.connector.write.*;
 
-/** Spark makes the writers' factory right before it starts the job, and commits or aborts right after, all in one thread. */
+/**
+ * The batch write of {@link LanceWrite}. Spark makes the factory of the writers right before the
+ * job, and commits or aborts right after it, in the same thread.
+ */
 final class LanceBatchWrite implements BatchWrite {
   private static final String LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch";
   private static final String NONE = String.valueOf(Integer.MAX_VALUE);
@@ -15,6 +17,7 @@ final class LanceBatchWrite implements BatchWrite {
     this.python = python;
   }
 
+  @Override
   public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
     DataWriterFactory factory = python.createBatchWriterFactory(info);
     SparkContext context = SparkContext.getOrCreate();
@@ -23,19 +26,23 @@ final class LanceBatchWrite implements BatchWrite {
     return factory;
   }
 
+  @Override
   public boolean useCommitCoordinator() {
     return python.useCommitCoordinator();
   }
 
+  @Override
   public void onDataWriterCommit(WriterCommitMessage message) {
     python.onDataWriterCommit(message);
   }
 
+  @Override
   public void commit(WriterCommitMessage[] messages) {
     SparkContext.getOrCreate().setLocalProperty(LIMIT, before);
     python.commit(messages);
   }
 
+  @Override
   public void abort(WriterCommitMessage[] messages) {
     SparkContext.getOrCreate().setLocalProperty(LIMIT, before);
     python.abort(messages);

@@ -1,30 +1,32 @@
 package lancespark;
 
+import java.util.Arrays;
 import java.util.IdentityHashMap;
-import java.util.Map;
 import org.apache.spark.sql.connector.catalog.TableChange;
-import org.apache.spark.unsafe.Platform;
 
 /**
- * The changes of schema evolution of a branch. Spark asks the table, which knows its branch, for each change, and then hands the same objects to
- * the catalog, in the same thread and without the branch. A release of Spark that hands over copies is refused: the table itself never gets a
- * column of a branch.
+ * The changes of schema evolution of a branch. Spark first asks the table of the branch for each
+ * change. Then Spark passes the same objects to the catalog, in the same thread and without the
+ * branch. Copies of the objects are an error, so the main branch never gets a column of another
+ * branch.
  */
 final class LanceBranchChanges {
-  private static final ThreadLocal LATEST = new ThreadLocal();
+  private static final ThreadLocal<LanceBranchChanges> LATEST = new ThreadLocal<>();
 
   private final Object table;
   private final String branch;
-  private final Map changes = new IdentityHashMap();
+  private final IdentityHashMap<TableChange, Boolean> changes = new IdentityHashMap<>();
 
   private LanceBranchChanges(Object table, String branch) {
     this.table = table;
     this.branch = branch;
   }
 
-  /** Notes a change that a table takes. Changes of a table without a branch end those of an earlier statement. */
+  /**
+   * Notes a change of a table. A change of the main branch ends the changes of an earlier statement.
+   */
   static void note(Object table, String branch, TableChange change) {
-    LanceBranchChanges latest = (LanceBranchChanges) LATEST.get();
+    LanceBranchChanges latest = LATEST.get();
     if (branch == null) {
       LATEST.remove();
       return;
@@ -33,30 +35,27 @@ final class LanceBranchChanges {
       latest = new LanceBranchChanges(table, branch);
       LATEST.set(latest);
     }
-    latest.changes.put(change, Boolean.TRUE);
+    latest.changes.put(change, true);
   }
 
-  /** Forgets the changes of a statement that is refused. */
+  /** Forgets the changes of a refused statement. */
   static void forget() {
     LATEST.remove();
   }
 
-  /** Returns the branch that changes are of; null for the table itself. */
+  /** Returns the branch of changes, or null for the main branch. */
   static String branchOf(TableChange[] changes) {
-    LanceBranchChanges latest = (LanceBranchChanges) LATEST.get();
+    LanceBranchChanges latest = LATEST.get();
     if (latest == null || changes.length == 0) return null;
     LATEST.remove();
-    int known = 0;
-    int added = 0;
-    for (int i = 0; i < changes.length; i++) {
-      if (latest.changes.containsKey(changes[i])) known++;
-      if (changes[i] instanceof TableChange.AddColumn) added++;
-    }
-    if (known == changes.length) return latest.branch;
-    if (added == 0) return null;
-    String text = "lance_spark.errors.UnsupportedOperationError: Spark asked for new columns without the branch " + latest.branch
-        + " that a statement names. Nothing was changed. Run an ALTER TABLE again, and add the columns of a branch with add_columns() of the table API.";
-    Platform.throwException(PythonGateway.error("schema evolution", new PythonGateway.Failure("UnsupportedOperationError", text)));
-    return null;
+    if (Arrays.stream(changes).allMatch(latest.changes::containsKey)) return latest.branch;
+    if (Arrays.stream(changes).noneMatch(TableChange.AddColumn.class::isInstance)) return null;
+    throw Errors.thrown(
+        Errors.unsupported(
+            "schema evolution",
+            "Spark asked for new columns without the branch "
+                + latest.branch
+                + " that a statement names. Nothing was changed. Run an ALTER TABLE again, and add"
+                + " the columns of a branch with add_columns() of the table API."));
   }
 }

@@ -3,110 +3,111 @@ package lancespark;
 import java.util.ArrayList;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.stream.Stream;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.MergeRows;
 import scala.Product;
 
 /**
- * The clauses of a MERGE, as Spark writes them: what a row becomes, for each combination of a row of the table and one of the source. A value
- * that an update leaves as it is needs no reading: the tasks take it from the row, so that the join carries what the statement names alone.
+ * The clauses of a MERGE in Spark's plan. Each clause holds the new values of a row, for one
+ * combination of target and source. The scan skips values that updates do not change: tasks copy
+ * them from the row, so the join carries only the columns in the statement.
  */
 final class LanceMerge {
-  private static final String[] CLAUSES = {"matchedInstructions", "notMatchedInstructions", "notMatchedBySourceInstructions"};
-
   private final MergeRows rows;
-  /** Where the address of a row is among the values of a clause. */
+
+  /** Position of the row address in the values of a clause. */
   private final int address;
-  private final Set kept = new HashSet();
+
+  /** Positions of the columns without changes by updates. */
+  private final Set<Integer> unchanged = new HashSet<>();
 
   LanceMerge(MergeRows rows, int address) {
     this.rows = rows;
     this.address = address;
   }
 
-  boolean inserts() throws Exception {
-    return does(RowLevelCommand.INSERTS);
+  boolean inserts() {
+    return has(RowLevelCommand.INSERTS);
   }
 
-  private boolean does(int action) throws Exception {
-    for (int c = 0; c < CLAUSES.length; c++) {
-      Iterator each = clauses(c).iterator();
-      while (each.hasNext()) {
-        List output = output(each.next());
-        if (output != null && action(output) == action) return true;
-      }
-    }
-    return false;
+  private boolean has(int action) {
+    return clauses().anyMatch(clause -> actionOf(valuesOf(clause)) == action);
   }
 
-  /** Whether there are updates, and all leave the column at a position as it is; it is not read for them then. */
-  boolean keeps(int at, String name) throws Exception {
-    if (!does(RowLevelCommand.UPDATES) || changes(at, name)) return false;
-    kept.add(Integer.valueOf(at));
+  /**
+   * Tells whether updates exist and leave the column at a position unchanged. The scan then skips
+   * the column for updates.
+   */
+  boolean skips(int position, String name) {
+    if (!has(RowLevelCommand.UPDATES) || changes(position, name)) return false;
+    unchanged.add(position);
     return true;
   }
 
-  /** Whether an update gives the column at a position another value. */
-  boolean changes(int at, String name) throws Exception {
-    for (int c = 0; c < CLAUSES.length; c++) {
-      Iterator each = clauses(c).iterator();
-      while (each.hasNext()) {
-        Object clause = each.next();
-        List output = output(clause);
-        // Spark splits no update here, so what is no list of values discards the row.
-        if (output == null || action(output) != RowLevelCommand.UPDATES) continue;
-        Object value = output.get(at);
-        if (!(value instanceof Attribute) || !(output.get(address) instanceof Attribute)) return true;
-        Object[] from = RowLevelCommand.origin(rows.child(), (Attribute) value);
-        Object[] row = RowLevelCommand.origin(rows.child(), (Attribute) output.get(address));
-        if (from == null || row == null || from[0] != row[0] || !from[1].equals(name)) return true;
-      }
+  /** Tells whether an update changes the column at a position. */
+  boolean changes(int position, String name) {
+    return clauses()
+        .map(LanceMerge::valuesOf)
+        .filter(values -> actionOf(values) == RowLevelCommand.UPDATES)
+        .anyMatch(values -> !copiesColumn(values, position, name));
+  }
+
+  private boolean copiesColumn(List<Expression> values, int position, String name) {
+    return values.get(position) instanceof Attribute value
+        && values.get(address) instanceof Attribute row
+        && RowLevelCommand.copiesColumn(rows.child(), value, name, row);
+  }
+
+  /** Returns the merge without unchanged values and without values at unused positions. */
+  MergeRows pruned(Set<Integer> used) {
+    Map<String, Object> changes = new HashMap<>();
+    changes.put("matchedInstructions", pruned(rows.matchedInstructions(), used));
+    changes.put("notMatchedInstructions", pruned(rows.notMatchedInstructions(), used));
+    changes.put(
+        "notMatchedBySourceInstructions", pruned(rows.notMatchedBySourceInstructions(), used));
+    return SparkRelease.copy(rows, changes);
+  }
+
+  private Object pruned(
+      scala.collection.immutable.Seq<MergeRows.Instruction> clauses, Set<Integer> used) {
+    return Scala.seq(Scala.list(clauses).stream().map(clause -> pruned(clause, used)).toList());
+  }
+
+  private Object pruned(MergeRows.Instruction clause, Set<Integer> used) {
+    List<Expression> values = valuesOf(clause);
+    if (values.isEmpty()) return clause;
+    boolean updates = actionOf(values) == RowLevelCommand.UPDATES;
+    List<Expression> pruned = new ArrayList<>();
+    // A clause with row columns repeats them after the columns of the output.
+    for (int i = 0; i < rows.output().size(); i++) {
+      boolean needed = used.contains(i) && !(updates && unchanged.contains(i));
+      Expression value = values.get(i);
+      pruned.add(needed ? value : Literal$.MODULE$.create((Object) null, value.dataType()));
     }
-    return false;
+    return SparkRelease.copy((Product) clause, "output", Scala.seq(pruned));
   }
 
-  /** Returns the merge without the values that are kept, and without those whose places are not used. */
-  MergeRows pruned(Set used) throws Exception {
-    Map changes = new HashMap();
-    for (int c = 0; c < CLAUSES.length; c++) {
-      List pruned = new ArrayList();
-      Iterator each = clauses(c).iterator();
-      while (each.hasNext()) pruned.add(pruned(each.next(), used));
-      changes.put(CLAUSES[c], Reflection.seq(pruned));
-    }
-    return (MergeRows) Reflection.copy((Product) rows, changes);
+  private Stream<MergeRows.Instruction> clauses() {
+    return Scala.<MergeRows.Instruction>list(rows.instructions()).stream();
   }
 
-  private Object pruned(Object clause, Set used) throws Exception {
-    List output = output(clause);
-    if (output == null) return clause;
-    // Where a clause names columns of rows, Spark gives those columns once more, and not in what comes out.
-    output = output.subList(0, Reflection.list(rows.output()).size());
-    boolean updates = action(output) == RowLevelCommand.UPDATES;
-    for (int i = 0; i < output.size(); i++) {
-      boolean needed = used.contains(Integer.valueOf(i)) && !(updates && kept.contains(Integer.valueOf(i)));
-      if (!needed) output.set(i, Literal$.MODULE$.create(null, ((Expression) output.get(i)).dataType()));
-    }
-    return Reflection.copy((Product) clause, "output", Reflection.seq(output));
+  /**
+   * Returns the values of a clause that writes a row, or an empty list for a clause that drops the
+   * row. Spark does not split updates in this plan.
+   */
+  private static List<Expression> valuesOf(MergeRows.Instruction clause) {
+    return clause instanceof MergeRows.Keep keep ? Scala.list(keep.output()) : List.of();
   }
 
-  private List clauses(int c) throws Exception {
-    return Reflection.list((scala.collection.Iterable) Reflection.call(rows, CLAUSES[c]));
-  }
-
-  /** The values of a clause that keeps a row in some form; null of one that drops it. */
-  private static List output(Object clause) throws Exception {
-    return clause.getClass().getSimpleName().endsWith("Keep") ? Reflection.list((scala.collection.Iterable) Reflection.call(clause, "output")) : null;
-  }
-
-  private static int action(List output) {
-    Object first = output.get(0);
-    Object value = first instanceof Alias ? ((Alias) first).child() : first;
-    Object number = value instanceof Literal ? ((Literal) value).value() : null;
-    return number instanceof Integer ? ((Integer) number).intValue() : -1;
+  private static int actionOf(List<Expression> values) {
+    if (values.isEmpty()) return -1;
+    Expression first = values.get(0) instanceof Alias alias ? alias.child() : values.get(0);
+    return first instanceof Literal literal && literal.value() instanceof Integer action
+        ? action
+        : -1;
   }
 }

@@ -6,31 +6,32 @@ import java.util.Set;
 import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
-import org.apache.spark.sql.types.DataType;
-import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A table about a table: lance_spark/sql/metadata_tables.py. */
+/** A table about a table, such as its history: lance_spark/sql/metadata_tables.py. */
 final class LanceMetadataTable extends PythonTable {
-  private final String shown;
-  private final Map options;
+  private final String qualifiedName;
+  private final Map<String, String> options;
 
-  LanceMetadataTable(String shown, Map opened) {
-    super(LanceTable.source(), LanceSource.NAME, (StructType) DataType.fromJson((String) opened.get("schema")));
-    this.shown = shown;
-    this.options = (Map) opened.get("read");
+  LanceMetadataTable(String qualifiedName, Json opened) {
+    super(LanceSource.provider(), LanceSource.NAME, LanceTable.schemaOf(opened));
+    this.qualifiedName = qualifiedName;
+    this.options = opened.options("read");
   }
 
+  @Override
   public String name() {
-    return shown;
+    return qualifiedName;
   }
 
-  public Set capabilities() {
+  @Override
+  public Set<TableCapability> capabilities() {
     return EnumSet.of(TableCapability.BATCH_READ);
   }
 
-  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
-    Map all = LanceSource.ofVersion(given.asCaseSensitiveMap(), options);
+  @Override
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap asked) {
+    Map<String, String> all = LanceSource.ofVersion(asked.asCaseSensitiveMap(), options);
     LanceSource.prove(all);
     return super.newScanBuilder(new CaseInsensitiveStringMap(all));
   }

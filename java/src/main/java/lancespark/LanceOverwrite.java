@@ -6,23 +6,29 @@ import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWriteBuilder;
 
-/** A write that replaces all rows where Spark asks for those of some partitions: a table without partitions is one. */
-final class LanceOverwrite implements SupportsTruncate, SupportsDynamicOverwrite {
+/**
+ * A write that replaces all rows. A dynamic overwrite of partitions does the same, because a table
+ * without partitions is one partition.
+ */
+class LanceOverwrite implements SupportsTruncate, SupportsDynamicOverwrite {
   private final PythonWriteBuilder python;
 
   LanceOverwrite(PythonWriteBuilder python) {
     this.python = python;
   }
 
+  @Override
   public WriteBuilder truncate() {
     python.truncate();
     return this;
   }
 
+  @Override
   public WriteBuilder overwriteDynamicPartitions() {
     return truncate();
   }
 
+  @Override
   public Write build() {
     return python.build();
   }

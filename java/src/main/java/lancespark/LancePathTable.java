@@ -12,23 +12,29 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonWriteBuilder;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A table that its path or Spark's own catalog names: Spark's table of a Python data source, which a dynamic overwrite replaces, too. */
+/**
+ * A table by its path or in Spark's own catalog. Extends Spark's table of a Python data source by
+ * dynamic overwrites.
+ */
 public final class LancePathTable extends PythonTable {
   public LancePathTable(PythonDataSourceV2 provider, StructType schema) {
     super(provider, LanceSource.NAME, schema);
   }
 
-  public Set capabilities() {
-    Set all = new HashSet(super.capabilities());
+  @Override
+  public Set<TableCapability> capabilities() {
+    Set<TableCapability> all = new HashSet<>(super.capabilities());
     all.add(TableCapability.OVERWRITE_DYNAMIC);
     return all;
   }
 
+  @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     LanceExtensions.checkOptions(options.asCaseSensitiveMap());
     return super.newScanBuilder(options);
   }
 
+  @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
     LanceExtensions.checkOptions(info.options().asCaseSensitiveMap());
     return new LanceOverwrite((PythonWriteBuilder) super.newWriteBuilder(info));

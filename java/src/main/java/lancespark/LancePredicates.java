@@ -2,9 +2,8 @@ package lancespark;
 
 import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.Base64;
-import java.util.Iterator;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.expressions.*;
@@ -12,149 +11,142 @@ import org.apache.spark.sql.types.*;
 import org.apache.spark.unsafe.types.UTF8String;
 
 /**
- * Describes Spark's conditions as JSON values (maps, lists, strings) for lance_spark/pushdown/filters.py, which documents the form and
- * decides what of it Lance can do. Whatever is not known here becomes {"op": "unknown"}.
+ * Describes Spark's conditions as JSON for lance_spark/pushdown/filters.py. That module documents
+ * the form and decides which conditions Lance evaluates. A condition without a description becomes
+ * {"op": "unknown"}.
  */
-public final class LancePredicates {
+final class LancePredicates {
+  private static final Map<Class<? extends BinaryExpression>, String> COMPARISONS =
+      Map.of(
+          EqualTo.class, "=",
+          EqualNullSafe.class, "<=>",
+          LessThan.class, "<",
+          LessThanOrEqual.class, "<=",
+          GreaterThan.class, ">",
+          GreaterThanOrEqual.class, ">=",
+          StartsWith.class, "starts_with",
+          EndsWith.class, "ends_with",
+          Contains.class, "contains");
+
   private LancePredicates() {}
 
-  public static Map describe(Expression e) {
-    if (e instanceof And || e instanceof Or) return connective(e);
-    if (e instanceof Not) return node("not", one(describe((Expression) ((Not) e).child())));
-    if (e instanceof EqualTo) return comparison("=", (BinaryExpression) e);
-    if (e instanceof EqualNullSafe) return comparison("<=>", (BinaryExpression) e);
-    if (e instanceof LessThan) return comparison("<", (BinaryExpression) e);
-    if (e instanceof LessThanOrEqual) return comparison("<=", (BinaryExpression) e);
-    if (e instanceof GreaterThan) return comparison(">", (BinaryExpression) e);
-    if (e instanceof GreaterThanOrEqual) return comparison(">=", (BinaryExpression) e);
-    if (e instanceof StartsWith) return comparison("starts_with", (BinaryExpression) e);
-    if (e instanceof EndsWith) return comparison("ends_with", (BinaryExpression) e);
-    if (e instanceof Contains) return comparison("contains", (BinaryExpression) e);
-    if (e instanceof Like) {
-      Map like = comparison("like", (BinaryExpression) e);
-      if (like.containsKey("args")) like.put("escape", String.valueOf(((Like) e).escapeChar()));
-      return like;
+  static Json describe(Expression e) {
+    if (e instanceof And || e instanceof Or) return connective((BinaryOperator) e);
+    if (e instanceof Not not) return node("not", List.of(describe(not.child())));
+    if (e instanceof BinaryExpression binary && COMPARISONS.containsKey(e.getClass())) {
+      return comparison(COMPARISONS.get(e.getClass()), binary);
     }
-    if (e instanceof IsNull) return withArguments("is_null", one(value((Expression) ((IsNull) e).child())));
-    if (e instanceof IsNotNull) return withArguments("is_not_null", one(value((Expression) ((IsNotNull) e).child())));
-    if (e instanceof In) return in((In) e);
-    if (e instanceof InSet) return inSet((InSet) e);
-    Map value = value(e);
+    if (e instanceof Like like) {
+      Json node = comparison("like", like);
+      if (node.containsKey("args")) node.put("escape", String.valueOf(like.escapeChar()));
+      return node;
+    }
+    if (e instanceof IsNull isNull) return operation("is_null", value(isNull.child()));
+    if (e instanceof IsNotNull isNotNull) return operation("is_not_null", value(isNotNull.child()));
+    if (e instanceof In in) return in(in);
+    if (e instanceof InSet inSet) return inSet(inSet);
+    Json value = value(e);
     return value == null || !(e.dataType() instanceof BooleanType) ? unknown() : value;
   }
 
-  /** Whether a description has no part that stands for something else. */
-  static boolean isKnown(Map described) {
-    if ("unknown".equals(described.get("op"))) return false;
-    Object args = described.get("args");
-    for (int i = 0; args != null && i < ((List) args).size(); i++) {
-      if (!isKnown((Map) ((List) args).get(i))) return false;
-    }
-    return true;
+  /** Tells whether every part of a condition has a description. */
+  static boolean isKnown(Json description) {
+    return !"unknown".equals(description.text("op"))
+        && description.objects("args").stream().allMatch(LancePredicates::isKnown);
   }
 
-  /** One node for a chain of thousands of ANDs or ORs, which recursion would not survive. */
-  private static Map connective(Expression e) {
-    boolean and = e instanceof And;
-    List args = new ArrayList();
-    ArrayDeque todo = new ArrayDeque();
-    todo.push(e);
-    while (!todo.isEmpty()) {
-      Expression next = (Expression) todo.pop();
-      if (and ? next instanceof And : next instanceof Or) {
-        todo.push(((BinaryExpression) next).right());
-        todo.push(((BinaryExpression) next).left());
+  /** Describes a chain of thousands of ANDs or ORs as a single node. Recursion would overflow. */
+  private static Json connective(BinaryOperator e) {
+    List<Json> args = new ArrayList<>();
+    ArrayDeque<Expression> stack = new ArrayDeque<>();
+    stack.push(e);
+    while (!stack.isEmpty()) {
+      Expression next = stack.pop();
+      if (next instanceof BinaryOperator same && same.getClass() == e.getClass()) {
+        stack.push(same.right());
+        stack.push(same.left());
       } else {
         args.add(describe(next));
       }
     }
-    return node(and ? "and" : "or", args);
+    return node(e instanceof And ? "and" : "or", args);
   }
 
-  private static Map comparison(String op, BinaryExpression e) {
-    List args = one(value((Expression) e.left()));
-    args.add(value((Expression) e.right()));
-    return withArguments(op, args);
+  private static Json comparison(String op, BinaryExpression e) {
+    return operation(op, value(e.left()), value(e.right()));
   }
 
-  private static Map in(In e) {
-    List args = one(value(e.value()));
-    Iterator items = Reflection.list(e.list()).iterator();
-    while (items.hasNext()) {
-      Object item = items.next();
-      args.add(item instanceof Literal ? value((Expression) item) : null);
+  private static Json in(In e) {
+    List<Json> args = new ArrayList<>();
+    args.add(value(e.value()));
+    for (Expression item : Scala.list(e.list())) {
+      args.add(item instanceof Literal ? value(item) : null);
     }
-    return withArguments("in", args);
+    return operation("in", args);
   }
 
-  private static Map inSet(InSet e) {
-    List args = one(value((Expression) e.child()));
-    Iterator items = Reflection.list(e.hset()).iterator();
-    while (items.hasNext()) args.add(literal(items.next(), e.child().dataType()));
-    return withArguments("in", args);
+  private static Json inSet(InSet e) {
+    List<Json> args = new ArrayList<>();
+    args.add(value(e.child()));
+    for (Object item : Scala.list(e.hset())) args.add(literal(item, e.child().dataType()));
+    return operation("in", args);
   }
 
-  /** A column, a field of one, or a literal; null for anything else. */
-  private static Map value(Expression e) {
-    if (e instanceof Literal) return literal(((Literal) e).value(), e.dataType());
-    List name = new ArrayList();
+  /** Describes a column, a field of a column, or a literal. Returns null for other expressions. */
+  private static Json value(Expression e) {
+    if (e instanceof Literal literal) return literal(literal.value(), e.dataType());
+    ArrayDeque<String> name = new ArrayDeque<>();
     Expression at = e;
-    while (at instanceof GetStructField) {
-      GetStructField field = (GetStructField) at;
-      name.add(0, ((StructType) field.child().dataType()).fields()[field.ordinal()].name());
+    while (at instanceof GetStructField field) {
+      StructType struct = (StructType) field.child().dataType();
+      name.addFirst(struct.fields()[field.ordinal()].name());
       at = field.child();
     }
-    if (!(at instanceof AttributeReference)) return null;
-    name.add(0, ((AttributeReference) at).name());
-    Map column = node("col", null);
-    column.put("name", name);
-    column.put("type", e.dataType().catalogString());
-    return column;
+    if (!(at instanceof AttributeReference column)) return null;
+    name.addFirst(column.name());
+    return node("col").with("name", List.copyOf(name)).with("type", e.dataType().catalogString());
   }
 
-  private static Map literal(Object value, DataType type) {
-    Object written;
+  private static Json literal(Object value, DataType type) {
+    Object text;
     if (value == null || value instanceof Boolean) {
-      written = value;
-    } else if (value instanceof UTF8String) {
-      written = value.toString();
-      // Spark's strings may hold bytes that are no UTF-8, which a Java string replaces.
-      if (!UTF8String.fromString((String) written).equals(value)) return null;
-    } else if (value instanceof byte[]) {
-      written = Base64.getEncoder().encodeToString((byte[]) value);
-    } else if (value instanceof Decimal) {
-      written = ((Decimal) value).toJavaBigDecimal().toPlainString();
-    } else if (value instanceof Float) {
-      written = String.valueOf(((Float) value).doubleValue());
+      text = value;
+    } else if (value instanceof UTF8String string) {
+      text = string.toString();
+      // Strings of Spark may hold bytes outside UTF-8, which a Java string replaces.
+      if (!UTF8String.fromString(string.toString()).equals(string)) return null;
+    } else if (value instanceof byte[] bytes) {
+      text = Base64.getEncoder().encodeToString(bytes);
+    } else if (value instanceof Decimal decimal) {
+      text = decimal.toJavaBigDecimal().toPlainString();
+    } else if (value instanceof Float number) {
+      text = String.valueOf(number.doubleValue());
     } else if (value instanceof Number) {
-      written = value.toString();
+      text = value.toString();
     } else {
       return null;
     }
-    Map literal = node("lit", null);
-    literal.put("type", type.catalogString());
-    literal.put("value", written);
-    return literal;
+    return node("lit").with("type", type.catalogString()).with("value", text);
   }
 
-  private static Map withArguments(String op, List args) {
+  private static Json operation(String op, Json... args) {
+    return operation(op, Arrays.asList(args));
+  }
+
+  /** Returns a node, or an unknown node if an argument has no description. */
+  private static Json operation(String op, List<Json> args) {
     return args.contains(null) ? unknown() : node(op, args);
   }
 
-  private static Map unknown() {
-    return node("unknown", null);
+  private static Json unknown() {
+    return node("unknown");
   }
 
-  private static Map node(String op, List args) {
-    Map node = new LinkedHashMap();
-    node.put("op", op);
-    if (args != null) node.put("args", args);
-    return node;
+  private static Json node(String op) {
+    return new Json().with("op", op);
   }
 
-  private static List one(Object item) {
-    List list = new ArrayList();
-    list.add(item);
-    return list;
+  private static Json node(String op, List<Json> args) {
+    return node(op).with("args", args);
   }
 }

@@ -1,9 +1,7 @@
 package lancespark;
 
-import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HashMap;
-import java.util.Iterator;
-import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.WeakHashMap;
@@ -14,83 +12,81 @@ import org.apache.spark.sql.internal.SQLConf;
 import scala.Tuple2;
 
 /**
- * Options of catalogs by their origin: the application's SparkConf, the driver's program, which registers catalogs here, and the session, where any
- * SQL user may SET them. Python compares the three and uses only the first two: lance_spark/session/catalogs.py.
+ * Options of catalogs by their origin: the SparkConf of the application, registrations by the
+ * driver's program, and the session. Any SQL user may SET options of the session, so Python
+ * compares the origins and uses only the first two: lance_spark/session/catalogs.py.
  *
- * The method that registers is an instance method, because `reflect` of Spark SQL calls static ones.
+ * <p>Registration is an instance method, because `reflect` of Spark SQL calls static methods.
  */
 public final class LanceRegistry {
   private static final String PREFIX = "spark.sql.catalog.";
   private static final String REDACTION = "spark.redaction.regex";
 
-  /** By SparkContext: maps of options by the name of the catalog. */
-  private static final WeakHashMap REGISTERED = new WeakHashMap();
+  /** Options by the name of the catalog, for each SparkContext. */
+  private static final Map<SparkContext, Map<String, Map<String, String>>> REGISTERED =
+      new WeakHashMap<>();
 
   /** Registers a catalog for the application. */
-  public void register(String name, Map options) {
+  public void register(String name, Map<String, String> options) {
     synchronized (REGISTERED) {
-      Map catalogs = (Map) REGISTERED.get(SparkContext.getOrCreate());
-      if (catalogs == null) {
-        catalogs = new HashMap();
-        REGISTERED.put(SparkContext.getOrCreate(), catalogs);
-      }
-      catalogs.put(name, new HashMap(options));
+      REGISTERED
+          .computeIfAbsent(SparkContext.getOrCreate(), context -> new HashMap<>())
+          .put(name, new HashMap<>(options));
     }
   }
 
-  /** The origins of a catalog's options, as JSON. */
-  public String describe(String name) throws Exception {
-    return LanceSource.JSON.writeValueAsString(origins(name));
+  /** Returns the origins of a catalog's options, as JSON text. */
+  public String describe(String name) {
+    return Json.write(origins(name));
   }
 
-  /** Returns `application` and `registered`, null for a catalog that this origin lacks, `session`, and `shown`: options that SET and the UI show. */
-  static Map origins(String name) {
+  /**
+   * Returns `application` and `registered`, with null for an absent catalog, `session`, and
+   * `shown`: the options that SET and the UI show.
+   */
+  static Json origins(String name) {
+    String prefix = PREFIX + name + ".";
     SparkConf conf = SparkContext.getOrCreate().getConf();
     boolean declared = LanceCatalog.class.getName().equals(conf.get(PREFIX + name, ""));
-    Map application = declared ? below(conf, PREFIX + name + ".") : null;
-    Map origins = new LinkedHashMap();
-    origins.put("application", application);
-    origins.put("registered", registered(name));
-    origins.put("session", below(Reflection.map(SQLConf.get().getAllConfs()), PREFIX + name + "."));
-    origins.put("redaction", conf.get(REDACTION, null));
-    origins.put("shown", declared ? shown(application.keySet().iterator(), name, conf.get(REDACTION, "^$")) : new ArrayList());
-    return origins;
+    Map<String, String> application = declared ? optionsOf(conf, prefix) : null;
+    String redaction = conf.get(REDACTION, "^$");
+    return new Json()
+        .with("application", application)
+        .with("registered", registered(name))
+        .with("session", withPrefix(Scala.map(SQLConf.get().getAllConfs()), prefix))
+        .with("redaction", conf.get(REDACTION, null))
+        .with("shown", declared ? shown(application.keySet(), prefix, redaction) : List.of());
   }
 
-  private static Map registered(String name) {
+  private static Map<String, String> registered(String name) {
     synchronized (REGISTERED) {
-      Map catalogs = (Map) REGISTERED.get(SparkContext.getOrCreate());
-      return catalogs == null ? null : (Map) catalogs.get(name);
+      return REGISTERED.getOrDefault(SparkContext.getOrCreate(), Map.of()).get(name);
     }
   }
 
-  private static Map below(SparkConf conf, String prefix) {
-    Map options = new HashMap();
-    Tuple2[] pairs = conf.getAllWithPrefix(prefix);
-    for (int i = 0; i < pairs.length; i++) options.put(pairs[i]._1(), pairs[i]._2());
-    return options;
-  }
-
-  private static Map below(Map settings, String prefix) {
-    Map options = new HashMap();
-    Iterator entries = settings.entrySet().iterator();
-    while (entries.hasNext()) {
-      Map.Entry entry = (Map.Entry) entries.next();
-      String key = (String) entry.getKey();
-      if (key.startsWith(prefix)) options.put(key.substring(prefix.length()), entry.getValue());
+  private static Map<String, String> optionsOf(SparkConf conf, String prefix) {
+    Map<String, String> options = new HashMap<>();
+    for (Tuple2<String, String> pair : conf.getAllWithPrefix(prefix)) {
+      options.put(pair._1(), pair._2());
     }
     return options;
   }
 
-  /** Options of the store whose names the pattern of the application does not redact. */
-  private static List shown(Iterator keys, String name, String redaction) {
-    List shown = new ArrayList();
+  private static Map<String, String> withPrefix(Map<String, String> settings, String prefix) {
+    Map<String, String> options = new HashMap<>();
+    settings.forEach(
+        (key, value) -> {
+          if (key.startsWith(prefix)) options.put(key.substring(prefix.length()), value);
+        });
+    return options;
+  }
+
+  /** Returns the options of the store outside the application's redaction. */
+  private static List<String> shown(Collection<String> keys, String prefix, String redaction) {
     Pattern pattern = Pattern.compile(redaction);
-    while (keys.hasNext()) {
-      String key = (String) keys.next();
-      boolean ofStore = key.startsWith("storage.") || key.startsWith("headers.");
-      if (ofStore && !pattern.matcher(PREFIX + name + "." + key).find()) shown.add(key);
-    }
-    return shown;
+    return keys.stream()
+        .filter(key -> key.startsWith("storage.") || key.startsWith("headers."))
+        .filter(key -> !pattern.matcher(prefix + key).find())
+        .toList();
   }
 }

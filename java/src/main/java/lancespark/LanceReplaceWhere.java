@@ -1,12 +1,12 @@
 package lancespark;
 
-import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.BatchWrite;
+import org.apache.spark.sql.connector.write.Write;
 
-/** What stays in the plan where no rule replaces it. */
+/** INSERT INTO .. REPLACE WHERE until the planner rule replaces the plan. */
 final class LanceReplaceWhere implements Write {
+  @Override
   public BatchWrite toBatch() {
-    throw new UnsupportedOperationException("an overwrite of some rows of a Lance table needs lance_spark.enable_pushdown(spark), which is not"
-        + " active in this session - nothing was changed");
+    throw LanceNoWrite.refusal("an overwrite of some rows");
   }
 }

@@ -1,15 +1,16 @@
 package lancespark;
 
+import java.util.Arrays;
 import org.apache.spark.sql.connector.write.*;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
-import org.apache.spark.unsafe.Platform;
 
 /**
- * Has Spark's analyzer turn UPDATE, DELETE and MERGE into a query of the rows that change, with their addresses: it aligns and casts what is
- * assigned, and checks conditions and clauses. {@link RowLevelCommand} then runs that query and commits; Spark never writes with this.
+ * Makes Spark's analyzer rewrite UPDATE, DELETE and MERGE as a query of the changed rows with their
+ * addresses. The analyzer aligns and casts values and checks conditions and clauses. A {@link
+ * RowLevelCommand} then runs the query and commits. Spark never writes with this builder.
  */
 final class LanceRowLevel implements RowLevelOperationBuilder {
-  private static final String KEPT = "__row_operation";
+  private static final String RESERVED = "__row_operation";
   private final LanceTable table;
   private final RowLevelOperation.Command command;
   private final CaseInsensitiveStringMap options;
@@ -20,12 +21,17 @@ final class LanceRowLevel implements RowLevelOperationBuilder {
     this.options = info.options();
   }
 
+  @Override
   public RowLevelOperation build() {
     table.checkStatement(command.toString(), options);
-    String[] names = table.schema().fieldNames();
-    for (int i = 0; i < names.length; i++) {
-      if (!names[i].equalsIgnoreCase(KEPT) || command == RowLevelOperation.Command.DELETE) continue;
-      Platform.throwException(table.refusal(command.toString().toLowerCase(), "Spark keeps the name " + KEPT + " for itself: rename the column"));
+    boolean reserved =
+        command != RowLevelOperation.Command.DELETE
+            && Arrays.stream(table.schema().fieldNames()).anyMatch(RESERVED::equalsIgnoreCase);
+    if (reserved) {
+      throw Errors.thrown(
+          table.refusal(
+              AddRowCounts.nameOf(command),
+              "Spark keeps the name " + RESERVED + " for itself: rename the column"));
     }
     return new LanceRowOperation(table, command);
   }

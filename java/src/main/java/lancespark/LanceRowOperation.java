@@ -1,7 +1,6 @@
 package lancespark;
 
-import java.util.ArrayList;
-import java.util.List;
+import java.util.Arrays;
 import org.apache.spark.sql.connector.catalog.MetadataColumn;
 import org.apache.spark.sql.connector.expressions.Expressions;
 import org.apache.spark.sql.connector.expressions.NamedReference;
@@ -9,37 +8,32 @@ import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.*;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-final class LanceRowOperation implements SupportsDelta {
-  private final LanceTable table;
-  private final RowLevelOperation.Command command;
+/** UPDATE, DELETE or MERGE of a table, with `_rowaddr` as the id of a row. */
+record LanceRowOperation(LanceTable table, RowLevelOperation.Command command)
+    implements SupportsDelta {
+  private static final String ADDRESS = "_rowaddr";
 
-  LanceRowOperation(LanceTable table, RowLevelOperation.Command command) {
-    this.table = table;
-    this.command = command;
-  }
-
-  public RowLevelOperation.Command command() {
-    return command;
-  }
-
+  @Override
   public NamedReference[] rowId() {
-    return new NamedReference[] {Expressions.column("_rowaddr")};
+    return new NamedReference[] {Expressions.column(ADDRESS)};
   }
 
-  /** So that conditions and values may name them: the query of the rows has no other columns of rows. */
+  /** Conditions and values may use the other row columns. */
+  @Override
   public NamedReference[] requiredMetadataAttributes() {
-    MetadataColumn[] all = table.metadataColumns();
-    List others = new ArrayList();
-    for (int i = 0; i < all.length; i++) {
-      if (!all[i].name().equals("_rowaddr")) others.add(Expressions.column(all[i].name()));
-    }
-    return (NamedReference[]) others.toArray(new NamedReference[0]);
+    return Arrays.stream(table.metadataColumns())
+        .map(MetadataColumn::name)
+        .filter(name -> !name.equals(ADDRESS))
+        .map(Expressions::column)
+        .toArray(NamedReference[]::new);
   }
 
+  @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     return table.newScanBuilder(options);
   }
 
+  @Override
   public DeltaWriteBuilder newWriteBuilder(LogicalWriteInfo info) {
     return new LanceNoWrite(command);
   }

@@ -1,15 +1,14 @@
 package lancespark;
 
 import java.math.BigInteger;
-import java.util.Iterator;
-import java.util.Map;
+import org.apache.spark.sql.Row;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.trees.TreePattern$;
 import org.apache.spark.sql.classic.Dataset;
 import org.apache.spark.sql.classic.Dataset$;
 
-/** The rows of a statement, for Python. */
+/** The rows of a statement. Called by Python: lance_spark/sql/statements.py. */
 public final class LanceRows {
   private final RowLevelCommand statement;
   private final SparkSession session;
@@ -27,38 +26,51 @@ public final class LanceRows {
     return session;
   }
 
-  /** Returns the rows at a version, which Python has opened; all rows of a fragment in one task where that is asked. */
-  public Dataset at(String opened, boolean byFragment) throws Exception {
-    LanceTable now = SparkRelease.table(table.catalog, table.identifier, (Map) PythonGateway.parsed(opened));
-    org.apache.spark.sql.classic.SparkSession classic = (org.apache.spark.sql.classic.SparkSession) session;
-    Dataset rows = Dataset$.MODULE$.ofRows(classic, analyzed(statement.at(now)));
+  /**
+   * Returns the rows at a version.
+   *
+   * @param opened the JSON of the version from Python
+   * @param byFragment whether all rows of a fragment go to the same task
+   */
+  public Dataset<Row> at(String opened, boolean byFragment) {
+    LanceTable version = SparkRelease.table(table.catalog, table.identifier, Json.parse(opened));
+    var classic = (org.apache.spark.sql.classic.SparkSession) session;
+    Dataset<Row> rows = Dataset$.MODULE$.ofRows(classic, analyzed(statement.at(version)));
     LogicalPlan plan = rows.queryExecution().optimizedPlan();
-    calls = plan.containsPattern(TreePattern$.MODULE$.PYTHON_UDF()) || plan.containsPattern(TreePattern$.MODULE$.EVAL_PYTHON_UDF())
-        || plan.containsPattern(TreePattern$.MODULE$.SCALA_UDF());
+    calls =
+        plan.containsPattern(TreePattern$.MODULE$.PYTHON_UDF())
+            || plan.containsPattern(TreePattern$.MODULE$.EVAL_PYTHON_UDF())
+            || plan.containsPattern(TreePattern$.MODULE$.SCALA_UDF());
     bytes = calls ? Long.MAX_VALUE : bytesRead(plan);
-    return byFragment ? Dataset$.MODULE$.ofRows(classic, analyzed(LanceWrites.byFragment(plan))) : rows;
+    return byFragment
+        ? Dataset$.MODULE$.ofRows(classic, analyzed(LanceWrites.byFragment(plan)))
+        : rows;
   }
 
-  /** The analyzer refuses the optimizer's nodes of Python functions where a function is not deterministic: it has analyzed the plan before. */
+  /**
+   * Marks a plan with the optimizer's nodes of Python functions as analyzed. The analyzer has
+   * analyzed the plan before, and refuses such nodes for functions that are not deterministic.
+   */
   private static LogicalPlan analyzed(LogicalPlan plan) {
     if (plan.containsPattern(TreePattern$.MODULE$.EVAL_PYTHON_UDF())) plan.setAnalyzed();
     return plan;
   }
 
-  /** Bytes that the rows are made of, as far as Spark knows; more than there can be where functions of the user make them. */
+  /** Estimates the bytes behind the rows. Unlimited if functions of the user make rows. */
   public long bytes() {
     return bytes;
   }
 
-  /** Whether functions of the user make the rows. */
+  /** Tells whether functions of the user make the rows. */
   public boolean calls() {
     return calls;
   }
 
   private static long bytesRead(LogicalPlan plan) {
-    Iterator leaves = Reflection.list(plan.collectLeaves()).iterator();
-    BigInteger read = BigInteger.ZERO;
-    while (leaves.hasNext()) read = read.add(((LogicalPlan) leaves.next()).stats().sizeInBytes().bigInteger());
-    return read.min(BigInteger.valueOf(Long.MAX_VALUE)).longValue();
+    BigInteger total = BigInteger.ZERO;
+    for (LogicalPlan leaf : Scala.list(plan.collectLeaves())) {
+      total = total.add(leaf.stats().sizeInBytes().bigInteger());
+    }
+    return total.min(BigInteger.valueOf(Long.MAX_VALUE)).longValue();
   }
 }

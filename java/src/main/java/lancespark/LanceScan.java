@@ -8,11 +8,11 @@ import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.read.*;
 import org.apache.spark.sql.internal.connector.SupportsMetadata;
 import org.apache.spark.sql.types.StructType;
-import scala.jdk.javaapi.CollectionConverters;
 
 /**
- * A scan that this rule planned: Spark's own Python scan, with a description for explain, statistics, and equality by content, so that
- * Spark can reuse the exchange above two equal scans. It stays on the driver; only what PythonScan itself makes goes to executors.
+ * A scan of the planner rule: Spark's own Python scan with a description for EXPLAIN, statistics,
+ * and equality by content, so that Spark reuses the exchange above two equal scans. The scan stays
+ * on the driver. Executors receive only the objects of PythonScan.
  */
 public final class LanceScan implements Scan, SupportsReportStatistics, SupportsMetadata {
   private final Scan python;
@@ -20,83 +20,105 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
   private final String description;
   private final long bytes;
 
-  /** Rows that it gives at most; negative where that is not known. */
+  /** Most rows of the scan; negative if unknown. */
   final long rows;
-  /** Whether its partitions end at the limit above it, and no filter between them drops a row. */
-  final boolean limited;
-  /** What the rule needs when it meets this scan again, below a write. */
-  final Map spec;
-  final Map options;
-  final String path;
-  final boolean splits;
-  /** Names of the columns that this scan gives in two. */
-  final List dense;
-  /** Names of the decimals that this scan gives as integers. */
-  final List unscaled;
-  /** Numbers of elements of the vectors that this scan shortens, by the name of the column. */
-  final Map elements;
-  /** Values of its aggregates, where nothing has to be read for them; else null. */
-  final List answer;
 
-  LanceScan(Scan python, String key, Map spec, Map options, String path, String description, long rows, long bytes, boolean limited, boolean splits, List dense, List unscaled, Map elements, List answer) {
+  /** Partitions end at the limit above the scan, and no filter between them drops a row. */
+  final boolean limited;
+
+  /** The request to Python, for a changed scan below a write. */
+  final Json spec;
+
+  final Map<String, String> options;
+  final String path;
+
+  /** Tells whether partitions split fragments. */
+  final boolean splits;
+
+  /** Names of the columns in two halves. */
+  final List<String> dense;
+
+  /** Names of the decimals in the form of integers. */
+  final List<String> unscaled;
+
+  /** Numbers of elements of whole vectors, by the name of a column that the scan shortens. */
+  final Map<String, Integer> elements = new HashMap<>();
+
+  /** Values of the aggregates, if they need no read; else null. */
+  final List<Object> answer;
+
+  /** Takes Spark's scan and the answer of Python to the request. */
+  LanceScan(
+      Scan python, String key, Json spec, Map<String, String> options, String path, Json reply) {
     this.python = python;
     this.key = key;
     this.spec = spec;
     this.options = options;
     this.path = path;
-    this.description = description;
-    this.rows = rows;
-    this.bytes = bytes;
-    this.limited = limited;
-    this.splits = splits;
-    this.dense = dense;
-    this.unscaled = unscaled;
-    this.elements = elements;
-    this.answer = answer;
+    this.description = String.valueOf(reply.get("description"));
+    this.rows = reply.number("rows");
+    this.bytes = reply.number("bytes");
+    this.limited = reply.isTrue("limited");
+    this.splits = reply.isTrue("splits");
+    this.dense = reply.texts("dense");
+    this.unscaled = reply.texts("unscaled");
+    if (reply.get("elements") != null) {
+      reply.object("elements").forEach((name, size) -> elements.put(name, (Integer) size));
+    }
+    this.answer = reply.get("answer") == null ? null : reply.items("answer");
   }
 
+  @Override
   public StructType readSchema() {
     return python.readSchema();
   }
 
+  @Override
   public String description() {
     return description;
   }
 
+  @Override
   public Batch toBatch() {
     return new LanceBatch(python.toBatch(), key);
   }
 
+  @Override
   public CustomMetric[] supportedCustomMetrics() {
     return python.supportedCustomMetrics();
   }
 
+  @Override
   public CustomTaskMetric[] reportDriverMetrics() {
     return python.reportDriverMetrics();
   }
 
+  @Override
   public Scan.ColumnarSupportMode columnarSupportMode() {
     return python.columnarSupportMode();
   }
 
-  public scala.collection.immutable.Map getMetaData() {
-    Map metadata = new HashMap();
-    metadata.put("Lance", description);
-    return scala.collection.immutable.Map$.MODULE$.from(CollectionConverters.asScala(metadata));
+  @Override
+  public scala.collection.immutable.Map<String, String> getMetaData() {
+    return Scala.immutableMap(Map.of("Lance", description));
   }
 
+  @Override
   public Statistics estimateStatistics() {
-    return new LanceStatistics(rows, bytes);
+    return LanceStatistics.of(rows, bytes);
   }
 
+  @Override
   public boolean equals(Object other) {
-    return other instanceof LanceScan && ((LanceScan) other).key.equals(key);
+    return other instanceof LanceScan scan && scan.key.equals(key);
   }
 
+  @Override
   public int hashCode() {
     return key.hashCode();
   }
 
+  @Override
   public String toString() {
     return description;
   }

@@ -1,101 +1,111 @@
 package lancespark;
 
+import java.util.ArrayDeque;
 import java.util.ArrayList;
-import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Map;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.types.StringType;
 import org.apache.spark.sql.types.StringType$;
 
-/** A limit above a sort of the rows of a scan. Both stay in the plan, whatever the scan leaves out. */
-final class LanceSorted {
+/**
+ * A limit above a sort of the rows of a scan. Both stay in the plan, even if the scan drops rows.
+ *
+ * @param above the nodes from the sort up to the limit
+ * @param order the first sort key
+ * @param rows the rows of the limit
+ * @param below the plan below the sort: an optional projection and filters over the scan
+ * @param projections the expressions of the projection, or an empty list
+ * @param filters the conditions of the filters
+ * @param scanned the columns of the scan
+ */
+record LanceSorted(
+    List<LogicalPlan> above,
+    SortOrder order,
+    int rows,
+    LogicalPlan below,
+    List<NamedExpression> projections,
+    List<Expression> filters,
+    List<Attribute> scanned) {
   /** Most rows of a limit. */
   private static final int MAX_ROWS = 10000;
 
-  /** What is between the limit, which is the last, and the projection and filters over the scan. */
-  final List above;
-  final LogicalPlan below;
-  final SortOrder order;
-  final Integer rows;
-  /** The projection, and the conditions of the filters. */
-  private final List named;
-  final List filters;
-  private final List scanned;
-
-  private LanceSorted(List above, SortOrder order, Integer rows, LogicalPlan below, List named, List filters, List scanned) {
-    this.above = above;
-    this.order = order;
-    this.rows = rows;
-    this.below = below;
-    this.named = named;
-    this.filters = filters;
-    this.scanned = scanned;
-  }
-
-  /** Returns the limit and the sort that a plan is; null where it is something else. */
+  /** Recognizes a limit above a sort. Returns null for other plans. */
   static LanceSorted of(LogicalPlan plan) {
-    if (!(plan instanceof LocalLimit)) return null;
-    Integer rows = LancePushdown.rows(((LocalLimit) plan).limitExpr());
-    if (rows == null || rows.intValue() < 1 || rows.intValue() > MAX_ROWS) return null;
-    List above = new ArrayList();
-    above.add(plan);
-    LogicalPlan at = ((LocalLimit) plan).child();
-    while (at instanceof Project && LancePushdown.deterministic(Reflection.list(at.expressions()))) {
-      above.add(0, at);
-      at = ((Project) at).child();
+    if (!(plan instanceof LocalLimit limit)) return null;
+    Integer rows = LancePushdown.rowsOf(limit.limitExpr());
+    if (rows == null || rows < 1 || rows > MAX_ROWS) return null;
+    ArrayDeque<LogicalPlan> above = new ArrayDeque<>(List.of(plan));
+    LogicalPlan at = limit.child();
+    while (at instanceof Project project && isDeterministic(at)) {
+      above.addFirst(at);
+      at = project.child();
     }
-    if (!(at instanceof Sort) || !((Sort) at).global() || !LancePushdown.deterministic(Reflection.list(at.expressions()))) return null;
-    above.add(0, at);
-    SortOrder order = (SortOrder) ((Sort) at).order().head();
-    LogicalPlan below = ((Sort) at).child();
-    List named = new ArrayList();
+    if (!(at instanceof Sort sort) || !sort.global() || !isDeterministic(at)) return null;
+    above.addFirst(at);
+    SortOrder order = sort.order().head();
+    LogicalPlan below = sort.child();
+    List<NamedExpression> projections = List.of();
     at = below;
-    if (at instanceof Project) {
-      named = Reflection.list(((Project) at).projectList());
-      at = ((Project) at).child();
+    if (at instanceof Project project) {
+      projections = Scala.list(project.projectList());
+      at = project.child();
     }
-    List filters = new ArrayList();
-    for (; at instanceof Filter; at = ((Filter) at).child()) filters.add(((Filter) at).condition());
-    if (!LancePushdown.isLance(at) || !LancePushdown.deterministic(named) || !LancePushdown.deterministic(filters)) return null;
-    return new LanceSorted(above, order, rows, below, named, filters, Reflection.list(at.output()));
+    List<Expression> filters = new ArrayList<>();
+    for (; at instanceof Filter filter; at = filter.child()) filters.add(filter.condition());
+    boolean deterministic =
+        projections.stream().allMatch(e -> ((Expression) e).deterministic())
+            && Trees.areDeterministic(filters);
+    if (!LancePushdown.isLance(at) || !deterministic) return null;
+    List<Attribute> scanned = Scala.list(at.output());
+    return new LanceSorted(List.copyOf(above), order, rows, below, projections, filters, scanned);
   }
 
-  /** What a column of the projection stands for. */
-  Expression meant(Expression e) {
-    for (int i = 0; e instanceof AttributeReference && i < named.size(); i++) {
-      NamedExpression one = (NamedExpression) named.get(i);
-      if (one instanceof Alias && one.exprId().equals(((AttributeReference) e).exprId())) return ((Alias) one).child();
-    }
-    return e;
+  private static boolean isDeterministic(LogicalPlan plan) {
+    return Trees.areDeterministic(Scala.list(plan.expressions()));
   }
 
-  /** The name of a column of the scan, which a query may write in another case; null where an expression is something else. */
+  /** Returns the expression behind a column of the projection; other expressions unchanged. */
+  Expression resolve(Expression e) {
+    if (!(e instanceof AttributeReference reference)) return e;
+    return projections.stream()
+        .filter(named -> named instanceof Alias && named.exprId().equals(reference.exprId()))
+        .findFirst()
+        .map(named -> ((Alias) named).child())
+        .orElse(e);
+  }
+
+  /** Returns the name of a column in the case of the scan, or null for other expressions. */
   String column(Expression e) {
-    for (int i = 0; e instanceof AttributeReference && i < scanned.size(); i++) {
-      Attribute one = (Attribute) scanned.get(i);
-      if (one.exprId().equals(((AttributeReference) e).exprId())) return one.name();
-    }
-    return null;
+    if (!(e instanceof AttributeReference reference)) return null;
+    return scanned.stream()
+        .filter(column -> Trees.isSame(column, reference))
+        .findFirst()
+        .map(Attribute::name)
+        .orElse(null);
   }
 
-  /** Whether a row without the first key comes before the others. */
+  /** Tells whether rows with a NULL key come first. */
   boolean nullsFirst() {
     return order.nullOrdering() instanceof NullsFirst$;
   }
 
-  /** The first rows by a column that is the first key: JSON for lance_spark/read/spec.py; null where the key is something else. */
-  Map top() {
-    Expression key = meant(order.child());
-    if (column(key) == null) return null;
-    // Of other collations, order and equality are not those of bytes.
-    if (key.dataType() instanceof StringType && !key.dataType().equals(StringType$.MODULE$)) return null;
-    Map top = new LinkedHashMap();
-    top.put("column", column(key));
-    top.put("n", rows);
-    top.put("ascending", Boolean.valueOf(order.direction() instanceof Ascending$));
-    top.put("nulls_first", Boolean.valueOf(nullsFirst()));
-    return top;
+  /**
+   * Requests the first rows by a column, as JSON for lance_spark/read/spec.py. Returns null for any
+   * other key.
+   */
+  Json top() {
+    Expression key = resolve(order.child());
+    String column = column(key);
+    if (column == null) return null;
+    // Other collations do not compare bytes.
+    if (key.dataType() instanceof StringType && !key.dataType().equals(StringType$.MODULE$)) {
+      return null;
+    }
+    return new Json()
+        .with("column", column)
+        .with("n", rows)
+        .with("ascending", order.direction() instanceof Ascending$)
+        .with("nulls_first", nullsFirst());
   }
 }

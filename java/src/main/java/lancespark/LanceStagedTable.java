@@ -1,34 +1,42 @@
 package lancespark;
 
-import java.util.Map;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.StagedTable;
 import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 
-/** A table that CREATE or REPLACE .. AS SELECT makes. The write's own commit makes it, or its new version, at once. */
+/**
+ * The table of CREATE or REPLACE .. AS SELECT. The commit of the write makes the table or its new
+ * version.
+ */
 final class LanceStagedTable extends LanceTable implements StagedTable {
-  private boolean written;
+  private boolean hasQuery;
 
-  LanceStagedTable(AbstractLanceCatalog catalog, Identifier identifier, Map opened) {
+  LanceStagedTable(AbstractLanceCatalog catalog, Identifier identifier, Json opened) {
     super(catalog, identifier, opened);
   }
 
+  @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
     checkStatement("CREATE TABLE", info.options());
-    written = true;
-    return writeBuilder(info, Boolean.TRUE.equals(opened.get("replaces")));
+    hasQuery = true;
+    return writeBuilder(info, opened.isTrue("replaces"));
   }
 
-  /** REPLACE TABLE without a query leaves an empty table. */
+  /** REPLACE TABLE without a query makes an empty table. */
+  @Override
   public void commitStagedChanges() {
-    if (!written) catalog.run("replace_empty", identifier, opened);
-    if (!((Map) opened.get("user_properties")).isEmpty()) catalog.run("keep_properties", identifier, opened);
+    if (!hasQuery) catalog.run("replace_empty", identifier, opened);
+    if (!opened.options("user_properties").isEmpty()) {
+      catalog.run("keep_properties", identifier, opened);
+    }
   }
 
+  @Override
   public void abortStagedChanges() {}
 
+  @Override
   public CustomTaskMetric[] reportDriverMetrics() {
     return new CustomTaskMetric[0];
   }

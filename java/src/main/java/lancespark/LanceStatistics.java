@@ -1,23 +1,14 @@
 package lancespark;
 
 import java.util.OptionalLong;
-import org.apache.spark.sql.connector.read.*;
+import org.apache.spark.sql.connector.read.Statistics;
 
-final class LanceStatistics implements Statistics {
-  private final long rows;
-  private final long bytes;
-
-  LanceStatistics(long rows, long bytes) {
-    this.rows = rows;
-    this.bytes = bytes;
-  }
-
-  public OptionalLong sizeInBytes() {
-    // Spark multiplies sizes, and takes 0 for "costs nothing".
-    return OptionalLong.of(Math.max(1L, bytes));
-  }
-
-  public OptionalLong numRows() {
-    return rows < 0 ? OptionalLong.empty() : OptionalLong.of(rows);
+/** Statistics of a scan for Spark's optimizer. */
+record LanceStatistics(OptionalLong sizeInBytes, OptionalLong numRows) implements Statistics {
+  /** A negative number of rows is unknown. */
+  static LanceStatistics of(long rows, long bytes) {
+    // Spark multiplies sizes, and a size of 0 would make a join free.
+    OptionalLong size = OptionalLong.of(Math.max(1L, bytes));
+    return new LanceStatistics(size, rows < 0 ? OptionalLong.empty() : OptionalLong.of(rows));
   }
 }

@@ -1,10 +1,11 @@
 package lancespark;
 
 import java.util.ArrayList;
+import java.util.Arrays;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
+import java.util.Locale;
 import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
@@ -32,220 +33,245 @@ import org.apache.spark.sql.execution.datasources.v2.python.*;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
-import org.apache.spark.unsafe.Platform;
+import scala.Option;
 import scala.Product;
 
-/** One version of a table of the catalog: Spark's own table of a Python data source, with what SQL does beyond reading and appending. */
-public class LanceTable extends PythonTable implements SupportsMetadataColumns, SupportsRowLevelOperations, SupportsDeleteV2, SupportsIndex {
+/**
+ * One version of a table of the catalog. Extends Spark's own table of a Python data source by row
+ * columns, indexes, and statements that change rows.
+ */
+public class LanceTable extends PythonTable
+    implements SupportsMetadataColumns,
+        SupportsRowLevelOperations,
+        SupportsDeleteV2,
+        SupportsIndex {
   final AbstractLanceCatalog catalog;
   final Identifier identifier;
-  /** Answer of Python to the command that opened the table: lance_spark/sql/tables.py. */
-  final Map opened;
 
-  LanceTable(AbstractLanceCatalog catalog, Identifier identifier, Map opened) {
-    super(source(), LanceSource.NAME, (StructType) DataType.fromJson((String) opened.get("schema")));
+  /** Python's answer to the command `load_table`: lance_spark/sql/tables.py. */
+  final Json opened;
+
+  LanceTable(AbstractLanceCatalog catalog, Identifier identifier, Json opened) {
+    super(LanceSource.provider(), LanceSource.NAME, schemaOf(opened));
     this.catalog = catalog;
     this.identifier = identifier;
     this.opened = opened;
   }
 
-  static PythonDataSourceV2 source() {
-    PythonDataSourceV2 provider = new PythonDataSourceV2();
-    provider.setShortName(LanceSource.NAME);
-    return provider;
+  static StructType schemaOf(Json opened) {
+    return (StructType) DataType.fromJson(opened.text("schema"));
   }
 
+  @Override
   public String name() {
-    return catalog.name() + "." + AbstractLanceCatalog.quoted(identifier);
+    return catalog.name() + "." + AbstractLanceCatalog.dotted(identifier);
   }
 
+  @Override
   public String id() {
-    return (String) opened.get("id");
+    return opened.text("id");
   }
 
+  @Override
   public String version() {
     return String.valueOf(opened.get("version"));
   }
 
-  /** Whether a statement asked for an older version. */
-  boolean travelled() {
-    return Boolean.TRUE.equals(opened.get("travelled"));
+  /** Tells whether a statement selected an older version. */
+  boolean isTravelled() {
+    return opened.isTrue("travelled");
   }
 
-  /** The branch of this version; null for the table's own. */
+  /** Returns the branch of this version, or null for the main branch. */
   String branch() {
-    return (String) ((Map) opened.get("write")).get("branch");
+    return opened.object("write").text("branch");
   }
 
-  /** Options with which the Python data source reads this version. */
-  Map readOptions() {
-    return (Map) opened.get("read");
+  /** Options of the Python data source for this version. */
+  Map<String, String> readOptions() {
+    return opened.options("read");
   }
 
-  /** Whether a column holds blobs. */
+  /** Tells whether a column holds blobs. */
   boolean isBlob(String column) {
-    Iterator names = ((List) opened.get("blobs")).iterator();
-    while (names.hasNext()) {
-      if (column.equalsIgnoreCase((String) names.next())) return true;
-    }
-    return false;
+    return opened.texts("blobs").stream().anyMatch(column::equalsIgnoreCase);
   }
 
   String pin() {
-    return (String) opened.get("pin");
+    return opened.text("pin");
   }
 
-  /** Also what DESCRIBE says; looked up when it is asked for. */
-  public Map properties() {
-    if (opened.get("pin") == null) return new HashMap();
-    Map arguments = new HashMap();
-    arguments.put("pin", opened.get("pin"));
-    return (Map) catalog.run("properties", identifier, arguments).get("properties");
+  /** Asks Python for the properties, also for DESCRIBE. */
+  @Override
+  public Map<String, String> properties() {
+    return pin() == null ? new HashMap<>() : propertiesBy("properties");
   }
 
-  public Set capabilities() {
-    Set all = new HashSet(super.capabilities());
+  final Map<String, String> propertiesBy(String command) {
+    return catalog.run(command, identifier, new Json().with("pin", pin())).options("properties");
+  }
+
+  @Override
+  public Set<TableCapability> capabilities() {
+    Set<TableCapability> all = new HashSet<>(super.capabilities());
     all.add(TableCapability.OVERWRITE_BY_FILTER);
     all.add(TableCapability.OVERWRITE_DYNAMIC);
     return all;
   }
 
+  @Override
   public MetadataColumn[] metadataColumns() {
-    List fields = (List) opened.get("metadata_columns");
-    MetadataColumn[] columns = new MetadataColumn[fields.size()];
-    for (int i = 0; i < columns.length; i++) columns[i] = new RowColumn((Map) fields.get(i));
-    return columns;
+    return opened.objects("metadata_columns").stream()
+        .map(RowColumn::of)
+        .toArray(MetadataColumn[]::new);
   }
 
-  /** Without the planner rule, or where that fails, Spark reads the columns that it needs, and no more. */
-  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap given) {
-    return new PrunedScan(LanceSource.ofVersion(given.asCaseSensitiveMap(), readOptions()), schema());
+  /** Prunes columns in a session without the planner rule, or if the rule fails. */
+  @Override
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
+    return new PrunedScan(
+        LanceSource.ofVersion(options.asCaseSensitiveMap(), readOptions()), schema());
   }
 
+  @Override
   public WriteBuilder newWriteBuilder(LogicalWriteInfo info) {
     return writeBuilder(info, false);
   }
 
+  /** Returns a builder of a write. A staged table can replace the present rows. */
   final WriteBuilder writeBuilder(LogicalWriteInfo info, boolean replaces) {
-    return new LanceWriteBuilder((PythonWriteBuilder) super.newWriteBuilder(located(info)), replaces);
+    PythonWriteBuilder python = (PythonWriteBuilder) super.newWriteBuilder(withLocation(info));
+    return new LanceWriteBuilder(python, replaces);
   }
 
-  /** The same write with the location of the table. */
-  private LogicalWriteInfo located(LogicalWriteInfo info) {
+  private LogicalWriteInfo withLocation(LogicalWriteInfo info) {
     LanceCredentials.refuseBesideCatalog(info.options().asCaseSensitiveMap());
     LanceSource.refuseInternal(info.options());
-    Map options = new HashMap(info.options().asCaseSensitiveMap());
-    options.putAll((Map) opened.get("write"));
-    try {
-      return (LogicalWriteInfo) Reflection.copy((Product) info, "options", new CaseInsensitiveStringMap(options));
-    } catch (Exception error) {
-      throw new IllegalStateException(error);
-    }
+    Map<String, String> options = new HashMap<>(info.options().asCaseSensitiveMap());
+    options.putAll(opened.options("write"));
+    CaseInsensitiveStringMap located = new CaseInsensitiveStringMap(options);
+    return (LogicalWriteInfo) SparkRelease.copy((Product) info, "options", located);
   }
 
+  @Override
   public RowLevelOperationBuilder newRowLevelOperationBuilder(RowLevelOperationInfo info) {
     return new LanceRowLevel(this, info);
   }
 
+  @Override
   public boolean canDeleteWhere(Predicate[] predicates) {
-    return predicates.length == 0 || (predicates.length == 1 && predicates[0] instanceof AlwaysTrue);
+    return predicates.length == 0
+        || (predicates.length == 1 && predicates[0] instanceof AlwaysTrue);
   }
 
-  /** Deletes all rows; other deletions are statements of {@link RowLevelCommand}. */
+  /** Deletes all rows. A {@link RowLevelCommand} deletes some rows. */
+  @Override
   public void deleteWhere(Predicate[] predicates) {
-    truncated();
+    truncate();
   }
 
-  /** Deletes all rows of the table or branch, and returns the number of rows. */
-  Map truncated() {
-    refuseTravelled("delete");
-    Map arguments = new HashMap();
-    arguments.put("pin", pin());
-    return catalog.run("truncate", identifier, arguments);
-  }
-
-  /** Refuses a statement that changes rows of an older version, or has an option that it does not take: lance_spark/statement_options.py. */
-  void checkStatement(String statement, CaseInsensitiveStringMap options) {
-    if (!options.isEmpty()) {
-      Map arguments = new HashMap();
-      arguments.put("statement", statement);
-      arguments.put("given", options.asCaseSensitiveMap());
-      arguments.put("branch", branch());
-      catalog.run("check_options", identifier, arguments);
-    }
-    refuseTravelled(statement.toLowerCase());
-  }
-
-  private void refuseTravelled(String operation) {
-    if (travelled()) Platform.throwException(refusal(operation, "the rows of an older version stay; name the table itself"));
-  }
-
-  /** The error of a statement that cannot be. */
-  AnalysisException refusal(String operation, String why) {
-    String text = "lance_spark.errors.UnsupportedOperationError: " + operation + " of " + name() + ", version " + version() + " - nothing was changed - " + why;
-    return PythonGateway.error(operation, new PythonGateway.Failure("UnsupportedOperationError", text));
-  }
-
+  @Override
   public boolean truncateTable() {
-    deleteWhere(new Predicate[0]);
+    truncate();
     return true;
   }
 
-  public void createIndex(String index, NamedReference[] columns, Map optionsOfColumns, Map options) throws IndexAlreadyExistsException {
-    List names = new ArrayList();
-    Map all = new HashMap(options);
-    for (int i = 0; i < columns.length; i++) {
-      names.add(String.join(".", columns[i].fieldNames()));
-      all.putAll((Map) optionsOfColumns.get(columns[i]));
+  /** Deletes all rows of the table or branch, and returns the number of rows. */
+  Json truncate() {
+    refuseTravelled("delete");
+    return catalog.run("truncate", identifier, new Json().with("pin", pin()));
+  }
+
+  /**
+   * Refuses a statement that changes rows of an older version, and options that the statement does
+   * not support: lance_spark/statement_options.py.
+   */
+  void checkStatement(String statement, CaseInsensitiveStringMap options) {
+    if (!options.isEmpty()) {
+      Json arguments =
+          new Json()
+              .with("statement", statement)
+              .with("given", options.asCaseSensitiveMap())
+              .with("branch", branch());
+      catalog.run("check_options", identifier, arguments);
     }
-    Map arguments = new HashMap();
-    arguments.put("index", index);
-    arguments.put("columns", names);
-    arguments.put("parameters", all);
+    refuseTravelled(statement.toLowerCase(Locale.ROOT));
+  }
+
+  private void refuseTravelled(String operation) {
+    if (!isTravelled()) return;
+    throw Errors.thrown(
+        refusal(operation, "the rows of an older version stay; name the table itself"));
+  }
+
+  /** Returns the error of a statement without support. */
+  AnalysisException refusal(String operation, String why) {
+    String what = operation + " of " + name() + ", version " + version();
+    return Errors.unsupported(operation, what + " - nothing was changed - " + why);
+  }
+
+  @Override
+  public void createIndex(
+      String index,
+      NamedReference[] columns,
+      Map<NamedReference, Map<String, String>> optionsOfColumns,
+      Map<String, String> options)
+      throws IndexAlreadyExistsException {
+    List<String> names = new ArrayList<>();
+    Map<String, String> parameters = new HashMap<>(options);
+    for (NamedReference column : columns) {
+      names.add(String.join(".", column.fieldNames()));
+      parameters.putAll(optionsOfColumns.get(column));
+    }
+    Json arguments =
+        new Json().with("index", index).with("columns", names).with("parameters", parameters);
     try {
       catalog.ask("create_index", identifier, arguments, null);
     } catch (PythonGateway.Failure failure) {
-      if (failure.kind.equals("IndexExistsError")) throw new IndexAlreadyExistsException(index, name(), scala.Option.apply(null));
-      Platform.throwException(PythonGateway.error("create_index", failure));
+      if (failure.kind.equals("IndexExistsError")) {
+        throw new IndexAlreadyExistsException(index, name(), Option.apply(null));
+      }
+      throw Errors.thrown(Errors.ofCommand("create_index", failure));
     }
   }
 
+  @Override
   public void dropIndex(String index) throws NoSuchIndexException {
-    Map arguments = new HashMap();
-    arguments.put("index", index);
     try {
-      catalog.ask("drop_index", identifier, arguments, null);
+      catalog.ask("drop_index", identifier, Map.of("index", index), null);
     } catch (PythonGateway.Failure failure) {
-      if (failure.kind.equals("IndexNotFoundError")) throw new NoSuchIndexException(index, name(), scala.Option.apply(null));
-      Platform.throwException(PythonGateway.error("drop_index", failure));
+      if (failure.kind.equals("IndexNotFoundError")) {
+        throw new NoSuchIndexException(index, name(), Option.apply(null));
+      }
+      throw Errors.thrown(Errors.ofCommand("drop_index", failure));
     }
   }
 
-  public boolean indexExists(String index) {
-    TableIndex[] all = listIndexes();
-    for (int i = 0; i < all.length; i++) {
-      if (all[i].indexName().equals(index)) return true;
-    }
-    return false;
+  @Override
+  public boolean indexExists(String name) {
+    return Arrays.stream(listIndexes()).anyMatch(index -> index.indexName().equals(name));
   }
 
+  @Override
   public TableIndex[] listIndexes() {
-    List described = (List) catalog.run("list_indexes", identifier, new HashMap()).get("indexes");
-    TableIndex[] all = new TableIndex[described.size()];
-    for (int i = 0; i < all.length; i++) {
-      Map one = (Map) described.get(i);
-      List names = (List) one.get("columns");
-      NamedReference[] columns = new NamedReference[names.size()];
-      for (int c = 0; c < columns.length; c++) columns[c] = Expressions.column((String) names.get(c));
-      all[i] = new TableIndex((String) one.get("name"), (String) one.get("type"), columns, new HashMap(), new Properties());
-    }
-    return all;
+    return catalog.run("list_indexes", identifier, Map.of()).objects("indexes").stream()
+        .map(LanceTable::index)
+        .toArray(TableIndex[]::new);
   }
 
+  private static TableIndex index(Json index) {
+    NamedReference[] columns =
+        index.texts("columns").stream().map(Expressions::column).toArray(NamedReference[]::new);
+    return new TableIndex(
+        index.text("name"), index.text("type"), columns, new HashMap<>(), new Properties());
+  }
+
+  @Override
   public boolean equals(Object other) {
     return this == other;
   }
 
+  @Override
   public int hashCode() {
     return System.identityHashCode(this);
   }

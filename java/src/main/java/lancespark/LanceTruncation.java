@@ -1,45 +1,43 @@
 package lancespark;
 
 import java.util.List;
+import org.apache.spark.sql.Row;
 import org.apache.spark.sql.SparkSession;
+import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import scala.collection.immutable.Seq;
 
-/** DELETE of all rows, which reads none of them. */
+/** DELETE of all rows, without a read. */
 public final class LanceTruncation extends LanceCommand {
   private final LanceTable table;
 
-  /** Also what Spark makes copies with. */
-  public LanceTruncation(LanceTable table, List result) {
+  /** Spark makes copies with this constructor. */
+  public LanceTruncation(LanceTable table, List<AttributeReference> result) {
     super(result);
     this.table = table;
   }
 
-  public Seq run(SparkSession session) {
+  @Override
+  public Seq<Row> run(SparkSession session) {
     try {
-      return AddRowCounts.rows(result, table.truncated());
+      return AddRowCounts.rows(result, table.truncate());
     } finally {
-      // Also where it failed, which a commit may have survived.
+      // A commit may survive a failure.
       table.catalog.refreshCaches(session, table.identifier);
     }
   }
 
+  @Override
   public String nodeName() {
     return "Lance delete";
   }
 
+  @Override
   public String simpleString(int maxFields) {
     return nodeName() + " of all rows in " + table.name();
   }
 
-  public int productArity() {
-    return 2;
-  }
-
-  public Object productElement(int n) {
-    return new Object[] {table, result}[n];
-  }
-
-  public boolean canEqual(Object other) {
-    return other instanceof LanceTruncation;
+  @Override
+  Object[] elements() {
+    return new Object[] {table, result};
   }
 }

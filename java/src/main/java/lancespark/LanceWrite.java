@@ -1,6 +1,6 @@
 package lancespark;
 
-import java.util.Iterator;
+import java.util.Arrays;
 import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
 import org.apache.spark.sql.catalyst.plans.logical.*;
@@ -11,18 +11,20 @@ import org.apache.spark.sql.connector.write.streaming.StreamingWrite;
 import org.apache.spark.sql.execution.datasources.LogicalRelation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.internal.SQLConf;
-import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 
 /**
- * A write whose Arrow batches are not measured. After every row, Spark adds up the sizes of all vectors of the batch that it makes for Python,
- * to compare them with spark.sql.execution.arrow.maxBytesPerBatch; for seven columns that takes longer than all the rest. Where rows have a
- * fixed width, and as many of them as a batch may have stay below the limit, it cannot be reached, and this write does without.
+ * A write without measurements of its Arrow batches. After every row, Spark adds up the sizes of
+ * all vectors of a batch for Python and compares the sum with
+ * spark.sql.execution.arrow.maxBytesPerBatch. For seven columns, the measurement takes longer than
+ * the rest of the write. Rows of a fixed width cannot reach the limit if the most rows of a batch
+ * stay below the limit, and this write then lifts the limit.
  *
- * The setting reaches the tasks as a property of the thread that starts the job, so it is set for that moment only. It stays on the driver.
+ * <p>The setting reaches the tasks as a property of the thread that starts the job, for the time of
+ * the start. The write stays on the driver.
  */
 final class LanceWrite implements Write {
-  /** Bytes of a decimal, and one for whether it is NULL. */
+  /** Bytes of a decimal and its NULL flag. */
   private static final long WIDEST = 17L;
 
   private final Write python;
@@ -31,70 +33,75 @@ final class LanceWrite implements Write {
     this.python = python;
   }
 
-  /** Returns a write of a query's rows, which is the given one where their batches have to be measured. */
+  /** Wraps the write of a query's rows. Returns the write itself if batches need measurements. */
   static Write of(Write python, StructType schema, LogicalPlan query) {
-    return neverTooLarge(schema) && isPlain(query) ? new LanceWrite(python) : python;
+    return fitsLimit(schema) && usesNoPython(query) ? new LanceWrite(python) : python;
   }
 
-  private static boolean neverTooLarge(StructType schema) {
+  private static boolean fitsLimit(StructType schema) {
     SQLConf conf = SQLConf.get();
     long limit;
     try {
-      limit = ((Long) Reflection.call(conf, "arrowMaxBytesPerBatch")).longValue();
-    } catch (Exception error) {
-      // A release of Spark that has no such limit.
+      limit = (Long) SparkRelease.call(conf, "arrowMaxBytesPerBatch");
+    } catch (IllegalStateException error) {
+      // The release has no limit.
       return false;
     }
-    StructField[] fields = schema.fields();
-    for (int i = 0; i < fields.length; i++) {
-      if (!UnsafeRow.isMutable(fields[i].dataType())) return false;
+    if (!Arrays.stream(schema.fields()).allMatch(f -> UnsafeRow.isMutable(f.dataType()))) {
+      return false;
     }
     long rows = conf.arrowMaxRecordsPerBatch();
-    return rows > 0 && rows * WIDEST * fields.length <= limit;
+    return rows > 0 && rows * WIDEST * schema.length() <= limit;
   }
 
-  /** Whether nothing else in the tasks makes batches for Python, which the setting would reach too. */
-  private static boolean isPlain(LogicalPlan plan) {
-    boolean known = plan instanceof Project || plan instanceof Filter || plan instanceof Sort || plan instanceof RepartitionByExpression
-        || plan instanceof Repartition || plan instanceof Union || plan instanceof Join || plan instanceof Aggregate || plan instanceof Range
-        || plan instanceof LocalRelation || plan instanceof LogicalRelation || plan instanceof DataSourceV2ScanRelation;
-    if (!known) return false;
-    Iterator expressions = Reflection.list(plan.expressions()).iterator();
-    while (expressions.hasNext()) {
-      if (usesPython((Expression) expressions.next())) return false;
-    }
-    Iterator children = Reflection.list(plan.children()).iterator();
-    while (children.hasNext()) {
-      if (!isPlain((LogicalPlan) children.next())) return false;
-    }
-    return true;
+  /**
+   * Tells whether the tasks make no other batches for Python. The setting would reach all batches.
+   */
+  private static boolean usesNoPython(LogicalPlan plan) {
+    boolean known =
+        plan instanceof Project
+            || plan instanceof Filter
+            || plan instanceof Sort
+            || plan instanceof RepartitionByExpression
+            || plan instanceof Repartition
+            || plan instanceof Union
+            || plan instanceof Join
+            || plan instanceof Aggregate
+            || plan instanceof Range
+            || plan instanceof LocalRelation
+            || plan instanceof LogicalRelation
+            || plan instanceof DataSourceV2ScanRelation;
+    return known
+        && Scala.list(plan.expressions()).stream().noneMatch(LanceWrite::usesPython)
+        && Trees.children(plan).stream().allMatch(LanceWrite::usesNoPython);
   }
 
   private static boolean usesPython(Expression e) {
-    if (e.getClass().getSimpleName().startsWith("Python")) return true;
-    Iterator children = Reflection.list(e.children()).iterator();
-    while (children.hasNext()) {
-      if (usesPython((Expression) children.next())) return true;
-    }
-    return false;
+    return e.getClass().getSimpleName().startsWith("Python")
+        || Trees.children(e).stream().anyMatch(LanceWrite::usesPython);
   }
 
+  @Override
   public String description() {
     return python.description();
   }
 
+  @Override
   public BatchWrite toBatch() {
     return new LanceBatchWrite(python.toBatch());
   }
 
+  @Override
   public StreamingWrite toStreaming() {
     return python.toStreaming();
   }
 
+  @Override
   public CustomMetric[] supportedCustomMetrics() {
     return python.supportedCustomMetrics();
   }
 
+  @Override
   public CustomTaskMetric[] reportDriverMetrics() {
     return python.reportDriverMetrics();
   }

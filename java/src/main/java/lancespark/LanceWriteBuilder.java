@@ -1,44 +1,41 @@
 package lancespark;
 
-import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.expressions.filter.AlwaysTrue;
-import org.apache.spark.sql.connector.write.SupportsDynamicOverwrite;
+import org.apache.spark.sql.connector.expressions.filter.Predicate;
 import org.apache.spark.sql.connector.write.SupportsOverwriteV2;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.connector.write.WriteBuilder;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWriteBuilder;
 
-/** Spark's own write of a Python data source, which can also replace the rows that a condition names: a statement of {@link RowLevelCommand}. */
-final class LanceWriteBuilder implements SupportsOverwriteV2, SupportsDynamicOverwrite {
-  private final PythonWriteBuilder python;
+/**
+ * A write to a table of the catalog. A {@link RowLevelCommand} replaces the rows of a condition.
+ */
+final class LanceWriteBuilder extends LanceOverwrite implements SupportsOverwriteV2 {
   private final boolean replaces;
   private boolean conditional;
 
-  /** `replaces`: a staged table, of which the old rows go. */
+  /** Takes Spark's own builder. A staged table replaces its present rows. */
   LanceWriteBuilder(PythonWriteBuilder python, boolean replaces) {
-    this.python = python;
+    super(python);
     this.replaces = replaces;
   }
 
+  @Override
   public WriteBuilder truncate() {
-    python.truncate();
-    return this;
+    return super.truncate();
   }
 
-  /** A table without partitions is one partition. */
-  public WriteBuilder overwriteDynamicPartitions() {
-    return truncate();
-  }
-
+  @Override
   public WriteBuilder overwrite(Predicate[] predicates) {
     if (predicates.length == 1 && predicates[0] instanceof AlwaysTrue) return truncate();
     conditional = true;
     return this;
   }
 
+  @Override
   public Write build() {
     if (conditional) return new LanceReplaceWhere();
-    if (replaces) python.truncate();
-    return python.build();
+    if (replaces) truncate();
+    return super.build();
   }
 }

@@ -1,47 +1,48 @@
 package lancespark;
 
+import java.util.ArrayDeque;
 import java.util.ArrayList;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.types.*;
-import scala.Option;
 
 /**
- * Reads only those fields of structs that are used by themselves.
+ * Reads only the fields of structs that a query extracts.
  *
- * A struct that lost fields arrives as one that is never NULL, with NULL fields where it was (Lance tells whether a struct is NULL only
- * with all of its fields). To whom takes a field out of it that is the same, so a struct is read whole as soon as anything else is done
- * with it: a test for NULL, a comparison, or handing it on. This is why Spark's own SchemaPruning, which prunes below a test for NULL,
- * does not serve here. Elements of lists and maps are read whole too.
+ * <p>A struct without some of its fields is never NULL: its fields are NULL instead. Lance tells
+ * whether a struct is NULL only from all of its fields. Extraction of a field gives the same value
+ * in both cases. Any other use, such as a test for NULL or a comparison, reads the whole struct.
+ * Spark's own SchemaPruning also prunes below a test for NULL, so this class replaces it. Elements
+ * of lists and maps are read whole.
  */
 final class Nested {
-  /** Narrowed columns by the id of the original ones. */
-  private final Map narrowed = new HashMap();
+  /** Narrowed columns by the id of the original columns. */
+  private final Map<ExprId, Attribute> narrowed = new HashMap<>();
 
-  private Nested(List columns) {
-    for (int i = 0; i < columns.size(); i++) narrowed.put(((Attribute) columns.get(i)).exprId(), columns.get(i));
+  private Nested(List<? extends Attribute> columns) {
+    for (Attribute column : columns) narrowed.put(column.exprId(), column);
   }
 
-  static Nested over(List columns) {
+  static Nested over(List<? extends Attribute> columns) {
     return new Nested(columns);
   }
 
-  /** Returns the columns with fewer fields in their structs; the same list where none can go. */
-  static List narrow(List columns, List expressions) {
-    Map used = new HashMap();
-    Iterator each = expressions.iterator();
-    while (each.hasNext()) collect((Expression) each.next(), used);
-    List result = new ArrayList();
+  /** Removes unused fields from structs. Returns the same list if all fields are used. */
+  static List<AttributeReference> narrow(
+      List<AttributeReference> columns, List<? extends Expression> expressions) {
+    Map<ExprId, Set<List<String>>> used = new HashMap<>();
+    for (Expression e : expressions) collect(e, used);
+    List<AttributeReference> result = new ArrayList<>();
     boolean changed = false;
-    for (int i = 0; i < columns.size(); i++) {
-      AttributeReference column = (AttributeReference) columns.get(i);
-      Set paths = (Set) used.get(column.exprId());
-      DataType type = paths == null ? column.dataType() : wanted(column.dataType(), column.nullable(), new ArrayList(), paths);
+    for (AttributeReference column : columns) {
+      Set<List<String>> paths = used.get(column.exprId());
+      DataType type = column.dataType();
+      if (paths != null) type = pruned(type, column.nullable(), List.of(), paths);
       boolean same = DataType.equalsIgnoreNullability(type, column.dataType());
       changed |= !same;
       result.add(same ? column : LancePushdown.attribute(column, type, column.metadata()));
@@ -49,83 +50,67 @@ final class Nested {
     return changed ? result : columns;
   }
 
-  /** Adds, per column, the path of names of every column or field that something else than a deeper field is made of. */
-  private static void collect(Expression e, Map used) {
-    List path = new ArrayList();
+  /** Adds the path of each used column or field. A path ends where an expression uses the value. */
+  private static void collect(Expression e, Map<ExprId, Set<List<String>>> used) {
+    ArrayDeque<String> path = new ArrayDeque<>();
     Expression at = e;
-    while (at instanceof GetStructField) {
-      path.add(0, nameOf((GetStructField) at));
-      at = (Expression) ((GetStructField) at).child();
+    while (at instanceof GetStructField field) {
+      path.addFirst(nameOf(field));
+      at = field.child();
     }
-    if (at instanceof AttributeReference) {
-      Object id = ((AttributeReference) at).exprId();
-      if (!used.containsKey(id)) used.put(id, new HashSet());
-      ((Set) used.get(id)).add(path);
-      return;
+    if (at instanceof AttributeReference column) {
+      used.computeIfAbsent(column.exprId(), id -> new HashSet<>()).add(List.copyOf(path));
+    } else {
+      for (Expression child : Trees.children(at)) collect(child, used);
     }
-    Iterator children = Reflection.list(at.children()).iterator();
-    while (children.hasNext()) collect((Expression) children.next(), used);
   }
 
   private static String nameOf(GetStructField field) {
-    return ((StructType) ((Expression) field.child()).dataType()).fields()[field.ordinal()].name();
+    return ((StructType) field.child().dataType()).fields()[field.ordinal()].name();
   }
 
-  /** Also a NOT NULL field is NULL where a struct around it was: in a struct that loses fields, nothing tells the two apart. */
-  private static DataType wanted(DataType type, boolean nullable, List path, Set used) {
-    if (used.contains(path) || !(type instanceof StructType)) return type;
-    StructField[] fields = ((StructType) type).fields();
-    Set names = new HashSet();
+  /**
+   * Removes unused fields from a type. A NOT NULL field becomes nullable if a struct around it can
+   * be NULL, because the remaining fields are then NULL.
+   */
+  private static DataType pruned(
+      DataType type, boolean nullable, List<String> path, Set<List<String>> used) {
+    if (used.contains(path) || !(type instanceof StructType struct)) return type;
+    Set<String> names = new HashSet<>();
     StructType result = new StructType();
-    for (int i = 0; i < fields.length; i++) {
-      if (!names.add(fields[i].name())) return type;
-      List below = new ArrayList(path);
-      below.add(fields[i].name());
+    for (StructField field : struct.fields()) {
+      if (!names.add(field.name())) return type;
+      List<String> below = new ArrayList<>(path);
+      below.add(field.name());
       if (!isPrefixOfAny(below, used)) continue;
-      boolean optional = nullable || fields[i].nullable();
-      DataType kept = wanted(fields[i].dataType(), optional, below, used);
-      result = result.add(fields[i].name(), kept, optional, fields[i].metadata());
+      boolean optional = nullable || field.nullable();
+      DataType fieldType = pruned(field.dataType(), optional, below, used);
+      result = result.add(field.name(), fieldType, optional, field.metadata());
     }
     return result.length() == 0 ? type : result;
   }
 
-  private static boolean isPrefixOfAny(List path, Set used) {
-    Iterator each = used.iterator();
-    while (each.hasNext()) {
-      List other = (List) each.next();
-      if (other.size() >= path.size() && other.subList(0, path.size()).equals(path)) return true;
-    }
-    return false;
+  private static boolean isPrefixOfAny(List<String> prefix, Collection<List<String>> paths) {
+    int length = prefix.size();
+    return paths.stream()
+        .anyMatch(path -> path.size() >= length && path.subList(0, length).equals(prefix));
   }
 
   /** Returns an expression over the narrowed columns. */
   Expression rewrite(Expression e) {
-    if (e instanceof AttributeReference) {
-      Object column = narrowed.get(((AttributeReference) e).exprId());
-      return column == null ? e : (Expression) column;
+    if (e instanceof AttributeReference attribute) {
+      Attribute column = narrowed.get(attribute.exprId());
+      return column == null ? e : column;
     }
-    if (e instanceof GetStructField) {
-      GetStructField field = (GetStructField) e;
-      Expression child = rewrite((Expression) field.child());
-      Option ordinal = ((StructType) child.dataType()).getFieldIndex(nameOf(field));
-      return new GetStructField(child, ((Integer) ordinal.get()).intValue(), field.name());
+    if (e instanceof GetStructField field) {
+      Expression child = rewrite(field.child());
+      int ordinal = ((StructType) child.dataType()).fieldIndex(nameOf(field));
+      return new GetStructField(child, ordinal, field.name());
     }
-    List children = new ArrayList();
-    boolean changed = false;
-    Iterator each = Reflection.list(e.children()).iterator();
-    while (each.hasNext()) {
-      Expression child = (Expression) each.next();
-      Expression rewritten = rewrite(child);
-      changed |= rewritten != child;
-      children.add(rewritten);
-    }
-    return changed ? (Expression) e.withNewChildren(Reflection.seq(children)) : e;
+    return Trees.mapChildren(e, this::rewrite);
   }
 
-  List rewriteAll(List expressions) {
-    List rewritten = new ArrayList();
-    Iterator each = expressions.iterator();
-    while (each.hasNext()) rewritten.add(rewrite((Expression) each.next()));
-    return rewritten;
+  List<Expression> rewriteAll(List<? extends Expression> expressions) {
+    return Trees.mapAll(expressions, this::rewrite);
   }
 }

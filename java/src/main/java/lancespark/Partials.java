@@ -1,232 +1,255 @@
 package lancespark;
 
 import java.util.ArrayList;
-import java.util.Iterator;
-import java.util.LinkedHashMap;
 import java.util.List;
-import java.util.Map;
+import java.util.stream.IntStream;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.expressions.aggregate.*;
 import org.apache.spark.sql.types.*;
 
 /**
- * Aggregates as partial results of the scan, and the final ones over them: one result per partition, or, where rows are grouped by
- * columns, one per group of some rows.
+ * Splits aggregates into partial results of the scan and final aggregates over them. A partial
+ * result covers a partition, or a group of rows of a partition if columns group the rows.
  */
 final class Partials {
-  /** Digits of partial sums of decimals, and those by which the sum of a partition's rows may be longer than each. */
+  /** Digits of partial sums of decimals. */
   private static final int SUM_DIGITS = 38;
+
+  /** Additional digits of the sum of a partition. */
   private static final int MORE_DIGITS = 7;
-  /** Digits of numbers of which a bigint holds the sum of any partition. */
+
+  /** Most digits of numbers with a sum in a bigint over any partition. */
   private static final int SMALL_DIGITS = 10;
+
   /** Digits of any bigint. */
   private static final int BIGINT_DIGITS = 19;
-  /** Up to here a double holds every integer, and so sums of integers in any order. */
+
+  /** A double holds every integer up to this limit, and so sums of integers in any order. */
   private static final long EXACT_SUM = 1L << 53;
-  /** Rows of integers below which the scan is not asked for an average. */
+
+  /** Least limit of rows for an average of integers in the scan. */
   private static final long LEAST_ROWS = 1L << 16;
-  /** What the scan has to answer, as JSON values. */
-  final List calls = new ArrayList();
-  /** The columns in which it answers. */
-  final List attributes = new ArrayList();
-  private final List columns;
-  private final List grouping;
+
+  /** Requests to the scan, as JSON. */
+  final List<Json> calls = new ArrayList<>();
+
+  /** Columns of the answer, in the order of the requests. */
+  final List<AttributeReference> attributes = new ArrayList<>();
+
+  private final List<? extends Attribute> columns;
+  private final List<? extends Expression> grouping;
   private final boolean ansi;
   private final Terms terms;
-  private List values;
-  /** Most rows of a table for which the results are Spark's. */
+  private List<Object> values;
+
+  /** Most rows of a table for which the results equal Spark's. */
   long mostRows = Long.MAX_VALUE;
 
-  Partials(List columns, List grouping, boolean ansi) {
+  Partials(List<? extends Attribute> columns, List<? extends Expression> grouping, boolean ansi) {
     this.columns = columns;
     this.grouping = grouping;
     this.ansi = ansi;
     this.terms = new Terms(columns, ansi);
   }
 
-  /** Whether the scan can group rows by these columns, whose values then come along with the results. */
+  /** Tells whether the scan can group by the columns. The answer then contains their values. */
   boolean groups() {
-    for (int i = 0; i < grouping.size(); i++) {
-      Expression key = (Expression) grouping.get(i);
-      if (!isColumn(key) || !isOrdered(key.dataType()) || key.dataType() instanceof DecimalType) return false;
-      Map call = call("group", (Attribute) key);
-      call.put("name", ((Attribute) key).name());
-      calls.add(call);
-      attributes.add(key);
+    for (Expression key : grouping) {
+      if (!isColumn(key) || !isOrdered(key.dataType())) return false;
+      if (key.dataType() instanceof DecimalType) return false;
+      AttributeReference column = (AttributeReference) key;
+      calls.add(call("group", column).with("name", column.name()));
+      attributes.add(column);
     }
     return true;
   }
 
-  /** Returns the expressions over the partial results, or null where one of them needs the rows. */
-  List rewriteAll(List expressions) {
-    List rewritten = new ArrayList();
-    Iterator each = expressions.iterator();
-    while (each.hasNext()) {
-      Expression result = rewrite((Expression) each.next());
+  /** Returns the expressions over the partial results, or null if an expression needs the rows. */
+  List<Expression> rewriteAll(List<? extends Expression> expressions) {
+    List<Expression> rewritten = new ArrayList<>();
+    for (Expression e : expressions) {
+      Expression result = rewrite(e);
       if (result == null) return null;
       rewritten.add(result);
     }
     return rewritten;
   }
 
-  /** Returns expressions with these values, one for each call, in place of the aggregates. */
-  List answered(List expressions, List values) {
-    this.values = values;
+  /** Replaces the aggregates of expressions by values, in the order of the requests. */
+  List<Expression> withValues(List<? extends Expression> expressions, List<Object> answer) {
+    this.values = answer;
     return rewriteAll(expressions);
   }
 
   private Expression rewrite(Expression e) {
-    if (e instanceof AggregateExpression) return call((AggregateExpression) e);
-    if (e instanceof AttributeReference) return contains(grouping, (AttributeReference) e) ? e : null;
-    List children = new ArrayList();
-    Iterator each = Reflection.list(e.children()).iterator();
-    while (each.hasNext()) {
-      Expression child = rewrite((Expression) each.next());
-      if (child == null) return null;
-      children.add(child);
-    }
-    return children.isEmpty() ? e : (Expression) e.withNewChildren(Reflection.seq(children));
+    if (e instanceof AggregateExpression aggregate) return finalAggregate(aggregate);
+    if (e instanceof AttributeReference)
+      return Trees.contains(attributesOf(grouping), e) ? e : null;
+    List<Expression> children = rewriteAll(Trees.children(e));
+    if (children == null) return null;
+    return children.isEmpty() ? e : e.withNewChildren(Scala.seq(children));
   }
 
-  private Expression call(AggregateExpression e) {
+  private static List<Attribute> attributesOf(List<? extends Expression> expressions) {
+    return expressions.stream().map(Attribute.class::cast).toList();
+  }
+
+  private Expression finalAggregate(AggregateExpression e) {
     if (e.isDistinct() || e.filter().isDefined()) return null;
     AggregateFunction function = e.aggregateFunction();
-    if (function instanceof Count) {
-      List counted = Reflection.list(((Count) function).children());
-      if (counted.size() != 1) return null;
-      Expression child = (Expression) counted.get(0);
-      boolean rows = child instanceof Literal ? ((Literal) child).value() != null : isColumn(child) && !child.nullable();
-      return rows || isColumn(child) ? count(rows ? null : (Attribute) child) : null;
-    }
+    if (function instanceof Count count) return count(count);
     // try_sum and try_avg are other functions.
-    if (function instanceof Sum) {
-      Expression child = ((Sum) function).child();
-      return function.equals(new Sum(child)) ? sum(child, function.dataType()) : null;
+    if (function instanceof Sum sum) {
+      return sum.equals(new Sum(sum.child())) ? sum(sum.child(), sum.dataType()) : null;
     }
-    if (function instanceof Average) {
-      Expression child = ((Average) function).child();
-      return function.equals(new Average(child)) ? average((Average) function, child) : null;
+    if (function instanceof Average average) {
+      return average.equals(new Average(average.child())) ? average(average) : null;
     }
-    boolean min = function instanceof Min;
-    if (!min && !(function instanceof Max)) return null;
-    Expression child = min ? ((Min) function).child() : ((Max) function).child();
-    if (!isColumn(child) || !isOrdered(child.dataType())) return null;
-    // Arrow has no extremes of groups for every type.
-    if (!grouping.isEmpty() && !(child.dataType() instanceof IntegralType || child.dataType() instanceof DatetimeType)) return null;
-    Attribute partial = partial(call(min ? "min" : "max", (Attribute) child), child.dataType());
-    return min ? new Min(partial).toAggregateExpression() : new Max(partial).toAggregateExpression();
+    if (function instanceof Min min && hasExtremes(min.child())) {
+      return new Min(extreme("min", min.child())).toAggregateExpression();
+    }
+    if (function instanceof Max max && hasExtremes(max.child())) {
+      return new Max(extreme("max", max.child())).toAggregateExpression();
+    }
+    return null;
   }
 
-  /** The number of values of a column that are not NULL; of rows where it is null. */
+  private boolean hasExtremes(Expression child) {
+    if (!isColumn(child) || !isOrdered(child.dataType())) return false;
+    // Arrow has extremes of groups only for some types.
+    return grouping.isEmpty()
+        || child.dataType() instanceof IntegralType
+        || child.dataType() instanceof DatetimeType;
+  }
+
+  private Attribute extreme(String function, Expression child) {
+    return partial(call(function, (Attribute) child), child.dataType());
+  }
+
+  private Expression count(Count function) {
+    List<Expression> arguments = Scala.list(function.children());
+    if (arguments.size() != 1) return null;
+    Expression child = arguments.get(0);
+    boolean rows =
+        child instanceof Literal literal
+            ? literal.value() != null
+            : isColumn(child) && !child.nullable();
+    return rows || isColumn(child) ? count(rows ? null : (Attribute) child) : null;
+  }
+
+  /** Counts the values of a column without NULLs; without a column, counts rows. */
   private Expression count(Attribute column) {
-    Attribute partial = partial(call(column == null ? "count_star" : "count", column), LongType$.MODULE$);
-    if (values != null) return Literal$.MODULE$.apply(Long.valueOf(((Number) values.get(attributes.indexOf(partial))).longValue()));
-    List orZero = new ArrayList();
-    orZero.add(new Sum(partial).toAggregateExpression());
-    orZero.add(Literal$.MODULE$.apply(Long.valueOf(0L)));
-    return new Coalesce(Reflection.seq(orZero));
+    String function = column == null ? "count_star" : "count";
+    Attribute partial = partial(call(function, column), LongType$.MODULE$);
+    if (values != null) {
+      return longLiteral(((Number) values.get(attributes.indexOf(partial))).longValue());
+    }
+    return new Coalesce(Scala.seqOf(new Sum(partial).toAggregateExpression(), longLiteral(0L)));
+  }
+
+  private static Literal longLiteral(long value) {
+    return Literal$.MODULE$.apply((Object) value);
   }
 
   /**
-   * A sum, as a sum of partial ones. Those of floats depend on the order of rows. Of columns, groups have partial sums of 64 bits, without a
-   * point: the scan gives a group several of them where one would not do.
+   * Returns a sum of partial sums; null for floats, because the order of rows changes their sum.
+   * Groups have partial sums of columns with 64 bits and without a point. The scan returns several
+   * partial sums of a group that does not fit.
    */
   private Expression sum(Expression child, DataType type) {
     Terms.Term term = terms.of(child);
     if (term == null) return null;
-    Map call = call("sum", null);
-    call.put("term", term.json);
+    Json call = call("sum", null).with("term", term.json());
     boolean decimals = child.dataType() instanceof DecimalType;
     boolean stored = term.isColumn() && !grouping.isEmpty();
-    if (stored || (!decimals && term.digits <= SMALL_DIGITS)) {
+    if (stored || (!decimals && term.digits() <= SMALL_DIGITS)) {
       Expression partial = partial(call, LongType$.MODULE$);
-      return as(type, new Sum(decimals ? new MakeDecimal(partial, BIGINT_DIGITS, term.scale, false) : partial));
+      if (decimals) partial = new MakeDecimal(partial, BIGINT_DIGITS, term.scale(), false);
+      return sumAs(type, partial);
     }
-    // Without ANSI a sum that is too large is NULL, or begins again from below.
-    if (!ansi && (!decimals || term.digits + MORE_DIGITS > SUM_DIGITS)) return null;
-    call.put("scale", Integer.valueOf(term.scale));
-    return as(type, new Sum(partial(call, new DecimalType(SUM_DIGITS, term.scale))));
+    // Without ANSI, a sum that is too large is NULL or wraps around.
+    if (!ansi && (!decimals || term.digits() + MORE_DIGITS > SUM_DIGITS)) return null;
+    call.put("scale", term.scale());
+    return sumAs(type, partial(call, new DecimalType(SUM_DIGITS, term.scale())));
   }
 
-  private static Expression as(DataType type, AggregateFunction function) {
-    Expression result = function.toAggregateExpression();
-    if (result.dataType().equals(type)) return result;
-    try {
-      return (Expression) Reflection.create(Cast.class, new Object[] {result, type});
-    } catch (Exception error) {
-      throw new LancePushdown.RewriteFailure(error);
-    }
+  private static Expression sumAs(DataType type, Expression partial) {
+    Expression result = new Sum(partial).toAggregateExpression();
+    return result.dataType().equals(type) ? result : SparkRelease.create(Cast.class, result, type);
   }
 
-  /** An average, as Spark computes it from the sum and the number of values. */
-  private Expression average(Average function, Expression child) {
-    Expression column = child instanceof UnscaledValue ? ((UnscaledValue) child).child() : child;
+  /** Computes an average as Spark does, from the sum and the number of values. */
+  private Expression average(Average function) {
+    Expression child = function.child();
+    Expression column = child instanceof UnscaledValue unscaled ? unscaled.child() : child;
     Terms.Term term = isColumn(column) ? terms.of(child) : null;
     if (term == null) return null;
     if (!(child.dataType() instanceof DecimalType)) {
       // Spark adds integers up as doubles.
-      long farthest = child.dataType() instanceof IntegerType ? 1L << 31 : (long) Math.pow(10, Math.min(term.digits, 18));
+      long farthest =
+          child.dataType() instanceof IntegerType
+              ? 1L << 31
+              : (long) Math.pow(10, Math.min(term.digits(), 18));
       long rows = EXACT_SUM / farthest;
       if (rows < LEAST_ROWS) return null;
       mostRows = Math.min(mostRows, rows);
     }
-    List buffer = Reflection.list(function.aggBufferAttributes());
-    Expression sum = sum(child, ((Attribute) buffer.get(0)).dataType());
+    List<AttributeReference> buffer = Scala.list(function.aggBufferAttributes());
+    Expression sum = sum(child, buffer.get(0).dataType());
     if (sum == null) return null;
-    return withBuffer(function.evaluateExpression(), buffer, sum, count(column.nullable() ? (Attribute) column : null));
+    Expression count = count(column.nullable() ? (Attribute) column : null);
+    return withBuffer(function.evaluateExpression(), buffer, sum, count);
   }
 
-  private static Expression withBuffer(Expression e, List buffer, Expression sum, Expression count) {
+  private static Expression withBuffer(
+      Expression e, List<AttributeReference> buffer, Expression sum, Expression count) {
     if (e.equals(buffer.get(0))) return sum;
     if (e.equals(buffer.get(1))) return count;
-    List children = new ArrayList();
-    Iterator each = Reflection.list(e.children()).iterator();
-    while (each.hasNext()) children.add(withBuffer((Expression) each.next(), buffer, sum, count));
-    return children.isEmpty() ? e : (Expression) e.withNewChildren(Reflection.seq(children));
+    return Trees.mapChildren(e, child -> withBuffer(child, buffer, sum, count));
   }
 
   private boolean isColumn(Expression e) {
-    return isIn(columns, e);
+    return isColumnOf(columns, e);
   }
 
-  /** Whether an expression is one of a table's own columns. */
-  static boolean isIn(List columns, Expression e) {
-    if (!(e instanceof AttributeReference) || ((AttributeReference) e).name().startsWith("_row")) return false;
-    return contains(columns, (AttributeReference) e);
+  /** Tells whether an expression is a stored column of a table. */
+  static boolean isColumnOf(List<? extends Attribute> columns, Expression e) {
+    return Trees.contains(columns, e) && !((Attribute) e).name().startsWith("_row");
   }
 
-  private static boolean contains(List attributes, AttributeReference e) {
-    Iterator each = attributes.iterator();
-    while (each.hasNext()) {
-      if (((Attribute) each.next()).exprId().equals(e.exprId())) return true;
-    }
-    return false;
-  }
-
-  /** Types that Lance and Spark order alike. Floats they do not: NaN and -0.0. */
+  /** Types with the same order in Lance and Spark. Floats differ in NaN and -0.0. */
   private static boolean isOrdered(DataType type) {
-    return type instanceof IntegralType || type instanceof DateType || type instanceof TimestampType || type instanceof TimestampNTZType
-        || type instanceof DecimalType || type instanceof BooleanType || type.catalogString().equals("string");
+    return type instanceof IntegralType
+        || type instanceof DateType
+        || type instanceof TimestampType
+        || type instanceof TimestampNTZType
+        || type instanceof DecimalType
+        || type instanceof BooleanType
+        || type.catalogString().equals("string");
   }
 
-  private static Map call(String function, Attribute column) {
-    Map call = new LinkedHashMap();
-    call.put("fn", function);
-    call.put("column", column == null ? null : column.name());
-    return call;
+  private static Json call(String function, Attribute column) {
+    return new Json().with("fn", function).with("column", column == null ? null : column.name());
   }
 
-  private Attribute partial(Map call, DataType type) {
-    for (int i = 0; i < calls.size(); i++) {
-      Map other = new LinkedHashMap((Map) calls.get(i));
-      other.remove("name");
-      if (other.equals(call)) return (Attribute) attributes.get(i);
-    }
+  /** Adds a request unless an equal request exists. Returns the column of the answer. */
+  private Attribute partial(Json call, DataType type) {
+    int present =
+        IntStream.range(0, calls.size())
+            .filter(i -> withoutName(calls.get(i)).equals(call))
+            .findFirst()
+            .orElse(-1);
+    if (present >= 0) return attributes.get(present);
     String name = "__agg_" + calls.size();
-    call.put("name", name);
-    calls.add(call);
-    Attribute attribute = new AttributeReference(name, type, true, Metadata$.MODULE$.empty(), NamedExpression$.MODULE$.newExprId(), Reflection.seq(new ArrayList()));
+    calls.add(call.with("name", name));
+    AttributeReference attribute = Trees.attribute(name, type, true);
     attributes.add(attribute);
     return attribute;
+  }
+
+  private static Json withoutName(Json call) {
+    Json copy = new Json(call);
+    copy.remove("name");
+    return copy;
   }
 }

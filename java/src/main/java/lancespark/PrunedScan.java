@@ -4,41 +4,36 @@ import java.util.HashMap;
 import java.util.Map;
 import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.connector.read.SupportsPushDownRequiredColumns;
-import org.apache.spark.sql.execution.datasources.v2.python.*;
 import org.apache.spark.sql.types.StructField;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A scan without the planner rule: whole columns, those of each row among them. */
+/** A scan of whole columns, including row columns, in a session without the planner rule. */
 final class PrunedScan implements SupportsPushDownRequiredColumns {
-  private final Map options;
+  private final Map<String, String> options;
   private final StructType schema;
   private StructType required;
 
-  PrunedScan(Map options, StructType schema) {
+  PrunedScan(Map<String, String> options, StructType schema) {
     this.options = options;
     this.schema = schema;
     this.required = schema;
   }
 
-  public void pruneColumns(StructType wanted) {
-    StructType whole = new StructType();
-    StructField[] fields = wanted.fields();
-    for (int i = 0; i < fields.length; i++) {
-      boolean known = schema.getFieldIndex(fields[i].name()).isDefined();
-      whole = whole.add(known ? schema.fields()[schema.fieldIndex(fields[i].name())] : fields[i]);
+  @Override
+  public void pruneColumns(StructType columns) {
+    required = new StructType();
+    for (StructField column : columns.fields()) {
+      boolean stored = schema.getFieldIndex(column.name()).isDefined();
+      required = required.add(stored ? schema.apply(column.name()) : column);
     }
-    required = whole;
   }
 
+  @Override
   public Scan build() {
-    try {
-      Map given = new HashMap(options);
-      String[] names = required.fieldNames();
-      if (names.length > 0) given.put("columns", LanceSource.JSON.writeValueAsString(names));
-      return new UnplannedScan(LanceTable.source(), required, new CaseInsensitiveStringMap(given));
-    } catch (java.io.IOException error) {
-      throw new IllegalStateException(error);
-    }
+    Map<String, String> all = new HashMap<>(options);
+    String[] names = required.fieldNames();
+    if (names.length > 0) all.put("columns", Json.write(names));
+    return new UnplannedScan(LanceSource.provider(), required, new CaseInsensitiveStringMap(all));
   }
 }

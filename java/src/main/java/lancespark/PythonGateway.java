@@ -1,25 +1,18 @@
 package lancespark;
 
-import com.fasterxml.jackson.databind.ObjectMapper;
-import java.util.HashMap;
-import java.util.LinkedHashMap;
 import java.util.Map;
 import java.util.function.BiFunction;
-import org.apache.spark.sql.AnalysisException;
-import org.apache.spark.unsafe.Platform;
-import scala.jdk.javaapi.CollectionConverters;
 
-/** The driver's Python process, which does what the catalog and the statements ask for. */
+/** The Python process of the driver. It runs the commands of the catalog and of statements. */
 public final class PythonGateway {
-  private static final ObjectMapper JSON = new ObjectMapper();
-  private static volatile BiFunction python;
+  private static volatile BiFunction<String, Object, Object> python;
 
-  /** Called by the Python process that drives the JVM, once it is there. */
-  public void use(BiFunction function) {
+  /** Sets the function for commands. Called by the Python process of the driver. */
+  public void use(BiFunction<String, Object, Object> function) {
     python = function;
   }
 
-  /** What a call ended with, where that is an error of this package. */
+  /** An error of the Python package at the end of a command. */
   static final class Failure extends RuntimeException {
     private static final long serialVersionUID = 1L;
 
@@ -32,41 +25,25 @@ public final class PythonGateway {
   }
 
   /**
-   * Has Python carry out a command, and returns its answer. Objects of the JVM go along in `given`.
+   * Runs a command in Python and returns the answer.
    *
-   * An exception of the JVM that ended it is thrown as it is.
+   * @param arguments the JSON arguments of the command
+   * @param object an object of the JVM for the command, or null
+   * @throws Failure the command failed with an error of the Python package; exceptions of the JVM
+   *     pass unchanged
    */
-  static Map call(String command, Map arguments, Object given) {
-    BiFunction function = python;
-    if (function == null) throw new IllegalStateException("no Python process serves this catalog: call lance_spark.enable_pushdown(spark)");
-    Map request = new LinkedHashMap();
-    request.put("command", command);
-    request.put("arguments", arguments);
-    try {
-      Object answer = function.apply(JSON.writeValueAsString(request), given);
-      if (answer instanceof Throwable) Platform.throwException((Throwable) answer);
-      Map read = (Map) JSON.readValue((String) answer, Map.class);
-      if (read.get("error") != null) throw new Failure((String) read.get("kind"), (String) read.get("error"));
-      return read;
-    } catch (java.io.IOException error) {
-      throw new IllegalStateException(error);
+  static Json call(String command, Map<String, ?> arguments, Object object) {
+    BiFunction<String, Object, Object> function = python;
+    if (function == null) {
+      throw new IllegalStateException(
+          "no Python process serves this catalog: call lance_spark.enable_pushdown(spark)");
     }
-  }
-
-  static Object parsed(String json) {
-    try {
-      return JSON.readValue(json, Object.class);
-    } catch (java.io.IOException error) {
-      throw new IllegalStateException(error);
-    }
-  }
-
-  /** What Spark throws where a Python data source fails. */
-  static AnalysisException error(String action, Failure failure) {
-    Map parameters = new HashMap();
-    parameters.put("type", "lance");
-    parameters.put("action", action.replace('_', ' '));
-    parameters.put("msg", failure.getMessage());
-    return new AnalysisException("PYTHON_DATA_SOURCE_ERROR", scala.collection.immutable.Map$.MODULE$.from(CollectionConverters.asScala(parameters)));
+    Json request = new Json().with("command", command).with("arguments", arguments);
+    Object reply = function.apply(Json.write(request), object);
+    if (reply instanceof Throwable error) throw Errors.thrown(error);
+    Json answer = Json.parse((String) reply);
+    String error = answer.text("error");
+    if (error != null) throw new Failure(answer.text("kind"), error);
+    return answer;
   }
 }

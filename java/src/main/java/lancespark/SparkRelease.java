@@ -1,75 +1,211 @@
 package lancespark;
 
+import java.lang.reflect.Constructor;
+import java.lang.reflect.Field;
+import java.lang.reflect.InvocationTargetException;
+import java.lang.reflect.Method;
+import java.util.Arrays;
+import java.util.Comparator;
+import java.util.List;
 import java.util.Map;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
+import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.CatalogPlugin;
 import org.apache.spark.sql.connector.catalog.Identifier;
+import scala.Product;
 
 /**
- * What differs between the releases of Spark that one jar serves. Classes for some releases lie in the jar beside the others, and are reached
- * by their names: a release that lacks what they extend never loads them.
+ * Differences between the releases of Spark that the jar serves, and fields that Spark keeps
+ * private. All reflection is here. A class for some releases lies in the jar next to the others,
+ * and only a release that has its superclass loads it.
  */
 final class SparkRelease {
-  /** Whether the release lets a table choose the changes of schema evolution: from 4.2 on. */
-  static final boolean EVOLVES_TABLES = Reflection.exists("org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution");
+  /** Schema evolution asks the table for each change, from Spark 4.2 on. */
+  static final boolean EVOLVES_TABLES =
+      hasClass("org.apache.spark.sql.connector.catalog.SupportsSchemaEvolution");
 
-  /** Whether a catalog is asked for a table with the options of the read: from 4.3 on. */
-  static final boolean HANDS_OVER_OPTIONS = Reflection.exists("org.apache.spark.sql.connector.catalog.TableContext");
+  /** A catalog gets the options of a read, from Spark 4.3 on. */
+  static final boolean HANDS_OVER_OPTIONS =
+      hasClass("org.apache.spark.sql.connector.catalog.TableContext");
 
   private static final String EVOLVING_TABLE = "lancespark.EvolvingTable";
 
+  private static final List<String> MERGE_RULES =
+      List.of(
+          "org.apache.spark.sql.execution.planmerging.MergeSubplans",
+          "org.apache.spark.sql.catalyst.optimizer.MergeScalarSubqueries");
+
   private SparkRelease() {}
 
-  /** Makes a table of the catalog, with schema evolution where the release has that. */
-  static LanceTable table(AbstractLanceCatalog catalog, Identifier identifier, Map opened) {
-    if (!EVOLVES_TABLES) return new LanceTable(catalog, identifier, opened);
+  /** Tells whether this release of Spark has a class. */
+  static boolean hasClass(String name) {
     try {
-      Class<?> type = Class.forName(EVOLVING_TABLE, true, SparkRelease.class.getClassLoader());
-      return (LanceTable) type.getDeclaredConstructor(AbstractLanceCatalog.class, Identifier.class, Map.class).newInstance(catalog, identifier, opened);
-    } catch (ReflectiveOperationException error) {
-      throw new IllegalStateException(error);
+      Class.forName(name);
+      return true;
+    } catch (ClassNotFoundException error) {
+      return false;
     }
   }
 
-  /** The catalogs of a session. Its manager is a class before Spark 4.3, and an interface from then on. */
-  static final class Catalogs {
-    private final Object manager;
+  /** Makes a table of the catalog, with schema evolution from Spark 4.2 on. */
+  static LanceTable table(AbstractLanceCatalog catalog, Identifier identifier, Json opened) {
+    if (!EVOLVES_TABLES) return new LanceTable(catalog, identifier, opened);
+    try {
+      return Class.forName(EVOLVING_TABLE, true, SparkRelease.class.getClassLoader())
+          .asSubclass(LanceTable.class)
+          .getDeclaredConstructor(AbstractLanceCatalog.class, Identifier.class, Json.class)
+          .newInstance(catalog, identifier, opened);
+    } catch (ReflectiveOperationException error) {
+      throw cause(error);
+    }
+  }
 
-    Catalogs(SparkSession session) {
+  /**
+   * Copies a case class and replaces fields by their names, because constructors grow from release
+   * to release. A field outside this release is ignored.
+   */
+  static <T extends Product> T copy(T original, Map<String, ?> changes) {
+    Object[] values = new Object[original.productArity()];
+    for (int i = 0; i < values.length; i++) {
+      String name = original.productElementName(i);
+      values[i] = changes.containsKey(name) ? changes.get(name) : original.productElement(i);
+    }
+    for (Constructor<?> constructor : original.getClass().getConstructors()) {
+      if (constructor.getParameterCount() != values.length) continue;
+      @SuppressWarnings("unchecked") // a copy has the class of the original
+      T copy = (T) make(constructor, values);
+      return copy;
+    }
+    throw new IllegalStateException(
+        original.getClass().getName() + " has no constructor of all of its fields");
+  }
+
+  static <T extends Product> T copy(T original, String name, Object value) {
+    return copy(original, java.util.Collections.singletonMap(name, value));
+  }
+
+  /** Makes a case class from its first fields. The other fields get their defaults. */
+  static <T> T create(Class<T> type, Object... first) {
+    Constructor<?> longest =
+        Arrays.stream(type.getConstructors())
+            .max(Comparator.comparingInt(Constructor::getParameterCount))
+            .orElseThrow();
+    Object[] values = Arrays.copyOf(first, longest.getParameterCount());
+    for (int i = first.length; i < values.length; i++) {
       try {
-        this.manager = Reflection.call(session.sessionState(), "catalogManager");
-      } catch (Exception error) {
-        throw new IllegalStateException(error);
+        values[i] = type.getMethod("$lessinit$greater$default$" + (i + 1)).invoke(null);
+      } catch (ReflectiveOperationException error) {
+        throw cause(error);
       }
+    }
+    return type.cast(make(longest, values));
+  }
+
+  /** Makes an object of a class of some releases. */
+  static Object create(String type, Object... first) {
+    try {
+      return create(Class.forName(type), first);
+    } catch (ReflectiveOperationException error) {
+      throw cause(error);
+    }
+  }
+
+  private static Object make(Constructor<?> constructor, Object[] values) {
+    try {
+      return constructor.newInstance(values);
+    } catch (ReflectiveOperationException error) {
+      throw cause(error);
+    }
+  }
+
+  /** Reads a private field of a class or of its superclasses. */
+  static Object field(Object owner, String name) {
+    try {
+      Field field = declaredField(owner.getClass(), name);
+      field.setAccessible(true);
+      return field.get(owner);
+    } catch (ReflectiveOperationException error) {
+      throw cause(error);
+    }
+  }
+
+  /** Sets a private field of a class or of its superclasses. */
+  static void setField(Object owner, String name, Object value) {
+    try {
+      Field field = declaredField(owner.getClass(), name);
+      field.setAccessible(true);
+      field.set(owner, value);
+    } catch (ReflectiveOperationException error) {
+      throw cause(error);
+    }
+  }
+
+  private static Field declaredField(Class<?> owner, String name) throws NoSuchFieldException {
+    for (Class<?> type = owner; type != null; type = type.getSuperclass()) {
+      for (Field field : type.getDeclaredFields()) {
+        if (field.getName().equals(name)) return field;
+      }
+    }
+    throw new NoSuchFieldException(owner.getName() + " has no field " + name);
+  }
+
+  /** Calls a public method. Its arguments are texts. */
+  static Object call(Object owner, String name, String... arguments) {
+    Class<?>[] types = new Class<?>[arguments.length];
+    Arrays.fill(types, String.class);
+    try {
+      Method method = owner.getClass().getMethod(name, types);
+      method.setAccessible(true);
+      return method.invoke(owner, (Object[]) arguments);
+    } catch (ReflectiveOperationException error) {
+      throw cause(error);
+    }
+  }
+
+  /** Throws the exception of the called method itself; other failures name the release. */
+  private static RuntimeException cause(ReflectiveOperationException error) {
+    if (error instanceof InvocationTargetException) throw Errors.thrown(error.getCause());
+    return new IllegalStateException(
+        "This release of Spark is not supported: " + error.getMessage(), error);
+  }
+
+  /** Spark's rule for subplans over the same table, or null in a release without the rule. */
+  static Rule<LogicalPlan> mergeSubplans() {
+    for (String name : MERGE_RULES) {
+      if (!hasClass(name)) continue;
+      try {
+        @SuppressWarnings("unchecked") // a rule of the optimizer
+        Rule<LogicalPlan> rule =
+            (Rule<LogicalPlan>) Class.forName(name + "$").getField("MODULE$").get(null);
+        return rule;
+      } catch (ReflectiveOperationException error) {
+        throw cause(error);
+      }
+    }
+    return null;
+  }
+
+  /** The catalogs of a session. The manager is a class before Spark 4.3, and then an interface. */
+  record Catalogs(Object manager) {
+    static Catalogs of(SparkSession session) {
+      return new Catalogs(call(session.sessionState(), "catalogManager"));
     }
 
     boolean isRegistered(String name) {
-      return (Boolean) call("isCatalogRegistered", name);
+      return (Boolean) call(manager, "isCatalogRegistered", name);
     }
 
-    CatalogPlugin named(String name) {
-      return (CatalogPlugin) call("catalog", name);
+    CatalogPlugin byName(String name) {
+      return (CatalogPlugin) call(manager, "catalog", name);
     }
 
     CatalogPlugin current() {
-      return (CatalogPlugin) call("currentCatalog");
+      return (CatalogPlugin) call(manager, "currentCatalog");
     }
 
     String[] currentNamespace() {
-      return (String[]) call("currentNamespace");
-    }
-
-    private Object call(String method, Object... arguments) {
-      Class<?>[] types = new Class<?>[arguments.length];
-      java.util.Arrays.fill(types, String.class);
-      try {
-        return manager.getClass().getMethod(method, types).invoke(manager, arguments);
-      } catch (java.lang.reflect.InvocationTargetException error) {
-        org.apache.spark.unsafe.Platform.throwException(error.getCause());
-        return null;
-      } catch (ReflectiveOperationException error) {
-        throw new IllegalStateException(error);
-      }
+      return (String[]) call(manager, "currentNamespace");
     }
   }
 }

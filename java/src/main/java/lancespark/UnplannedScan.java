@@ -6,21 +6,27 @@ import org.apache.spark.sql.sources.Filter;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** A scan that asks Python only when it runs: where the planner rule is active, it takes the scan's place before. */
+/**
+ * A scan without a plan: Python plans when the query runs. The planner rule replaces the scan
+ * before.
+ */
 final class UnplannedScan extends PythonScan {
   private final PythonDataSourceV2 provider;
   private final CaseInsensitiveStringMap options;
   private final StructType required;
 
-  UnplannedScan(PythonDataSourceV2 provider, StructType required, CaseInsensitiveStringMap options) {
+  UnplannedScan(
+      PythonDataSourceV2 provider, StructType required, CaseInsensitiveStringMap options) {
     super(provider, LanceSource.NAME, required, options, new Filter[0]);
     this.provider = provider;
     this.options = options;
     this.required = required;
   }
 
+  @Override
   public Batch toBatch() {
-    StructType answered = required.length() > 0 ? provider.inferSchema(options) : required;
-    return new PythonTable(provider, LanceSource.NAME, answered).newScanBuilder(options).build().toBatch();
+    StructType schema = required.length() > 0 ? provider.inferSchema(options) : required;
+    PythonTable table = new PythonTable(provider, LanceSource.NAME, schema);
+    return table.newScanBuilder(options).build().toBatch();
   }
 }

@@ -1,4 +1,7 @@
 package lancespark;
 
-/** `spark.sql.catalog.lance = lancespark.LanceCatalog`, and `.root` and `.storage.*` of it, before Spark 4.3. */
+/**
+ * The class of `spark.sql.catalog.lance = lancespark.LanceCatalog`, with the settings `.root` and
+ * `.storage.*`, before Spark 4.3.
+ */
 public final class LanceCatalog extends AbstractLanceCatalog {}

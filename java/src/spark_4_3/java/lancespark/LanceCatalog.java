@@ -1,8 +1,5 @@
 package lancespark;
 
-import java.util.HashMap;
-import java.util.HashSet;
-import java.util.Map;
 import java.util.Set;
 import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
@@ -14,36 +11,53 @@ import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.catalog.TimeTravel;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
-/** `spark.sql.catalog.lance = lancespark.LanceCatalog`, and `.root` and `.storage.*` of it, from Spark 4.3 on, which hands over the options of a read. */
+/**
+ * The class of `spark.sql.catalog.lance = lancespark.LanceCatalog`, with the settings `.root` and
+ * `.storage.*`. From Spark 4.3 on, a catalog gets the options of a read.
+ */
 public final class LanceCatalog extends AbstractLanceCatalog {
-  /** `spark.read.option("version", ..).table(..)`: the options of `load` that say which version, and as what it is read. */
-  public Set tableStateOptionKeys() {
-    return new HashSet(LanceSource.STATE_OPTIONS);
+  /** Names the options of `spark.read.option("version", ..).table(..)` to select a version. */
+  @Override
+  public Set<String> tableStateOptionKeys() {
+    return Set.copyOf(LanceSource.STATE_OPTIONS);
   }
 
+  @Override
   boolean opensBranches() {
     return true;
   }
 
-  public Table loadTable(Identifier identifier, TableContext context, CaseInsensitiveStringMap options) throws NoSuchTableException {
-    Map moment = new HashMap();
+  @Override
+  public Table loadTable(
+      Identifier identifier, TableContext context, CaseInsensitiveStringMap options)
+      throws NoSuchTableException {
+    Json arguments = new Json();
     boolean reads = context.writePrivileges().isEmpty();
-    for (int i = 0; i < LanceSource.STATE_OPTIONS.size(); i++) {
-      String key = (String) LanceSource.STATE_OPTIONS.get(i);
-      // A statement that changes rows refuses the others by name.
-      if (options.containsKey(key) && (reads || key.equals("branch"))) moment.put(key, options.get(key));
+    for (String key : LanceSource.STATE_OPTIONS) {
+      // A statement that changes rows refuses the other options.
+      boolean applies = reads || key.equals("branch");
+      if (applies && options.containsKey(key)) arguments.put(key, options.get(key));
     }
-    takeBytes(context.writePrivileges(), moment);
-    if (context.timeTravel().isPresent()) {
-      Object as = context.timeTravel().get();
-      if (as instanceof TimeTravel.AsOfVersion) moment.put("version", ((TimeTravel.AsOfVersion) as).version());
-      else moment.put("microseconds", Long.valueOf(((TimeTravel.AsOfTimestamp) as).micros()));
-    }
-    return load(identifier, moment);
+    addBlobHandling(context.writePrivileges(), arguments);
+    context
+        .timeTravel()
+        .ifPresent(
+            travel -> {
+              if (travel instanceof TimeTravel.AsOfVersion version) {
+                arguments.put("version", version.version());
+              } else {
+                arguments.put("microseconds", ((TimeTravel.AsOfTimestamp) travel).micros());
+              }
+            });
+    return load(identifier, arguments);
   }
 
-  /** CREATE TABLE .. LIKE. Of a table of another catalog Spark gives the columns. */
-  public Table createTableLike(Identifier identifier, TableInfo info, Table like) throws TableAlreadyExistsException, NoSuchNamespaceException {
-    return like instanceof LanceTable ? createLike(identifier, (LanceTable) like, info.properties()) : createTable(identifier, info);
+  /** CREATE TABLE .. LIKE. Spark passes the columns of a table of another catalog. */
+  @Override
+  public Table createTableLike(Identifier identifier, TableInfo info, Table like)
+      throws TableAlreadyExistsException, NoSuchNamespaceException {
+    return like instanceof LanceTable table
+        ? createLike(identifier, table, info.properties())
+        : createTable(identifier, info);
   }
 }
