@@ -21,7 +21,7 @@ unexport SPARK_HOME SPARK_CONF_DIR SPARK_REMOTE SPARK_CONNECT_MODE_ENABLED PYTHO
 # Tests start hundreds of Pythons. Where none keeps what it has compiled, each takes 2 s of processor time longer to import Spark and pandas.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-long test-releases bench lint format java jar help clean require-java require-jdk
+.PHONY: demo test test-long test-releases bench lint lint-python lint-java java-test java-releases format java jar help clean require-java require-jdk
 .DEFAULT_GOAL := help
 
 help: ## this list
@@ -30,12 +30,12 @@ help: ## this list
 demo: require-java $(VENV)/.ready $(JAR) $(VENV)/spark-classes.jsa ## the tour: the standard library as a Lance table, queried and backfilled
 	@SPARK_SUBMIT_OPTS="$${SPARK_SUBMIT_OPTS-$(SHORT_JVM)}" bash -c '$(BIN)/python examples/stdlib_features.py $(DEMO_ARGS) 2> >(sed -u "/^WARNING: Using incubator modules/d" >&2)'
 
-test: require-jdk $(VENV)/.ready-dev $(JAR) ## the whole test suite, linters included
-	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint $(VENV)/spark-classes.jsa
+test: require-jdk $(VENV)/.ready-dev ## the whole test suite, linters included
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint java-test $(VENV)/spark-classes.jsa
 	$(BIN)/python -m pytest $(XDIST) -m "not long and not cluster" $(PYTEST_ARGS)
 	$(BIN)/python -m pytest $(XDIST_CLUSTERS) -m "cluster and not long" $(PYTEST_ARGS)
 
-test-long: require-jdk $(VENV)/.ready-dev $(JAR) $(VENV)/spark-classes.jsa ## thousands of random cases; hours
+test-long: require-jdk $(VENV)/.ready-dev $(JAR) $(VENV)/spark-classes.jsa java-releases ## thousands of random cases; hours
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)
 	LANCE_SPARK_TEST_CONNECT=1 $(BIN)/python -m pytest -m "not long and not cluster and not classic" $(TABLE_API_TESTS) $(PYTEST_ARGS)
 	@$(MAKE) --no-print-directory test-releases
@@ -57,14 +57,27 @@ bench: require-java $(VENV)/.ready-dev $(JAR) ## benchmarks beside Parquet, pyla
 	$(BIN)/python -m benchmarks.ingest $(INGEST_BENCH_ARGS)
 	$(BIN)/python -m benchmarks.sql $(SQL_BENCH_ARGS)
 
-lint: $(VENV)/.ready-dev ## formatting, lint rules and types
+lint: lint-java lint-python ## formatting, lint rules and types
+
+lint-python: $(VENV)/.ready-dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-format: $(VENV)/.ready-dev ## formats the code
+# It also compiles the jar: Error Prone is a part of the compiler.
+lint-java: require-jdk $(VENV)/.ready-dev
+	$(BIN)/python -m java.check lint
+
+java-test: lint-java ## the unit tests of the Java
+	$(BIN)/python -m java.check test
+
+java-releases: require-jdk $(VENV)/.ready-dev ## compiles the Java for each release of Spark
+	$(BIN)/python -m java.check releases
+
+format: require-jdk $(VENV)/.ready-dev ## formats the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
+	$(BIN)/python -m java.check format
 
 jar: $(JAR) ## compiles the Java, where a source has changed
 
