@@ -59,11 +59,16 @@ def ensure_jar() -> Path:
         BuildError: PySpark or a JDK is missing, or a source does not compile.
     """
     release = installed_release()
-    if not (is_current() or is_current(release)):
+    if not serves(release):
         with _lock():
-            if not (is_current() or is_current(release)):
+            if not serves(release):
                 make_jar(release, installed_jars())
     return JAR
+
+
+def serves(release: str) -> bool:
+    """Tells whether the jar has the present sources, of a release of Spark or of the newest."""
+    return is_current() or is_current(release)
 
 
 def is_current(release: str | None = None) -> bool:

@@ -56,7 +56,7 @@ def check_sources() -> None:
         classes = compile_checked()
         formatted.result()
     release = build.installed_release()
-    if not build.is_current(release):
+    if not build.serves(release):
         with tempfile.TemporaryDirectory() as folder:
             ignored = shutil.ignore_patterns("*Test.class", "*Test$*.class")
             build.pack_jar(shutil.copytree(classes, Path(folder, "classes"), ignore=ignored), release)

@@ -52,7 +52,7 @@ class Artifact:
     def _download(self) -> bytes:
         url = f"{CENTRAL}/{self.path}"
         try:
-            with urllib.request.urlopen(url, timeout=60) as answer:
+            with urllib.request.urlopen(url, timeout=20) as answer:
                 content: bytes = answer.read()
         except OSError as error:
             raise DownloadError(

@@ -23,7 +23,8 @@ final class LanceBranchChanges {
   }
 
   /**
-   * Notes a change of a table. A change of the main branch ends the changes of an earlier statement.
+   * Notes a change of a table. A change of the main branch ends the changes of an earlier
+   * statement.
    */
   static void note(Object table, String branch, TableChange change) {
     LanceBranchChanges latest = LATEST.get();
