@@ -21,6 +21,7 @@ from lance_spark.errors import (
     DamagedFileError,
     DamagedRecordWarning,
     FilterError,
+    GatewayError,
     IndexBuildError,
     IndexExistsError,
     IndexNotFoundError,
@@ -72,6 +73,7 @@ if TYPE_CHECKING:
     from lance_spark.jobs.handle import Job, JobFuture
     from lance_spark.jobs.model import BackfillJobResult, ErrorRecord, JobRecord, RefreshJobResult, UdfResult
     from lance_spark.load.plan import LoadPlan
+    from lance_spark.pushdown.java_classes import jar
     from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
     from lance_spark.search.batch import BatchSearch
     from lance_spark.search.query import Query
@@ -161,6 +163,7 @@ _LATER = {
     "connect": "table.connection",
     "disable_pushdown": "pushdown.rule",
     "enable_pushdown": "pushdown.rule",
+    "jar": "pushdown.java_classes",
     "open_table": "table.connection",
     "last_commit": "table.history.versions",
     "table_function": "columns.spark_functions",
@@ -218,6 +221,7 @@ __all__ = [
     "ErrorRecord",
     "Fail",
     "FilterError",
+    "GatewayError",
     "GenevaManifest",
     "IndexBuildError",
     "IndexConfig",
@@ -300,6 +304,7 @@ __all__ = [
     "disable_pushdown",
     "enable_pushdown",
     "fail_fast",
+    "jar",
     "last_commit",
     "open_table",
     "retry_all",

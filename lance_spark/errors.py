@@ -203,6 +203,14 @@ class WorkerPythonError(LanceSparkError, RuntimeError):
         self.python = python
 
 
+class GatewayError(LanceSparkError, RuntimeError):
+    """The JVM and the Python process of the SQL catalogs do not reach or do not fit each other.
+
+    No Python process with this package could be started, the process ended during a command, or
+    the JVM has the jar of another release of this package.
+    """
+
+
 class SparkStartError(LanceSparkError, RuntimeError):
     """Spark did not start: no Java, an unknown master. No job was started."""
 

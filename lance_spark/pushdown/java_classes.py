@@ -17,6 +17,8 @@ from py4j.java_gateway import JavaGateway, JavaObject
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from lance_spark.errors import GatewayError
+
 EXTENSIONS = "lancespark.LanceExtensions"
 """Class of `spark.sql.extensions`."""
 
@@ -24,15 +26,31 @@ _JAR = "lance-spark.jar"
 _PROPERTIES = "lancespark/release.properties"
 
 
+def jar() -> str:
+    """Returns the path of the jar with the Java of this package.
+
+    `spark-submit --jars`, `spark.jars`, the libraries of a cluster and images take the path. With
+    `spark.sql.extensions=lancespark.LanceExtensions`, a session or a stock Connect server then has
+    pushdown, and its catalogs are settings (docs/sql.md).
+
+    Raises:
+        GatewayError: This is a checkout whose Java was not compiled.
+
+    Example:
+        >>> builder = SparkSession.builder.config("spark.jars", lance_spark.jar())
+    """
+    return str(find_jar())
+
+
 def find_jar() -> Path:
     """Returns the path of the jar.
 
     Raises:
-        FileNotFoundError: This is a checkout whose Java was not compiled.
+        GatewayError: This is a checkout whose Java was not compiled.
     """
     path = Path(str(resources.files("lance_spark").joinpath(_JAR)))
     if not path.is_file():
-        raise FileNotFoundError(f"The package has no {_JAR}: {path}. In a checkout, run: make jar")
+        raise GatewayError(f"the package has no {_JAR} - {path} - in a checkout, run: make jar")
     return path
 
 
@@ -41,8 +59,8 @@ def load(gateway: JavaGateway, name: str) -> JavaObject:
 
     Raises:
         Py4JError: The JVM takes no jar while it runs.
-        FileNotFoundError: The package has no jar.
-        TypeError: The JVM has the classes of another release of this package.
+        GatewayError: The package has no jar; or the JVM has the classes of another release of this
+            package.
     """
     return _loader(gateway).loadClass(name)
 
@@ -69,10 +87,12 @@ def _loader(gateway: JavaGateway) -> JavaObject:
     stream = loader.getResourceAsStream(_PROPERTIES)
     properties.load(stream)
     stream.close()
-    if properties.getProperty("sources") != _own_properties().get("sources"):
-        raise TypeError(
-            f"The JVM runs lance-spark {properties.getProperty('version')}, with another jar than {find_jar()}. "
-            "Restart the JVM, and remove other lance-spark jars from its class path."
+    own = _own_properties()
+    if properties.getProperty("sources") != own["sources"]:
+        raise GatewayError(
+            f"the JVM has the jar of lance-spark {properties.getProperty('version')}, and Python has lance-spark "
+            f"{own['version']} with another jar, {find_jar()} - nothing was changed - remove other lance-spark jars "
+            "from the class path of the JVM, and start the JVM again"
         )
     return loader
 

@@ -16,12 +16,16 @@ from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
+from lance_spark.errors import GatewayError
 from lance_spark.interpreter import refuse_other_python
 from lance_spark.pushdown.java_classes import EXTENSIONS, load, send_to_executors
 
 _LOG = getLogger(__name__)
 
-_RULE, _PYTHON = "lancespark.LancePushdown", "lancespark.PythonGateway"
+_RULE = "lancespark.LancePushdown"
+PYTHON_GATEWAY = "lancespark.PythonGateway"
+"""Class that calls this process for commands of SQL."""
+
 CATALOG = "lancespark.LanceCatalog"
 """Class of `spark.sql.catalog.<name>`."""
 
@@ -62,9 +66,9 @@ def enable_pushdown(spark: SparkSession) -> bool:
         send_to_executors(spark)
         if _has_catalog(spark):
             # Imported here, by its name: SQL stands on everything else, this rule too.
-            import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), _PYTHON))
+            import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), PYTHON_GATEWAY))
         _read_arrow_unchecked(jvm)
-    except (Py4JError, TypeError, AttributeError, FileNotFoundError) as error:
+    except (Py4JError, TypeError, AttributeError, GatewayError) as error:
         _LOG.info("pushdown is not available in Spark %s: %s", spark.version, error)
         return False
     return True

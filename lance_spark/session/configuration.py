@@ -15,6 +15,7 @@ from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
+from lance_spark.errors import GatewayError
 from lance_spark.interpreter import use_this_interpreter
 from lance_spark.pushdown.java_classes import EXTENSIONS, find_jar, load
 from lance_spark.pushdown.rule import ARROW_SETTINGS, enable_pushdown
@@ -139,7 +140,7 @@ def _extend_session(builder: Any, given: Mapping[str, str]) -> None:  # noqa: AN
         if SparkContext._gateway is not None or os.environ.get("PYSPARK_GATEWAY_PORT"):  # noqa: SLF001 - as above
             SparkContext._ensure_initialized()  # noqa: SLF001 - as above
             load(SparkContext._gateway, EXTENSIONS)  # noqa: SLF001 - as above
-    except (Py4JError, TypeError, FileNotFoundError) as error:
+    except (Py4JError, TypeError, GatewayError) as error:
         _LOG.info("the session does not load the Java of this package: %s", error)
         return
     for key, value in {"spark.jars": jar, "spark.sql.extensions": EXTENSIONS}.items():

@@ -1,8 +1,8 @@
 """What the JVM's side of SQL calls in this process: :func:`serve`.
 
-The catalog and the statements are Java, which Spark's planner calls; what they do is Python. The
-JVM calls back over the connection by which this process drives it, so it works where a Python
-process drives Spark: not in a Connect client, and in a Connect server that was started by one.
+Spark's planner calls the catalog and the statements, which are Java. Their commands run in Python:
+in the program that drives the JVM, over the program's own connection, or in a process that the JVM
+starts (:mod:`lance_spark.sql.gateway_process`).
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ class _Python:
         except CapturedException as error:
             if error._origin is not None:  # noqa: SLF001 - Spark's own error, which its user is to see
                 return error._origin  # noqa: SLF001
-            answer = _failed(error)
+            answer = failed(error)
         except LanceSparkError as error:
-            answer = _failed(error)
+            answer = failed(error)
         except Exception as error:  # noqa: BLE001 - py4j would show its user a stack, and no error
             _LOG.exception("%s failed", asked["command"])
-            answer = _failed(error)
+            answer = failed(error)
         return json.dumps(answer)
 
     class Java:
@@ -86,5 +86,6 @@ def serve(gateway: JavaGateway, classes: JavaObject) -> None:
     classes.newInstance().use(_Python())
 
 
-def _failed(error: Exception) -> dict[str, str]:
+def failed(error: Exception) -> dict[str, str]:
+    """Returns the answer for an error."""
     return {"kind": type(error).__name__, "error": f"{type(error).__module__}.{type(error).__name__}: {error}"}

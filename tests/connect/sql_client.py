@@ -3,19 +3,51 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 import lance_spark
+from tests.support.processes import environment
 
 MERGE = (
     "MERGE INTO lance.t t USING (SELECT 1L AS id UNION ALL SELECT 1000L) s ON t.id = s.id "
     "WHEN MATCHED THEN UPDATE SET n = -1 WHEN NOT MATCHED THEN INSERT (id, n) VALUES (s.id, 0)"
 )
+
+
+SEEN = {
+    "pushed": [True, True],
+    "rows": [92, sum(range(0, 91, 2)) * 2 - 1, -1],
+    "before": 0,
+    "missing": "TABLE_OR_VIEW_NOT_FOUND",
+    "changed": True,
+    "manifest": True,
+    "code": True,
+}
+"""What a client sees of a server whose catalog was empty."""
+
+
+def seen_by_client(url: str, path: str) -> dict[str, object]:
+    """Runs a client, and returns what the client saw."""
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.connect.sql_client", url, path],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=Path(__file__).parents[2],
+        env=environment(),
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    seen: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    assert "start the server" in str(seen.pop("refused"))
+    return seen
 
 
 @lance_spark.udf(data_type=pa.int64())

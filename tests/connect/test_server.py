@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ from pathlib import Path
 import lance
 import pytest
 
+from tests.connect.sql_client import SEEN, seen_by_client
 from tests.support.processes import environment, free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.long, pytest.mark.slow]
@@ -27,29 +27,7 @@ def test_clients_have_the_rule_and_the_catalog(tmp_path: Path):
             assert server.stdout is not None
             assert server.stdout.readline() == f"Spark Connect server at sc://127.0.0.1:{port}\n"
             for n in range(2):  # each client has a session of its own
-                client = [sys.executable, "-m", "tests.connect.sql_client", f"sc://127.0.0.1:{port}"]
-                path = f"{tmp_path}/by_path_{n}.lance"
-                done = subprocess.run(
-                    [*client, path],
-                    capture_output=True,
-                    text=True,
-                    timeout=300,
-                    cwd=ROOT,
-                    env=environment(),
-                    check=False,
-                )
-                assert done.returncode == 0, done.stderr[-4000:]
-                seen = json.loads(done.stdout.splitlines()[-1])
-                assert "start the server" in seen.pop("refused")
-                assert seen == {
-                    "pushed": [True, True],
-                    "rows": [92, sum(range(0, 91, 2)) * 2 - 1, -1],
-                    "before": 0,
-                    "missing": "TABLE_OR_VIEW_NOT_FOUND",
-                    "changed": True,
-                    "manifest": True,
-                    "code": True,
-                }
+                assert seen_by_client(f"sc://127.0.0.1:{port}", f"{tmp_path}/by_path_{n}.lance") == SEEN
                 assert lance.dataset(f"{tmp_path}/tables/t.lance").count_rows() == 92
                 lance.dataset(f"{tmp_path}/tables/t.lance")
                 Path(f"{tmp_path}/tables/t.lance").rename(f"{tmp_path}/t{n}.lance")

@@ -15,6 +15,7 @@ public final class LanceExtensions extends AbstractFunction1<SparkSessionExtensi
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
     LanceAnalysis.inject(extensions);
+    PythonGateway.startAhead();
     return BoxedUnit.UNIT;
   }
 

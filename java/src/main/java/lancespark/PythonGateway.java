@@ -2,14 +2,33 @@ package lancespark;
 
 import java.util.Map;
 import java.util.function.BiFunction;
+import java.util.stream.Stream;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkContext;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+import py4j.Py4JException;
 
-/** The Python process of the driver. It runs the commands of the catalog and of statements. */
+/**
+ * The way to Python, which runs the commands of the catalog and of statements: the program that
+ * drives the JVM, or else a process that the JVM starts.
+ */
 public final class PythonGateway {
-  private static volatile BiFunction<String, Object, Object> python;
+  private static final Logger LOG = LoggerFactory.getLogger("lance_spark.sql");
+  private static volatile Connection connection;
 
-  /** Sets the function for commands. Called by the Python process of the driver. */
+  /** The function for commands, and its process; the program that drives the JVM has none. */
+  private record Connection(BiFunction<String, Object, Object> function, PythonProcess process) {
+    boolean isAlive() {
+      return process == null || process.isAlive();
+    }
+  }
+
+  /** Sets the function for commands. Called by a Python process. */
   public void use(BiFunction<String, Object, Object> function) {
-    python = function;
+    Connection before = connection;
+    connection = new Connection(function, null);
+    if (before != null && before.process != null) before.process.end();
   }
 
   /** An error of the Python package at the end of a command. */
@@ -24,6 +43,17 @@ public final class PythonGateway {
     }
   }
 
+  /** Starts a process before the first command, for a catalog in a JVM without a Python program. */
+  static void startAhead() {
+    SparkConf conf = SparkContext.getOrCreate().getConf();
+    String catalog = LanceCatalog.class.getName();
+    boolean hasCatalog = Stream.of(conf.getAll()).anyMatch(entry -> entry._2().equals(catalog));
+    if (!hasCatalog || PythonProcess.hasDriver(conf)) return;
+    Thread thread = new Thread(PythonGateway::tryToConnect, "lance-spark-python-start");
+    thread.setDaemon(true);
+    thread.start();
+  }
+
   /**
    * Runs a command in Python and returns the answer.
    *
@@ -33,17 +63,42 @@ public final class PythonGateway {
    *     pass unchanged
    */
   static Json call(String command, Map<String, ?> arguments, Object object) {
-    BiFunction<String, Object, Object> function = python;
-    if (function == null) {
-      throw new IllegalStateException(
-          "no Python process serves this catalog: call lance_spark.enable_pushdown(spark)");
-    }
     Json request = new Json().with("command", command).with("arguments", arguments);
-    Object reply = function.apply(Json.write(request), object);
+    Object reply = reply(connect(), command, Json.write(request), object);
     if (reply instanceof Throwable error) throw Errors.thrown(error);
     Json answer = Json.parse((String) reply);
     String error = answer.text("error");
     if (error != null) throw new Failure(answer.text("kind"), error);
     return answer;
+  }
+
+  private static Object reply(Connection python, String command, String request, Object object) {
+    try {
+      return python.function.apply(request, object);
+    } catch (Py4JException error) {
+      if (python.process == null || !python.process.hasEnded()) throw error;
+      throw PythonProcess.failure(
+          "the Python process of the Lance catalogs ended during the command "
+              + command
+              + " - a commit before the end stays, and the history shows the job as DEAD - run the"
+              + " statement again");
+    }
+  }
+
+  private static void tryToConnect() {
+    try {
+      connect();
+    } catch (Failure failure) {
+      LOG.warn(failure.getMessage());
+    }
+  }
+
+  private static synchronized Connection connect() {
+    Connection present = connection;
+    if (present != null && present.isAlive()) return present;
+    connection = null;
+    PythonProcess process = PythonProcess.start();
+    connection = new Connection(connection.function, process);
+    return connection;
   }
 }

@@ -1,0 +1,185 @@
+package lancespark;
+
+import java.io.BufferedReader;
+import java.io.IOException;
+import java.nio.charset.StandardCharsets;
+import java.util.ArrayDeque;
+import java.util.Deque;
+import java.util.Objects;
+import java.util.concurrent.CompletableFuture;
+import java.util.concurrent.ExecutionException;
+import java.util.concurrent.TimeUnit;
+import java.util.concurrent.TimeoutException;
+import java.util.stream.Stream;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkContext;
+import org.apache.spark.api.python.Py4JServer;
+
+/**
+ * A Python process for a JVM without a Python driver: spark-sql, the Thrift server, spark-shell and
+ * a stock Connect server.
+ *
+ * <p>The process drives the JVM as a program under spark-submit does, over a local socket with a
+ * secret. The process ends with the JVM, at the end of its standard input.
+ */
+final class PythonProcess {
+  private static final String MODULE = "lance_spark.sql.gateway_process";
+  private static final int START_SECONDS = 120;
+  private static final int SHOWN_LINES = 5;
+
+  private final Process process;
+  private final Py4JServer server;
+
+  private PythonProcess(Process process, Py4JServer server) {
+    this.process = process;
+    this.server = server;
+  }
+
+  /** Tells whether spark-submit runs a Python program, which is the gateway's process itself. */
+  static boolean hasDriver(SparkConf conf) {
+    return conf.contains("spark.submit.pyFiles")
+        || System.getenv("_PYSPARK_DRIVER_CONN_INFO_PATH") != null;
+  }
+
+  /**
+   * Starts a process and waits until the process serves the gateway.
+   *
+   * @throws PythonGateway.Failure no process serves the gateway; the message has the interpreter
+   *     and the reason
+   */
+  static PythonProcess start() {
+    String python = interpreter(SparkContext.getOrCreate().getConf());
+    Py4JServer server = startServer();
+    try {
+      ProcessBuilder command = new ProcessBuilder(python, "-P", "-m", MODULE);
+      command.environment().put("PYSPARK_GATEWAY_PORT", String.valueOf(server.getListeningPort()));
+      command.environment().put("PYSPARK_GATEWAY_SECRET", server.secret());
+      Process process = command.start();
+      PythonProcess started = new PythonProcess(process, server);
+      try {
+        started.await(python);
+        return started;
+      } catch (PythonGateway.Failure failure) {
+        started.end();
+        throw failure;
+      }
+    } catch (IOException error) {
+      server.shutdown();
+      throw noProcess(python, error.getMessage());
+    }
+  }
+
+  boolean isAlive() {
+    return process.isAlive();
+  }
+
+  /** Tells whether the process has ended, a moment after a request that failed. */
+  boolean hasEnded() {
+    try {
+      return process.waitFor(2, TimeUnit.SECONDS);
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+      return !process.isAlive();
+    }
+  }
+
+  void end() {
+    process.destroyForcibly();
+    server.shutdown();
+  }
+
+  /** Returns the interpreter. Only settings of the application count, as a session may SET any. */
+  private static String interpreter(SparkConf conf) {
+    return Stream.of(
+            conf.get("spark.pyspark.driver.python", null),
+            conf.get("spark.pyspark.python", null),
+            System.getenv("PYSPARK_DRIVER_PYTHON"),
+            System.getenv("PYSPARK_PYTHON"))
+        .filter(Objects::nonNull)
+        .findFirst()
+        .orElse("python3");
+  }
+
+  /** Threads of the server load classes of this package, so they get its class loader. */
+  private static Py4JServer startServer() {
+    Thread thread = Thread.currentThread();
+    ClassLoader before = thread.getContextClassLoader();
+    thread.setContextClassLoader(PythonProcess.class.getClassLoader());
+    try {
+      Py4JServer server = new Py4JServer(SparkContext.getOrCreate().getConf());
+      server.start();
+      return server;
+    } finally {
+      thread.setContextClassLoader(before);
+    }
+  }
+
+  private void await(String python) {
+    Deque<String> lines = new ArrayDeque<>();
+    Thread errors = new Thread(() -> copyErrors(lines), "lance-spark-python-errors");
+    errors.setDaemon(true);
+    errors.start();
+    BufferedReader output = process.inputReader(StandardCharsets.UTF_8);
+    try {
+      String answer =
+          CompletableFuture.supplyAsync(() -> line(output)).get(START_SECONDS, TimeUnit.SECONDS);
+      if (answer == null) {
+        errors.join(TimeUnit.SECONDS.toMillis(10));
+        throw noProcess(python, "it ended at its start: " + last(lines));
+      }
+      Json read = Json.parse(answer);
+      String error = read.text("error");
+      if (error != null) throw new PythonGateway.Failure(read.text("kind"), error);
+    } catch (TimeoutException error) {
+      throw noProcess(python, "it did not answer within " + START_SECONDS + " s: " + last(lines));
+    } catch (InterruptedException error) {
+      Thread.currentThread().interrupt();
+      throw noProcess(python, "the start was interrupted");
+    } catch (ExecutionException error) {
+      throw noProcess(python, error.getMessage());
+    }
+  }
+
+  private static String line(BufferedReader output) {
+    try {
+      return output.readLine();
+    } catch (IOException error) {
+      return null;
+    }
+  }
+
+  /** Copies messages of the process to those of the JVM, and keeps the last ones. */
+  private void copyErrors(Deque<String> lines) {
+    try (BufferedReader errors = process.errorReader(StandardCharsets.UTF_8)) {
+      for (String line = errors.readLine(); line != null; line = errors.readLine()) {
+        System.err.println(line);
+        synchronized (lines) {
+          lines.addLast(line);
+          if (lines.size() > SHOWN_LINES) lines.removeFirst();
+        }
+      }
+    } catch (IOException error) {
+      // The process has ended.
+    }
+  }
+
+  private static String last(Deque<String> lines) {
+    synchronized (lines) {
+      return String.join("\n", lines);
+    }
+  }
+
+  private static PythonGateway.Failure noProcess(String python, String reason) {
+    return failure(
+        "no Python process serves the Lance catalogs of this JVM - nothing was changed - install"
+            + " lance-spark for the interpreter "
+            + python
+            + ", or name another interpreter in spark.pyspark.driver.python: "
+            + reason);
+  }
+
+  static PythonGateway.Failure failure(String text) {
+    String kind = "GatewayError";
+    return new PythonGateway.Failure(kind, "lance_spark.errors." + kind + ": " + text);
+  }
+}

@@ -1,0 +1,55 @@
+"""The Python process of a JVM without a Python driver: `python -m lance_spark.sql.gateway_process`.
+
+PythonProcess.java starts it for `spark-sql`, the Thrift server, `spark-shell` and a stock Connect
+server. The process attaches to the JVM as a program under `spark-submit` does, serves the commands
+of the catalog (:mod:`lance_spark.sql.bridge`), and ends with the JVM.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from typing import Any
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+
+from lance_spark.pushdown.java_classes import load
+from lance_spark.pushdown.rule import PYTHON_GATEWAY
+from lance_spark.sql.bridge import failed, serve
+
+_CONNECTION = ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET")
+"""Environment variables of PySpark. Processes that this process starts do not get them."""
+
+
+def attach() -> None:
+    """Attaches this process to the JVM that started it, and serves the JVM's commands."""
+    gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
+    for name in _CONNECTION:
+        del os.environ[name]
+    java = gateway.jvm
+    context = java.org.apache.spark.api.java.JavaSparkContext(java.org.apache.spark.SparkContext.getOrCreate())
+    SparkContext(conf=SparkConf(_jconf=context.getConf()), gateway=gateway, jsc=context)
+    # Control-C at a terminal is for the JVM. SparkContext has set a handler that cancels all jobs.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    serve(gateway, load(gateway, PYTHON_GATEWAY))
+
+
+def main() -> None:
+    """Answers with one line of JSON, and waits for the end of the JVM."""
+    answers, sys.stdout = sys.stdout, sys.stderr
+    try:
+        attach()
+        answer = {"ready": "yes"}
+    except Exception as error:  # noqa: BLE001 - the JVM raises the error for the user of the catalog
+        answer = failed(error)
+    print(json.dumps(answer), file=answers, flush=True)
+    sys.stdin.buffer.read()
+    # The JVM is gone, and with it the context that an orderly exit would stop.
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

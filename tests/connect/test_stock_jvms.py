@@ -1,0 +1,150 @@
+"""JVMs without a Python program have the catalog, all statements and pushdown by settings alone."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import lance
+import psutil
+import pytest
+
+import lance_spark
+from tests.connect.sql_client import SEEN, seen_by_client
+from tests.support.processes import SPARK_HOME, daemons, environment, free_port
+
+pytestmark = [pytest.mark.cluster, pytest.mark.slow]
+
+STATEMENTS = """
+CREATE TABLE lance.t AS SELECT id, 'a' AS s FROM range(10);
+UPDATE lance.t SET s = 'z' WHERE id = 2;
+EXPLAIN SELECT id FROM lance.t WHERE s = 'z';
+SELECT concat('row ', id, s) FROM lance.t WHERE s = 'z';
+"""
+
+
+def settings(tables: Path, *, jar: str | None = None, **more: str) -> list[str]:
+    """Returns the arguments that give a JVM of Spark a catalog."""
+    said = {
+        "spark.jars": jar or lance_spark.jar(),
+        "spark.sql.extensions": "lancespark.LanceExtensions",
+        "spark.sql.catalog.lance": "lancespark.LanceCatalog",
+        "spark.sql.catalog.lance.root": str(tables),
+        "spark.sql.warehouse.dir": f"{tables}/warehouse",
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.driver.host": "127.0.0.1",
+        **more,
+    }
+    return ["--master", "local[2]", *(text for key, value in said.items() for text in ("--conf", f"{key}={value}"))]
+
+
+def spark_sql(folder: Path, statements: str, **more: str) -> subprocess.CompletedProcess[str]:
+    command = [str(SPARK_HOME / "bin" / "spark-sql"), *settings(folder / "tables", **more), "-e", statements]
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=300, cwd=folder, env=environment(), check=False
+    )
+
+
+def gateways(server: int) -> list[psutil.Process]:
+    """Returns the Python processes for catalogs that a JVM has started."""
+    below = psutil.Process(server).children(recursive=True)
+    live = [process for process in below if process.status() != psutil.STATUS_ZOMBIE]
+    return [process for process in live if "lance_spark.sql.gateway_process" in process.cmdline()]
+
+
+def test_spark_sql_runs_statements_with_pushdown(tmp_path: Path) -> None:
+    done = spark_sql(tmp_path, STATEMENTS)
+    assert done.returncode == 0, done.stderr[-4000:]
+    assert "row 2z" in done.stdout.splitlines() and "pushed: `s` = 'z'" in done.stdout
+    assert lance.dataset(str(tmp_path / "tables" / "t.lance")).count_rows("s = 'z'") == 1
+
+
+def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_process_was_killed(tmp_path: Path) -> None:
+    with daemons(tmp_path) as started:
+        port = free_port()
+        server = started.start(
+            "connect",
+            "org.apache.spark.deploy.SparkSubmit",
+            *settings(tmp_path / "tables"),
+            *("--conf", "spark.connect.grpc.binding.address=127.0.0.1"),
+            *("--conf", f"spark.connect.grpc.binding.port={port}"),
+            *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
+            ready="Spark Connect server started at",
+        )
+        for number in range(2):
+            assert seen_by_client(f"sc://127.0.0.1:{port}", f"{tmp_path}/by_path_{number}.lance") == SEEN
+            (gateway,) = gateways(server.pid)
+            gateway.send_signal(signal.SIGKILL)
+            gateway.wait(60)
+            Path(f"{tmp_path}/tables/t.lance").rename(f"{tmp_path}/t{number}.lance")
+        os.kill(server.pid, signal.SIGKILL)
+        server.wait()
+        assert gateway.pid not in psutil.pids()
+
+
+@pytest.mark.long
+def test_an_interpreter_without_the_package_and_a_jar_of_another_release_are_errors_that_name_both(
+    tmp_path: Path,
+) -> None:
+    python = str(Path(sys.base_prefix, "bin", "python3"))
+    done = spark_sql(tmp_path, "SHOW TABLES IN lance", **{"spark.pyspark.driver.python": python})
+    assert done.returncode != 0
+    assert "GatewayError" in done.stderr and python in done.stderr and "lance_spark" in done.stderr
+
+    other = tmp_path / "other.jar"
+    with zipfile.ZipFile(lance_spark.jar()) as source, zipfile.ZipFile(other, "w") as target:
+        for entry in source.infolist():
+            content = source.read(entry)
+            if entry.filename == "lancespark/release.properties":
+                content = b"version=0.0.1\nsources=other\n"
+            target.writestr(entry, content)
+    done = spark_sql(tmp_path, "SHOW TABLES IN lance", jar=str(other))
+    assert done.returncode != 0
+    assert "GatewayError" in done.stderr and "0.0.1" in done.stderr and lance_spark.__version__ in done.stderr
+
+
+@pytest.mark.long
+def test_spark_shell_has_the_catalog(tmp_path: Path) -> None:
+    command = [str(SPARK_HOME / "bin" / "spark-shell"), *settings(tmp_path / "tables")]
+    statements = [text for text in STATEMENTS.replace("\n", "").split(";") if text]
+    program = "\n".join(f'spark.sql("{text}").show(false)' for text in statements) + "\n:quit\n"
+    done = subprocess.run(
+        command,
+        input=program,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        cwd=tmp_path,
+        env=environment() | {"TERM": "dumb"},
+        check=False,
+    )
+    assert "|row 2z" in done.stdout, done.stderr[-4000:]
+
+
+@pytest.mark.long
+def test_a_client_of_the_thrift_server_has_the_catalog(tmp_path: Path) -> None:
+    with daemons(tmp_path) as started:
+        port = free_port()
+        started.start(
+            "thrift",
+            "org.apache.spark.deploy.SparkSubmit",
+            *settings(tmp_path / "tables"),
+            *("--class", "org.apache.spark.sql.hive.thriftserver.HiveThriftServer2", "spark-internal"),
+            *(
+                "--hiveconf",
+                f"hive.server2.thrift.port={port}",
+                "--hiveconf",
+                "hive.server2.thrift.bind.host=127.0.0.1",
+            ),
+            ready="ThriftBinaryCLIService on port",
+        )
+        beeline = [str(SPARK_HOME / "bin" / "beeline"), "-u", f"jdbc:hive2://127.0.0.1:{port}", "-e", STATEMENTS]
+        done = subprocess.run(
+            beeline, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment(), check=False
+        )
+        assert "| row 2z" in done.stdout, done.stderr[-4000:]
