@@ -65,6 +65,22 @@ def load(gateway: JavaGateway, name: str) -> JavaObject:
     return _loader(gateway).loadClass(name)
 
 
+def add_jar(gateway: JavaGateway) -> None:
+    """Adds the jar to the JVM behind a gateway, before the JVM has a session.
+
+    Raises:
+        GatewayError: The JVM takes no jar while it runs.
+    """
+    try:
+        load(gateway, EXTENSIONS)
+    except (Py4JError, TypeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise GatewayError(
+            f"the JVM takes no jar while it runs: {reason} - nothing was changed - start it with the jar of "
+            "lance_spark.jar() in spark.jars; reads and writes by path work without the jar, and slower"
+        ) from error
+
+
 def send_to_executors(spark: SparkSession) -> None:
     """Adds the jar to an application that was started without the jar."""
     context: Any = spark.sparkContext._jsc.sc()  # noqa: SLF001 - PySpark has no public way to add a jar

@@ -54,24 +54,47 @@ def enable_pushdown(spark: SparkSession) -> bool:
         WorkerPythonError: The session is local, and its Python workers run an interpreter without
             this package.
     """
-    jvm = getattr(spark, "_jvm", None) if is_classic(spark) else None
-    if jvm is None:
-        _LOG.info("pushdown is not available over Spark Connect; use the options `columns` and `filter`")
-        return False
     try:
-        refuse_other_python(spark)
-        if not any(_is_ours(rule) for rule in _rules(spark)):
-            threading.Thread(target=_find_sources, args=(spark,), daemon=True).start()
-        load(_gateway(spark), EXTENSIONS).newInstance().enable(spark._jsparkSession)  # noqa: SLF001 - as below
-        send_to_executors(spark)
-        if _has_catalog(spark):
-            # Imported here, by its name: SQL stands on everything else, this rule too.
-            import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), PYTHON_GATEWAY))
-        _read_arrow_unchecked(jvm)
-    except (Py4JError, TypeError, AttributeError, GatewayError) as error:
-        _LOG.info("pushdown is not available in Spark %s: %s", spark.version, error)
+        require_pushdown(spark)
+    except GatewayError as error:
+        _LOG.info("%s", error)
         return False
     return True
+
+
+def require_pushdown(spark: SparkSession) -> None:
+    """Gives a session the rule, as :func:`enable_pushdown`.
+
+    Raises:
+        GatewayError: The session does not take the Java of this package.
+        WorkerPythonError: As :func:`enable_pushdown`.
+    """
+    if not is_classic(spark):
+        raise GatewayError(
+            "a session of Spark Connect has no JVM in reach - nothing was changed - its server adds pushdown; or use "
+            "the options `columns` and `filter`"
+        )
+    refuse_other_python(spark)
+    try:
+        _install(spark)
+    except (Py4JError, TypeError, AttributeError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise GatewayError(
+            f"Spark {spark.version} does not take the Java of this package: {reason} - nothing was changed - put the "
+            "jar of lance_spark.jar() on the class path of the JVM (spark.jars, a library of the cluster), and set "
+            f"spark.sql.extensions={EXTENSIONS}; reads and writes by path work without the jar, and slower"
+        ) from error
+
+
+def _install(spark: SparkSession) -> None:
+    if not any(_is_ours(rule) for rule in _rules(spark)):
+        threading.Thread(target=_find_sources, args=(spark,), daemon=True).start()
+    load(_gateway(spark), EXTENSIONS).newInstance().enable(spark._jsparkSession)  # noqa: SLF001 - as below
+    send_to_executors(spark)
+    if _has_catalog(spark):
+        # Imported here, by its name: SQL stands on everything else, this rule too.
+        import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), PYTHON_GATEWAY))
+    _read_arrow_unchecked(spark._jvm)  # noqa: SLF001 - as below
 
 
 @ARGUMENTS.function

@@ -5,20 +5,17 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from logging import getLogger
 from pathlib import Path
 from typing import Any
 
 import pyspark
-from py4j.protocol import Py4JError
 from pyspark import SparkConf, SparkContext
 from pyspark.sql import SparkSession
 
 from lance_spark.arguments import ARGUMENTS
-from lance_spark.errors import GatewayError
 from lance_spark.interpreter import use_this_interpreter
-from lance_spark.pushdown.java_classes import EXTENSIONS, find_jar, load
-from lance_spark.pushdown.rule import ARROW_SETTINGS, enable_pushdown
+from lance_spark.pushdown.java_classes import EXTENSIONS, add_jar, find_jar
+from lance_spark.pushdown.rule import ARROW_SETTINGS, is_classic, require_pushdown
 from lance_spark.session.catalogs import (
     REDACTION,
     catalog_options,
@@ -27,8 +24,6 @@ from lance_spark.session.catalogs import (
     setting_of,
     settings_of,
 )
-
-_LOG = getLogger(__name__)
 
 DAEMON = "lance_spark.session.daemon"
 
@@ -77,6 +72,8 @@ def configure(
 
     Raises:
         OptionError: Spark SQL cannot have a catalog of such a name.
+        GatewayError: The JVM runs already, and takes no jar; or the package has no jar. So does
+            `getOrCreate()` of the builder, for a session without the Java of this package.
 
     Example:
         >>> catalogs = {"lance": "/data/tables"}
@@ -122,11 +119,16 @@ class _LanceBuilder(SparkSession.Builder):
         self._options = builder._options  # noqa: SLF001 - there is no other way
 
     def getOrCreate(self) -> SparkSession:  # noqa: N802 - Spark's name
-        """Returns the session, with the planner rule, the table functions, and the catalogs."""
+        """Returns the session, with the planner rule, the table functions, and the catalogs.
+
+        Raises:
+            GatewayError: The session does not take the Java of this package.
+        """
         from lance_spark.read.search.functions import register_functions
 
         session: SparkSession = self._builder.getOrCreate()
-        enable_pushdown(session)
+        if is_classic(session):
+            require_pushdown(session)
         for name, options in self._catalogs.items():
             register_catalog(session, name, options)
         register_functions(session)
@@ -135,14 +137,10 @@ class _LanceBuilder(SparkSession.Builder):
 
 def _extend_session(builder: Any, given: Mapping[str, str]) -> None:  # noqa: ANN401 - as below
     """Has the session load the Java of this package; a JVM that runs gets the jar at once."""
-    try:
-        jar = find_jar().as_uri()
-        if SparkContext._gateway is not None or os.environ.get("PYSPARK_GATEWAY_PORT"):  # noqa: SLF001 - as above
-            SparkContext._ensure_initialized()  # noqa: SLF001 - as above
-            load(SparkContext._gateway, EXTENSIONS)  # noqa: SLF001 - as above
-    except (Py4JError, TypeError, GatewayError) as error:
-        _LOG.info("the session does not load the Java of this package: %s", error)
-        return
+    jar = find_jar().as_uri()
+    if SparkContext._gateway is not None or os.environ.get("PYSPARK_GATEWAY_PORT"):  # noqa: SLF001 - as above
+        SparkContext._ensure_initialized()  # noqa: SLF001 - as above
+        add_jar(SparkContext._gateway)  # noqa: SLF001 - as above
     for key, value in {"spark.jars": jar, "spark.sql.extensions": EXTENSIONS}.items():
         present = [part.strip() for part in given.get(key, "").split(",") if part.strip()]
         builder.config(key, ",".join([*present, *([] if value in present else [value])]))

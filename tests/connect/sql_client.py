@@ -39,7 +39,7 @@ def seen_by_client(url: str, path: str) -> dict[str, object]:
         [sys.executable, "-m", "tests.connect.sql_client", url, path],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         cwd=Path(__file__).parents[2],
         env=environment(),
         check=False,

@@ -46,7 +46,7 @@ def settings(tables: Path, *, jar: str | None = None, **more: str) -> list[str]:
 def spark_sql(folder: Path, statements: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = [str(SPARK_HOME / "bin" / "spark-sql"), *settings(folder / "tables", **more), "-e", statements]
     return subprocess.run(
-        command, capture_output=True, text=True, timeout=300, cwd=folder, env=environment(), check=False
+        command, capture_output=True, text=True, timeout=600, cwd=folder, env=environment(), check=False
     )
 
 
@@ -118,7 +118,7 @@ def test_spark_shell_has_the_catalog(tmp_path: Path) -> None:
         input=program,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         cwd=tmp_path,
         env=environment() | {"TERM": "dumb"},
         check=False,
@@ -145,6 +145,6 @@ def test_a_client_of_the_thrift_server_has_the_catalog(tmp_path: Path) -> None:
         )
         beeline = [str(SPARK_HOME / "bin" / "beeline"), "-u", f"jdbc:hive2://127.0.0.1:{port}", "-e", STATEMENTS]
         done = subprocess.run(
-            beeline, capture_output=True, text=True, timeout=300, cwd=tmp_path, env=environment(), check=False
+            beeline, capture_output=True, text=True, timeout=600, cwd=tmp_path, env=environment(), check=False
         )
         assert "| row 2z" in done.stdout, done.stderr[-4000:]

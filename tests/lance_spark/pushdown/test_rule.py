@@ -19,8 +19,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from lance_spark.datasource import LanceDataSource
+from lance_spark.errors import GatewayError
 from lance_spark.pushdown import java_classes
 from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
+from lance_spark.session.configuration import configure
 
 ROWS = 100
 
@@ -113,7 +115,7 @@ def test_a_session_without_a_jvm_goes_on_without_the_rule(caplog: pytest.LogCapt
     with caplog.at_level(logging.INFO, "lance_spark"):
         assert enable_pushdown(connect_session()) is False  # type: ignore[arg-type]
         disable_pushdown(connect_session())  # type: ignore[arg-type]
-    assert "not available over Spark Connect" in caplog.text
+    assert "a session of Spark Connect has no JVM" in caplog.text
 
 
 @pytest.fixture
@@ -138,7 +140,7 @@ def test_a_jvm_with_another_jar_of_this_package_gets_no_rule(
     monkeypatch.setattr(java_classes.resources, "files", lambda _: home)
     with caplog.at_level(logging.INFO, "lance_spark"):
         assert enable_pushdown(spark.newSession()) is False
-    assert "with another jar than" in caplog.text and "Restart the JVM" in caplog.text
+    assert "lance-spark 9 with another jar" in caplog.text and "start the JVM again" in caplog.text
 
 
 @pytest.mark.usefixtures("fresh_loader")
@@ -149,6 +151,8 @@ def test_a_package_without_its_jar_says_how_to_get_it(
     with caplog.at_level(logging.INFO, "lance_spark"):
         assert enable_pushdown(spark.newSession()) is False
     assert "run: make jar" in caplog.text
+    with pytest.raises(GatewayError, match="run: make jar"):
+        configure(SparkSession.builder).getOrCreate()
 
 
 def test_a_session_without_the_jar_gets_it_while_it_runs(table_path: str) -> None:
