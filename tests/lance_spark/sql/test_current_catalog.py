@@ -70,7 +70,7 @@ def test_files_are_read_by_format_and_path_beside_tables(current: Sql, spark: Sp
     assert current("SELECT id FROM t") == [(7,)]
 
 
-def test_statements_name_tables_without_the_catalog(current: Sql) -> None:
+def test_statements_name_tables_without_the_catalog(current: Sql, spark: SparkSession) -> None:
     current("CREATE TABLE t AS SELECT id, 0L AS v FROM range(4)")
     current("UPDATE t SET v = 1 WHERE id > 2")
     current("MERGE INTO t USING (SELECT 9L AS k) s ON k = id WHEN NOT MATCHED THEN INSERT (id, v) VALUES (k, 5)")
@@ -79,6 +79,13 @@ def test_statements_name_tables_without_the_catalog(current: Sql) -> None:
     assert current("SELECT count(*) FROM t TIMESTAMP AS OF current_timestamp() + INTERVAL 1 DAY") == [(4,)]
     with pytest.raises(AnalysisException, match="each row has is not set: _rowid"):
         current("UPDATE t SET _rowid = 1")
+    for query in ("SELECT nope(1)", "SELECT nope(id) FROM t", "UPDATE t SET v = nope(id)", "SELECT lance.nope(1)"):
+        with pytest.raises(AnalysisException, match="UNRESOLVED_ROUTINE"):
+            current(query)
+    assert spark.catalog.functionExists("abs") and not spark.catalog.functionExists("nope")
+    current("CREATE NAMESPACE n")
+    current("CREATE TABLE n.u AS SELECT 1 AS id")
+    assert [table.name for table in spark.catalog.listTables(f"{NAME}.n")] == ["u"]
 
 
 def test_the_time_of_a_version_is_any_expression(sql: Sql, spark: SparkSession) -> None:

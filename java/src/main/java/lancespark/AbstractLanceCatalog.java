@@ -10,6 +10,7 @@ import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.SparkSession;
 import org.apache.spark.sql.catalyst.analysis.*;
 import org.apache.spark.sql.connector.catalog.*;
+import org.apache.spark.sql.connector.catalog.functions.UnboundFunction;
 import org.apache.spark.sql.connector.catalog.procedures.UnboundProcedure;
 import org.apache.spark.sql.connector.expressions.Transform;
 import org.apache.spark.sql.types.StructType;
@@ -20,7 +21,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * call. Python runs the commands: lance_spark/sql.
  */
 public abstract class AbstractLanceCatalog
-    implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog {
+    implements StagingTableCatalog, SupportsNamespaces, ProcedureCatalog, FunctionCatalog {
   private String name;
 
   /** Ignores the options of the session. Each command asks the registry with their origins. */
@@ -363,5 +364,18 @@ public abstract class AbstractLanceCatalog
   public Identifier[] listProcedures(String[] namespace) {
     if (namespace.length != 1 || !namespace[0].equals("system")) return new Identifier[0];
     return identifiers(namespace, run("list_procedures", null, Map.of()));
+  }
+
+  // Functions
+
+  /** Spark asks the current catalog for a name that no builtin or temporary function has. */
+  @Override
+  public Identifier[] listFunctions(String[] namespace) {
+    return new Identifier[0];
+  }
+
+  @Override
+  public UnboundFunction loadFunction(Identifier identifier) throws NoSuchFunctionException {
+    throw new NoSuchFunctionException(identifier);
   }
 }
