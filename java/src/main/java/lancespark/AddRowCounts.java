@@ -50,8 +50,8 @@ final class AddRowCounts extends Rule<LogicalPlan> {
       }
       return new CountedWrite(merge, merge.query(), columns("merge"));
     }
-    AnalysisException refused = viewRefusal(plan);
-    if (refused != null) throw Errors.thrown(refused);
+    AnalysisException refusal = viewRefusal(plan);
+    if (refusal != null) throw Errors.thrown(refusal);
     LogicalPlan truncation =
         plan instanceof DeleteFromTable delete ? truncation(delete, columns("delete")) : null;
     return truncation == null ? plan : truncation;

@@ -27,9 +27,9 @@ public final class LanceDrop extends LanceCommand {
 
   /** Returns the command for a half-dropped table of the catalog, or else the plan itself. */
   static LogicalPlan of(DropTable plan) {
-    if (!(plan.child() instanceof ResolvedIdentifier resolved)) return plan;
-    if (!(resolved.catalog() instanceof AbstractLanceCatalog catalog)) return plan;
-    Identifier identifier = resolved.identifier();
+    if (!(plan.child() instanceof ResolvedIdentifier target)) return plan;
+    if (!(target.catalog() instanceof AbstractLanceCatalog catalog)) return plan;
+    Identifier identifier = target.identifier();
     boolean isHalfDropped = catalog.run("is_half_dropped", identifier, Map.of()).isTrue("answer");
     return isHalfDropped ? new LanceDrop(catalog, identifier) : plan;
   }

@@ -23,7 +23,7 @@ final class LanceMerge {
   private final int address;
 
   /** Positions of the columns without changes by updates. */
-  private final Set<Integer> unchanged = new HashSet<>();
+  private final Set<Integer> unchangedPositions = new HashSet<>();
 
   LanceMerge(MergeRows rows, int address) {
     this.rows = rows;
@@ -44,7 +44,7 @@ final class LanceMerge {
    */
   boolean skips(int position, String name) {
     if (!has(RowLevelCommand.UPDATES) || changes(position, name)) return false;
-    unchanged.add(position);
+    unchangedPositions.add(position);
     return true;
   }
 
@@ -63,32 +63,34 @@ final class LanceMerge {
   }
 
   /** Returns the merge without unchanged values and without values at unused positions. */
-  MergeRows pruned(Set<Integer> used) {
+  MergeRows pruned(Set<Integer> usedPositions) {
     Map<String, Object> changes = new HashMap<>();
-    changes.put("matchedInstructions", pruned(rows.matchedInstructions(), used));
-    changes.put("notMatchedInstructions", pruned(rows.notMatchedInstructions(), used));
+    changes.put("matchedInstructions", pruned(rows.matchedInstructions(), usedPositions));
+    changes.put("notMatchedInstructions", pruned(rows.notMatchedInstructions(), usedPositions));
     changes.put(
-        "notMatchedBySourceInstructions", pruned(rows.notMatchedBySourceInstructions(), used));
+        "notMatchedBySourceInstructions",
+        pruned(rows.notMatchedBySourceInstructions(), usedPositions));
     return SparkRelease.copy(rows, changes);
   }
 
   private Object pruned(
-      scala.collection.immutable.Seq<MergeRows.Instruction> clauses, Set<Integer> used) {
-    return Scala.seq(Scala.list(clauses).stream().map(clause -> pruned(clause, used)).toList());
+      scala.collection.immutable.Seq<MergeRows.Instruction> clauses, Set<Integer> usedPositions) {
+    return Scala.seq(
+        Scala.list(clauses).stream().map(clause -> pruned(clause, usedPositions)).toList());
   }
 
-  private Object pruned(MergeRows.Instruction clause, Set<Integer> used) {
+  private Object pruned(MergeRows.Instruction clause, Set<Integer> usedPositions) {
     List<Expression> values = valuesOf(clause);
     if (values.isEmpty()) return clause;
     boolean updates = actionOf(values) == RowLevelCommand.UPDATES;
-    List<Expression> pruned = new ArrayList<>();
+    List<Expression> prunedValues = new ArrayList<>();
     // A clause with row columns repeats them after the columns of the output.
     for (int i = 0; i < rows.output().size(); i++) {
-      boolean needed = used.contains(i) && !(updates && unchanged.contains(i));
+      boolean isNeeded = usedPositions.contains(i) && !(updates && unchangedPositions.contains(i));
       Expression value = values.get(i);
-      pruned.add(needed ? value : Literal$.MODULE$.create((Object) null, value.dataType()));
+      prunedValues.add(isNeeded ? value : Literal$.MODULE$.create((Object) null, value.dataType()));
     }
-    return SparkRelease.copy((Product) clause, "output", Scala.seq(pruned));
+    return SparkRelease.copy((Product) clause, "output", Scala.seq(prunedValues));
   }
 
   private Stream<MergeRows.Instruction> clauses() {

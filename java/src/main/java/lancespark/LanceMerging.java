@@ -19,9 +19,9 @@ final class LanceMerging {
   private LanceMerging() {}
 
   static LogicalPlan merged(LogicalPlan plan, SQLConf conf) {
-    String excluded = conf.optimizerExcludedRules().getOrElse(() -> "");
+    String excludedRules = conf.optimizerExcludedRules().getOrElse(() -> "");
     Rule<LogicalPlan> rule = SparkRelease.mergeSubplans();
-    if (rule == null || excluded.contains(rule.ruleName())) return plan;
+    if (rule == null || excludedRules.contains(rule.ruleName())) return plan;
     Set<Table> tables = new HashSet<>();
     int[] scans = {0};
     LogicalPlan comparable =
@@ -36,9 +36,9 @@ final class LanceMerging {
                   return withScan(relation, new ComparableScan(relation.scan(), table));
                 }));
     if (tables.size() == scans[0]) return plan;
-    LogicalPlan merged = rule.apply(comparable);
-    if (merged.equals(comparable)) return plan;
-    return RewriteDistinctAggregates.apply(merged)
+    LogicalPlan mergedPlan = rule.apply(comparable);
+    if (mergedPlan.equals(comparable)) return plan;
+    return RewriteDistinctAggregates.apply(mergedPlan)
         .transformDownWithSubqueries(
             Trees.rule(
                 node -> comparableScan(node) != null,

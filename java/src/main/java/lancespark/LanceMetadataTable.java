@@ -30,8 +30,8 @@ final class LanceMetadataTable extends PythonTable {
   }
 
   @Override
-  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap asked) {
-    Map<String, String> all = LanceSource.ofVersion(asked.asCaseSensitiveMap(), options);
+  public ScanBuilder newScanBuilder(CaseInsensitiveStringMap queryOptions) {
+    Map<String, String> all = LanceSource.ofVersion(queryOptions.asCaseSensitiveMap(), options);
     LanceSource.prove(all);
     return super.newScanBuilder(new CaseInsensitiveStringMap(all));
   }

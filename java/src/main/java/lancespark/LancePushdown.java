@@ -38,8 +38,8 @@ public class LancePushdown extends Rule<LogicalPlan> {
   /** Adds the rule to a session without a rule, and returns the rule of the session. */
   static LancePushdown enable(SparkSession session) {
     new LanceDistance().register(session);
-    LancePushdown present = of(session);
-    if (present != null) return present;
+    LancePushdown sessionRule = of(session);
+    if (sessionRule != null) return sessionRule;
     LancePushdown rule = new LancePushdown();
     List<Rule<LogicalPlan>> rules = Scala.list(session.experimental().extraOptimizations());
     rules.add(rule);
@@ -57,14 +57,14 @@ public class LancePushdown extends Rule<LogicalPlan> {
 
   @Override
   public LogicalPlan apply(LogicalPlan plan) {
-    AnalysisException refused;
+    AnalysisException refusal;
     try {
       LogicalPlan statement = CatalogSupport.statement(plan);
       if (statement != null) return statement;
-      refused = LanceCommands.refusal(plan);
+      refusal = LanceCommands.refusal(plan);
       // Spark first optimizes each subquery alone. The whole query follows and merges subqueries.
       if (plan instanceof Subquery) return plan;
-      if (refused == null) return rewrite(LanceMerging.merged(plan, conf()), null);
+      if (refusal == null) return rewrite(LanceMerging.merged(plan, conf()), null);
     } catch (Throwable error) {
       // Errors of the package tell the user what to change. After any other error, the plan is
       // correct without this rule.
@@ -77,7 +77,7 @@ public class LancePushdown extends Rule<LogicalPlan> {
       LOG.warn("lance pushdown failed; the query runs without it", error);
       return plan;
     }
-    throw Errors.thrown(refused);
+    throw Errors.thrown(refusal);
   }
 
   private LogicalPlan rewrite(LogicalPlan plan, Integer limit) {
@@ -86,27 +86,27 @@ public class LancePushdown extends Rule<LogicalPlan> {
     // Spark deletes from the table itself, so the scan of a table without rows must stay.
     if (plan instanceof DeleteFromTable) return plan;
     if (plan instanceof Aggregate aggregate) {
-      LogicalPlan answered = overPartials(aggregate);
-      if (answered != null) return inSubqueries(answered);
+      LogicalPlan aggregatePlan = overPartials(aggregate);
+      if (aggregatePlan != null) return inSubqueries(aggregatePlan);
     }
-    LogicalPlan planned = firstRows(plan);
-    if (planned == null) {
-      planned =
+    LogicalPlan newPlan = firstRows(plan);
+    if (newPlan == null) {
+      newPlan =
           plan instanceof Aggregate aggregate
               ? overElements(aggregate)
               : overScan(plan, limit, null, null);
     }
-    if (planned == null) {
+    if (newPlan == null) {
       Integer limitBelow = plan instanceof Project ? limit : null;
       if (plan instanceof LocalLimit local) limitBelow = rowsOf(local.limitExpr());
       Integer childLimit = limitBelow;
-      planned = Trees.mapChildren(plan, child -> rewrite(child, childLimit));
-      if (planned instanceof GlobalLimit || planned instanceof LocalLimit) {
-        planned = drained(planned);
+      newPlan = Trees.mapChildren(plan, child -> rewrite(child, childLimit));
+      if (newPlan instanceof GlobalLimit || newPlan instanceof LocalLimit) {
+        newPlan = drained(newPlan);
       }
     }
-    planned = inSubqueries(planned);
-    return planned instanceof V2WriteCommand ? LanceWrites.plan(planned) : planned;
+    newPlan = inSubqueries(newPlan);
+    return newPlan instanceof V2WriteCommand ? LanceWrites.plan(newPlan) : newPlan;
   }
 
   /** Returns the number of rows of a constant limit, or null. */
@@ -226,12 +226,12 @@ public class LancePushdown extends Rule<LogicalPlan> {
     if (sorted == null) return null;
     Json first =
         new Json().with("nearest", LanceNearest.request(sorted, conf())).with("top", sorted.top());
-    LogicalPlan planned = overScan(sorted.below(), null, null, first);
-    if (planned == null) return null;
+    LogicalPlan newPlan = overScan(sorted.below(), null, null, first);
+    if (newPlan == null) return null;
     for (LogicalPlan above : sorted.above()) {
-      planned = above.withNewChildren(Scala.seqOf(inSubqueries(planned)));
+      newPlan = above.withNewChildren(Scala.seqOf(inSubqueries(newPlan)));
     }
-    return planned;
+    return newPlan;
   }
 
   /** NamedExpression is an interface in Java; all of its classes are expressions. */
@@ -263,7 +263,7 @@ public class LancePushdown extends Rule<LogicalPlan> {
     all.addAll(filters);
     List<AttributeReference> columns = project == null ? output : referenced(output, all);
     boolean prunes = project != null && conf().nestedSchemaPruningEnabled();
-    List<AttributeReference> narrowed = prunes ? Nested.narrow(columns, all) : columns;
+    List<AttributeReference> narrowColumns = prunes ? Nested.narrow(columns, all) : columns;
 
     Elements elements = above == null ? new Elements() : above;
     for (Expression projection : projections) {
@@ -274,21 +274,24 @@ public class LancePushdown extends Rule<LogicalPlan> {
     boolean pushable = !source.isLimited();
     Json predicate = pushable ? condition(filters) : null;
     // Python tells whether the predicate is exact. Conditions outside it drop rows above the scan.
-    boolean described = filters.isEmpty() || (predicate != null && Trees.areDeterministic(filters));
+    boolean isDescribed =
+        filters.isEmpty() || (predicate != null && Trees.areDeterministic(filters));
     Json spec =
-        request(schemaOf(narrowed), predicate)
-            .with("elements", project == null && above == null ? null : elements.requests(narrowed))
-            .with("limit", pushable && described ? limit : null);
+        request(schemaOf(narrowColumns), predicate)
+            .with(
+                "elements",
+                project == null && above == null ? null : elements.requests(narrowColumns))
+            .with("limit", pushable && isDescribed ? limit : null);
     if (first != null) spec.putAll(first);
     LanceScan scan = source.scan(spec);
     // A write reads the version of row addresses from the columns of the scan.
-    if (scan.rows == 0 && !LanceSource.hasRowColumns(narrowed)) {
+    if (scan.rows == 0 && !LanceSource.hasRowColumns(narrowColumns)) {
       return localRelation(plan.output(), List.of());
     }
-    LogicalPlan result = restored(relation, scan, narrowed, source.snapshot);
-    elements.recordShortened(narrowed, scan.elements);
+    LogicalPlan result = restored(relation, scan, narrowColumns, source.snapshot);
+    elements.recordShortened(narrowColumns, scan.elements);
 
-    Nested nested = narrowed == columns ? null : Nested.over(narrowed);
+    Nested nested = narrowColumns == columns ? null : Nested.over(narrowColumns);
     for (int i = filters.size() - 1; i >= 0; i--) {
       Expression condition = filters.get(i);
       if (nested != null) condition = nested.rewrite(condition);
@@ -342,22 +345,22 @@ public class LancePushdown extends Rule<LogicalPlan> {
     List<AttributeReference> halves = new ArrayList<>(secondHalves);
     scanned.addAll(secondHalves);
     List<AttributeReference> output = checked(scanned, scan.readSchema(), snapshot);
-    List<Expression> restored = new ArrayList<>();
+    List<Expression> restoredColumns = new ArrayList<>();
     for (int i = 0; i < columns.size(); i++) {
       AttributeReference column = columns.get(i);
       AttributeReference value = output.get(i);
       if (scan.dense.contains(column.name())) {
         Seq<Expression> both = Scala.seqOf(value, halves.remove(0));
-        restored.add(Trees.aliasAs(new Coalesce(both), column));
+        restoredColumns.add(Trees.aliasAs(new Coalesce(both), column));
       } else if (scan.unscaled.contains(column.name())) {
         DecimalType type = (DecimalType) column.dataType();
         MakeDecimal decimal = new MakeDecimal(value, type.precision(), type.scale(), false);
-        restored.add(Trees.aliasAs(decimal, column));
+        restoredColumns.add(Trees.aliasAs(decimal, column));
       } else {
-        restored.add(value);
+        restoredColumns.add(value);
       }
     }
-    return new Project(namedSeq(restored), withScan(relation, scan, output));
+    return new Project(namedSeq(restoredColumns), withScan(relation, scan, output));
   }
 
   private static AttributeReference newAttribute(

@@ -47,15 +47,15 @@ public final class LanceRegistry {
   static Json origins(String name) {
     String prefix = PREFIX + name + ".";
     SparkConf conf = SparkContext.getOrCreate().getConf();
-    boolean declared = LanceCatalog.class.getName().equals(conf.get(PREFIX + name, ""));
-    Map<String, String> application = declared ? optionsOf(conf, prefix) : null;
+    boolean isDeclared = LanceCatalog.class.getName().equals(conf.get(PREFIX + name, ""));
+    Map<String, String> application = isDeclared ? optionsOf(conf, prefix) : null;
     String redaction = conf.get(REDACTION, "^$");
     return new Json()
         .with("application", application)
         .with("registered", registered(name))
         .with("session", withPrefix(Scala.map(SQLConf.get().getAllConfs()), prefix))
         .with("redaction", conf.get(REDACTION, null))
-        .with("shown", declared ? shown(application.keySet(), prefix, redaction) : List.of());
+        .with("shown", isDeclared ? shown(application.keySet(), prefix, redaction) : List.of());
   }
 
   private static Map<String, String> registered(String name) {

@@ -69,9 +69,11 @@ record LanceSorted(
   Expression resolve(Expression e) {
     if (!(e instanceof AttributeReference reference)) return e;
     return projections.stream()
-        .filter(named -> named instanceof Alias && named.exprId().equals(reference.exprId()))
+        .filter(
+            projection ->
+                projection instanceof Alias && projection.exprId().equals(reference.exprId()))
         .findFirst()
-        .map(named -> ((Alias) named).child())
+        .map(projection -> ((Alias) projection).child())
         .orElse(e);
   }
 

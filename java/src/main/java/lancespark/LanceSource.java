@@ -119,8 +119,8 @@ final class LanceSource {
     if (ofCatalog != null) {
       return new LanceSource(options, CatalogSupport.pin(relation.table()), null, null);
     }
-    CaseInsensitiveStringMap given = relation.options();
-    refuseInternal(given);
+    CaseInsensitiveStringMap relationOptions = relation.options();
+    refuseInternal(relationOptions);
     if (relation.identifier().isDefined()) {
       Map<String, String> stored = catalogOptions(relation.identifier().get());
       if (stored == null || isSearch(stored)) return null;
@@ -129,22 +129,25 @@ final class LanceSource {
       stored.putAll(options);
       return following(stored, relation);
     }
-    boolean isView = given.containsKey(WRITE_OPTION);
-    if (isView && !given.containsKey("version") && !given.containsKey("timestamp")) {
+    boolean isView = relationOptions.containsKey(WRITE_OPTION);
+    if (isView
+        && !relationOptions.containsKey("version")
+        && !relationOptions.containsKey("timestamp")) {
       return following(options, relation);
     }
     Object ds = SparkRelease.field(relation.table(), "ds");
     Object source = SparkRelease.field(ds, "dataSourceInPython");
-    if (source == null || !given.containsKey("path")) return null;
+    if (source == null || !relationOptions.containsKey("path")) return null;
     return new LanceSource(options, pinOf(source), null, null);
   }
 
   /** Replaces the options of a query that select a version by options that name the version. */
-  static Map<String, String> ofVersion(Map<String, String> asked, Map<String, String> pinned) {
-    LanceCredentials.refuseBesideCatalog(asked);
-    refuseInternal(new CaseInsensitiveStringMap(asked));
+  static Map<String, String> ofVersion(
+      Map<String, String> queryOptions, Map<String, String> versionOptions) {
+    LanceCredentials.refuseBesideCatalog(queryOptions);
+    refuseInternal(new CaseInsensitiveStringMap(queryOptions));
     Map<String, String> options = new HashMap<>();
-    asked.forEach(
+    queryOptions.forEach(
         (name, value) -> {
           String key = name.toLowerCase(Locale.ROOT);
           boolean isState = STATE_OPTIONS.contains(key);
@@ -160,7 +163,7 @@ final class LanceSource {
             options.put(key, value);
           }
         });
-    options.putAll(pinned);
+    options.putAll(versionOptions);
     return options;
   }
 
@@ -309,9 +312,9 @@ final class LanceSource {
    * @return null for aggregates above a filter that Lance does not apply exactly
    */
   LanceScan scan(Json spec) {
-    Json pinned = new Json(spec).with("pin", pin);
+    Json pinnedSpec = new Json(spec).with("pin", pin);
     Map<String, String> request = new HashMap<>(options);
-    request.put(SCAN_OPTION, Json.write(pinned));
+    request.put(SCAN_OPTION, Json.write(pinnedSpec));
     prove(request);
     CaseInsensitiveStringMap map = new CaseInsensitiveStringMap(request);
     PythonDataSourceV2 provider = provider();
@@ -330,10 +333,11 @@ final class LanceSource {
     }
     Table table = provider.getTable(schema, new Transform[0], map);
     Scan python = ((PythonTable) table).newScanBuilder(map).build();
-    pinned.put("pin", pin);
-    Json comparable = new Json(pinned).with("predicate", canonical(pinned.get("predicate")));
+    pinnedSpec.put("pin", pin);
+    Json comparable =
+        new Json(pinnedSpec).with("predicate", canonical(pinnedSpec.get("predicate")));
     String key = Json.write(new TreeMap<>(options)) + Json.write(comparable);
-    return new LanceScan(python, key, pinned, options, path(), reply);
+    return new LanceScan(python, key, pinnedSpec, options, path(), reply);
   }
 
   /** The answer of Spark's own planning process, made by lance_spark/read/planned.py. */

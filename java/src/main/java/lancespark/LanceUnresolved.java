@@ -64,13 +64,13 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
 
   @Override
   public LogicalPlan apply(LogicalPlan plan) {
-    AnalysisException refused;
+    AnalysisException refusal;
     try {
-      refused = refusal(plan);
+      refusal = refusal(plan);
     } catch (Exception error) {
-      refused = null;
+      refusal = null;
     }
-    if (refused != null) throw Errors.thrown(refused);
+    if (refusal != null) throw Errors.thrown(refusal);
     LogicalPlan resolved =
         plan.resolveOperators(
             Trees.rule(this::hasUnresolvedMoment, node -> withMoment((RelationTimeTravel) node)));
@@ -250,12 +250,14 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
   static Location location(SparkSession session, UnresolvedRelation relation) {
     var catalogs = SparkRelease.Catalogs.of(session);
     List<String> parts = Scala.list(relation.multipartIdentifier());
-    boolean qualified = parts.size() > 1 && catalogs.isRegistered(parts.get(0));
-    var plugin = qualified ? catalogs.byName(parts.remove(0)) : catalogs.current();
+    boolean isQualified = parts.size() > 1 && catalogs.isRegistered(parts.get(0));
+    var plugin = isQualified ? catalogs.byName(parts.remove(0)) : catalogs.current();
     if (!(plugin instanceof AbstractLanceCatalog catalog)) return null;
     String name = parts.remove(parts.size() - 1);
     String[] namespace =
-        parts.isEmpty() && !qualified ? catalogs.currentNamespace() : parts.toArray(new String[0]);
+        parts.isEmpty() && !isQualified
+            ? catalogs.currentNamespace()
+            : parts.toArray(new String[0]);
     return new Location(catalog, Identifier.of(namespace, name));
   }
 

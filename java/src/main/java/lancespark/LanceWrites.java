@@ -35,17 +35,17 @@ final class LanceWrites {
 
   static LogicalPlan plan(LogicalPlan plan) {
     V2WriteCommand command = (V2WriteCommand) plan;
-    Option<?> planned = (Option<?>) SparkRelease.call(command, "write");
-    if (planned.isEmpty() || !(planned.get() instanceof PythonWrite write)) return plan;
+    Option<?> option = (Option<?>) SparkRelease.call(command, "write");
+    if (option.isEmpty() || !(option.get() instanceof PythonWrite write)) return plan;
     if (!LanceSource.NAME.equals(SparkRelease.field(write, "shortName"))) return plan;
     if (PLANNED.contains(write)) return plan;
     LogicalWriteInfo info = (LogicalWriteInfo) SparkRelease.field(write, "info");
     LanceSource.refuseInternal(info.options());
 
     Map<String, String> options = new HashMap<>(info.options().asCaseSensitiveMap());
-    Map<String, String> stored = storedOptions(command.table());
-    if (stored != null) addStored(options, stored);
-    String path = stored == null ? null : stored.get("path");
+    Map<String, String> storedOptions = storedOptions(command.table());
+    if (storedOptions != null) addStored(options, storedOptions);
+    String path = storedOptions == null ? null : storedOptions.get("path");
     boolean backfill = "backfill".equalsIgnoreCase(info.options().get("mode"));
     LogicalPlan query = command.query();
     LanceReads reads = LanceReads.of(query);
@@ -72,14 +72,14 @@ final class LanceWrites {
                     withSnapshot(info.schema(), reads.onlySnapshot())));
     PythonDataSourceV2 source = (PythonDataSourceV2) SparkRelease.field(write, "ds");
     boolean truncate = (Boolean) SparkRelease.field(write, "isTruncate");
-    PythonWrite described = new PythonWrite(source, LanceSource.NAME, fullInfo, truncate);
-    PLANNED.add(described);
+    PythonWrite plannedWrite = new PythonWrite(source, LanceSource.NAME, fullInfo, truncate);
+    PLANNED.add(plannedWrite);
     LogicalPlan input = ordered != null ? ordered : query;
     return SparkRelease.copy(
         plan,
         Map.of(
             "write",
-            Option.apply(LanceWrite.of(described, query.schema(), input)),
+            Option.apply(LanceWrite.of(plannedWrite, query.schema(), input)),
             "query",
             input));
   }
@@ -91,16 +91,16 @@ final class LanceWrites {
     return LanceSource.catalogOptions(relation.identifier().get());
   }
 
-  private static void addStored(Map<String, String> options, Map<String, String> stored) {
-    CaseInsensitiveStringMap present = new CaseInsensitiveStringMap(options);
-    List<String> added = new ArrayList<>();
-    stored.forEach(
+  private static void addStored(Map<String, String> options, Map<String, String> storedOptions) {
+    CaseInsensitiveStringMap presentOptions = new CaseInsensitiveStringMap(options);
+    List<String> addedKeys = new ArrayList<>();
+    storedOptions.forEach(
         (key, value) -> {
-          if (present.containsKey(key) || key.equals("path")) return;
+          if (presentOptions.containsKey(key) || key.equals("path")) return;
           options.put(key, value);
-          added.add(key);
+          addedKeys.add(key);
         });
-    options.put(LanceSource.TABLE_OPTION, String.join(",", added));
+    options.put(LanceSource.TABLE_OPTION, String.join(",", addedKeys));
   }
 
   /**
@@ -172,10 +172,10 @@ final class LanceWrites {
    * another name. Returns null for a computed attribute.
    */
   static Attribute sourceOf(Project project, Attribute attribute) {
-    for (NamedExpression named : Scala.list(project.projectList())) {
-      if (!named.exprId().equals(attribute.exprId())) continue;
-      if (named instanceof Attribute column) return column;
-      return named instanceof Alias alias && alias.child() instanceof Attribute column
+    for (NamedExpression projection : Scala.list(project.projectList())) {
+      if (!projection.exprId().equals(attribute.exprId())) continue;
+      if (projection instanceof Attribute column) return column;
+      return projection instanceof Alias alias && alias.child() instanceof Attribute column
           ? column
           : null;
     }

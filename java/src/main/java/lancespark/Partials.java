@@ -161,8 +161,8 @@ final class Partials {
     if (term == null) return null;
     Json call = call("sum", null).with("term", term.json());
     boolean decimals = child.dataType() instanceof DecimalType;
-    boolean stored = term.isColumn() && !grouping.isEmpty();
-    if (stored || (!decimals && term.digits() <= SMALL_DIGITS)) {
+    boolean isStored = term.isColumn() && !grouping.isEmpty();
+    if (isStored || (!decimals && term.digits() <= SMALL_DIGITS)) {
       Expression partial = partial(call, LongType$.MODULE$);
       if (decimals) partial = new MakeDecimal(partial, BIGINT_DIGITS, term.scale(), false);
       return sumAs(type, partial);
@@ -234,12 +234,12 @@ final class Partials {
 
   /** Adds a request unless an equal request exists. Returns the column of the answer. */
   private Attribute partial(Json call, DataType type) {
-    int present =
+    int index =
         IntStream.range(0, calls.size())
             .filter(i -> withoutName(calls.get(i)).equals(call))
             .findFirst()
             .orElse(-1);
-    if (present >= 0) return attributes.get(present);
+    if (index >= 0) return attributes.get(index);
     String name = "__agg_" + calls.size();
     calls.add(call.with("name", name));
     AttributeReference attribute = Trees.attribute(name, type, true);

@@ -24,8 +24,8 @@ final class PrunedScan implements SupportsPushDownRequiredColumns {
   public void pruneColumns(StructType columns) {
     required = new StructType();
     for (StructField column : columns.fields()) {
-      boolean stored = schema.getFieldIndex(column.name()).isDefined();
-      required = required.add(stored ? schema.apply(column.name()) : column);
+      boolean isStored = schema.getFieldIndex(column.name()).isDefined();
+      required = required.add(isStored ? schema.apply(column.name()) : column);
     }
   }
 

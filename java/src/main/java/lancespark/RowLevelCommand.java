@@ -75,8 +75,8 @@ public final class RowLevelCommand extends LanceCommand {
     int addressPosition = ordinals(projections.rowIdProjection()).get(0);
     Attribute address = output.get(addressPosition);
     Attribute action = column(output, ACTION);
-    List<Expression> projected = new ArrayList<>(List.of(Trees.alias(address, ADDRESS), action));
-    Set<Integer> used = new HashSet<>(List.of(addressPosition, output.indexOf(action)));
+    List<Expression> projectList = new ArrayList<>(List.of(Trees.alias(address, ADDRESS), action));
+    Set<Integer> usedPositions = new HashSet<>(List.of(addressPosition, output.indexOf(action)));
     List<String> columns = new ArrayList<>();
     List<String> insertedOnly = new ArrayList<>();
     LanceMerge merge =
@@ -97,17 +97,17 @@ public final class RowLevelCommand extends LanceCommand {
           }
           continue;
         }
-        used.add(position);
+        usedPositions.add(position);
         if (merge != null && merge.skips(position, name)) {
           if (!merge.inserts()) continue;
           insertedOnly.add(name);
         }
         columns.add(name);
-        projected.add(Trees.alias(value, "value_" + columns.size()));
+        projectList.add(Trees.alias(value, "value_" + columns.size()));
       }
     }
-    LogicalPlan input = merge == null ? query : merge.pruned(used);
-    LogicalPlan rows = new Project(LancePushdown.namedSeq(projected), input);
+    LogicalPlan input = merge == null ? query : merge.pruned(usedPositions);
+    LogicalPlan rows = new Project(LancePushdown.namedSeq(projectList), input);
     Json predicate = operation.equals("delete") ? LancePushdown.wholePredicate(query) : null;
     return new RowLevelCommand(table, operation, rows, columns, insertedOnly, predicate, List.of());
   }
@@ -124,17 +124,18 @@ public final class RowLevelCommand extends LanceCommand {
     LanceTable table = tableOf(relation.table());
     table.checkStatement("REPLACE WHERE", relation.options());
     List<String> columns = new ArrayList<>();
-    Project inserted = insertions(table, overwrite.query(), columns);
-    List<Expression> deleted = new ArrayList<>();
-    deleted.add(Trees.alias(column(Scala.list(relation.output()), ADDRESS), ADDRESS));
-    deleted.add(Trees.alias(Literal$.MODULE$.apply((Object) DELETES), ACTION));
+    Project insertions = insertions(table, overwrite.query(), columns);
+    List<Expression> deletedValues = new ArrayList<>();
+    deletedValues.add(Trees.alias(column(Scala.list(relation.output()), ADDRESS), ADDRESS));
+    deletedValues.add(Trees.alias(Literal$.MODULE$.apply((Object) DELETES), ACTION));
     for (Attribute value : Scala.list(overwrite.query().output())) {
       Literal none = Literal$.MODULE$.create((Object) null, value.dataType());
-      deleted.add(Trees.alias(none, "value_" + (deleted.size() - 1)));
+      deletedValues.add(Trees.alias(none, "value_" + (deletedValues.size() - 1)));
     }
     Project deletions =
-        new Project(LancePushdown.namedSeq(deleted), new Filter(overwrite.deleteExpr(), relation));
-    LogicalPlan rows = SparkRelease.create(Union.class, Scala.seqOf(deletions, inserted));
+        new Project(
+            LancePushdown.namedSeq(deletedValues), new Filter(overwrite.deleteExpr(), relation));
+    LogicalPlan rows = SparkRelease.create(Union.class, Scala.seqOf(deletions, insertions));
     return new RowLevelCommand(table, "merge", rows, columns, List.of(), null, List.of());
   }
 

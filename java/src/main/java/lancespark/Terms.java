@@ -75,8 +75,8 @@ final class Terms {
     if (type instanceof ShortType) return 5;
     if (type instanceof IntegerType) return 10;
     if (type instanceof LongType) return 19;
-    boolean stored = type instanceof DecimalType decimal && decimal.precision() <= STORED_DIGITS;
-    return stored ? ((DecimalType) type).precision() : 0;
+    boolean isStored = type instanceof DecimalType decimal && decimal.precision() <= STORED_DIGITS;
+    return isStored ? ((DecimalType) type).precision() : 0;
   }
 
   private static Term constant(Decimal value, DecimalType type) {
