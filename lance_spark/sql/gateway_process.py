@@ -15,6 +15,7 @@ from typing import Any
 
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
 
 from lance_spark.pushdown.java_classes import load
 from lance_spark.pushdown.rule import PYTHON_GATEWAY
@@ -29,9 +30,11 @@ def attach() -> None:
     gateway: Any = launch_gateway()  # type: ignore[no-untyped-call]
     for name in _CONNECTION:
         del os.environ[name]
-    java = gateway.jvm
-    context = java.org.apache.spark.api.java.JavaSparkContext(java.org.apache.spark.SparkContext.getOrCreate())
-    SparkContext(conf=SparkConf(_jconf=context.getConf()), gateway=gateway, jsc=context)
+    spark = gateway.jvm.org.apache.spark
+    java_context = spark.api.java.JavaSparkContext(spark.SparkContext.getOrCreate())
+    context = SparkContext(conf=SparkConf(_jconf=java_context.getConf()), gateway=gateway, jsc=java_context)
+    # PySpark makes its first session the default one of the JVM. The default of the JVM stays.
+    SparkSession(context, spark.sql.classic.SparkSession.builder().getOrCreate())
     # Control-C at a terminal is for the JVM. SparkContext has set a handler that cancels all jobs.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     serve(gateway, load(gateway, PYTHON_GATEWAY))

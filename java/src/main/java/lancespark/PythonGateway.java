@@ -19,8 +19,8 @@ public final class PythonGateway {
 
   /** The function for commands, and its process; the program that drives the JVM has none. */
   private record Connection(BiFunction<String, Object, Object> function, PythonProcess process) {
-    boolean isAlive() {
-      return process == null || process.isAlive();
+    boolean serves() {
+      return process == null || process.serves();
     }
   }
 
@@ -95,8 +95,9 @@ public final class PythonGateway {
 
   private static synchronized Connection connect() {
     Connection present = connection;
-    if (present != null && present.isAlive()) return present;
+    if (present != null && present.serves()) return present;
     connection = null;
+    if (present != null) present.process.end();
     PythonProcess process = PythonProcess.start();
     connection = new Connection(connection.function, process);
     return connection;

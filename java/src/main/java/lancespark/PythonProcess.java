@@ -29,10 +29,12 @@ final class PythonProcess {
 
   private final Process process;
   private final Py4JServer server;
+  private final SparkContext context;
 
-  private PythonProcess(Process process, Py4JServer server) {
+  private PythonProcess(Process process, Py4JServer server, SparkContext context) {
     this.process = process;
     this.server = server;
+    this.context = context;
   }
 
   /** Tells whether spark-submit runs a Python program, which is the gateway's process itself. */
@@ -48,14 +50,15 @@ final class PythonProcess {
    *     and the reason
    */
   static PythonProcess start() {
-    String python = interpreter(SparkContext.getOrCreate().getConf());
-    Py4JServer server = startServer();
+    SparkContext context = SparkContext.getOrCreate();
+    String python = interpreter(context.getConf());
+    Py4JServer server = startServer(context.getConf());
     try {
       ProcessBuilder command = new ProcessBuilder(python, "-P", "-m", MODULE);
       command.environment().put("PYSPARK_GATEWAY_PORT", String.valueOf(server.getListeningPort()));
       command.environment().put("PYSPARK_GATEWAY_SECRET", server.secret());
       Process process = command.start();
-      PythonProcess started = new PythonProcess(process, server);
+      PythonProcess started = new PythonProcess(process, server, context);
       try {
         started.await(python);
         return started;
@@ -69,8 +72,9 @@ final class PythonProcess {
     }
   }
 
-  boolean isAlive() {
-    return process.isAlive();
+  /** Tells whether the process is alive and attached to the present application of the JVM. */
+  boolean serves() {
+    return process.isAlive() && !context.isStopped();
   }
 
   /** Tells whether the process has ended, a moment after a request that failed. */
@@ -101,12 +105,12 @@ final class PythonProcess {
   }
 
   /** Threads of the server load classes of this package, so they get its class loader. */
-  private static Py4JServer startServer() {
+  private static Py4JServer startServer(SparkConf conf) {
     Thread thread = Thread.currentThread();
     ClassLoader before = thread.getContextClassLoader();
     thread.setContextClassLoader(PythonProcess.class.getClassLoader());
     try {
-      Py4JServer server = new Py4JServer(SparkContext.getOrCreate().getConf());
+      Py4JServer server = new Py4JServer(conf);
       server.start();
       return server;
     } finally {
