@@ -10,6 +10,7 @@ from datetime import timedelta
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import JobTimeoutError
+from lance_spark.jobs.handle import longest_wait_s
 from lance_spark.jobs.model import BackfillJobResult
 
 _LOG = logging.getLogger(__name__)
@@ -57,7 +58,7 @@ class Watch:
         with self._looked:
             # The look that is under way may have begun before what the caller waits for.
             wanted = self._looks + 2
-            if not self._looked.wait_for(lambda: self._looks >= wanted or not self.is_active, timeout.total_seconds()):
+            if not self._looked.wait_for(lambda: self._looks >= wanted or not self.is_active, longest_wait_s(timeout)):
                 raise JobTimeoutError(
                     f"the watch of {self._ref.uri} has not looked at it within {timeout} - wait longer, or see .error",
                     job=self,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import concurrent.futures.thread  # noqa: F401 - its hook has to be there before the one below
 import dataclasses
+import math
 import threading
 from concurrent.futures import Future
 from datetime import timedelta
 from typing import Generic, Protocol, TypeVar
 
 from lance_spark.arguments import ARGUMENTS
-from lance_spark.errors import BackfillIncompleteError, JobTimeoutError, counted
+from lance_spark.errors import BackfillIncompleteError, JobTimeoutError, OptionError, counted
 from lance_spark.jobs.model import BackfillJobResult, RefreshJobResult, Status
 
 _R = TypeVar("_R", bound=BackfillJobResult | RefreshJobResult)
@@ -84,8 +85,11 @@ class Job(Generic[_R]):
 
         Args:
             timeout: Seconds to wait for it; by default none at all. None waits for the end.
+
+        Raises:
+            OptionError: `timeout` is no number.
         """
-        self._thread.join(timeout)
+        self._thread.join(longest_wait_s(timeout))
         return self._future.done()
 
     def progress(self) -> _R:
@@ -115,12 +119,13 @@ class Job(Generic[_R]):
             timeout: Longest wait, in seconds or as a `timedelta`; None waits for the end.
 
         Raises:
+            OptionError: `timeout` is no number.
             JobTimeoutError: The job has not ended in time. It goes on; the error has the job.
             BackfillIncompleteError: Selected rows have neither a value nor were skipped by a
                 policy.
             LanceSparkError, UdfRuntimeError: The job could not go on.
         """
-        seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+        seconds = longest_wait_s(timeout)
         try:
             return self._future.result(seconds)
         except TimeoutError:
@@ -153,6 +158,20 @@ class Job(Generic[_R]):
             self._future.set_exception(error)
         finally:
             _running.discard(self._thread)
+
+
+def longest_wait_s(timeout: float | timedelta | None) -> float | None:
+    """Returns a timeout as Python's locks take it: in seconds, and no more than these can count.
+
+    Raises:
+        OptionError: The timeout is no number.
+    """
+    seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    if seconds is None:
+        return None
+    if math.isnan(seconds):
+        raise OptionError("timeout", seconds, "a number of seconds")
+    return min(seconds, threading.TIMEOUT_MAX)
 
 
 def _wait_for_all() -> None:

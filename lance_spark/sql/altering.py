@@ -67,7 +67,8 @@ def _check(change: _Change, dataset: lance.LanceDataset) -> None:
         "AddColumn", "DeleteColumn", "UpdateColumnComment", "SetProperty", "RemoveProperty",
     )  # fmt: skip
     if not known:
-        raise _unsupported(f"the change {kind}", dataset, "keep the columns in their order, and without defaults")
+        what = f"{_REFUSED_CLAUSES.get(kind, kind)} of {'.'.join(change.get('column', ()))}".removesuffix(" of ")
+        raise _unsupported(what, dataset, "keep the columns in their order, and without defaults")
     if "property" in change:
         _check_property(change, dataset)
     if "column" not in change:
@@ -120,6 +121,7 @@ def _add(ref: DatasetRef, changes: Sequence[_Change]) -> None:
     change_schema(ref, add, has_landed=lambda head: set(made.names) <= set(head.schema.names))
 
 
+_REFUSED_CLAUSES = {"UpdateColumnDefaultValue": "SET DEFAULT", "UpdateColumnPosition": "FIRST or AFTER"}
 _ALTERATIONS = {"RenameColumn": "name", "UpdateColumnType": "type", "UpdateColumnNullability": "nullable"}
 
 

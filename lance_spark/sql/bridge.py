@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from py4j.java_gateway import JavaGateway, JavaObject
+from py4j.protocol import Py4JJavaError
 from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 
@@ -67,6 +68,8 @@ class _Python:
             if error._origin is not None:  # noqa: SLF001 - Spark's own error, which its user is to see
                 return error._origin  # noqa: SLF001
             answer = failed(error)
+        except Py4JJavaError as error:
+            return error.java_exception  # Spark's too, of a class that PySpark has no exception for
         except LanceSparkError as error:
             answer = failed(error)
         except Exception as error:  # noqa: BLE001 - py4j would show its user a stack, and no error

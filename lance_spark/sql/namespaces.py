@@ -47,8 +47,9 @@ def alter_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UnsupportedOperationError: Always.
     """
-    del arguments
-    raise _no_properties("ALTER NAMESPACE")
+    place = Place.of(arguments)
+    _check(place)
+    raise _no_properties(f"ALTER NAMESPACE of {place.folder}: {', '.join(arguments.get('properties') or ())}")
 
 
 def drop_namespace(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from urllib.parse import unquote
 
 from lance_spark.dataset import DatasetRef, is_local, normalize_uri, table_exists
 from lance_spark.errors import OptionError, TableNotFoundError
-from lance_spark.objects import open_session
+from lance_spark.objects import MOST_NAME_BYTES, open_session
 from lance_spark.options import STORAGE_PREFIX
 from lance_spark.session.catalogs import ALLOW_STORED_CODE, ROOT, setting_of, trusted_options
-from lance_spark.table.connection import Connection, connect, table_uri
+from lance_spark.table.connection import Connection, connect, is_folder_name, table_uri
 
 TABLE_SUFFIX = ".lance"
 
@@ -62,14 +62,13 @@ class Place:
     def folder(self) -> str:
         """Location of the namespace."""
         for part in self.namespace:
-            if (
-                part.startswith((".", "_"))
-                or "/" in part
-                or part.endswith(TABLE_SUFFIX)
-                or part != part.strip()
-                or not part
-            ):
-                raise OptionError("namespace", part, "a folder's name, which begins with neither a dot nor '_'")
+            is_long = is_local(self.root) and len(os.fsencode(part)) > MOST_NAME_BYTES
+            if part.endswith(TABLE_SUFFIX) or not is_folder_name(part) or is_long:
+                accepted = (
+                    "the name of a folder: not empty, in one line, without slashes, not beginning with a dot or an "
+                    f"underscore, not ending in {TABLE_SUFFIX}, and at most {MOST_NAME_BYTES} bytes on a file system"
+                )
+                raise OptionError("namespace", part, accepted)
         return "/".join((self.root, *self.namespace))
 
     def holds(self, uri: str) -> bool:

@@ -19,6 +19,9 @@ from lance_spark.upkeep.cleanup import age_of_days
 
 _TABLE = "TABLE"
 
+_PARAMETERS = {"columns": "column", "index_type": "type", "tag": "name", "transforms": "column"}
+"""Names of parameters in SQL, by those of the table API."""
+
 
 @dataclass(frozen=True, slots=True)
 class Procedure:
@@ -41,7 +44,7 @@ class Procedure:
 
 
 def _add_column(table: Table, column: str, source: DatasetRef, source_column: str | None) -> Sequence[object]:
-    named = source_column or column
+    named = column if source_column is None else source_column
     binding = binding_of(source.open_latest(), named)
     if binding is None:
         raise RegistrationError(
@@ -198,18 +201,32 @@ def call(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     procedure = PROCEDURES[arguments["procedure"]]
     name, *values = arguments["values"]
-    for (parameter, _), value in zip(procedure.parameters, values, strict=True):
+    for (parameter, _), value in zip((("*table", _TABLE), *procedure.parameters), arguments["values"], strict=True):
         if parameter.startswith("*") and value is None:
             raise OptionError(parameter.lstrip("*"), None, "a value, and not NULL")
+        if isinstance(value, str) and "\0" in value:
+            raise OptionError(parameter.lstrip("*"), value, "text without NUL characters")
     kinds = [kind for _, kind in procedure.parameters]
-    tables = [_named(arguments, name)]
-    tables += [_named(arguments, value) for kind, value in zip(kinds, values, strict=True) if kind == _TABLE]
+    tables = [_named(arguments, "table", name)]
+    tables += [
+        _named(arguments, parameter.lstrip("*"), value)
+        for (parameter, kind), value in zip(procedure.parameters, values, strict=True)
+        if kind == _TABLE
+    ]
     if procedure.runs_code:
         _refuse_untrusted(Place.of(arguments), tables, arguments["procedure"])
     others = iter(tables[1:])
     given = [next(others) if kind == _TABLE else value for kind, value in zip(kinds, values, strict=True)]
     table = open_table(tables[0].uri, storage_options=tables[0].storage)
-    return {"schema": procedure.answer, "rows": [list(procedure.run(table, *given))]}
+    try:
+        row = procedure.run(table, *given)
+    except OptionError as error:
+        # The method of the table API has names of its own for the arguments.
+        own_name = _PARAMETERS.get(error.option)
+        if own_name not in [name.lstrip("*") for name, _ in procedure.parameters]:
+            raise
+        raise OptionError(own_name, error.value, error.accepted) from error
+    return {"schema": procedure.answer, "rows": [list(row)]}
 
 
 def _refuse_untrusted(place: Place, tables: Sequence[DatasetRef], procedure: str) -> None:
@@ -230,10 +247,14 @@ def _refuse_untrusted(place: Place, tables: Sequence[DatasetRef], procedure: str
             )
 
 
-def _named(arguments: Mapping[str, Any], name: str) -> DatasetRef:
+def _named(arguments: Mapping[str, Any], parameter: str, name: str | None) -> DatasetRef:
     if not name:
-        raise OptionError("table", name, "the name of a table of the catalog")
+        raise OptionError(parameter, name, "the name of a table of the catalog")
     parts = [name] if "/" in name else name.split(".")
     if len(parts) > 1 and parts[0] == arguments["catalog"]:
         parts = parts[1:]
-    return Place.of({**arguments, "namespace": parts[:-1]}).existing(parts[-1])
+    place = Place.of({**arguments, "namespace": parts[:-1]})
+    try:
+        return place.existing(parts[-1])
+    except OptionError as error:
+        raise OptionError(parameter, name, error.accepted) from error

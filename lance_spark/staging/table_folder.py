@@ -168,10 +168,16 @@ def delete_leftovers(ref: DatasetRef) -> bool:
 
 
 def has_leftovers(ref: DatasetRef) -> bool:
-    """Tells whether :func:`delete_leftovers` deletes anything. Call it where no table is."""
-    paths = LanceObjects(ref.uri, ref.storage_options).list_files()
+    """Tells whether :func:`delete_leftovers` deletes anything. Call it where no table is.
+
+    Looks into the folders of a table alone: the location may be the root of a file system.
+    """
+    objects = LanceObjects(ref.uri, ref.storage_options)
+    files, folders = _top_names(ref)
+    paths = [*files, *(path for name in folders if name in _FOLDERS for path in objects.list_files(name))]
     names = [path for path in paths if _NAME.fullmatch(path)]
-    return bool(names) and (len(names) == len(paths) or any(re.fullmatch(_TRANSACTION, path) for path in names))
+    is_pure = len(names) == len(paths) and set(folders) <= set(_FOLDERS)
+    return bool(names) and (is_pure or any(re.fullmatch(_TRANSACTION, path) for path in names))
 
 
 def delete_folder_of_tables(ref: DatasetRef) -> bool:

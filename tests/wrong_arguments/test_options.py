@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import socket
 import warnings
 from dataclasses import fields
@@ -54,10 +55,16 @@ WRITES = [
 ]  # fmt: skip
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> str:
+    location = f"{tmp_path_factory.mktemp('template')}/t.lance"
+    return lance.write_dataset(ROWS, location, max_rows_per_file=5, enable_stable_row_ids=True).uri
+
+
 @pytest.fixture
-def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+def path(template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(socket, "create_connection", lambda *_, **__: pytest.fail("a connection was made"))
-    return lance.write_dataset(ROWS, f"{tmp_path}/t.lance", max_rows_per_file=5, enable_stable_row_ids=True).uri
+    return shutil.copytree(template, f"{tmp_path}/t.lance")
 
 
 def write(options: dict[str, str], *, backfill: bool) -> None:

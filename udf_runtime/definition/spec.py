@@ -348,7 +348,7 @@ class UDF(Settings):
             UdfDefinitionError: The bytes are damaged, hold something else, or need a module that is
                 not there.
         """
-        found = unpickled(payload, what="a UDF")
+        found = unpickled(payload, what="the payload of a UDF")
         if not isinstance(found, UDF):
             raise UdfDefinitionError(
                 f"the bytes hold a {type(found).__name__} - not a UDF - give what UDF.dumps() returned"

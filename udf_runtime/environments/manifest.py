@@ -159,6 +159,8 @@ class Manifest:
         """
         try:
             values = json.loads(payload)
+            if not isinstance(values, dict):
+                raise ValueError(f"an object is expected, not {type(values).__name__}")  # noqa: TRY004, TRY301
         except (ValueError, RecursionError) as error:
             raise UdfDefinitionError(
                 f"the manifest is no JSON: {error} - payload {payload[:200]!r} - give what Manifest.to_json() returned"

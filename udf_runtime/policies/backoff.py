@@ -34,7 +34,7 @@ class Backoff:
     def __post_init__(self) -> None:
         if self.kind not in get_args(BackoffKind):
             raise UdfDefinitionError(
-                f"backoff {self.kind!r} is not known - in Retry "
+                f"a backoff of the kind {self.kind!r} is not known - in Retry "
                 f"- give one of {', '.join(get_args(BackoffKind))}, or a Backoff"
             )
         if not 0 <= self.initial_s <= self.max_s:

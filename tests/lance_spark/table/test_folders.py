@@ -15,9 +15,10 @@ from pyspark.sql.types import StructType
 import lance_spark
 from lance_spark.dataset import DatasetRef, table_exists
 from lance_spark.errors import TableNotFoundError, UnsupportedOperationError
+from lance_spark.objects import LanceObjects
 from lance_spark.options import WriteOptions
 from lance_spark.staging.area import new_id
-from lance_spark.staging.table_folder import delete_table_folder
+from lance_spark.staging.table_folder import delete_table_folder, has_leftovers
 from lance_spark.write.append_writer import LanceAppendWriter
 from tests.support.planted import FOREIGN, picture, plant
 
@@ -157,6 +158,19 @@ def test_a_branch_among_files_of_others_or_behind_a_link_is_not_deleted(
     if planted not in ("", ".."):
         table.branches.delete("dev/one")
         assert not folder.exists() and table.count_rows() == 300
+
+
+def test_what_a_killed_drop_left_is_looked_for_in_the_folders_of_a_table_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """The location may be the root of a file system, which takes hours to list."""
+    Path(tmp_path, "others", "deep").mkdir(parents=True)
+    Path(tmp_path, "others", "deep", "x.txt").touch()
+    Path(tmp_path, "data").mkdir()
+    listed = []
+    monkeypatch.setattr(LanceObjects, "list_files", lambda _, prefix="": listed.append(prefix) or [])
+    assert not has_leftovers(DatasetRef.at(str(tmp_path)))
+    assert listed == ["data"]
 
 
 def test_a_drop_leaves_a_folder_alone_that_never_was_a_tables(db: lance_spark.Connection, tmp_path: Path):

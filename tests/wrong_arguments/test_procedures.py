@@ -1,0 +1,90 @@
+"""Procedures of SQL with wrong values, by the code that the JVM calls, without a JVM: `test_statements.py` has the statements."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from py4j.protocol import Py4JJavaError
+
+from lance_spark import SparkStartError
+from lance_spark.sql import bridge
+from lance_spark.sql.procedures import PROCEDURES
+from tests.wrong_arguments.subjects import Place, make_template
+from tests.wrong_arguments.values import TEXTS, show
+
+RIGHT: dict[str, object] = {
+    "table": "t", "column": "twice", "source": "t", "source_column": "twice", "where": "id > 1", "older_than_days": 1.0,
+    "target_rows_per_fragment": 100, "name": "extra", "from_ref": "work", "type": "BTREE", "version": 1,
+}  # fmt: skip
+NUMBERS: dict[str, list[object]] = {
+    "BIGINT": [None, -1, 0, 1, 99, 2**31, 2**63 - 1, -(2**63)],
+    "DOUBLE": [None, -1.0, 0.0, 0.5, 1e300, float("nan"), float("inf")],
+}
+"""Values of each type that SQL may pass."""
+
+
+@pytest.fixture
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    def no_spark(*_: object, **__: object) -> Any:
+        raise SparkStartError("No Spark is made here.")
+
+    monkeypatch.setattr("lance_spark.table.connection.session_or_local", no_spark)
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "a" / "b")  # where relative paths begin
+    at = Place(make_template(tmp_path / "template"), tmp_path / "db")
+    at.reset()
+    return at
+
+
+def calls() -> Iterator[tuple[str, str, list[object]]]:
+    """Yields procedure, wrong parameter, and values of all parameters."""
+    for procedure, about in PROCEDURES.items():
+        kinds = {"table": "TABLE", **{name.lstrip("*"): kind for name, kind in about.parameters}}
+        for wrong, kind in kinds.items():
+            for value in NUMBERS.get(kind, [None, *TEXTS]):
+                given = {name: RIGHT[name] for name in kinds} | {wrong: value}
+                yield procedure, wrong, list(given.values())
+
+
+def fault_of(procedure: str, wrong: str, values: list[object], folder: Path) -> str | None:
+    """Calls a procedure as the JVM does, and returns what is wrong about the answer."""
+    origins = {
+        "application": None,
+        "registered": {"root": str(folder), "allow_stored_code": "true"},
+        "session": {},
+        "shown": [],
+    }
+    arguments = {"catalog": "lance", "origins": origins, "procedure": procedure, "values": values}
+    answer = json.loads(bridge._Python().apply(json.dumps({"command": "call", "arguments": arguments}), None))
+    error = answer.get("error")
+    if error is None or (
+        error.startswith("lance_spark.") and (answer["kind"] != "OptionError" or f"'{wrong}'" in error)
+    ):
+        return None
+    return f"{procedure}({', '.join(map(show, values))}), {wrong}: {error[:300]}"
+
+
+def test_a_procedure_with_a_wrong_value_works_or_raises_an_error_of_ours_that_names_the_argument(place: Place):
+    faults = []
+    for procedure, wrong, values in calls():
+        before = place.versions()
+        faults.append(fault_of(procedure, wrong, values, place.folder))
+        if place.versions() != before:
+            place.reset()
+    assert not any(faults), "\n".join(filter(None, faults))
+
+
+def test_an_exception_of_spark_that_pyspark_has_no_class_for_goes_back_as_it_is(monkeypatch: pytest.MonkeyPatch):
+    """Such as that of a scalar subquery with two rows, or of RLIKE with a wrong pattern."""
+    thrown = SimpleNamespace(_target_id="o1")
+
+    def fail(_: object) -> dict[str, Any]:
+        raise Py4JJavaError("An error occurred", thrown)
+
+    monkeypatch.setitem(bridge._COMMANDS, "call", fail)
+    assert bridge._Python().apply(json.dumps({"command": "call", "arguments": {}}), None) is thrown
