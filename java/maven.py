@@ -135,6 +135,7 @@ _LIBRARIES = (
         "2.21",
         "53ca085f4a150f703f49e1aabd935bd03b43e1ea3d55d135438292af22cef56b",
     ),
+    _artifact("net.sf.py4j", "py4j", "0.10.9.9", "bc4c4b1e731ab18496cc6eab31e7353701b32fc5c3047764a0656acf5344a54b"),
     _artifact("org.slf4j", "slf4j-api", "2.0.17", "7b751d952061954d5abfed7181c1f645d336091b679891591d63329c622eb832"),
     _artifact(
         "com.esotericsoftware",
