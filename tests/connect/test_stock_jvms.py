@@ -57,6 +57,7 @@ def gateways(server: int) -> list[psutil.Process]:
     return [process for process in live if "lance_spark.sql.gateway_process" in process.cmdline()]
 
 
+@pytest.mark.long
 def test_spark_sql_runs_statements_with_pushdown(tmp_path: Path) -> None:
     done = spark_sql(tmp_path, STATEMENTS)
     assert done.returncode == 0, done.stderr[-4000:]
@@ -76,15 +77,26 @@ def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_proces
             *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
             ready="Spark Connect server started at",
         )
-        for number in range(2):
-            assert seen_by_client(f"sc://127.0.0.1:{port}", f"{tmp_path}/by_path_{number}.lance") == SEEN
-            (gateway,) = gateways(server.pid)
-            gateway.send_signal(signal.SIGKILL)
-            gateway.wait(60)
-            Path(f"{tmp_path}/tables/t.lance").rename(f"{tmp_path}/t{number}.lance")
+        url = f"sc://127.0.0.1:{port}"
+        assert seen_by_client(url, f"{tmp_path}/by_path.lance") == SEEN
+        (gateway,) = gateways(server.pid)
+        gateway.send_signal(signal.SIGKILL)
+        gateway.wait(60)
+        script = "import sys; from pyspark.sql import SparkSession; spark = SparkSession.builder.remote(sys.argv[1])"
+        script += ".getOrCreate(); print(spark.sql('UPDATE lance.t SET n = 1 WHERE id < 3').collect())"
+        done = subprocess.run(
+            [sys.executable, "-c", script, url],
+            capture_output=True,
+            text=True,
+            timeout=600,
+            env=environment(),
+            check=False,
+        )
+        assert "num_affected_rows=3" in done.stdout, done.stderr[-4000:]
+        (other,) = gateways(server.pid)
         os.kill(server.pid, signal.SIGKILL)
         server.wait()
-        assert gateway.pid not in psutil.pids()
+        other.wait(60)
 
 
 @pytest.mark.long
