@@ -198,6 +198,16 @@ _PARTS = re.compile(
 _EMPTY = re.compile(r" (?:WITH|OPTIONS) \(\)")
 
 
+OTHER_NAMES: Mapping[str, tuple[str, ...]] = {
+    "index_option": ("options",), "key": ("team",), "literal": ("text", "vector", "extra", "default"), "name": ("using",),
+    "text": ("comment", "location", "path", "team"), "type": ("extra",),
+}  # fmt: skip
+"""By kind, the words of a statement that stand beside such a part."""
+
+_CLAUSE = re.compile(r"(?=\b([A-Z]{2,} [A-Z]{2,})\b)")
+_NO_CLAUSES = ("ALTER TABLE", "CREATE TABLE", "DROP TABLE", "INSERT INTO", "MERGE INTO")
+
+
 @dataclass(frozen=True)
 class Statement:
     """A statement with one wrong part.
@@ -212,10 +222,19 @@ class Statement:
     wrong: str
     names: tuple[str, ...]
 
+    @property
+    def clauses(self) -> list[str]:
+        """Clauses of the statement, such as `REPLACE COLUMNS`. An error may refuse a clause whatever stands in it."""
+        return [clause for clause in _CLAUSE.findall(self.text) if clause not in _NO_CLAUSES]
+
 
 def _filled(template: str, wrong: str | None, value: str) -> str:
     text = _PARTS.sub(lambda part: value if part[1] == wrong else RIGHT[part[1]], template)
     return _EMPTY.sub("", text)
+
+
+def _words(value: str) -> list[str]:
+    return re.findall(r"\w+", value)
 
 
 def of_templates() -> Iterator[Statement]:
@@ -223,7 +242,9 @@ def of_templates() -> Iterator[Statement]:
     for template in TEMPLATES:
         for kind in dict.fromkeys(_PARTS.findall(template)):
             for value in WRONG[kind]:
-                yield Statement(_filled(template, kind, value), value, (kind, *re.findall(r"\w+", value)))
+                yield Statement(
+                    _filled(template, kind, value), value, (kind, *_words(value), *OTHER_NAMES.get(kind, ()))
+                )
 
 
 PROCEDURE_ARGUMENTS = {
@@ -272,7 +293,7 @@ def of_procedures() -> Iterator[Statement]:
 
 def _called(name: str, arguments: Mapping[str, str], wrong: str, value: str) -> Statement:
     given = ", ".join(f"{key} => {text}" for key, text in arguments.items())
-    return Statement(f"CALL lance.system.{name}({given})", value, (wrong, *re.findall(r"\w+", value)))
+    return Statement(f"CALL lance.system.{name}({given})", value, (wrong, *_words(value)))
 
 
 SEARCHED = {"path": "'{path}'", "query_vector": "array(0.1, 0.2)", "query_text": "'text'"}
@@ -304,7 +325,7 @@ def of_searches() -> Iterator[Statement]:
 
 def _searched(function: str, arguments: Mapping[str, str], wrong: str, value: str) -> Statement:
     given = ", ".join(f"{key} => {text}" for key, text in arguments.items())
-    return Statement(f"SELECT * FROM {function}({given})", value, (wrong, *re.findall(r"\w+", value)))
+    return Statement(f"SELECT * FROM {function}({given})", value, (wrong, *_words(value)))
 
 
 SOURCES = {"templates": of_templates, "procedures": of_procedures, "searches": of_searches}
