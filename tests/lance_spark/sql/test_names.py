@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import SparkSession
 
 from lance_spark import ColumnNameError, Connection
 from tests.lance_spark.sql.conftest import Sql
@@ -25,11 +26,15 @@ _STATEMENTS = (
 _OF_TOP_LEVEL = ("*", "a`b", "_rowid")
 
 
-def test_names_that_cannot_be_read_back_are_refused_by_every_statement(sql: Sql, db: Connection) -> None:
+def test_names_that_cannot_be_read_back_are_refused_by_every_statement(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
     sql("CREATE TABLE {c}.t (id INT, st STRUCT<a: INT>)")
     version = db.open_table("t").version
     for name in (*_OF_TOP_LEVEL, "a\0b"):
         for statement in _STATEMENTS:
+            if "EVOLUTION" in statement and spark.version < "4.2":
+                continue  # Spark 4.1 evolves no table: test_types_and_metadata.py
             if ("st.a" in statement and name in _OF_TOP_LEVEL) or ("MERGE" in statement and name == "_rowid"):
                 continue  # in a MERGE, `_rowid` is a column that the table has
             with pytest.raises(Exception, match="ColumnNameError: the column name"):
@@ -37,7 +42,7 @@ def test_names_that_cannot_be_read_back_are_refused_by_every_statement(sql: Sql,
     with pytest.raises(ColumnNameError):
         db.open_table("t").load_columns(pa.table({"id": pa.array([1], pa.int32()), "*": [1]}), "id", ["*"])
     for call in ("tag(table => 't', name => 'é')", "create_branch(table => 't', name => 'é')"):
-        with pytest.raises(Exception, match=r"option '(tag|name)' = \"'é'\""):
+        with pytest.raises(Exception, match=r"option '(tag|name)' = 'é'"):
             sql(f"CALL {{c}}.system.{call}")
     assert db.open_table("t").version == version and db.table_names() == ["t"]
 

@@ -222,11 +222,6 @@ public abstract class AbstractLanceCatalog
     return load(identifier, branch == null ? new Json() : new Json().with("branch", branch));
   }
 
-  /** Tells whether this release of Spark opens the branch of a statement. */
-  boolean opensBranches() {
-    return false;
-  }
-
   @Override
   public boolean dropTable(Identifier identifier) {
     return run("drop_table", identifier, Map.of()).isTrue("dropped");

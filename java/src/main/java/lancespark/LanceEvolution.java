@@ -34,6 +34,10 @@ final class LanceEvolution extends Rule<LogicalPlan> {
                   + " changed. Add the columns first with ALTER TABLE .. ADD COLUMNS, and write"
                   + " without schema evolution."));
     }
+    String branch = plan instanceof V2WriteCommand ? option((Product) plan, "branch") : null;
+    if (branch != null && !SparkRelease.HANDS_OVER_OPTIONS) {
+      throw Errors.thrown(LanceUnresolved.branchRefusal("the table", branch));
+    }
     try {
       return plan instanceof V2WriteCommand
           ? SparkRelease.copy(plan, "withSchemaEvolution", true)
@@ -59,13 +63,17 @@ final class LanceEvolution extends Rule<LogicalPlan> {
   }
 
   private static boolean mergesSchema(Product write) {
+    String value = option(write, "mergeSchema");
+    return value != null && "true".equalsIgnoreCase(value.trim());
+  }
+
+  /** Returns the value of an option of a DataFrame write, or null. */
+  private static String option(Product write, String name) {
     var options = (scala.collection.Map<?, ?>) SparkRelease.call(write, "writeOptions");
     for (Map.Entry<?, ?> option : Scala.map(options).entrySet()) {
-      if ("mergeSchema".equalsIgnoreCase((String) option.getKey())) {
-        return "true".equalsIgnoreCase(((String) option.getValue()).trim());
-      }
+      if (name.equalsIgnoreCase((String) option.getKey())) return (String) option.getValue();
     }
-    return false;
+    return null;
   }
 
   private boolean isOurs(Object table) {

@@ -122,15 +122,11 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
     if (plan instanceof ExplainCommand explain) return explainRefusal(explain.logicalPlan());
     if (!(target(plan) instanceof UnresolvedRelation relation)) return null;
     String branch = relation.options().get("branch");
-    if (branch != null && evolves(plan)) {
-      Location location = location(session, relation);
-      if (location != null && !location.catalog().opensBranches()) {
-        return refusal(
-            "evolve",
-            dottedName(relation) + ", branch " + branch,
-            "Before 4.3, Spark would add the columns to the table, and not to the branch. Add the"
-                + " columns first with open_table(name, branch=...).add_columns().");
-      }
+    if (branch != null
+        && !SparkRelease.HANDS_OVER_OPTIONS
+        && evolves(plan)
+        && location(session, relation) != null) {
+      return branchRefusal(dottedName(relation), branch);
     }
     return assignmentRefusal(plan, relation);
   }
@@ -186,6 +182,15 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
     return assignment.value() instanceof UnresolvedAttribute value
         && assignment.key() instanceof UnresolvedAttribute key
         && value.nameParts().last().equals(key.nameParts().last());
+  }
+
+  /** Returns the error of schema evolution of a branch, before Spark 4.3. */
+  static AnalysisException branchRefusal(String table, String branch) {
+    return refusal(
+        "evolve",
+        table + ", branch " + branch,
+        "Before 4.3, Spark would add the columns to the table, and not to the branch. Add the"
+            + " columns first with open_table(name, branch=...).add_columns().");
   }
 
   private static AnalysisException refusal(String operation, String where, String instead) {

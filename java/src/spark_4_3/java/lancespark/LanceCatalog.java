@@ -23,11 +23,6 @@ public final class LanceCatalog extends AbstractLanceCatalog {
   }
 
   @Override
-  boolean opensBranches() {
-    return true;
-  }
-
-  @Override
   public Table loadTable(
       Identifier identifier, TableContext context, CaseInsensitiveStringMap options)
       throws NoSuchTableException {
