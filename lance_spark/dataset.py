@@ -21,7 +21,7 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
-from lance_spark.dataset_retries import note_failure, retry_options
+from lance_spark.dataset_retries import has_answered, note_answer, note_failure, retry_options
 from lance_spark.dataset_uri import is_local as is_local  # noqa: PLC0414 - part of this module's interface
 from lance_spark.dataset_uri import normalize_uri as normalize_uri  # noqa: PLC0414
 from lance_spark.errors import (
@@ -95,6 +95,11 @@ class DatasetRef:
     def __repr__(self) -> str:
         branch = "" if self.branch is None else f"{self.branch}:"
         return f"DatasetRef({self.table_uri}@{branch}{self.version if self.version is not None else 'latest'})"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Tells a process that gets the reference whether the store has answered."""
+        fields = (self.uri, self.version, self.branch, self.incarnation, self.storage_options)
+        return _received, (*fields, has_answered(self.uri, self.storage))
 
     @property
     def table_uri(self) -> str:
@@ -338,6 +343,21 @@ def moment_of(version: Mapping[str, Any]) -> datetime:
     nanoseconds: int = version["timestamp"]
     microseconds = (nanoseconds % 1e9) // 1e3
     return datetime.fromtimestamp(nanoseconds // 1e9, UTC) + timedelta(microseconds=microseconds)
+
+
+def _received(
+    uri: str,
+    version: int | None,
+    branch: str | None,
+    incarnation: str | None,
+    storage_options: tuple[tuple[str, str], ...],
+    is_answered: bool,
+) -> DatasetRef:
+    """Returns a reference that another process has sent."""
+    ref = DatasetRef(uri=uri, version=version, branch=branch, incarnation=incarnation, storage_options=storage_options)
+    if is_answered:
+        note_answer(uri, ref.storage)
+    return ref
 
 
 def table_exists(uri: str, storage_options: Mapping[str, str]) -> bool:

@@ -1,12 +1,16 @@
 """How long requests to an object store are retried, as options that Lance takes.
 
-A store that has never answered this process gets a few seconds: a wrong endpoint or a missing
-network shows at once. A store that has answered gets about five minutes. Lance never retries an
-answer such as 401, 403 or 404. Options of the user win.
+A store that has never answered gets a few seconds: a wrong endpoint or a missing network shows at
+once. A store that has answered gets about five minutes. An answer counts for the process, for all
+processes of a Spark application on the machine, and for the tasks and commits that the process
+starts: Spark plans and commits in processes of their own. Lance never retries an answer such as
+401, 403 or 404. Options of the user win.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
 import threading
 import time
@@ -36,6 +40,9 @@ _FIRST = {
 _SILENCE_S = 10.0
 """How long a store that gave no answer is not asked again: a job that fails cleans up at once."""
 
+_LOCAL_DIRS = "SPARK_LOCAL_DIRS"
+"""Names the folders of a Spark application on this machine, which Spark removes at its end."""
+
 _Store = tuple[str, str, tuple[tuple[str, str], ...]]
 
 _answered: set[_Store] = set()
@@ -57,10 +64,10 @@ def retry_options(uri: str, storage: Mapping[str, str]) -> dict[str, str] | None
     if urlsplit(uri).scheme not in _SCHEMES:
         return dict(storage) or None
     store = _store(uri, storage)
-    if store not in _answered:
+    if not _is_answered(store):
         # One thread asks; the others wait for the answer.
         with _locks.setdefault(store, threading.Lock()):
-            if store not in _answered:
+            if not _is_answered(store):
                 _ask(store, uri, storage)
     return _with_defaults(RETRIES, storage)
 
@@ -68,7 +75,56 @@ def retry_options(uri: str, storage: Mapping[str, str]) -> dict[str, str] | None
 def note_failure(uri: str, storage: Mapping[str, str], error: BaseException) -> None:
     """Notes a failed request: a store without an answer has to answer a first request again."""
     if is_unanswered(error):
-        _answered.discard(_store(uri, storage))
+        store = _store(uri, storage)
+        _answered.discard(store)
+        mark = _mark(store)
+        if mark is not None:
+            with contextlib.suppress(OSError):
+                os.unlink(mark)
+
+
+def has_answered(uri: str, storage: Mapping[str, str]) -> bool:
+    """Tells whether this process knows that a store has answered, without a request."""
+    return urlsplit(uri).scheme in _SCHEMES and _is_answered(_store(uri, storage))
+
+
+def note_answer(uri: str, storage: Mapping[str, str]) -> None:
+    """Notes an answer that the process got that started this one."""
+    _note_answer(_store(uri, storage))
+
+
+def _is_answered(store: _Store) -> bool:
+    if store in _answered:
+        return True
+    mark = _mark(store)
+    if mark is None or not os.path.exists(mark):
+        return False
+    _answered.add(store)
+    return True
+
+
+def _note_answer(store: _Store) -> None:
+    if store in _answered:
+        return
+    _answered.add(store)
+    mark = _mark(store)
+    if mark is not None:
+        with contextlib.suppress(OSError), open(mark, "xb"):
+            pass
+
+
+def _mark(store: _Store) -> str | None:
+    """Returns the file that says to all processes of a Spark application that a store has answered.
+
+    None outside of Spark. The name shows no credentials.
+    """
+    folder = os.environ.get(_LOCAL_DIRS, "").partition(",")[0]
+    if not folder:
+        return None
+    scheme, netloc, options = store
+    endpoints = [value for name, value in options if "endpoint" in name.lower()]
+    digest = hashlib.sha256("\n".join([scheme, netloc, *endpoints]).encode()).hexdigest()
+    return os.path.join(folder, f"lance-spark-answered-{digest}")
 
 
 def _ask(store: _Store, uri: str, storage: Mapping[str, str]) -> None:
@@ -87,7 +143,7 @@ def _ask(store: _Store, uri: str, storage: Mapping[str, str]) -> None:
             _silent[store] = (time.monotonic(), plain(error))
             raise _no_answer(uri, plain(error)) from error
     _silent.pop(store, None)
-    _answered.add(store)
+    _note_answer(store)
 
 
 def _no_answer(uri: str, problem: str) -> TableUnreadableError:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from lance_spark import dataset_retries
+from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError
 
 GONE = {
@@ -52,6 +56,7 @@ def nothing_is_known() -> Iterator[None]:
     dataset_retries._silent.clear()
     yield
     dataset_retries._silent.clear()
+    dataset_retries._answered.clear()
 
 
 def test_each_caller_of_a_store_without_an_answer_gets_an_error_of_its_own() -> None:
@@ -69,3 +74,37 @@ def test_no_lock_of_a_module_is_held_after_a_fork() -> None:
     )
     number, *held = done.stdout.split()
     assert int(number) >= 6 and held == []
+
+
+def test_an_answer_counts_for_all_processes_of_a_spark_application(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark plans, commits and runs tasks in processes of their own: an outage finds them without an answer."""
+    uri, other = "s3://bucket/t.lance", "s3://another/t.lance"
+    dataset_retries.note_answer(uri, GONE)
+    assert dataset_retries.has_answered(uri, GONE) and not list(tmp_path.iterdir()), "this is no process of Spark"
+    dataset_retries._answered.clear()
+    monkeypatch.setenv("SPARK_LOCAL_DIRS", f"{tmp_path},/another/disk")
+    dataset_retries.note_answer(uri, GONE)
+    dataset_retries._answered.clear()  # the next process
+    assert not dataset_retries.has_answered(other, GONE)
+    options = dataset_retries.retry_options(uri, {**GONE, "aws_secret_access_key": "of a table"})
+    assert options is not None and options["client_retry_timeout"] == dataset_retries.RETRIES["client_retry_timeout"]
+    dataset_retries.note_failure(uri, GONE, OSError("Generic S3 error, after 9 retries, max_retries: 9, "))
+    dataset_retries._answered.clear()
+    assert not list(tmp_path.iterdir()), "the store has to answer a first request again"
+    with pytest.raises(TableUnreadableError, match="does not answer"):
+        dataset_retries.retry_options(uri, GONE)
+
+
+def test_a_reference_tells_the_process_that_gets_it_of_an_answer() -> None:
+    ref, local = DatasetRef.at("s3://bucket/t.lance", GONE), DatasetRef.at("/t.lance")
+    for answers in (False, True):
+        if answers:
+            dataset_retries.note_answer(ref.uri, ref.storage)
+        sent = pickle.dumps([ref, local])
+        dataset_retries._answered.clear()
+        assert pickle.loads(sent) == [ref, local]
+        assert dataset_retries.has_answered(ref.uri, ref.storage) == answers
+    assert not dataset_retries.has_answered(local.uri, {})
+    assert os.environ.get("SPARK_LOCAL_DIRS") is None

@@ -219,12 +219,17 @@ def on_spark(spark: SparkSession) -> dict[str, Operation]:
         view = connection(place, spark).open_table("view")
         return view.refresh()
 
+    def options(place: Place) -> dict[str, str]:
+        return {f"storage.{name}": value for name, value in place.storage.items()}
+
     return {
         "append": Operation(
+            # Spark plans in a process of its own: the application has read from the store before.
+            prepare=lambda place: spark.read.format("lance").options(**options(place)).load(place.uri).count(),
             act=lambda place: (
                 spark.createDataFrame([(10, 20, 30)], "id long, x long, v long")
                 .write.format("lance")
-                .options(**{f"storage.{name}": value for name, value in place.storage.items()})
+                .options(**options(place))
                 .mode("append")
                 .save(place.uri)
             ),
