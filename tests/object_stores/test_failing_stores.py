@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import re
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -296,6 +299,27 @@ def seconds_until_refused(place: Place) -> float:
     with pytest.raises(TableUnreadableError, match="does not answer"):
         connection(place).create_table("t", ROWS)
     return time.monotonic() - began
+
+
+OPEN = "import sys; from lance_spark.dataset import DatasetRef; DatasetRef.at(sys.argv[1], eval(sys.argv[2])).open_latest()"
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("is_known", [True, False])
+def test_a_new_process_of_spark_outlasts_an_outage_if_the_application_has_an_answer(
+    is_known: bool, failing: Store, tmp_path: Path
+):
+    """Spark plans and commits in new processes; a first request of any process ends after seven seconds."""
+    place, _ = prepared(failing, OPERATIONS["add"])
+    command = [sys.executable, "-c", OPEN, place.uri, repr(place.storage)]
+    environment = {**os.environ, "SPARK_LOCAL_DIRS": str(tmp_path)}
+    if is_known:
+        subprocess.run(command, env=environment, check=True, timeout=60)
+    fail(failing.storage, down_s=20)
+    began = time.monotonic()
+    done = subprocess.run(command, env=environment, check=False, timeout=120, capture_output=True, text=True)
+    assert (done.returncode == 0) == is_known, done.stderr
+    assert is_known or (time.monotonic() - began < 20 and "the store does not answer" in done.stderr)
 
 
 def test_retries_that_the_user_set_stay_as_they_are(failing: Store):
