@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path
 from zipfile import ZipFile
 
+from tests.lance_spark.sql.golden.differences import SPARK_TABLES
+
 RELEASE = "4.2.0"
 """The newest release with a test jar on Maven Central. All releases of PySpark read the same files."""
 
@@ -22,10 +24,17 @@ _START, _END = "--QUERY-DELIMITER-START", "--QUERY-DELIMITER-END"
 
 
 _VIEW = re.compile(
-    r"CREATE\s+(?:OR\s+REPLACE\s+)?TEMP(?:ORARY)?\s+VIEW\s+(?:IF\s+NOT\s+EXISTS\s+)?(?P<name>`[^`]+`|\w+)",
+    r"(?:CREATE\s+(?:OR\s+REPLACE\s+)?(?P<temporary>TEMP(?:ORARY)?\s+)?VIEW\s+(?:IF\s+NOT\s+EXISTS\s+)?|ALTER\s+VIEW\s+)"
+    r"(?:IDENTIFIER\s*\(\s*'(?P<text>[^']+)'\s*\)|(?P<name>`[^`]+`|[\w.]+))",
     re.IGNORECASE,
 )
+_TABLE = re.compile(
+    r"CREATE\s+TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(?P<name>`[^`]+`|(?!IDENTIFIER\b)\w+)(?![\w.`])", re.IGNORECASE
+)
 _QUERY = re.compile(r"[\s(]*(SELECT|WITH|FROM|VALUES|TABLE|EXPLAIN|DESC|DESCRIBE|SHOW)\b", re.IGNORECASE)
+_CHANGE_AFTER_QUERY = re.compile(
+    r"[\s(]*(WITH|FROM)\b.*\b(INSERT\s+(INTO|OVERWRITE)|MERGE\s+INTO)\b", re.IGNORECASE | re.DOTALL
+)
 _PLAN_OR_FOLDER = re.compile(r"[\s(]*(EXPLAIN|DESC|DESCRIBE|SHOW)\b|.*\b(EXPLAIN|input_file_\w+)\b", re.IGNORECASE)
 
 
@@ -38,40 +47,61 @@ class GoldenFile:
         settings: Settings of the session.
         statements: The statements in order, imported files first.
         outcomes: The outcome of each statement text in Spark's build: schema and sorted rows, or the error's condition.
+        has_lance_tables: Whether the rows of tables are in Lance tables, and not only the rows of views of `VALUES`.
     """
 
     name: str
     settings: dict[str, str]
     statements: list[str]
     outcomes: dict[str, str]
+    has_lance_tables: bool = True
 
     def list_queries(self) -> list[int]:
-        """Returns the positions of queries over views of `VALUES`, directly or through other views."""
-        views: set[str] = set()
+        """Returns the positions of queries over tables and views of `VALUES`, directly or through other views."""
+        relations: set[str] = set()
         queries = []
         for position, statement in enumerate(self.statements):
-            reads_views = bool({word.lower() for word in re.findall(r"\w+", statement)} & views)
-            if is_view_of_values(statement) or (reads_views and _VIEW.match(statement)):
-                views.add(get_view_name(statement).strip("`").lower())
-            elif reads_views and is_query(statement) and not _PLAN_OR_FOLDER.match(statement):
+            reads = bool(list_words(statement) & relations)
+            if self.has_lance_tables and (name := get_table_name(statement)):
+                relations.add(name)
+            elif is_view_of_values(statement) or (reads and _VIEW.match(statement)):
+                relations.add(get_view_name(statement).strip("`").lower())
+            elif reads and is_query(statement) and not _PLAN_OR_FOLDER.match(statement):
                 queries.append(position)
         return queries
 
 
+def list_words(statement: str) -> set[str]:
+    """Returns the words of a statement in lower case, names of relations among them."""
+    return {word.lower() for word in re.findall(r"\w+", statement)}
+
+
+def get_table_name(statement: str) -> str:
+    """Returns the name of a created table in lower case, or an empty string."""
+    match = _TABLE.match(statement)
+    return match["name"].strip("`").lower() if match else ""
+
+
 def get_view_name(statement: str) -> str:
-    """Returns the name of a created temporary view, or an empty string."""
+    """Returns the name of a created or altered view, or an empty string."""
     match = _VIEW.match(statement)
-    return match["name"] if match else ""
+    return (match["name"] or match["text"]) if match else ""
 
 
 def is_view_of_values(statement: str) -> bool:
-    """Returns whether a statement creates a temporary view of `VALUES`."""
+    """Returns whether a statement creates a view of `VALUES`, or alters a view into one."""
     return bool(get_view_name(statement) and re.search(r"\bVALUES\b", statement, re.IGNORECASE))
+
+
+def is_temporary_view(statement: str) -> bool:
+    """Returns whether a statement creates a temporary view."""
+    match = _VIEW.match(statement)
+    return bool(match and match["temporary"])
 
 
 def is_query(statement: str) -> bool:
     """Returns whether a statement changes neither the session nor data."""
-    return bool(_QUERY.match(statement))
+    return bool(_QUERY.match(statement)) and not _CHANGE_AFTER_QUERY.match(statement)
 
 
 @cache
@@ -126,7 +156,7 @@ def read_file(name: str) -> GoldenFile:
         if match := re.match(r"--IMPORT\s+(\S+)", comment):
             imported += read_file(match[1]).statements
     code = "\n".join(line for line in lines if not _is_comment(line))
-    return GoldenFile(name, settings, imported + split_statements(code), outcomes)
+    return GoldenFile(name, settings, imported + split_statements(code), outcomes, name not in SPARK_TABLES)
 
 
 def _read_outcomes(text: str) -> dict[str, str]:
