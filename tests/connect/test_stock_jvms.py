@@ -121,7 +121,7 @@ def test_an_interpreter_without_the_package_and_a_jar_of_another_release_are_err
 
 
 @pytest.mark.long
-def test_spark_shell_has_the_catalog(tmp_path: Path) -> None:
+def test_spark_shell_has_the_catalog_and_ends(tmp_path: Path) -> None:
     command = [str(SPARK_HOME / "bin" / "spark-shell"), *settings(tmp_path / "tables")]
     statements = [text for text in STATEMENTS.replace("\n", "").split(";") if text]
     program = "\n".join(f'spark.sql("{text}").show(false)' for text in statements) + "\n:quit\n"
@@ -135,7 +135,7 @@ def test_spark_shell_has_the_catalog(tmp_path: Path) -> None:
         env=environment() | {"TERM": "dumb"},
         check=False,
     )
-    assert "|row 2z" in done.stdout, done.stderr[-4000:]
+    assert "|row 2z" in done.stdout and done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.mark.long

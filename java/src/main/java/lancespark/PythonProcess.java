@@ -8,6 +8,7 @@ import java.util.Deque;
 import java.util.Objects;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
+import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
 import java.util.stream.Stream;
@@ -104,17 +105,26 @@ final class PythonProcess {
         .orElse("python3");
   }
 
-  /** Threads of the server load classes of this package, so they get its class loader. */
+  /**
+   * Starts a server in a thread of this package. The threads of the server inherit from the thread:
+   * they load the classes of this package, and the JVM ends at the end of `main`.
+   */
   private static Py4JServer startServer(SparkConf conf) {
-    Thread thread = Thread.currentThread();
-    ClassLoader before = thread.getContextClassLoader();
+    FutureTask<Py4JServer> task =
+        new FutureTask<>(
+            () -> {
+              Py4JServer server = new Py4JServer(conf);
+              server.start();
+              return server;
+            });
+    Thread thread = new Thread(task, "lance-spark-python-server");
+    thread.setDaemon(true);
     thread.setContextClassLoader(PythonProcess.class.getClassLoader());
+    thread.start();
     try {
-      Py4JServer server = new Py4JServer(conf);
-      server.start();
-      return server;
-    } finally {
-      thread.setContextClassLoader(before);
+      return task.get();
+    } catch (InterruptedException | ExecutionException error) {
+      throw new IllegalStateException(error);
     }
   }
 
