@@ -44,7 +44,6 @@ from lance_spark.lance_compat import (
     versions_of,
 )
 from lance_spark.options import ReadOptions
-from lance_spark.stored_json import parse_json
 
 if TYPE_CHECKING:
     import lance
@@ -261,6 +260,8 @@ class DatasetRef:
         Raises:
             ValueError: The text is something else.
         """
+        from lance_spark.stored_json import parse_json  # workers need none of it
+
         values = parse_json(text)
         kinds = {"uri": str, "version": int, "incarnation": (str, type(None)), "branch": (str, type(None))}
         if not isinstance(values, dict) or values.keys() != kinds.keys():

@@ -40,6 +40,8 @@ def write_or_keep(ref: DatasetRef, record: JobRecord, write: _Write, is_noted: _
     try:
         if record.status == "DONE" or is_noted():
             write()
+    except TableNotFoundError:
+        _LOG.info("Job %s has no end in a history, because its table %s was dropped", record.job_id, ref.uri)
     except (OSError, LanceSparkError) as error:
         _LOG.warning(
             "The end of job %s of %s is written later, because the store failed: %s", record.job_id, ref.uri, error
