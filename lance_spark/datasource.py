@@ -29,7 +29,6 @@ from lance_spark.options import (
     refuse_internal,
     statement_options,
 )
-from lance_spark.stored_json import check_fields, load_object
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
@@ -285,6 +284,8 @@ def _for_catalog(schema: StructType, ref: DatasetRef, options: Mapping[str, str]
 
 def _catalog_options(schema: StructType) -> dict[str, str]:
     """Returns location and options of a catalog table, from its columns' metadata."""
+    from lance_spark.stored_json import check_fields, load_object  # workers need none of it
+
     tables = {str(f.metadata[TABLE_METADATA]) for f in schema.fields if TABLE_METADATA in (f.metadata or {})}
     accepted = (
         "a location that the table knows: make it with CREATE TABLE t USING lance OPTIONS (path '...') and without a "
