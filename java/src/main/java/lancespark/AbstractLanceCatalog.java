@@ -1,5 +1,6 @@
 package lancespark;
 
+import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.HashMap;
 import java.util.List;
@@ -325,7 +326,12 @@ public abstract class AbstractLanceCatalog
   @Override
   public void alterNamespace(String[] namespace, NamespaceChange... changes)
       throws NoSuchNamespaceException {
-    inNamespace("alter_namespace", namespace, Map.of());
+    List<String> properties = new ArrayList<>();
+    for (NamespaceChange change : changes) {
+      if (change instanceof NamespaceChange.SetProperty set) properties.add(set.property());
+      if (change instanceof NamespaceChange.RemoveProperty gone) properties.add(gone.property());
+    }
+    inNamespace("alter_namespace", namespace, Map.of("properties", properties));
   }
 
   @Override

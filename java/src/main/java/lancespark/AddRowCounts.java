@@ -51,6 +51,7 @@ final class AddRowCounts extends Rule<LogicalPlan> {
       return new CountedWrite(merge, merge.query(), columns("merge"));
     }
     AnalysisException refusal = viewRefusal(plan);
+    if (refusal == null) refusal = constraintRefusal(plan);
     if (refusal != null) throw Errors.thrown(refusal);
     LogicalPlan truncation =
         plan instanceof DeleteFromTable delete ? truncation(delete, columns("delete")) : null;
@@ -121,11 +122,30 @@ final class AddRowCounts extends Rule<LogicalPlan> {
     if (plan instanceof DeleteFromTable delete) target = delete.table();
     if (plan instanceof MergeIntoTable merge) target = merge.targetTable();
     if (target == null || !(EliminateSubqueryAliases.apply(target) instanceof View)) return null;
-    for (LogicalPlan leaf : Scala.list(target.collectLeaves())) {
+    LanceTable table = firstTable(target);
+    if (table == null) return null;
+    return table.refusal(
+        "change", "the statement names a view over the table: name " + table.name());
+  }
+
+  /**
+   * Returns the error of ALTER TABLE .. ADD CONSTRAINT .. CHECK of a table of the catalog. Spark
+   * looks for rows that violate the condition first, and has no plan where it knows that there are
+   * none.
+   */
+  private static AnalysisException constraintRefusal(LogicalPlan plan) {
+    if (!plan.getClass().getSimpleName().equals("AddCheckConstraint")) return null;
+    LanceTable table = firstTable(plan);
+    if (table == null) return null;
+    return table.refusal(
+        "ADD CONSTRAINT", "Lance has no constraints: check the rows before they are written");
+  }
+
+  /** Returns the first table of the catalog that a plan reads, or null. */
+  private static LanceTable firstTable(LogicalPlan plan) {
+    for (LogicalPlan leaf : Scala.list(plan.collectLeaves())) {
       LanceTable table = tableOf(leaf);
-      if (table == null) continue;
-      return table.refusal(
-          "change", "the statement names a view over the table: name " + table.name());
+      if (table != null) return table;
     }
     return null;
   }
