@@ -134,8 +134,8 @@ def make_template(folder: Path) -> Path:
         }
     )
     dataset = lance.write_dataset(rows, f"{folder}/t.lance", enable_stable_row_ids=True)
-    dataset.create_scalar_index("id", "BTREE")
     dataset.create_scalar_index("text", "INVERTED")
+    dataset.create_scalar_index("id", "BTREE")
     db = lance_spark.connect(str(folder), no_spark, progress=False)
     table = db.open_table("t")
     table.add_columns({"twice": (double, ["id"])})

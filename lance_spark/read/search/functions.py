@@ -47,6 +47,9 @@ _OF_READS = ("filter", "columns", "version", "timestamp", "with_row_id", "blob_h
 _TEXTS = ("path", "column", "metric", "filter", "timestamp", "blob_handling")
 """Arguments that are texts."""
 
+_PARAMETERS = {"q": VECTOR, "query": TEXT, "columns": "text_columns"}
+"""Parameters of the functions, by the fields of queries."""
+
 
 @dataclass(frozen=True, slots=True)
 class SearchCall:
@@ -70,8 +73,18 @@ class SearchCall:
         """Returns the options of a read that searches for the queries of a row.
 
         Raises:
-            OptionError: One is none.
+            OptionError: A query or a setting of it is not valid.
         """
+        try:
+            return self._options_for(values)
+        except OptionError as error:
+            name = _PARAMETERS.get(error.option)
+            if name is None:
+                raise
+            value = values[name] if name in values else self.settings.get(name)
+            raise OptionError(name, value, error.accepted) from error
+
+    def _options_for(self, values: Mapping[str, Any]) -> ReadOptions:
         asked = self.settings
         both = {name: asked[name] for name in _OF_BOTH if name in asked}
         nearest = words = None
