@@ -181,7 +181,7 @@ def main(arguments: Sequence[str]) -> None:
     command = parser.parse_args(arguments).command
     try:
         _COMMANDS[command]()
-    except build.BuildError as error:
+    except (build.BuildError, maven.DigestError) as error:
         sys.exit(str(error))
     except maven.DownloadError as error:
         sys.stderr.write(f"{error} The Java is not checked (java.check {command}).\n")

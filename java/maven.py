@@ -17,6 +17,10 @@ class DownloadError(Exception):
     """Maven Central does not answer, or the digest of a jar differs."""
 
 
+class DigestError(DownloadError):
+    """The digest of a jar differs, so that the jar may be forged."""
+
+
 @dataclass(frozen=True, slots=True)
 class Artifact:
     """A jar.
@@ -44,7 +48,7 @@ class Artifact:
             partial.replace(target)
         digest = hashlib.sha256(target.read_bytes()).hexdigest()
         if digest != self.sha256:
-            raise DownloadError(
+            raise DigestError(
                 f"The digest of {target} is {digest}, and {self.sha256} was expected. Delete the file and try again."
             )
         return target

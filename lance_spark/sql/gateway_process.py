@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import sys
 from typing import Any
 
 from pyspark import SparkConf, SparkContext
@@ -42,14 +41,19 @@ def attach() -> None:
 
 def main() -> None:
     """Answers with one line of JSON, and waits for the end of the JVM."""
-    answers, sys.stdout = sys.stdout, sys.stderr
+    requests, answers = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "w")
+    # Programs that this process starts inherit neither pipe. The JVM reads one line of answers, and
+    # a program that writes more would wait for ever.
+    with open(os.devnull, "rb") as nothing:
+        os.dup2(nothing.fileno(), 0)
+    os.dup2(2, 1)
     try:
         attach()
         answer = {"ready": "yes"}
     except Exception as error:  # noqa: BLE001 - the JVM raises the error for the user of the catalog
         answer = failed(error)
     print(json.dumps(answer), file=answers, flush=True)
-    sys.stdin.buffer.read()
+    requests.read()
     # The JVM is gone, and with it the context that an orderly exit would stop.
     os._exit(0)
 

@@ -63,9 +63,9 @@ final class PythonProcess {
       try {
         started.await(python);
         return started;
-      } catch (PythonGateway.Failure failure) {
+      } catch (RuntimeException error) {
         started.end();
-        throw failure;
+        throw error;
       }
     } catch (IOException error) {
       server.shutdown();
@@ -141,7 +141,7 @@ final class PythonProcess {
         errors.join(TimeUnit.SECONDS.toMillis(10));
         throw noProcess(python, "it ended at its start: " + last(lines));
       }
-      Json read = Json.parse(answer);
+      Json read = parsed(python, answer);
       String error = read.text("error");
       if (error != null) throw new PythonGateway.Failure(read.text("kind"), error);
     } catch (TimeoutException error) {
@@ -151,6 +151,15 @@ final class PythonProcess {
       throw noProcess(python, "the start was interrupted");
     } catch (ExecutionException error) {
       throw noProcess(python, error.getMessage());
+    }
+  }
+
+  /** Returns the answer. The start of an interpreter may print other lines. */
+  private static Json parsed(String python, String answer) {
+    try {
+      return Json.parse(answer);
+    } catch (IllegalStateException error) {
+      throw noProcess(python, "it printed at its start: " + answer);
     }
   }
 
