@@ -6,7 +6,6 @@ BIN := $(VENV)/bin
 # For a JVM of less than a minute: half of its start is reading classes, and the second compiler costs more than it gains.
 SHORT_JVM := -XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:MetaspaceSize=256m -Xlog:cds=off -Xlog:cds+dynamic=off -XX:SharedArchiveFile=$(VENV)/spark-classes.jsa
 XDIST ?= -n 3 --dist worksteal
-XDIST_CLUSTERS ?= -n 3 --dist loadfile
 PYTEST_ARGS ?=
 JAVA_SOURCES := $(shell find java -name "*.java" -o -name "*.py")
 JAR := lance_spark/lance-spark.jar
@@ -32,8 +31,7 @@ demo: require-java $(VENV)/.ready $(JAR) $(VENV)/spark-classes.jsa ## the tour: 
 
 test: require-jdk $(VENV)/.ready-dev ## the whole test suite, linters included
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync lint java-test $(VENV)/spark-classes.jsa
-	$(BIN)/python -m pytest $(XDIST) -m "not long and not cluster" $(PYTEST_ARGS)
-	$(BIN)/python -m pytest $(XDIST_CLUSTERS) -m "cluster and not long" $(PYTEST_ARGS)
+	$(BIN)/python -m pytest $(XDIST) -m "not long" $(PYTEST_ARGS)
 
 test-long: require-jdk $(VENV)/.ready-dev $(JAR) $(VENV)/spark-classes.jsa java-releases ## thousands of random cases; hours
 	$(BIN)/python -m pytest -m long $(PYTEST_ARGS)

@@ -40,7 +40,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Marks every test that asks for a session as `spark`, and as `long` what `sample` leaves to `make test-long`."""
+    """Marks every test that asks for a session as `spark`, and as `long` what `sample` leaves to `make test-long`.
+
+    Tests of clusters and servers come first, since they wait more than they compute: other processes of pytest use the cores meanwhile.
+    """
     sampled: dict[str, list[pytest.Item]] = {}
     for item in items:
         if {"spark", "plain_spark"} & set(getattr(item, "fixturenames", ())):
@@ -50,6 +53,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for cases in sampled.values():
         for item in _left_out(cases):
             item.add_marker("long")
+    items.sort(key=lambda item: item.get_closest_marker("cluster") is None)
 
 
 def _left_out(cases: list[pytest.Item]) -> list[pytest.Item]:
