@@ -28,6 +28,9 @@ MOST_OFFSET = 2**31 - 1
 
 _SHOWN = 60
 
+_LEAST_FIRST_BYTE = 0xC0 - 0x100
+"""As a signed number; the bytes 0x80 to 0xBF continue a character of UTF-8."""
+
 
 class BadValue(Exception):  # noqa: N818 - never leaves this package
     """A value does not fit. Becomes a ValueConversionError where column and row are known.
@@ -77,6 +80,53 @@ def plan_leaf(source: pa.Field[Any], target: pa.Field[Any]) -> Step | None:
         if step is not None:
             return step
     raise Inconvertible(f"{have} is not converted to {want}; cast it first")
+
+
+def check_text(have: Kind) -> Step | None:
+    """Returns a check that text is UTF-8, as Arrow promises.
+
+    Strings of Spark hold any bytes, such as `CAST(X'C1' AS STRING)`. Lance writes the bytes, and
+    then reads no row of their page any more (measured, pylance 14). Bytes that a NULL hides are
+    dropped.
+    """
+    kind = have.value_type if pa.types.is_dictionary(have) else have
+    if not (pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind)):
+        return None
+
+    def step(array: Array) -> Array:
+        texts = _decode(array) if pa.types.is_dictionary(have) else array
+        texts = texts.cast(pa.large_string()) if pa.types.is_string_view(kind) else texts
+        if _is_utf8(texts):
+            return array
+        for index, text in enumerate(texts.cast(pa.large_binary()).to_pylist()):
+            try:
+                str(text or b"", "utf-8")
+            except UnicodeDecodeError as error:
+                raise BadValue(index, f"text of the bytes {shortened(repr(text))} is not UTF-8") from error
+        return array.take(pa.array(np.arange(len(array))))
+
+    return step
+
+
+def _is_utf8(array: Array) -> bool:
+    """Returns whether all bytes of text are UTF-8, and no value begins inside a character.
+
+    Text of ASCII takes 2 ns per value of 60 bytes; Arrow's validation of each value takes 7 ns.
+    """
+    offsets = offsets_of(array)
+    first, last = int(offsets[0]), int(offsets[-1])
+    if first == last:
+        return True
+    data = array.buffers()[2].slice(first, last - first)
+    signed = np.frombuffer(data, np.int8)
+    if signed.min() >= 0:
+        return True
+    try:
+        assemble(pa.large_string(), 1, [None, buffer_of(np.array([0, last - first])), data]).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    starts = offsets[: np.searchsorted(offsets, last)] - first
+    return not (signed[starts] < _LEAST_FIRST_BYTE).any()
 
 
 def enforce_length(target: pa.Field[Any]) -> Step | None:

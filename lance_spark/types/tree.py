@@ -35,6 +35,7 @@ from lance_spark.types.leaves import (
     Step,
     TooLarge,
     chain,
+    check_text,
     enforce_length,
     plan_leaf,
     whole_microseconds,
@@ -132,7 +133,7 @@ class Planner:
         if children_of(source) or children_of(target):
             raise Inconvertible(f"{have} is not converted to {want}; cast it first")
         step = plan_leaf(source, target)
-        step = chain(step, enforce_length(target)) if self.writing else step
+        step = chain(chain(check_text(have), step), enforce_length(target)) if self.writing else step
         # Spark's TIME is of microseconds, though it travels in nanoseconds.
         return chain(whole_microseconds, step) if have == pa.time64("ns") and not self.writing else step
 

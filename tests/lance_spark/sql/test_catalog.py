@@ -404,6 +404,34 @@ def test_scans_are_planned_as_those_of_load(sql: Sql) -> None:
     assert sql("SELECT count(*) FROM {c}.t a JOIN {c}.t b ON a.id = b.id WHERE a.k = 1") == [(33,)]
 
 
+@pytest.mark.parametrize(
+    "query",
+    [
+        "SELECT sum(a) FROM {t} UNION ALL SELECT sum(b) FROM {t}",
+        "SELECT (SELECT collect_list(a) FROM {t} WHERE b > 5), (SELECT collect_list(b) FROM {t} WHERE b > 5), b FROM {t}",
+        "SELECT (SELECT max(a) FROM {t} WHERE b > 5), (SELECT count(c) FROM {t} WHERE b > 5), (SELECT max(b) FROM {t})",
+    ],
+)
+def test_aggregates_of_other_columns_of_one_table_are_merged_as_for_parquet(
+    sql: Sql, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, query: str
+) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT * FROM VALUES (1, 5, 'x'), (2, 6, NULL), (3, 7, 'z') AS s(a, b, c)")
+    path = tmp_path_factory.mktemp("parquet") / "t"
+    spark.table(f"{NAME}.t").coalesce(1).write.parquet(str(path))
+    outcomes = []
+    for name in (f"{NAME}.t", f"parquet.`{path}`"):
+        frame = spark.sql(query.format(t=name))
+        rows = frame.collect()
+        outcomes.append((rows, str(frame._jdf.queryExecution().executedPlan().toString()).count("ReusedSubquery")))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_aggregates_of_two_versions_of_a_table_are_not_merged(sql: Sql) -> None:
+    sql("CREATE TABLE {c}.t AS SELECT 1 AS a, 2 AS b")
+    sql("INSERT INTO {c}.t VALUES (10, 20)")
+    assert sql("SELECT (SELECT sum(a) FROM {c}.t VERSION AS OF 1), (SELECT sum(b) FROM {c}.t)") == [(1, 22)]
+
+
 def test_blobs_are_inserted_as_bytes_and_read_as_either(sql: Sql, db: Connection, spark: SparkSession) -> None:
     sql("CREATE TABLE {c}.t (id BIGINT, b BINARY) TBLPROPERTIES ('b.lance.encoding' = 'blob')")
     sql("INSERT INTO {c}.t VALUES (1, X'0102'), (2, NULL)")

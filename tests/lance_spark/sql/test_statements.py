@@ -14,7 +14,7 @@ import lance
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.functions import pandas_udf, udf
 
@@ -468,6 +468,24 @@ def test_blobs_stay_where_they_are(sql: Sql, db: Connection, spark: SparkSession
             sql(
                 "MERGE INTO {c}.t USING (SELECT 9L AS id) n ON t.id = n.id WHEN NOT MATCHED THEN INSERT (id) VALUES (n.id)"
             )
+
+
+def test_text_of_other_bytes_than_utf8_is_refused(sql: Sql, db: Connection) -> None:
+    """Lance stores the bytes, and can then read no row of their page."""
+    sql("CREATE TABLE {c}.t AS SELECT id, concat('s', id) AS s FROM range(2)")
+    text, source = "CAST(X'C1' AS STRING)", "(SELECT 1L AS id, CAST(X'C1' AS STRING) AS s)"
+    for statement in (
+        f"CREATE TABLE {{c}}.other AS SELECT array({text}) AS s",
+        f"INSERT INTO {{c}}.t VALUES (5, 's5'), (6, {text})",
+        f"UPDATE {{c}}.t SET s = {text}",
+        "UPDATE {c}.t SET s = concat(s, unhex('C1')) WHERE id = 1",
+        f"MERGE INTO {{c}}.t USING {source} n ON t.id = n.id WHEN MATCHED THEN UPDATE SET s = n.s",
+        f"MERGE INTO {{c}}.t USING {source} n ON t.id = n.id + 7 WHEN NOT MATCHED THEN INSERT *",
+    ):
+        with pytest.raises(PySparkException, match="not UTF-8 - column"):
+            sql(statement)
+    assert sql("SELECT * FROM {c}.t ORDER BY id") == [(0, "s0"), (1, "s1")]
+    assert db.table_names() == ["t"] and db.open_table("t").version == 1
 
 
 CONDITIONS = (

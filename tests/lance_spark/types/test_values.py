@@ -147,6 +147,64 @@ def test_a_value_that_fits_is_written_exactly_or_as_the_nearest_float(
     assert facts(got) == facts(wanted)
 
 
+def text_of(values: list[bytes | None], kind: pa.DataType = pa.string()) -> pa.Array:  # noqa: B008 - immutable
+    """Returns text of any bytes, as Spark's JVM sends it."""
+    binary = pa.array(values, pa.large_binary() if kind == pa.large_string() else pa.binary())
+    return pa.Array.from_buffers(kind, len(binary), binary.buffers(), binary.null_count, binary.offset)
+
+
+OTHER_BYTES = [b"a", None, b"", "é".encode(), b"\xc1"]
+HALVES = ["é".encode()[:1], "é".encode()[1:]]
+"""Two texts whose bytes together are one character."""
+
+BAD_TEXTS: list[tuple[pa.Array, pa.DataType, str, int]] = [
+    *((text_of(OTHER_BYTES, kind), kind, "c", 4) for kind in (pa.string(), pa.large_string())),
+    *(
+        (text_of(HALVES), kind, "c", 0)
+        for kind in (pa.string(), pa.large_string(), pa.dictionary(pa.int8(), pa.utf8()))
+    ),
+    (text_of(OTHER_BYTES).slice(3), pa.string(), "c", 1),
+    (text_of([b'"\xc1"']), pa.json_(), "c", 0),
+    (text_of([b'"\xed\xa0\x80"']), pa.string(), "c", 0),
+    (pa.DictionaryArray.from_arrays([1, 0, 2], text_of([b"a", b"b", b"\xff"])), pa.string(), "c", 2),
+    (pa.ListArray.from_arrays([0, 2, 2, 5], text_of(OTHER_BYTES)), pa.list_(pa.string()), "c.element", 2),
+    (pa.StructArray.from_arrays([text_of(OTHER_BYTES)], ["s"]), pa.struct([("s", pa.string())]), "c.s", 4),
+    (
+        pa.MapArray.from_arrays([0, 1, 2], text_of([b"k", b"\x80"]), text_of([b"v", b"v"])),
+        pa.map_(pa.string(), pa.string()),
+        "c.key",
+        1,
+    ),
+]
+
+
+@pytest.mark.parametrize(("values", "target", "column", "row"), BAD_TEXTS, ids=lambda v: str(v)[:40])
+def test_text_of_other_bytes_than_utf8_names_column_and_row(
+    values: pa.Array, target: pa.DataType, column: str, row: int
+):
+    batch = pa.record_batch([values], ["c"])
+    with pytest.raises(ValueConversionError, match="not UTF-8") as caught:
+        WriteConverter(batch.schema, pa.schema([pa.field("c", target)])).convert(batch)
+    assert (caught.value.column, caught.value.row) == (column, row)
+
+
+def test_bytes_that_a_null_hides_do_not_reach_lance(tmp_path):
+    binary = pa.array([b"a", b"\xc1", "é".encode()])
+    valid = pa.py_buffer(b"\x05")
+    for kind in (pa.string(), pa.list_(pa.string())):
+        hidden = pa.Array.from_buffers(pa.string(), 3, [valid, *binary.buffers()[1:]])
+        if kind != pa.string():
+            every = pa.Array.from_buffers(pa.string(), 3, binary.buffers())
+            hidden = pa.Array.from_buffers(
+                kind, 3, [valid, pa.array([0, 1, 2, 3], pa.int32()).buffers()[1]], children=[every]
+            )
+        batch = pa.record_batch([hidden], ["c"])
+        written = WriteConverter(batch.schema, pa.schema([pa.field("c", kind)])).convert(batch)
+        for version in ("2.0", "2.1", "2.2"):
+            table = lance.write_dataset(pa.table(written), tmp_path, mode="overwrite", data_storage_version=version)
+            assert table.to_table()["c"].to_pylist() == hidden.to_pylist()
+
+
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(width=32), min_size=1, max_size=20))
 def test_bfloat16_is_the_nearest_one(values: list[float]):
