@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,9 @@ import lance
 import pandas as pd
 import pyarrow as pa
 import pytest
-from pyspark import TaskContext, cloudpickle
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
@@ -28,15 +30,16 @@ pytestmark = pytest.mark.sample(3)
 
 ROWS = 60
 PER_FRAGMENT = 20
-LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch"
 
 
 @dataclass(frozen=True)
 class Arrived(WriterCommitMessage):
-    """The row addresses that one task got, in the order in which they came, and Spark's limit for a batch there."""
+    """The row addresses and ids that one task got, in the order in which they came, and rows and bytes of each batch."""
 
     addresses: list[int]
-    limit: str | None
+    ids: list[int]
+    batches: list[int]
+    bytes: list[int]
 
 
 class RecordingWriter(DataSourceArrowWriter):
@@ -47,23 +50,26 @@ class RecordingWriter(DataSourceArrowWriter):
         self.options, self.metadata = options, {f.name: f.metadata for f in schema.fields}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Collects the addresses."""
-        found: list[int] = []
+        """Collects addresses and ids."""
+        arrived = Arrived(addresses=[], ids=[], batches=[], bytes=[])
         for batch in iterator:
-            if "_rowaddr" in batch.schema.names:
-                found += batch.column("_rowaddr").to_pylist()
-        context = TaskContext.get()
-        assert context is not None
-        return Arrived(addresses=found, limit=context.getLocalProperty(LIMIT))
+            arrived.batches.append(batch.num_rows)
+            arrived.bytes.append(batch.nbytes)
+            for name, seen in (("_rowaddr", arrived.addresses), ("id", arrived.ids)):
+                if name in batch.schema.names:
+                    seen.extend(batch.column(name).to_pylist())
+        return arrived
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Writes the record."""
-        tasks = [m.addresses for m in messages if isinstance(m, Arrived)]
+        arrived = [message for message in messages if isinstance(message, Arrived)]
         record = {
             "plan": self.options.get("lancespark.write"),
             "options": self.options,
-            "tasks": tasks,
-            "limits": [m.limit for m in messages if isinstance(m, Arrived)],
+            "tasks": [task.addresses for task in arrived],
+            "ids": [task.ids for task in arrived],
+            "batches": [task.batches for task in arrived],
+            "bytes": [task.bytes for task in arrived],
             "metadata": self.metadata,
         }
         Path(self.options["commit_message"]).write_text(json.dumps(record), encoding="utf-8")
@@ -104,7 +110,9 @@ class Record:
 
     plan: dict[str, Any]
     tasks: list[list[int]]
-    limits: list[str | None]
+    ids: list[list[int]]
+    batches: list[list[int]]
+    bytes: list[list[int]]
     metadata: dict[str, Any]
 
     def assert_by_fragment(self) -> None:
@@ -128,7 +136,8 @@ def record(df: DataFrame, path: str, **options: Any) -> Record:
 
 def read(note: Path) -> Record:
     raw = json.loads(note.read_text(encoding="utf-8"))
-    return Record(plan=json.loads(raw["plan"]), tasks=raw["tasks"], limits=raw["limits"], metadata=raw["metadata"])
+    shown = {name: raw[name] for name in ("tasks", "ids", "batches", "bytes", "metadata")}
+    return Record(plan=json.loads(raw["plan"]), **shown)
 
 
 def backfill(df: DataFrame, path: str, mode: str = "backfill") -> Record:
@@ -279,27 +288,78 @@ def test_a_vector_that_the_scan_gives_in_two_is_one_input_and_keeps_fragments_wh
     assert sorted(a for task in seen.tasks for a in task) == [i // 20 << 32 | i % 20 for i in range(ROWS)]
 
 
-@pytest.mark.parametrize(
-    ("columns", "lifted"),
-    [
-        (["id", "a"], True),
-        (["id", "cast(a AS decimal(38, 3)) AS d", "now() AS t", "a > 3 AS b"], True),
-        (["id", "text"], False),
-        (["id", "array(a) AS many"], False),
-        (["id", "struct(a) AS s"], False),
-        (["id", "cast(text AS binary) AS b"], False),
-    ],
-)
-def test_batches_of_rows_that_cannot_reach_the_limit_are_not_measured(
-    columns: list[str], lifted: bool, session: SparkSession, path: str
+@pytest.fixture
+def limit(session: SparkSession) -> Iterator[Callable[..., None]]:
+    """Sets what Spark allows a batch for Python to have, for one test."""
+
+    def set_limits(**limits: int) -> None:
+        for name, value in limits.items():
+            session.conf.set(f"spark.sql.execution.arrow.{name}", value)
+
+    yield set_limits
+    for name in ("maxBytesPerBatch", "maxRecordsPerBatch"):
+        session.conf.unset(f"spark.sql.execution.arrow.{name}")
+
+
+def counts(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One row for each batch: how many rows it has."""
+    for batch in batches:
+        yield pa.record_batch({"id": [batch.num_rows]})
+
+
+def test_a_batch_ends_at_the_limit_of_its_rows_own_sizes(
+    session: SparkSession, path: str, limit: Callable[..., None]
 ) -> None:
-    seen = record(load(session, path).selectExpr(*columns), path)
-    assert set(seen.limits) == {"2147483647" if lifted else None}
-    assert session.sparkContext.getLocalProperty(LIMIT) is None
+    """A row of one number takes 16 bytes in Spark. The vector of 100 numbers is much smaller than 1,600 bytes."""
+    limit(maxBytesPerBatch=1600)
+    assert record(session.range(0, 1050, 1, 1), path).batches == [[100] * 10 + [50]]
+    limit(maxBytesPerBatch=1600, maxRecordsPerBatch=30)
+    sizes = record(session.range(0, 1050, 1, 1), path).batches[0]
+    assert sum(sizes) == 1050 and max(sizes) == 30
+
+
+def test_a_batch_of_long_texts_stays_below_the_limit_and_one_more_row(
+    session: SparkSession, path: str, limit: Callable[..., None]
+) -> None:
+    limit(maxBytesPerBatch=50_000)
+    texts = session.range(0, 300, 1, 2).selectExpr("id", "repeat('x', cast(id * 100 AS int)) AS text")
+    seen = record(texts, path)
+    assert max(max(task) for task in seen.bytes) < 50_000 + 2 * 30_000
+    assert sum(map(sum, seen.batches)) == 300
+
+
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    lengths=st.lists(st.integers(0, 400), max_size=60),
+    bytes_of_batch=st.integers(1, 2000),
+    rows_of_batch=st.integers(1, 50),
+    tasks=st.integers(1, 3),
+)
+def test_all_rows_arrive_in_order_whatever_the_limits(
+    lengths: list[int], bytes_of_batch: int, rows_of_batch: int, tasks: int,
+    session: SparkSession, path: str, limit: Callable[..., None],
+) -> None:  # fmt: skip
+    limit(maxBytesPerBatch=bytes_of_batch, maxRecordsPerBatch=rows_of_batch)
+    lines = session.range(0, len(lengths), 1, tasks).selectExpr(
+        "id AS _rowaddr",
+        f"repeat('y', element_at(array(0{''.join(f',{n}' for n in lengths)}), cast(id + 2 AS int))) AS t",
+    )
+    seen = record(lines, path, mode="append")
+    assert [address for task in seen.tasks for address in task] == list(range(len(lengths)))
+
+
+def test_batches_for_the_users_python_keep_the_limit_of_the_session(
+    session: SparkSession, path: str, limit: Callable[..., None]
+) -> None:
+    query = session.range(0, 5000, 1, 1).mapInArrow(counts, "id bigint")
+    for bytes_of_batch in (1600, 2147483647):
+        limit(maxBytesPerBatch=bytes_of_batch)
+        assert record(query, path).ids == [[row.id for row in query.collect()]]
 
 
 @pytest.mark.long
-def test_what_else_makes_batches_for_python_in_the_tasks_keeps_the_limit(session: SparkSession, path: str) -> None:
+def test_rows_of_all_plans_arrive(session: SparkSession, path: str, limit: Callable[..., None]) -> None:
+    limit(maxBytesPerBatch=100)
     df = load(session, path)
     for query in (
         df.select("id", twice("a").alias("b")),
@@ -307,25 +367,17 @@ def test_what_else_makes_batches_for_python_in_the_tasks_keeps_the_limit(session
         df.select("id").mapInArrow(lambda batches: batches, "id bigint"),
         df.select("id").rdd.toDF("id bigint"),
         df.select("id").union(df.select(twice("id"))),
+        df.groupBy("a").agg(F.max("id").alias("id")),
+        df.select("id").cache(),
+        df.select("id").coalesce(1).limit(50),
+        session.createDataFrame([(n,) for n in range(50)], "id bigint"),
+        session.createDataFrame([], "id bigint"),
     ):
-        assert set(record(query, path).limits) == {None}
+        found = [key for task in record(query, path).ids for key in task]
+        assert sorted(found) == sorted(row.id for row in query.select("id").collect())
 
 
-def test_the_limit_is_kept_where_many_rows_or_a_low_one_can_reach_it(session: SparkSession, path: str) -> None:
-    df = load(session, path).select("id")
-    rows = "spark.sql.execution.arrow.maxRecordsPerBatch"
-    try:
-        for name, value in ((LIMIT, "1000"), (rows, "100000000")):
-            session.conf.set(name, value)
-            assert set(record(df, path).limits) == {value if name == LIMIT else None}
-            session.conf.unset(name)
-    finally:
-        for name in (LIMIT, rows):
-            session.conf.unset(name)
-
-
-def test_a_write_that_fails_leaves_the_limit_as_it_was(session: SparkSession, path: str) -> None:
+def test_a_write_that_fails_raises_the_error_of_its_row(session: SparkSession, path: str) -> None:
     failing = load(session, path).selectExpr("id", "if(id = 30, cast(raise_error('no') AS bigint), a) AS x")
     with pytest.raises(PySparkException, match="no"):
         record(failing, path)
-    assert session.sparkContext.getLocalProperty(LIMIT) is None

@@ -1,29 +1,17 @@
 package lancespark;
 
-import org.apache.spark.SparkContext;
+import java.io.IOException;
+import java.util.Iterator;
+import org.apache.spark.sql.catalyst.InternalRow;
+import org.apache.spark.sql.connector.metric.CustomTaskMetric;
 import org.apache.spark.sql.connector.write.*;
+import org.apache.spark.sql.types.StructType;
 
-/**
- * The batch write of {@link LanceWrite}. Spark makes the factory of the writers right before the
- * job, and commits or aborts right after it, in the same thread.
- */
-final class LanceBatchWrite implements BatchWrite {
-  private static final String LIMIT = "spark.sql.execution.arrow.maxBytesPerBatch";
-  private static final String NONE = String.valueOf(Integer.MAX_VALUE);
-  private final BatchWrite python;
-  private String before;
-
-  LanceBatchWrite(BatchWrite python) {
-    this.python = python;
-  }
-
+/** The batch write of {@link LanceWrite}. Its writers run in tasks. */
+record LanceBatchWrite(BatchWrite python, StructType schema) implements BatchWrite {
   @Override
   public DataWriterFactory createBatchWriterFactory(PhysicalWriteInfo info) {
-    DataWriterFactory factory = python.createBatchWriterFactory(info);
-    SparkContext context = SparkContext.getOrCreate();
-    before = context.getLocalProperty(LIMIT);
-    context.setLocalProperty(LIMIT, NONE);
-    return factory;
+    return new Factory(python.createBatchWriterFactory(info), schema);
   }
 
   @Override
@@ -38,13 +26,51 @@ final class LanceBatchWrite implements BatchWrite {
 
   @Override
   public void commit(WriterCommitMessage[] messages) {
-    SparkContext.getOrCreate().setLocalProperty(LIMIT, before);
     python.commit(messages);
   }
 
   @Override
   public void abort(WriterCommitMessage[] messages) {
-    SparkContext.getOrCreate().setLocalProperty(LIMIT, before);
     python.abort(messages);
+  }
+
+  record Factory(DataWriterFactory python, StructType schema) implements DataWriterFactory {
+    @Override
+    public DataWriter<InternalRow> createWriter(int partition, long task) {
+      return new Writer(python.createWriter(partition, task), schema);
+    }
+  }
+
+  record Writer(DataWriter<InternalRow> python, StructType schema)
+      implements DataWriter<InternalRow> {
+    @Override
+    public void writeAll(Iterator<InternalRow> rows) {
+      new BatchedRows(rows, schema).send(python::writeAll);
+    }
+
+    @Override
+    public void write(InternalRow row) throws IOException {
+      python.write(row);
+    }
+
+    @Override
+    public WriterCommitMessage commit() throws IOException {
+      return python.commit();
+    }
+
+    @Override
+    public void abort() throws IOException {
+      python.abort();
+    }
+
+    @Override
+    public void close() throws IOException {
+      python.close();
+    }
+
+    @Override
+    public CustomTaskMetric[] currentMetricsValues() {
+      return python.currentMetricsValues();
+    }
   }
 }

@@ -78,10 +78,7 @@ final class LanceWrites {
     return SparkRelease.copy(
         plan,
         Map.of(
-            "write",
-            Option.apply(LanceWrite.of(plannedWrite, query.schema(), input)),
-            "query",
-            input));
+            "write", Option.apply(new LanceWrite(plannedWrite, query.schema())), "query", input));
   }
 
   private static Map<String, String> storedOptions(NamedRelation target) {
