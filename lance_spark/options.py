@@ -23,7 +23,6 @@ from lance_spark.errors import OptionError, rebuild
 if TYPE_CHECKING:
     from lance_spark.queries import TextQuery, VectorQuery
 
-SCAN_OPTION = "lancespark.scan"
 WRITE_OPTION = "lancespark.write"
 TABLE_OPTION = "lancespark.table"
 METADATA_OPTION = "lancespark.metadata"
@@ -454,7 +453,7 @@ def options_of_create_table(options: Mapping[str, str]) -> dict[str, str]:
 def statement_options(options: Mapping[str, str]) -> dict[str, str]:
     """Returns the options of a statement, without the location and without stored options."""
     stored = {name.lower() for name in options.get(TABLE_OPTION, "").split(",")}
-    internal = {"path", SCAN_OPTION, WRITE_OPTION, TABLE_OPTION, METADATA_OPTION, BY_OPTION}
+    internal = {"path", WRITE_OPTION, TABLE_OPTION, METADATA_OPTION, BY_OPTION}
     return {key: text for key, text in options.items() if key.lower() not in stored | internal}
 
 
@@ -507,7 +506,7 @@ def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
     storage: dict[str, str] = {}
     for key, text in options.items():
         name = key.lower()
-        if name in (SCAN_OPTION, WRITE_OPTION, BY_OPTION):
+        if name in (WRITE_OPTION, BY_OPTION):
             continue
         if name.startswith(STORAGE_PREFIX):
             storage[key[len(STORAGE_PREFIX) :]] = text

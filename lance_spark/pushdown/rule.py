@@ -24,7 +24,7 @@ _LOG = getLogger(__name__)
 
 _RULE = "lancespark.LancePushdown"
 PYTHON_GATEWAY = "lancespark.PythonGateway"
-"""Class that calls this process for commands of SQL."""
+"""Class that calls this process."""
 
 CATALOG = "lancespark.LanceCatalog"
 """Class of `spark.sql.catalog.<name>`."""
@@ -91,9 +91,8 @@ def _install(spark: SparkSession) -> None:
         threading.Thread(target=_find_sources, args=(spark,), daemon=True).start()
     load(_gateway(spark), EXTENSIONS).newInstance().enable(spark._jsparkSession)  # noqa: SLF001 - as below
     send_to_executors(spark)
-    if _has_catalog(spark):
-        # Imported here, by its name: SQL stands on everything else, this rule too.
-        import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), PYTHON_GATEWAY))
+    # Imported here, by its name: SQL stands on everything else, this rule too.
+    import_module("lance_spark.sql.bridge").serve(_gateway(spark), load(_gateway(spark), PYTHON_GATEWAY))
     _read_arrow_unchecked(spark._jvm)  # noqa: SLF001 - as below
 
 
@@ -134,11 +133,6 @@ def _find_sources(spark: SparkSession) -> None:
         spark._jsparkSession.sessionState().dataSourceManager().dataSourceExists("lance")  # noqa: SLF001 - as below
     except Exception as error:  # noqa: BLE001 - Spark asks again when it needs the answer
         _LOG.info("data sources were not found ahead of time: %s", error)
-
-
-def _has_catalog(spark: SparkSession) -> bool:
-    settings = spark._jsparkSession.conf().getAllAsJava()  # noqa: SLF001 - as below, and one call instead of hundreds
-    return bool(settings.containsValue(CATALOG))
 
 
 def _gateway(spark: SparkSession) -> JavaGateway:

@@ -6,14 +6,12 @@ which opens the pinned version by itself (once per Python worker) and gives Spar
 
 from __future__ import annotations
 
-import base64
-import json
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
-from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
-from pyspark.sql.types import StringType, StructField, StructType
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
 
 from lance_spark.read.border.dense import doubled, split
 from lance_spark.read.border.leading import shortened, shortened_schema
@@ -39,11 +37,6 @@ if TYPE_CHECKING:
     from lance_spark.dataset import DatasetRef
     from lance_spark.options import ReadOptions
 
-SCAN_COLUMN = "__lance_scan"
-"""Pseudo column whose metadata describes a scan to the planner rule."""
-
-SCAN_METADATA = "lance.scan"
-
 _EMPTY_BATCH_ROWS = 1 << 16
 """Rows of a batch without columns. With one huge batch `count(*)` was 7 times slower than Parquet;
 from 8192 up it makes no difference."""
@@ -68,24 +61,21 @@ def read_schema(ref: DatasetRef, options: ReadOptions) -> StructType:
     return schema
 
 
-def describe_scan(source: DataSource, ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> StructType:
-    """Returns the columns of a scan for the planner rule, and a pseudo column that describes it.
+def describe_scan(ref: DatasetRef, options: ReadOptions, spec: ScanSpec) -> tuple[LanceReader, dict[str, Any]]:
+    """Returns the reader of a scan of the planner rule, and what the rule has to know of the scan.
 
-    The metadata `lance.scan` of the column `__lance_scan` is a JSON object: `description` (for
-    `explain()`), `rows` (at most) and `bytes` (estimate), `limited` (whether the limit that was
-    asked for ends each partition, and Spark's filter drops none of its rows), `serves` (false for
-    aggregates above a filter that Lance does not apply exactly: the scan is of no use), `splits`
-    (whether a fragment is cut into several partitions), `dense` (names of columns that are given in
-    two), `unscaled` (names of decimals that are given as integers), `elements` (how many elements
-    those vectors have of which only leading ones are given),
-    `answer` (the values of the aggregates where the manifest tells them, or null), `read`
-    (:func:`~lance_spark.read.planned.planned_read` in base64, or null). Runs on the driver.
+    That is `description` (for `explain()`), `rows` (at most) and `bytes` (estimate), `limited`
+    (whether the limit that was asked for ends each partition, and Spark's filter drops none of its
+    rows), `serves` (false for aggregates above a filter that Lance does not apply exactly: the scan
+    is of no use), `splits` (whether a fragment is cut into several partitions), `dense` (names of
+    columns that are given in two), `unscaled` (names of decimals that are given as integers),
+    `elements` (how many elements those vectors have of which only leading ones are given) and
+    `answer` (the values of the aggregates where the manifest tells them, or null). Runs on the
+    driver.
 
     Raises:
         As :func:`read_schema`.
     """
-    from lance_spark.read.planned import planned_read
-
     columns = spec.columns if spec.columns is not None else table_schema(ref.open(), ref, options)
     target = target_columns(ref, options, spec)
     plan = plan_scan(ref, options, spec, target)
@@ -95,24 +85,18 @@ def describe_scan(source: DataSource, ref: DatasetRef, options: ReadOptions, spe
         columns = doubled(unscaled_schema(columns, spec.unscaled), spec.dense)
     reader = LanceReader(ref=ref, schema=columns, options=options, spec=spec, plan=plan)
     answer = [plan.rows for _ in spec.aggregate] if reader.counts_only and plan.filter is None else None
-    serves = plan.exact or not spec.aggregate
-    read = planned_read(source, reader, columns) if answer is None and serves else None
-    about = {
+    return reader, {
         "description": _describe(ref, options, spec, plan, target),
         "rows": plan.rows,
         "bytes": plan.stored_bytes,
         "limited": plan.limited,
-        "serves": serves,
+        "serves": plan.exact or not spec.aggregate,
         "splits": plan.splits,
         "dense": spec.dense,
         "unscaled": spec.unscaled,
         "elements": {name: ref.open().schema.field(name).type.list_size for name in spec.elements},
         "answer": answer,
-        "read": None if read is None else base64.b64encode(read).decode(),
     }
-    return StructType(
-        [*columns.fields, StructField(SCAN_COLUMN, StringType(), True, {SCAN_METADATA: json.dumps(about)})]
-    )
 
 
 def _describe(ref: DatasetRef, options: ReadOptions, spec: ScanSpec, plan: ScanPlan, target: StructType) -> str:

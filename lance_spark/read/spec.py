@@ -1,6 +1,6 @@
 """What the planner rule asks of one scan: :class:`ScanSpec`.
 
-It is parsed from the internal option `lancespark.scan`. The rule runs in the JVM and only moves
+It is a part of the gateway's command `plan_scan`. The rule runs in the JVM and only moves
 structure; this is the form in which its wishes reach Python. A spec never changes the result of a
 query: Spark keeps its own filter above the scan, so everything here may only leave out
 rows that Spark would drop anyway.
@@ -10,23 +10,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, cast, get_args
 
-from pyspark.errors import PySparkException
 from pyspark.sql.types import StructType
 
-from lance_spark.errors import LanceSparkError, OptionError, UnsupportedTypeError
-from lance_spark.options import SCAN_OPTION
+from lance_spark.errors import UnsupportedTypeError
 from lance_spark.read.aggregates.terms import Term, columns_of, parse_term, renamed
 from lance_spark.types import parse_spark_schema
 
 AggregateFunction = Literal["group", "count_star", "count", "min", "max", "sum"]
 
 _FUNCTIONS = get_args(AggregateFunction)
-_KEYS = {"pin", "columns", "elements", "predicate", "limit", "aggregate", "whole_fragments", "nearest", "top"}
+_KEYS = {"columns", "elements", "predicate", "limit", "aggregate", "whole_fragments", "nearest", "top"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,8 +140,6 @@ class ScanSpec:
     """What one scan is asked for, beside the user's options.
 
     Attributes:
-        pin: Table and version that the user's DataFrame was made with, as
-            :meth:`DatasetRef.snapshot_json` has it, or None.
         columns: Columns that the query needs, nested pruning included, in the order of the result;
             None means all of them.
         elements: How many leading elements the query uses of a vector, by column; of the others it
@@ -168,7 +163,6 @@ class ScanSpec:
             by the data source.
     """
 
-    pin: str | None = None
     columns: StructType | None = None
     elements: Mapping[str, int] = field(default_factory=dict)
     predicate: Mapping[str, Any] | None = None
@@ -195,19 +189,13 @@ class ScanSpec:
             raise ValueError(f"the planner rule asks for a negative limit {self.limit}")
 
     @staticmethod
-    def from_json(text: str) -> ScanSpec:
-        """Parses the rule's JSON.
-
-        Any user can set options, also in SQL: text is all that it ever is.
+    def parse(raw: Mapping[str, Any]) -> ScanSpec:
+        """Returns the scan that the planner rule asks for.
 
         Raises:
-            OptionError: The text was not made by this version's rule.
+            ValueError, TypeError, LookupError: The request is not a request of this release's rule.
+            PySparkException: The same, of columns.
         """
-        with only_of_the_rule(text):
-            return ScanSpec._parse(json.loads(text))
-
-    @staticmethod
-    def _parse(raw: Mapping[str, Any]) -> ScanSpec:
         unknown = raw.keys() - _KEYS
         if unknown:
             raise ValueError(f"unknown keys {sorted(unknown)}")
@@ -215,7 +203,6 @@ class ScanSpec:
         if columns is not None and not isinstance(columns, str):
             columns = json.dumps(columns)
         return ScanSpec(
-            pin=raw.get("pin"),
             columns=None if columns is None else _parse_columns(columns),
             elements={name: int(elements) for name, elements in (raw.get("elements") or {}).items()},
             predicate=raw.get("predicate"),
@@ -228,21 +215,6 @@ class ScanSpec:
             else NearestCall(**{**nearest, "k": int(nearest["k"]), "q": tuple(map(float, nearest["q"]))}),
             top=None if top is None else TopN(**top),
         )
-
-
-@contextmanager
-def only_of_the_rule(text: str) -> Iterator[None]:
-    """Reads the option `lancespark.scan`, and says so where its text makes no sense.
-
-    Raises:
-        OptionError: Something in it is not as the planner rule makes it.
-    """
-    try:
-        yield
-    except (ValueError, TypeError, LookupError, AttributeError, RecursionError, PySparkException) as error:
-        if isinstance(error, LanceSparkError):
-            raise
-        raise OptionError(SCAN_OPTION, text[:200], "nothing: only the planner rule sets it") from error
 
 
 def _parse_columns(text: str) -> StructType:

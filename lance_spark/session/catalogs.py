@@ -87,7 +87,6 @@ def register_catalog(spark: SparkSession, name: str, options: Mapping[str, str])
             raise OptionError(f"{setting}.{key}", shown, wanted, problem="is set already")
     registry.register(name, {**options, **present})
     spark.conf.set(setting, CATALOG)
-    enable_pushdown(spark)  # has the JVM call this process, now that the session has a catalog
 
 
 def trusted_options(name: str, origins: Origins) -> dict[str, str]:

@@ -1,8 +1,8 @@
-"""What the JVM's side of SQL calls in this process: :func:`serve`.
+"""What the JVM calls in this process: :func:`serve`.
 
-Spark's planner calls the catalog and the statements, which are Java. Their commands run in Python:
-in the program that drives the JVM, over the program's own connection, or in a process that the JVM
-starts (:mod:`lance_spark.sql.gateway_process`).
+Tables by path, the planner rule, the catalog and the statements are Java. Their commands run in
+Python: in the program that drives the JVM, over the program's own connection, or in a process that
+the JVM starts (:mod:`lance_spark.sql.gateway_process`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from typing import Any
 
 from py4j.java_gateway import JavaGateway, JavaObject
@@ -18,39 +19,41 @@ from pyspark.errors.exceptions.captured import CapturedException
 from pyspark.java_gateway import ensure_callback_server_started
 
 from lance_spark.errors import LanceSparkError
-from lance_spark.sql import altering, indexes, namespaces, procedures, statements, tables
 
 _LOG = logging.getLogger(__name__)
 
-_COMMANDS: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
-    "alter_namespace": namespaces.alter_namespace,
-    "alter_table": altering.alter_table,
-    "call": procedures.call,
-    "check_options": tables.check_options,
-    "create_index": indexes.create_index,
-    "create_namespace": namespaces.create_namespace,
-    "create_table": tables.create_table,
-    "declared_properties": tables.declared_properties,
-    "drop_index": indexes.drop_index,
-    "drop_namespace": namespaces.drop_namespace,
-    "drop_table": tables.drop_table,
-    "is_half_dropped": tables.is_half_dropped,
-    "keep_properties": tables.keep_properties,
-    "list_indexes": indexes.list_indexes,
-    "list_namespaces": namespaces.list_namespaces,
-    "list_procedures": procedures.list_procedures,
-    "list_tables": tables.list_tables,
-    "load_namespace": namespaces.load_namespace,
-    "load_procedure": procedures.load_procedure,
-    "load_table": tables.load_table,
-    "properties": tables.properties,
-    "rename_table": tables.rename_table,
-    "replace_empty": tables.replace_empty,
-    "stage_create": tables.stage_create,
-    "stage_replace": tables.stage_replace,
-    "table_exists": tables.table_exists_in,
-    "truncate": tables.truncate,
+_MODULES: Mapping[str, tuple[str, ...]] = {
+    "altering": ("alter_table",),
+    "indexes": ("create_index", "drop_index", "list_indexes"),
+    "namespaces": ("alter_namespace", "create_namespace", "drop_namespace", "list_namespaces", "load_namespace"),
+    "procedures": ("call", "list_procedures", "load_procedure"),
+    "reads": ("open_path", "plan_read", "plan_scan"),
+    "tables": (
+        "check_options",
+        "create_table",
+        "declared_properties",
+        "drop_table",
+        "is_half_dropped",
+        "keep_properties",
+        "list_tables",
+        "load_table",
+        "properties",
+        "rename_table",
+        "replace_empty",
+        "stage_create",
+        "stage_replace",
+        "table_exists_in",
+        "truncate",
+    ),
 }
+"""Commands by the module of this package that has a function of the same name."""
+
+
+def _command(name: str) -> Callable[[Mapping[str, Any]], dict[str, Any]]:
+    """Returns the function of a command. A program that only reads imports no other module."""
+    module = next(module for module, commands in _MODULES.items() if name in commands)
+    function: Callable[[Mapping[str, Any]], dict[str, Any]] = getattr(import_module(f"lance_spark.sql.{module}"), name)
+    return function
 
 
 class _Python:
@@ -61,9 +64,11 @@ class _Python:
         asked = json.loads(request)
         try:
             if asked["command"] == "change":
+                from lance_spark.sql import statements
+
                 answer = statements.change(asked["arguments"], given)
             else:
-                answer = _COMMANDS[asked["command"]](asked["arguments"])
+                answer = _command(asked["command"])(asked["arguments"])
         except CapturedException as error:
             if error._origin is not None:  # noqa: SLF001 - Spark's own error, which its user is to see
                 return error._origin  # noqa: SLF001
@@ -84,7 +89,7 @@ class _Python:
 
 
 def serve(gateway: JavaGateway, classes: JavaObject) -> None:
-    """Has the JVM's side of SQL call this process. `classes` is PythonGateway.java."""
+    """Has the JVM call this process. `classes` is PythonGateway.java."""
     ensure_callback_server_started(gateway)  # type: ignore[no-untyped-call]
     classes.newInstance().use(_Python())
 

@@ -138,7 +138,7 @@ def test_storage_options_and_column_options_are_collected() -> None:
 
 
 def test_what_the_planner_rule_adds_is_not_taken_for_a_users_option() -> None:
-    added = {"path": "/t", "lancespark.scan": "{}", "lancespark.write": "{}"}
+    added = {"path": "/t", "lancespark.write": "{}", "lancespark.by": "proof"}
     assert ReadOptions.parse(added) == ReadOptions.parse({"path": "/t"})
 
 
@@ -209,7 +209,7 @@ def test_any_text_gives_options_or_our_error(name: str, text: str) -> None:
 def test_internal_options_need_the_proof_of_the_jvm(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
     monkeypatch.setattr(SparkFiles, "_root_directory", folder)
     proof = hashlib.sha256(b"/tmp/spark-1/userFiles-2").hexdigest()
-    internal = {"path": "/t", "lancespark.scan": "{}", "lancespark.write": "{}"}
+    internal = {"path": "/t", "lancespark.write": "{}"}
     refuse_internal(internal)  # in a process that is none of Spark's
     monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
     refuse_internal({**internal, "lancespark.by": proof})

@@ -16,10 +16,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import LongType, StructField, StructType
 
-from lance_spark.dataset import DatasetRef
 from lance_spark.datasource import LanceDataSource
 from lance_spark.errors import OptionError
-from lance_spark.options import ReadOptions
+from lance_spark.sql.reads import open_path, plan_scan
 
 
 class MakesAFile:
@@ -91,22 +90,17 @@ def test_a_write_option_of_a_user_is_refused_and_nothing_in_it_is_run(path: str,
     assert not proof.exists()
 
 
-def test_a_pin_names_the_table_that_is_read_and_takes_no_storage_options_along(path: str):
-    options = ReadOptions.parse({"path": path, "storage.aws_secret_access_key": "hush"})
-    pin = DatasetRef.resolve(options).snapshot_json()
-    assert "hush" not in pin
-    source = LanceDataSource({"path": path, "lancespark.scan": json.dumps({"pin": pin})})
-    assert source.schema().names == ["id", "__lance_scan"]
-    assert source.pinned == DatasetRef.of_snapshot_json(pin, ())
-    with pytest.raises(OptionError, match="another table"):
-        LanceDataSource({"path": path + "2", "lancespark.scan": json.dumps({"pin": pin})}).schema()
+def test_a_request_of_a_scan_runs_nothing_that_is_in_it(path: str, payload: str, proof: Path):
+    for spec in map(json.loads, specs(payload)[:-1]):
+        with pytest.raises((ValueError, TypeError, LookupError, AttributeError, PySparkException)):
+            plan_scan({"options": {"path": path}, "pin": None, "spec": spec})
+    with pytest.raises(ValueError):  # noqa: PT011 - of the parser of JSON
+        plan_scan({"options": {"path": path}, "pin": payload, "spec": {}})
+    assert not proof.exists()
 
 
-def test_the_pickled_source_ends_with_its_pin_which_the_planner_rule_reads_as_text(path: str):
-    source = LanceDataSource({"path": path, "filter": "id > 0 -- lancespark.pin={}"})
-    source.schema()
-    for _ in range(2):
-        source = pickle.loads(pickle.dumps(source))
-    tail = pickle.dumps(source).rpartition(b"lancespark.pin=")[2].decode("latin-1")
-    assert source.pinned is not None
-    assert json.JSONDecoder().raw_decode(tail)[0] == json.loads(source.pinned.snapshot_json())
+def test_a_pin_takes_no_storage_options_along(path: str):
+    options = {"path": path, "storage.aws_secret_access_key": "hush"}
+    opened = open_path({"options": options})
+    assert "hush" not in opened["pin"]
+    assert "hush" not in plan_scan({"options": options, "pin": None, "spec": {}})["pin"]

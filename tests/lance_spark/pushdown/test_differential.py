@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import random
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,14 +17,10 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 from hypothesis import strategies as st
-from pyspark import cloudpickle
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_spark.datasource import LanceDataSource
 from lance_spark.pushdown.filters import translate
-from lance_spark.pushdown.rule import enable_pushdown
-from tests.lance_spark.pushdown import mutants
 from tests.lance_spark.pushdown.datasets import Dataset, datasets, spark_types_agree
 from tests.lance_spark.pushdown.mutants import MUTANTS, mutated
 from tests.lance_spark.pushdown.predicates import (
@@ -361,19 +356,6 @@ def _moved(predicate: Predicate, name: str) -> Predicate:
     return {**predicate, "args": [_moved(a, name) for a in predicate["args"]]} if "args" in predicate else predicate
 
 
-class MutatedSource(LanceDataSource):
-    """The data source with one wrong translation."""
-
-    mutant = ""
-
-    def schema(self) -> Any:
-        """As the right one, with a wrong translator."""
-        if not self.mutant:
-            return super().schema()
-        with mutated(self.mutant):
-            return super().schema()
-
-
 QUICK_MUTANTS = ("< for <=",)
 """Without Spark, test_filters finds all of them."""
 
@@ -391,18 +373,12 @@ QUICK_MUTANTS = ("< for <=",)
 def test_a_wrong_translation_of_any_operation_makes_the_comparison_fail(
     mutant: str, spark: SparkSession, plain_spark: SparkSession, example: Path
 ) -> None:
-    # Workers need not find the tests on their path.
-    for module in (mutants, sys.modules[__name__]):
-        cloudpickle.register_pickle_by_value(module)
-    session = spark.newSession()
-    enable_pushdown(session)
-    session.dataSource.register(type("MutatedSource", (MutatedSource,), {"mutant": mutant}))
     queries = queries_for(MUTANTS[mutant][0] if mutant else "=")
     if not mutant:
-        compare(session, plain_spark, example, queries)
+        compare(spark, plain_spark, example, queries)
         return
-    with pytest.raises(AssertionError, match="with pushdown"):
-        compare(session, plain_spark, example, queries)
+    with mutated(mutant), pytest.raises(AssertionError, match="with pushdown"):
+        compare(spark, plain_spark, example, queries)
 
 
 def test_the_documentation_lists_exactly_what_is_checked_here() -> None:

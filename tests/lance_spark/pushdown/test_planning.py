@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,8 @@ import pytest
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from lance_spark.datasource import LanceDataSource
-from lance_spark.read.planned import planned_read
+import lance_spark
+from lance_spark.sql import reads
 
 ROWS = 500
 
@@ -150,15 +151,28 @@ def test_subqueries_of_a_filter_are_merged_in_one_pass_of_the_optimizer(spark: S
 
 def test_spark_does_not_ask_python_again_for_a_read_that_the_rule_planned(spark: SparkSession, table: DataFrame):
     scan = table.where("d = 1")._jdf.queryExecution().optimizedPlan().collectLeaves().head().scan()
-    assert field_of(field_of(field_of(scan, "python"), "ds"), "readInfo") is not None
+    assert field_of(field_of(field_of(scan, "python"), "ds"), "partitions") is not None
 
 
-def test_a_read_of_too_many_partitions_is_left_to_spark(monkeypatch: pytest.MonkeyPatch, path: str):
-    source = LanceDataSource({"path": path})
-    reader = source.reader(source.schema())
-    assert planned_read(source, reader, source.schema()) is not None
-    monkeypatch.setattr("lance_spark.read.planned.MAX_PARTITIONS", len(reader.partitions()) - 1)
-    assert planned_read(source, reader, source.schema()) is None
+def test_a_read_without_the_rule_reads_the_version_of_load_through_the_gateway(
+    spark: SparkSession, table_path: str, monkeypatch: pytest.MonkeyPatch
+):
+    session = spark.newSession()
+    lance_spark.disable_pushdown(session)
+    lance.write_dataset(pa.table({"a": [1, 2]}), table_path)
+    asked: list[dict[str, Any]] = []
+
+    def plan(arguments: dict[str, Any]) -> dict[str, Any]:
+        asked.append(arguments)
+        return plan_read(arguments)
+
+    plan_read = reads.plan_read
+    monkeypatch.setattr(reads, "plan_read", plan)
+    df = session.read.format("lance").load(table_path)
+    lance.write_dataset(pa.table({"a": [3]}), table_path, mode="append")
+    assert df.where("a > 1").collect() == [(2,)]
+    assert df.schema.fields[0].metadata == {} and "PythonScan" not in executed(df)
+    assert json.loads(asked[0]["pin"])["version"] == 1
 
 
 def test_subqueries_over_two_versions_are_not_merged(spark: SparkSession, table: DataFrame, path: str):

@@ -9,7 +9,7 @@ import sys
 import zipfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import lance
 import pyarrow as pa
@@ -18,8 +18,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
-from lance_spark.datasource import LanceDataSource
-from lance_spark.errors import GatewayError
+from lance_spark.errors import GatewayError, OptionError
 from lance_spark.pushdown import java_classes
 from lance_spark.pushdown.rule import disable_pushdown, enable_pushdown
 from lance_spark.session.configuration import configure
@@ -482,47 +481,38 @@ def test_the_row_addresses_of_a_following_view_name_the_version_that_was_read(
 # --- failures --------------------------------------------------------------------------------------------------------------------
 
 
-class Failing(LanceDataSource):
-    """The data source, unable to answer the rule."""
+def fails(error: Exception) -> Callable[[dict[str, Any]], NoReturn]:
+    def plan_scan(arguments: dict[str, Any]) -> NoReturn:
+        raise error
 
-    error: Callable[[], Exception] = RuntimeError
-
-    def schema(self) -> Any:
-        """Fails where the rule asks."""
-        if "lancespark.scan" in self.options:
-            raise type(self).error()
-        return super().schema()
+    return plan_scan
 
 
 @pytest.fixture
-def failing(spark: SparkSession) -> Iterator[SparkSession]:
-    import sys
+def planning(monkeypatch: pytest.MonkeyPatch) -> Callable[[Exception], None]:
+    """Makes the command that answers the rule fail."""
 
-    from pyspark import cloudpickle
+    def fail(error: Exception) -> None:
+        monkeypatch.setattr("lance_spark.sql.reads.plan_scan", fails(error))
 
-    cloudpickle.register_pickle_by_value(sys.modules[__name__])
-    session = spark.newSession()
-    enable_pushdown(session)
-    yield session
-    cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
+    return fail
 
 
-def test_an_unexpected_failure_leaves_the_query_unpushed_and_right(failing: SparkSession, path: str) -> None:
-    failing.dataSource.register(Failing)
-    df = failing.read.format("lance").load(path).filter("d = 3").select("id")
+def test_an_unexpected_failure_leaves_the_query_unpushed_and_right(
+    table: DataFrame, planning: Callable[[Exception], None]
+) -> None:
+    planning(RuntimeError("unexpected"))
+    df = table.filter("d = 3").select("id")
     assert sorted(r.id for r in df.collect()) == [i for i in range(ROWS) if i % 7 and i % 10 == 3]
     assert "pushed" not in plan(df)
 
 
-def test_a_typed_error_of_this_package_reaches_the_user(failing: SparkSession, path: str) -> None:
-    from lance_spark.errors import OptionError
-
-    failing.dataSource.register(
-        type("Failing", (Failing,), {"error": lambda: OptionError("batch_size", "x", "a number")})
-    )
-    df = failing.read.format("lance").load(path).filter("d = 3")
+def test_a_typed_error_of_this_package_reaches_the_user(
+    table: DataFrame, planning: Callable[[Exception], None]
+) -> None:
+    planning(OptionError("batch_size", "x", "a number"))
     with pytest.raises(PySparkException, match="option 'batch_size' = 'x' is not valid"):
-        df.collect()
+        table.filter("d = 3").collect()
 
 
 def test_a_table_that_vanished_is_an_error_that_names_it(spark: SparkSession, table_path: str) -> None:

@@ -7,10 +7,8 @@ import pickle
 
 import pyarrow as pa
 from pyspark.sql.pandas.types import to_arrow_schema
-from pyspark.sql.types import StructType
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.datasource import LanceDataSource
 from lance_spark.options import ReadOptions
 from lance_spark.read.plan import ScanTask
 from lance_spark.read.reader import LanceReader, describe_scan, read_schema
@@ -20,18 +18,14 @@ from lance_spark.read.spec import ScanSpec
 def make_reader(path: str, spec: ScanSpec | None = None, **options: object) -> LanceReader:
     parsed = ReadOptions.parse({"path": path, **{k: str(v) for k, v in options.items()}})
     ref = DatasetRef.resolve(parsed)
-    schema = read_schema(ref, parsed)
-    if spec is not None:
-        schema = StructType(describe_scan(LanceDataSource({}), ref, parsed, spec).fields[:-1])
+    schema = read_schema(ref, parsed) if spec is None else describe_scan(ref, parsed, spec)[0].schema
     # Spark sends the reader off before it plans.
     return pickle.loads(pickle.dumps(LanceReader(ref=ref, schema=schema, options=parsed, spec=spec)))
 
 
 def describe(path: str, spec: ScanSpec, **options: object) -> dict[str, object]:
     parsed = ReadOptions.parse({"path": path, **{k: str(v) for k, v in options.items()}})
-    field = describe_scan(LanceDataSource({}), DatasetRef.resolve(parsed), parsed, spec).fields[-1]
-    assert field.name == "__lance_scan"
-    return json.loads(field.metadata["lance.scan"])
+    return json.loads(json.dumps(describe_scan(DatasetRef.resolve(parsed), parsed, spec)[1]))
 
 
 def partitions(reader: LanceReader) -> list[ScanTask]:

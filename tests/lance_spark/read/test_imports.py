@@ -6,19 +6,19 @@ import base64
 import json
 import subprocess
 import sys
+import zlib
 from pathlib import Path
 
 import lance
 import pyarrow as pa
 import pytest
 
-from lance_spark.datasource import LanceDataSource
+from lance_spark.sql.reads import plan_scan
 
 OURS = {
     "dataset",
     "dataset_retries",
     "dataset_uri",
-    "datasource",
     "errors",
     "lance_compat",
     "options",
@@ -70,17 +70,9 @@ IMPORTS = "import pyspark.worker, time; s = time.process_time(); import pandas, 
 def planned(tmp_path: Path) -> Path:
     """The file of a planned read, as the planner rule hands it to Spark."""
     lance.write_dataset(pa.table({"a": [1, 2, 3]}), tmp_path / "t.lance")
-    empty = {
-        "pin": None,
-        "columns": None,
-        "predicate": None,
-        "limit": None,
-        "aggregate": None,
-        "whole_fragments": False,
-    }
-    source = LanceDataSource({"path": str(tmp_path / "t.lance"), "lancespark.scan": json.dumps(empty)})
-    about = json.loads(source.schema().fields[-1].metadata["lance.scan"])
-    (tmp_path / "read").write_bytes(base64.b64decode(about["read"]))
+    empty = {"columns": None, "predicate": None, "limit": None, "aggregate": None, "whole_fragments": False}
+    answer = plan_scan({"options": {"path": str(tmp_path / "t.lance")}, "pin": None, "spec": empty})
+    (tmp_path / "read").write_bytes(zlib.decompress(base64.b64decode(answer["read"])))
     return tmp_path / "read"
 
 

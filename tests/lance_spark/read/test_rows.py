@@ -121,8 +121,8 @@ def test_a_limit_of_spark_bounds_each_partition_and_prunes_the_rest(make_table: 
 def test_a_limit_of_spark_above_its_own_filter_is_not_applied(make_table: MakeTable, table_path: str, sql: str | None):
     """Lance's rows are a superset of those that Spark keeps: the first seven of them need not hold seven that it keeps."""
     make_table()
-    spec = ScanSpec.from_json(
-        '{"pin": null, "columns": null, "predicate": {"op": "lit"}, "limit": 7, "aggregate": null, "whole_fragments": false}'
+    spec = ScanSpec.parse(
+        {"columns": None, "predicate": {"op": "lit"}, "limit": 7, "aggregate": None, "whole_fragments": False}
     )
     spec = dataclasses.replace(spec, predicate=None, filter_sql=sql)
     assert ids(read(table_path, spec)) == lance_ids(table_path, filter=sql)

@@ -124,7 +124,7 @@ public abstract class AbstractLanceCatalog
 
   @Override
   public boolean tableExists(Identifier identifier) {
-    return run("table_exists", identifier, Map.of()).isTrue("exists");
+    return run("table_exists_in", identifier, Map.of()).isTrue("exists");
   }
 
   final Table load(Identifier identifier, Json arguments) throws NoSuchTableException {

@@ -28,15 +28,6 @@ final class Json extends LinkedHashMap<String, Object> {
     }
   }
 
-  /** Parses the first value of a text and ignores the text after the value. */
-  static String firstValue(String text) {
-    try {
-      return MAPPER.readTree(text).toString();
-    } catch (JsonProcessingException error) {
-      throw new IllegalStateException(error);
-    }
-  }
-
   static String write(Object value) {
     try {
       return MAPPER.writeValueAsString(value);

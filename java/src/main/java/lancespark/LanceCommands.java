@@ -97,7 +97,7 @@ final class LanceCommands {
     options.put("provider", LanceSource.NAME);
     options.put("path", stored.get("path"));
     stored.forEach((key, value) -> options.put("option." + key, value));
-    StructType schema = LanceSource.provider().inferSchema(new CaseInsensitiveStringMap(options));
+    StructType schema = GatewaySource.at(null).inferSchema(new CaseInsensitiveStringMap(options));
     LanceSource.sessionCatalog()
         .externalCatalog()
         .alterTableDataSchema(identifier.namespace()[0], identifier.name(), schema);

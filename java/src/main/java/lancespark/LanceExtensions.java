@@ -3,6 +3,7 @@ package lancespark;
 import java.util.Map;
 import org.apache.spark.sql.SparkSessionExtensions;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 import scala.runtime.AbstractFunction1;
 import scala.runtime.BoxedUnit;
 
@@ -25,8 +26,12 @@ public final class LanceExtensions extends AbstractFunction1<SparkSessionExtensi
     LanceAnalysis.follow(session);
   }
 
-  /** Checks options of a read or write by path, except in a session of the driver's program. */
+  /**
+   * Checks options of a read or write by path. A session of the driver's program may name any
+   * store.
+   */
   public static void checkOptions(Map<String, String> options) {
+    LanceSource.refuseInternal(new CaseInsensitiveStringMap(options));
     LancePushdown rule = LancePushdown.of(SparkSession.active());
     if (rule == null || !rule.own) LanceCredentials.refuseBorrowed(options);
   }

@@ -14,7 +14,7 @@ final class LanceMetadataTable extends PythonTable {
   private final Map<String, String> options;
 
   LanceMetadataTable(String qualifiedName, Json opened) {
-    super(LanceSource.provider(), LanceSource.NAME, LanceTable.schemaOf(opened));
+    super(GatewaySource.at(null), LanceSource.NAME, LanceTable.schemaOf(opened));
     this.qualifiedName = qualifiedName;
     this.options = opened.options("read");
   }
@@ -32,7 +32,6 @@ final class LanceMetadataTable extends PythonTable {
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap queryOptions) {
     Map<String, String> all = LanceSource.ofVersion(queryOptions.asCaseSensitiveMap(), options);
-    LanceSource.prove(all);
-    return super.newScanBuilder(new CaseInsensitiveStringMap(all));
+    return () -> GatewaySource.at(null).scan(schema(), new CaseInsensitiveStringMap(all));
   }
 }

@@ -6,7 +6,6 @@ import org.apache.spark.sql.connector.catalog.TableCapability;
 import org.apache.spark.sql.connector.read.ScanBuilder;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.WriteBuilder;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonTable;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWriteBuilder;
 import org.apache.spark.sql.types.StructType;
@@ -17,8 +16,16 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * dynamic overwrites.
  */
 public final class LancePathTable extends PythonTable {
-  public LancePathTable(PythonDataSourceV2 provider, StructType schema) {
-    super(provider, LanceSource.NAME, schema);
+  private final GatewaySource source;
+
+  public LancePathTable(GatewaySource source, StructType schema) {
+    super(source, LanceSource.NAME, schema);
+    this.source = source;
+  }
+
+  /** Returns the version from the time of `load`, or null with a schema of the user. */
+  String pin() {
+    return source.pin();
   }
 
   @Override
@@ -31,7 +38,7 @@ public final class LancePathTable extends PythonTable {
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
     LanceExtensions.checkOptions(options.asCaseSensitiveMap());
-    return super.newScanBuilder(options);
+    return () -> GatewaySource.at(pin()).scan(schema(), options);
   }
 
   @Override

@@ -68,10 +68,9 @@ public class LancePushdown extends Rule<LogicalPlan> {
     } catch (Throwable error) {
       // Errors of the package tell the user what to change. After any other error, the plan is
       // correct without this rule.
-      boolean typed =
-          Errors.isTyped(error)
-              && !error.getMessage().contains("option '" + LanceSource.SCAN_OPTION);
-      if (typed || error instanceof VirtualMachineError || error instanceof InterruptedException) {
+      if (Errors.isTyped(error)
+          || error instanceof VirtualMachineError
+          || error instanceof InterruptedException) {
         throw Errors.thrown(error);
       }
       LOG.warn("lance pushdown failed; the query runs without it", error);

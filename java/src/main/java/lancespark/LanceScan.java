@@ -26,6 +26,9 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
   /** Partitions end at the limit above the scan, and no filter between them drops a row. */
   final boolean limited;
 
+  /** JSON of the table and its version. */
+  final String pin;
+
   /** The request to Python, for a changed scan below a write. */
   final Json spec;
 
@@ -49,9 +52,16 @@ public final class LanceScan implements Scan, SupportsReportStatistics, Supports
 
   /** Takes Spark's scan and the answer of Python to the request. */
   LanceScan(
-      Scan python, String key, Json spec, Map<String, String> options, String path, Json reply) {
+      Scan python,
+      String key,
+      String pin,
+      Json spec,
+      Map<String, String> options,
+      String path,
+      Json reply) {
     this.python = python;
     this.key = key;
+    this.pin = pin;
     this.spec = spec;
     this.options = options;
     this.path = path;

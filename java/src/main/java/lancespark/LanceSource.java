@@ -1,11 +1,9 @@
 package lancespark;
 
-import java.nio.ByteBuffer;
 import java.nio.charset.StandardCharsets;
 import java.security.MessageDigest;
 import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
-import java.util.Base64;
 import java.util.HashMap;
 import java.util.HexFormat;
 import java.util.List;
@@ -26,8 +24,6 @@ import org.apache.spark.sql.catalyst.expressions.Attribute;
 import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
-import org.apache.spark.sql.connector.expressions.Transform;
-import org.apache.spark.sql.connector.read.Scan;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.python.*;
 import org.apache.spark.sql.types.*;
@@ -41,7 +37,6 @@ final class LanceSource {
   /** Prefix of internal options. */
   private static final String INTERNAL = "lancespark.";
 
-  static final String SCAN_OPTION = "lancespark.scan";
   static final String WRITE_OPTION = "lancespark.write";
 
   /** Lists the options of a catalog table. Some are for reads, and some for writes. */
@@ -50,11 +45,8 @@ final class LanceSource {
   /** Proves to Python that this JVM set the other internal options: lance_spark/options.py. */
   private static final String BY_OPTION = "lancespark.by";
 
-  static final String SCAN_COLUMN = "__lance_scan";
-  static final String SCAN_METADATA = "lance.scan";
   static final String TABLE_METADATA = "lance.table";
   private static final String SNAPSHOT = " snapshot";
-  private static final String PIN_MARK = "lancespark.pin=";
 
   /**
    * An empty plan of a write. As a read option it marks a view of SQL; a writer with this option
@@ -103,14 +95,10 @@ final class LanceSource {
     this.pinKey = pinKey;
   }
 
-  /** A Python data source of this package. */
-  static PythonDataSourceV2 provider() {
-    PythonDataSourceV2 provider = new PythonDataSourceV2();
-    provider.setShortName(NAME);
-    return provider;
-  }
-
-  /** Returns the source of a relation, or null for a relation with a schema of the user. */
+  /**
+   * Returns the source of a relation, or null for a search and for a relation without a pin: with a
+   * schema of the user, or from a time without the jar.
+   */
   static LanceSource of(DataSourceV2Relation relation) {
     Map<String, String> options = new HashMap<>(relation.options().asCaseSensitiveMap());
     Map<String, String> ofCatalog = CatalogSupport.readOptions(relation.table());
@@ -125,7 +113,6 @@ final class LanceSource {
       Map<String, String> stored = catalogOptions(relation.identifier().get());
       if (stored == null || isSearch(stored)) return null;
       stored.put(TABLE_OPTION, String.join(",", stored.keySet()));
-      prove(stored);
       stored.putAll(options);
       return following(stored, relation);
     }
@@ -135,10 +122,8 @@ final class LanceSource {
         && !relationOptions.containsKey("timestamp")) {
       return following(options, relation);
     }
-    Object ds = SparkRelease.field(relation.table(), "ds");
-    Object source = SparkRelease.field(ds, "dataSourceInPython");
-    if (source == null || !relationOptions.containsKey("path")) return null;
-    return new LanceSource(options, pinOf(source), null, null);
+    String pin = relation.table() instanceof LancePathTable table ? table.pin() : null;
+    return pin == null ? null : new LanceSource(options, pin, null, null);
   }
 
   /** Replaces the options of a query that select a version by options that name the version. */
@@ -188,8 +173,7 @@ final class LanceSource {
       String key = name.toLowerCase(Locale.ROOT);
       String value = options.get(key);
       boolean isMark = key.equals(WRITE_OPTION) && VIEW_MARK.equals(value);
-      boolean isProof = key.equals(BY_OPTION) && proof().equals(value);
-      if (key.startsWith(INTERNAL) && !isMark && !isProof) {
+      if (key.startsWith(INTERNAL) && !isMark) {
         throw Errors.thrown(
             Errors.option(
                 "option '"
@@ -210,17 +194,6 @@ final class LanceSource {
     return map.containsKey("nearest") || map.containsKey("full_text_query");
   }
 
-  /** Finds the pin in the text of a pickled data source. The pickle is never loaded. */
-  private static String pinOf(Object source) {
-    byte[] pickle = (byte[]) SparkRelease.call(source, "dataSource");
-    String text = new String(pickle, StandardCharsets.ISO_8859_1);
-    int mark = text.lastIndexOf(PIN_MARK);
-    if (mark < 0) {
-      throw new IllegalStateException("the data source does not name its pinned version");
-    }
-    return Json.firstValue(text.substring(mark + PIN_MARK.length()));
-  }
-
   private static LanceSource following(Map<String, String> options, DataSourceV2Relation relation) {
     options.remove(WRITE_OPTION);
     Map<String, String> pins = pinsOfThisQuery();
@@ -239,17 +212,17 @@ final class LanceSource {
 
   /** Opens the table as `load` does, to learn the version of its row addresses. */
   private void pinWithSnapshot() {
-    PythonDataSourceV2 provider = provider();
-    for (StructField field : provider.inferSchema(new CaseInsensitiveStringMap(options)).fields()) {
+    GatewaySource opened = GatewaySource.at(null);
+    for (StructField field : opened.inferSchema(new CaseInsensitiveStringMap(options)).fields()) {
       if (LanceReads.isRowColumn(field.name()) && field.metadata().contains(TABLE_METADATA)) {
         pins.put(pinKey + SNAPSHOT, field.metadata().getString(TABLE_METADATA));
       }
     }
-    savePin(provider);
+    savePin(opened.pin());
   }
 
-  private void savePin(PythonDataSourceV2 provider) {
-    pin = pinOf(SparkRelease.field(provider, "dataSourceInPython"));
+  private void savePin(String newPin) {
+    pin = newPin;
     pins.put(pinKey, pin);
   }
 
@@ -305,54 +278,30 @@ final class LanceSource {
     return new CaseInsensitiveStringMap(options).containsKey("limit");
   }
 
+  /** Runs a command for a read in Python, and returns the answer. */
+  static Json ask(String command, Json arguments) {
+    try {
+      return PythonGateway.call(command, arguments, null);
+    } catch (PythonGateway.Failure failure) {
+      throw Errors.thrown(Errors.ofCommand(command, failure));
+    }
+  }
+
   /**
    * Requests a scan from Python.
    *
-   * @param spec the JSON of lance_spark/read/spec.py without its pin
+   * @param spec the request: lance_spark/read/spec.py
    * @return null for aggregates above a filter that Lance does not apply exactly
    */
   LanceScan scan(Json spec) {
-    Json pinnedSpec = new Json(spec).with("pin", pin);
-    Map<String, String> request = new HashMap<>(options);
-    request.put(SCAN_OPTION, Json.write(pinnedSpec));
-    prove(request);
-    CaseInsensitiveStringMap map = new CaseInsensitiveStringMap(request);
-    PythonDataSourceV2 provider = provider();
-    StructType answer = provider.inferSchema(map);
-    StructField last = answer.fields()[answer.length() - 1];
-    if (!last.name().equals(SCAN_COLUMN)) {
-      throw new IllegalStateException("the data source did not answer the rule");
-    }
-    StructType schema = new StructType();
-    for (int i = 0; i < answer.length() - 1; i++) schema = schema.add(answer.fields()[i]);
-    Json reply = Json.parse(last.metadata().getString(SCAN_METADATA));
-    if (pins != null && pin == null) savePin(provider);
-    if (Boolean.FALSE.equals(reply.get("serves"))) return null;
-    if (reply.text("read") != null) {
-      provider.setReadInfo(readInfo(Base64.getDecoder().decode(reply.text("read"))));
-    }
-    Table table = provider.getTable(schema, new Transform[0], map);
-    Scan python = ((PythonTable) table).newScanBuilder(map).build();
-    pinnedSpec.put("pin", pin);
+    Json arguments = new Json().with("options", options).with("pin", pin).with("spec", spec);
+    Json answer = ask("plan_scan", arguments);
+    if (pins != null && pin == null) savePin(answer.text("pin"));
+    if (!answer.isTrue("serves")) return null;
     Json comparable =
-        new Json(pinnedSpec).with("predicate", canonical(pinnedSpec.get("predicate")));
+        new Json(spec).with("pin", pin).with("predicate", canonical(spec.get("predicate")));
     String key = Json.write(new TreeMap<>(options)) + Json.write(comparable);
-    return new LanceScan(python, key, pinnedSpec, options, path(), reply);
-  }
-
-  /** The answer of Spark's own planning process, made by lance_spark/read/planned.py. */
-  private static PythonDataSourceReadInfo readInfo(byte[] answer) {
-    ByteBuffer buffer = ByteBuffer.wrap(answer);
-    byte[] function = next(buffer);
-    List<byte[]> partitions = new ArrayList<>();
-    for (int n = buffer.getInt(); n > 0; n--) partitions.add(next(buffer));
-    return new PythonDataSourceReadInfo(function, Scala.seq(partitions));
-  }
-
-  private static byte[] next(ByteBuffer buffer) {
-    byte[] bytes = new byte[buffer.getInt()];
-    buffer.get(bytes);
-    return bytes;
+    return new LanceScan(GatewaySource.scan(answer), key, pin, spec, options, path(), answer);
   }
 
   /** Sorts the arguments of AND, OR and IN, so that equal scans compare as equal. */
@@ -379,7 +328,7 @@ final class LanceSource {
 
   /** Requests a scan again with one change of its request. */
   static LanceScan again(LanceScan scan, String key, Object value) {
-    LanceSource source = new LanceSource(scan.options, scan.spec.text("pin"), null, null);
+    LanceSource source = new LanceSource(scan.options, scan.pin, null, null);
     return source.scan(new Json(scan.spec).with(key, value));
   }
 

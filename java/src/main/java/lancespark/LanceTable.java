@@ -52,7 +52,7 @@ public class LanceTable extends PythonTable
   final Json opened;
 
   LanceTable(AbstractLanceCatalog catalog, Identifier identifier, Json opened) {
-    super(LanceSource.provider(), LanceSource.NAME, schemaOf(opened));
+    super(GatewaySource.at(null), LanceSource.NAME, schemaOf(opened));
     this.catalog = catalog;
     this.identifier = identifier;
     this.opened = opened;

@@ -34,6 +34,6 @@ final class PrunedScan implements SupportsPushDownRequiredColumns {
     Map<String, String> all = new HashMap<>(options);
     String[] names = required.fieldNames();
     if (names.length > 0) all.put("columns", Json.write(names));
-    return new UnplannedScan(LanceSource.provider(), required, new CaseInsensitiveStringMap(all));
+    return GatewaySource.at(null).scan(required, new CaseInsensitiveStringMap(all));
   }
 }

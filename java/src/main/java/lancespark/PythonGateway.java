@@ -2,16 +2,14 @@ package lancespark;
 
 import java.util.Map;
 import java.util.function.BiFunction;
-import java.util.stream.Stream;
-import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 import py4j.Py4JException;
 
 /**
- * The way to Python, which runs the commands of the catalog and of statements: the program that
- * drives the JVM, or else a process that the JVM starts.
+ * The way to Python, which runs the commands of reads, of the catalog and of statements: the
+ * program that drives the JVM, or else a process that the JVM starts.
  */
 public final class PythonGateway {
   private static final Logger LOG = LoggerFactory.getLogger("lance_spark.sql");
@@ -43,12 +41,9 @@ public final class PythonGateway {
     }
   }
 
-  /** Starts a process before the first command, for a catalog in a JVM without a Python program. */
+  /** Starts a process before the first command, in a JVM without a Python program. */
   static void startAhead() {
-    SparkConf conf = SparkContext.getOrCreate().getConf();
-    String catalog = LanceCatalog.class.getName();
-    boolean hasCatalog = Stream.of(conf.getAll()).anyMatch(entry -> entry._2().equals(catalog));
-    if (!hasCatalog || PythonProcess.hasDriver(conf)) return;
+    if (PythonProcess.hasDriver(SparkContext.getOrCreate().getConf())) return;
     Thread thread = new Thread(PythonGateway::tryToConnect, "lance-spark-python-start");
     thread.setDaemon(true);
     thread.start();

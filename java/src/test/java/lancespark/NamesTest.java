@@ -45,11 +45,6 @@ final class NamesTest {
   }
 
   @Test
-  void firstValueIgnoresTheRest() {
-    assertEquals("{\"a\":1}", Json.firstValue("{\"a\": 1}\u0094.rest"));
-  }
-
-  @Test
   void optionsOfAStoreNeedTheirOwnCredentials() {
     Map<String, String> endpoint =
         Map.of("path", "s3://b/t", "storage.aws_endpoint", "https://attacker.example");
