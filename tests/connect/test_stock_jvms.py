@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 
 import lance
@@ -15,7 +17,7 @@ import pytest
 
 import lance_spark
 from tests.connect.sql_client import SEEN, seen_by_client
-from tests.support.processes import SPARK_HOME, daemons, environment, free_port
+from tests.support.processes import READY_S, SPARK_HOME, daemons, environment, free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 
@@ -43,6 +45,29 @@ def settings(tables: Path, *, jar: str | None = None, **more: str) -> list[str]:
     return ["--master", "local[2]", *(text for key, value in said.items() for text in ("--conf", f"{key}={value}"))]
 
 
+INTERRUPTED = """
+import sys, time
+import pyarrow as pa
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+import lance_spark
+
+@lance_spark.udf(data_type=pa.int64())
+def slow(id: int) -> int:
+    time.sleep(600)
+    return id
+
+spark = SparkSession.builder.remote(sys.argv[1]).getOrCreate()
+lance_spark.connect(sys.argv[2], spark).open_table("t").add_columns({"slow": slow})
+try:
+    spark.sql("CALL trusted.system.backfill('t', 'slow')").collect()
+except PySparkException as error:
+    print(error)
+print(spark.sql("UPDATE lance.t SET n = 1 WHERE id < 3").collect())
+"""
+"""A client whose first statement does not end by itself."""
+
+
 def spark_sql(folder: Path, statements: str, **more: str) -> subprocess.CompletedProcess[str]:
     command = [str(SPARK_HOME / "bin" / "spark-sql"), *settings(folder / "tables", **more), "-e", statements]
     return subprocess.run(
@@ -57,6 +82,15 @@ def gateways(server: int) -> list[psutil.Process]:
     return [process for process in live if "lance_spark.sql.gateway_process" in process.cmdline()]
 
 
+def eventually(holds: Callable[[], bool], client: subprocess.Popen[str]) -> None:
+    """Waits until a condition holds, while a client runs."""
+    deadline = time.monotonic() + READY_S
+    while not holds():
+        assert client.poll() is None, client.communicate()
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
 @pytest.mark.long
 def test_spark_sql_runs_statements_with_pushdown(tmp_path: Path) -> None:
     done = spark_sql(tmp_path, STATEMENTS)
@@ -66,12 +100,17 @@ def test_spark_sql_runs_statements_with_pushdown(tmp_path: Path) -> None:
 
 
 def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_process_was_killed(tmp_path: Path) -> None:
+    trusted = {
+        "spark.sql.catalog.trusted": "lancespark.LanceCatalog",
+        "spark.sql.catalog.trusted.root": str(tmp_path / "tables"),
+        "spark.sql.catalog.trusted.allow_stored_code": "true",
+    }
     with daemons(tmp_path) as started:
         port = free_port()
         server = started.start(
             "connect",
             "org.apache.spark.deploy.SparkSubmit",
-            *settings(tmp_path / "tables"),
+            *settings(tmp_path / "tables", **trusted),
             *("--conf", "spark.connect.grpc.binding.address=127.0.0.1"),
             *("--conf", f"spark.connect.grpc.binding.port={port}"),
             *("--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"),
@@ -79,20 +118,22 @@ def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_proces
         )
         url = f"sc://127.0.0.1:{port}"
         assert seen_by_client(url, f"{tmp_path}/by_path.lance") == SEEN
-        (gateway,) = gateways(server.pid)
-        gateway.send_signal(signal.SIGKILL)
-        gateway.wait(60)
-        script = "import sys; from pyspark.sql import SparkSession; spark = SparkSession.builder.remote(sys.argv[1])"
-        script += ".getOrCreate(); print(spark.sql('UPDATE lance.t SET n = 1 WHERE id < 3').collect())"
-        done = subprocess.run(
-            [sys.executable, "-c", script, url],
-            capture_output=True,
+        with subprocess.Popen(
+            [sys.executable, "-c", INTERRUPTED, url, str(tmp_path / "tables")],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
             text=True,
-            timeout=600,
             env=environment(),
-            check=False,
-        )
-        assert "num_affected_rows=3" in done.stdout, done.stderr[-4000:]
+        ) as client:
+            table = lance_spark.connect(str(tmp_path / "tables")).open_table("t")
+            eventually(lambda: "RUNNING" in [job.status for job in table.list_jobs()], client)
+            (gateway,) = gateways(server.pid)
+            gateway.send_signal(signal.SIGKILL)
+            gateway.wait(60)
+            said, errors = client.communicate(timeout=120)
+        assert "GatewayError" in said and "ended during the command call" in said, errors[-4000:]
+        assert "num_affected_rows=3" in said, errors[-4000:]
+        assert [job.status for job in table.list_jobs()] == ["DEAD"]
         (other,) = gateways(server.pid)
         os.kill(server.pid, signal.SIGKILL)
         server.wait()

@@ -69,7 +69,8 @@ public final class PythonGateway {
 
   private static Object reply(Connection python, String command, String request, Object object) {
     try {
-      return python.function.apply(request, object);
+      if (python.process == null) return python.function.apply(request, object);
+      return python.process.run(() -> python.function.apply(request, object));
     } catch (Py4JException error) {
       if (python.process == null || !python.process.hasEnded()) throw error;
       throw PythonProcess.failure(

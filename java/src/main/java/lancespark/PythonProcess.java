@@ -6,11 +6,13 @@ import java.nio.charset.StandardCharsets;
 import java.util.ArrayDeque;
 import java.util.Deque;
 import java.util.Objects;
+import java.util.UUID;
 import java.util.concurrent.CompletableFuture;
 import java.util.concurrent.ExecutionException;
 import java.util.concurrent.FutureTask;
 import java.util.concurrent.TimeUnit;
 import java.util.concurrent.TimeoutException;
+import java.util.function.Supplier;
 import java.util.stream.Stream;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
@@ -32,10 +34,15 @@ final class PythonProcess {
   private final Py4JServer server;
   private final SparkContext context;
 
-  private PythonProcess(Process process, Py4JServer server, SparkContext context) {
+  /** Tag of the Spark jobs of this process. */
+  private final String tag;
+
+  private PythonProcess(Process process, Py4JServer server, SparkContext context, String tag) {
     this.process = process;
     this.server = server;
     this.context = context;
+    this.tag = tag;
+    CompletableFuture<Void> unused = process.onExit().thenRun(this::cancelJobs);
   }
 
   /** Tells whether spark-submit runs a Python program, which is the gateway's process itself. */
@@ -53,13 +60,14 @@ final class PythonProcess {
   static PythonProcess start() {
     SparkContext context = SparkContext.getOrCreate();
     String python = interpreter(context.getConf());
-    Py4JServer server = startServer(context.getConf());
+    String tag = "lance-spark-python-" + UUID.randomUUID();
+    Py4JServer server = startServer(context, tag);
     try {
       ProcessBuilder command = new ProcessBuilder(python, "-P", "-m", MODULE);
       command.environment().put("PYSPARK_GATEWAY_PORT", String.valueOf(server.getListeningPort()));
       command.environment().put("PYSPARK_GATEWAY_SECRET", server.secret());
       Process process = command.start();
-      PythonProcess started = new PythonProcess(process, server, context);
+      PythonProcess started = new PythonProcess(process, server, context, tag);
       try {
         started.await(python);
         return started;
@@ -76,6 +84,25 @@ final class PythonProcess {
   /** Tells whether the process is alive and attached to the present application of the JVM. */
   boolean serves() {
     return process.isAlive() && !context.isStopped();
+  }
+
+  /**
+   * Runs a request to the process. The jobs of the request end with the process: a job in this
+   * thread would not notice the end.
+   */
+  Object run(Supplier<Object> request) {
+    boolean isNested = context.getJobTags().contains(tag);
+    if (isNested) return request.get();
+    context.addJobTag(tag);
+    try {
+      return request.get();
+    } finally {
+      context.removeJobTag(tag);
+    }
+  }
+
+  private void cancelJobs() {
+    if (!context.isStopped()) context.cancelJobsWithTag(tag);
   }
 
   /** Tells whether the process has ended, a moment after a request that failed. */
@@ -107,13 +134,15 @@ final class PythonProcess {
 
   /**
    * Starts a server in a thread of this package. The threads of the server inherit from the thread:
-   * they load the classes of this package, and the JVM ends at the end of `main`.
+   * they load the classes of this package, their jobs have the tag, and the JVM ends at the end of
+   * `main`.
    */
-  private static Py4JServer startServer(SparkConf conf) {
+  private static Py4JServer startServer(SparkContext context, String tag) {
     FutureTask<Py4JServer> task =
         new FutureTask<>(
             () -> {
-              Py4JServer server = new Py4JServer(conf);
+              context.addJobTag(tag);
+              Py4JServer server = new Py4JServer(context.getConf());
               server.start();
               return server;
             });
