@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,14 @@ _SOCKETS = {"spark.python.unix.domain.socket.enabled": "true"}
 _DAEMON = {"spark.python.daemon.module": DAEMON}
 
 _ARROW = " ".join(f"-D{name}={value}" for name, value in ARROW_SETTINGS.items())
+
+_ARGUMENTS = {
+    "--driver-java-options": "spark.driver.extraJavaOptions",
+    "--jars": "spark.jars",
+    "--master": "spark.master",
+    "--properties-file": "--properties-file",
+}
+"""Arguments of spark-submit by the names of settings."""
 
 _SETTING = re.compile(r"\s*([^#!\s=:][^\s=:]*)\s*[=:\s]\s*(.*)")
 
@@ -79,8 +88,10 @@ def configure(
         >>> catalogs = {"lance": "/data/tables"}
         >>> spark = lance_spark.configure(SparkSession.builder, catalogs=catalogs).getOrCreate()
     """
+    if "spark.remote" in builder._options or os.environ.get("SPARK_REMOTE"):  # noqa: SLF001 - there is no other way
+        return builder
     given = _given(builder)
-    if "spark.remote" in given or os.environ.get("SPARK_REMOTE"):
+    if "spark.remote" in given:
         return builder
     options = {
         name: catalog_options(root, allow_stored_code=allow_stored_code) for name, root in (catalogs or {}).items()
@@ -101,7 +112,7 @@ def configure(
             builder.config(key, f"{said} {_ARROW}".strip())
     if is_local and "spark.pyspark.python" not in given:
         use_this_interpreter()
-    return _LanceBuilder(builder, {})
+    return _LanceBuilder(builder, {}, starts_jvm=not _has_jvm() and "spark.jars" in _submit_arguments())
 
 
 def _taken(builder: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - a builder, whose options are private
@@ -113,9 +124,15 @@ def _taken(builder: Any, name: str) -> dict[str, str]:  # noqa: ANN401 - a build
 class _LanceBuilder(SparkSession.Builder):
     """The builder of a user, whose session also gets what Spark has no setting for."""
 
-    def __init__(self, builder: Any, catalogs: Mapping[str, Mapping[str, str]]) -> None:  # noqa: ANN401 - as below
+    def __init__(
+        self,
+        builder: Any,  # noqa: ANN401 - as below
+        catalogs: Mapping[str, Mapping[str, str]],
+        *,
+        starts_jvm: bool = False,
+    ) -> None:
         super().__init__()
-        self._builder, self._catalogs = builder, catalogs
+        self._builder, self._catalogs, self._starts_jvm = builder, catalogs, starts_jvm
         self._options = builder._options  # noqa: SLF001 - there is no other way
 
     def getOrCreate(self) -> SparkSession:  # noqa: N802 - Spark's name
@@ -126,6 +143,8 @@ class _LanceBuilder(SparkSession.Builder):
         """
         from lance_spark.read.search.functions import register_functions
 
+        if self._starts_jvm:
+            _start_jvm(self._options)
         session: SparkSession = self._builder.getOrCreate()
         if is_classic(session):
             require_pushdown(session)
@@ -138,8 +157,7 @@ class _LanceBuilder(SparkSession.Builder):
 def _extend_session(builder: Any, given: Mapping[str, str]) -> None:  # noqa: ANN401 - as below
     """Has the session load the Java of this package; a JVM that runs gets the jar at once."""
     jar = find_jar().as_uri()
-    if SparkContext._gateway is not None or os.environ.get("PYSPARK_GATEWAY_PORT"):  # noqa: SLF001 - as above
-        SparkContext._ensure_initialized()  # noqa: SLF001 - as above
+    if _has_jvm():
         add_jar(SparkContext._gateway)  # noqa: SLF001 - as above
     for key, value in {"spark.jars": jar, "spark.sql.extensions": EXTENSIONS}.items():
         present = [part.strip() for part in given.get(key, "").split(",") if part.strip()]
@@ -149,15 +167,49 @@ def _extend_session(builder: Any, given: Mapping[str, str]) -> None:  # noqa: AN
 def _given(builder: Any) -> Mapping[str, str]:  # noqa: ANN401 - a builder, whose options are private
     """Returns what has been set already, wherever."""
     options = {key: str(value) for key, value in builder._options.items()}  # noqa: SLF001 - there is no other way
-    if os.environ.get("PYSPARK_GATEWAY_PORT"):
-        # spark-submit started the JVM; it has read the file, and knows its own arguments.
+    if _has_jvm():
+        # The JVM has read the file and the arguments of spark-submit. PySpark asks an attached JVM.
+        SparkContext._ensure_initialized()  # noqa: SLF001 - as above
         return {**dict(SparkConf().getAll()), **options}
-    return {**_spark_defaults(), **options}
+    arguments = _submit_arguments()
+    return {**_spark_defaults(arguments.pop("--properties-file", None)), **arguments, **options}
 
 
-def _spark_defaults() -> dict[str, str]:
+def _has_jvm() -> bool:
+    return SparkContext._gateway is not None or bool(os.environ.get("PYSPARK_GATEWAY_PORT"))  # noqa: SLF001 - as above
+
+
+def _start_jvm(options: Mapping[str, str]) -> None:
+    """Starts the JVM with the settings of a builder, and adds the jar.
+
+    The argument `--jars` replaces the setting `spark.jars` while a JVM starts.
+    """
+    conf = SparkConf()
+    for key, value in options.items():
+        conf.set(key, value)
+    SparkContext._ensure_initialized(conf=conf)  # noqa: SLF001 - as above
+    add_jar(SparkContext._gateway)  # noqa: SLF001 - as above
+
+
+def _submit_arguments() -> dict[str, str]:
+    """Returns the settings in PYSPARK_SUBMIT_ARGS, with which PySpark starts the JVM."""
+    settings: dict[str, str] = {}
+    explicit: dict[str, str] = {}
+    words = iter(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
+    for word in words:
+        name, equals, value = word.partition("=")
+        if name in ("--conf", "-c"):
+            key, _, text = (value if equals else next(words, "")).partition("=")
+            settings[key] = text
+        elif name in _ARGUMENTS:
+            explicit[_ARGUMENTS[name]] = value if equals else next(words, "")
+    return {**settings, **explicit}
+
+
+def _spark_defaults(properties: str | None) -> dict[str, str]:
+    """Returns the settings of a file of properties, by default of `spark-defaults.conf`."""
     home = os.environ.get("SPARK_HOME") or str(Path(pyspark.__file__).parent)
-    file = Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf", "spark-defaults.conf")
+    file = Path(properties or Path(os.environ.get("SPARK_CONF_DIR") or f"{home}/conf", "spark-defaults.conf"))
     if not file.is_file():
         return {}
     lines = (_SETTING.match(line) for line in file.read_text(encoding="utf-8").splitlines())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import socket
 import subprocess
 import sys
@@ -32,7 +33,8 @@ JARS, EXTENSIONS = "spark.jars", "spark.sql.extensions"
 def conf_dir(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder of an empty configuration of Spark, in a process without a session."""
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
-    for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "PYSPARK_PYTHON"):
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    for name in ("SPARK_REMOTE", "PYSPARK_GATEWAY_PORT", "PYSPARK_PYTHON", "PYSPARK_SUBMIT_ARGS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
     return tmp_path
@@ -85,10 +87,24 @@ def in_the_file(settings: dict[str, str], home: Path) -> SparkSession.Builder:
     return SparkSession.builder
 
 
-@pytest.mark.parametrize("given", [in_the_builder, in_the_file])
+def in_a_file_of_properties(settings: dict[str, str], home: Path) -> SparkSession.Builder:
+    (home / "mine.conf").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+    os.environ["PYSPARK_SUBMIT_ARGS"] = f"--properties-file {home}/mine.conf pyspark-shell"
+    return SparkSession.builder
+
+
+def in_the_arguments(settings: dict[str, str], _: Path) -> SparkSession.Builder:
+    words = [f"--conf={key}={value}" for key, value in settings.items() if key not in (JARS, "spark.master")]
+    words += ["--conf", "spark.jars=/not.jar", "--jars", settings[JARS], f"--master={settings['spark.master']}"]
+    os.environ["PYSPARK_SUBMIT_ARGS"] = shlex.join([*words, "pyspark-shell"])
+    return SparkSession.builder
+
+
+@pytest.mark.parametrize("given", [in_the_builder, in_the_file, in_a_file_of_properties, in_the_arguments])
 def test_what_a_user_has_set_stays(
-    given: Callable[[dict[str, str], Path], SparkSession.Builder], conf_dir: Path
+    given: Callable[[dict[str, str], Path], SparkSession.Builder], conf_dir: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", "pyspark-shell")
     own = {
         SOCKET: "false",
         MODULE: "their.daemon",
