@@ -13,6 +13,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+from java.maven import Artifact
 from tests.support.java_classes import JVM_OPTIONS
 from tests.support.processes import SPARK_HOME, environment
 
@@ -162,6 +163,30 @@ with contextlib.redirect_stdout(output):
 print(output.getvalue())
 """
     return run([sys.executable, "-c", kernel], folder)
+
+
+CONNECTOR = Artifact(
+    "org/lance/lance-spark-3.5_2.12/0.4.0/lance-spark-3.5_2.12-0.4.0.jar",
+    "078627d23e4f704a857b8c5406bff0bf59a3f58fb6aad31b75c0955103831f4f",
+)
+"""The JVM connector, which registers the format `lance`, too."""
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("before", ["", OWN])
+def test_the_format_is_ours_beside_the_jar_of_the_jvm_connector(before: str, path: str, tmp_path: Path) -> None:
+    jars = {"spark.jars": str(CONNECTOR.fetch()), "spark.ui.enabled": "false"}
+    write = """
+rows = spark.read.format("lance").load({path!r})
+rows.write.format("lance").mode("append").option("e.arrow.fixed-size-list.size", "2").save({copy!r})
+spark.sql("CREATE TEMPORARY VIEW copied USING lance OPTIONS (path '" + {copy!r} + "')")
+assert spark.sql("SELECT count(*) FROM copied").first() == (10,)
+"""
+    program = before.format(in_builder=jars) + CONFIGURED.format(in_builder={} if before else jars)
+    program += write.format(path=path, copy=str(tmp_path / "copy.lance")) + SEEN.format(path=path)
+    seen = run([sys.executable, "-c", program], tmp_path)
+    assert seen == WHOLE | {"other": None, "jars": ["lance-spark-3.5_2.12-0.4.0.jar", "lance-spark.jar"]}
+    assert lance.dataset(tmp_path / "copy.lance").count_rows() == 10
 
 
 @pytest.mark.long

@@ -13,7 +13,7 @@ import org.apache.spark.sql.util.CaseInsensitiveStringMap;
  * The class of `format("lance")`, which Spark finds by its name. The class serves any thread: Spark
  * looks up a Python data source in the active session of the thread, and a new thread has none.
  */
-public final class DefaultSource extends GatewaySource {
+public class DefaultSource extends GatewaySource {
   @Override
   public StructType inferSchema(CaseInsensitiveStringMap options) {
     LanceExtensions.checkOptions(options.asCaseSensitiveMap());
