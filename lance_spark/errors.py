@@ -95,6 +95,7 @@ class OptionError(LanceSparkError, ValueError):
         option: Name of the option as the user wrote it.
         value: Its value as text, or None where the option is missing.
         accepted: What would have been accepted.
+        problem: What is wrong with the value, as the end of a sentence.
     """
 
     def __init__(self, option: str, value: object, accepted: str, *, problem: str = "is not valid") -> None:
@@ -104,6 +105,7 @@ class OptionError(LanceSparkError, ValueError):
         super().__init__(f"option {option!r} {shown} - accepted: {accepted}")
         self.option = option
         self.accepted = accepted
+        self.problem = problem
 
 
 class TableNotFoundError(LanceSparkError, FileNotFoundError):

@@ -21,7 +21,7 @@ from lance_spark.errors import StoredUdfError, TableUnreadableError, ViewError
 from lance_spark.jobs.model import ErrorRecord, JobRecord
 from lance_spark.jobs.reader_process import close_reader
 from lance_spark.jobs.tables import ERRORS, JOBS, SystemTable, read_intact_rows, replace_rows, table_ref
-from lance_spark.objects import LanceObjects, checkpoint_place, checkpoint_store, objects_beside, objects_of_table
+from lance_spark.objects import LanceObjects, checkpoint_place, objects_beside, objects_of_table
 from lance_spark.views.definition import view_of
 from lance_spark.views.state import refreshed_of
 from lance_spark.words import InWords
@@ -129,14 +129,17 @@ def check(
     dataset = ref.open_latest()
     close_reader()  # its caches may hold files that are damaged by now
     aside = _Aside(f"{DAMAGED_FOLDER}/{datetime.now(UTC):%Y%m%dT%H%M%S%f}") if repair else None
+    shared = None
+    if checkpoint is not None:
+        shared = LanceObjects(normalize_uri(checkpoint, option="checkpoint"), ref.storage_options)
     damages = [
-        *_check_branch(ref, dataset, checkpoint, aside),
+        *_check_branch(ref, dataset, shared, aside),
         *_check_files(objects_of_table(ref), "udfs", _has_digest, aside),
     ]
     for name in branches_of(dataset):
         branch = ref.on_branch(name)
         try:
-            found = list(_check_branch(branch, branch.open_latest(), checkpoint, aside))
+            found = list(_check_branch(branch, branch.open_latest(), shared, aside))
         except TableUnreadableError as error:
             remedy = "Repair the store, or delete the branch."
             found = [Damage(place="its latest version", problem=str(error), remedy=remedy)]
@@ -145,18 +148,45 @@ def check(
 
 
 def _check_branch(
-    ref: DatasetRef, dataset: lance.LanceDataset, checkpoint: str | None, aside: _Aside | None
+    ref: DatasetRef, dataset: lance.LanceDataset, shared: LanceObjects | None, aside: _Aside | None
 ) -> Iterator[Damage]:
-    """Yields what is damaged on the main branch or on another one."""
+    """Yields what is damaged on the main branch or on another one.
+
+    `shared` is the folder of `connect(checkpoint=...)`, which is opened once for all branches.
+    """
     for table in _ROW_CHECKS:
         yield from _check_table(ref, table, aside)
-    place = None if checkpoint is None else checkpoint_place(checkpoint, ref.uri)
-    yield from _check_files(
-        checkpoint_store(ref.uri, ref.storage_options, place).objects, "checkpoints", _decodes, aside
-    )
+    objects: Objects = objects_beside(ref)
+    if shared is not None:
+        objects = _Below(shared, checkpoint_place(shared.uri, ref.uri).removeprefix(f"{shared.uri}/"))
+    yield from _check_files(objects, "checkpoints", _decodes, aside)
     yield from _check_columns(dataset)
     yield from _check_view(dataset)
     yield from _check_versions(dataset)
+
+
+@dataclass(frozen=True, slots=True)
+class _Below(Objects):
+    """The objects below a folder of a store. Paths are relative to the folder."""
+
+    objects: Objects
+    folder: str
+
+    def put(self, path: str, data: bytes) -> None:
+        self.objects.put(f"{self.folder}/{path}", data)
+
+    def get(self, path: str) -> bytes | None:
+        return self.objects.get(f"{self.folder}/{path}")
+
+    def list(self, prefix: str) -> list[str]:
+        paths = self.objects.list(f"{self.folder}/{prefix}")
+        return [path.removeprefix(f"{self.folder}/") for path in paths]
+
+    def delete(self, path: str) -> None:
+        self.objects.delete(f"{self.folder}/{path}")
+
+    def remove_leftovers(self, prefix: str, *, older_than_s: float) -> int:
+        return self.objects.remove_leftovers(f"{self.folder}/{prefix}", older_than_s=older_than_s)
 
 
 @dataclass(frozen=True, slots=True)

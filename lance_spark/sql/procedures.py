@@ -223,9 +223,10 @@ def call(arguments: Mapping[str, Any]) -> dict[str, Any]:
     except OptionError as error:
         # The method of the table API has names of its own for the arguments.
         own_name = _PARAMETERS.get(error.option)
-        if own_name not in [name.lstrip("*") for name, _ in procedure.parameters]:
+        own_values = dict(zip([name.lstrip("*") for name, _ in procedure.parameters], values, strict=True))
+        if own_name not in own_values:
             raise
-        raise OptionError(own_name, error.value, error.accepted) from error
+        raise OptionError(own_name, own_values[own_name], error.accepted, problem=error.problem) from error
     return {"schema": procedure.answer, "rows": [list(row)]}
 
 

@@ -24,12 +24,13 @@ import pytest
 from lance.fragment import write_fragments
 
 import lance_spark
-from lance_spark import DamagedFileError, DamagedRecordWarning, Table
+from lance_spark import DamagedFileError, DamagedRecordWarning, Table, objects
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import TableUnreadableError
 from lance_spark.jobs import reader_process
 from lance_spark.jobs.reader_process import ReaderEndedError, ReaderProcess, read_in_child
 from lance_spark.jobs.tables import ERRORS, JOBS
+from lance_spark.objects import checkpoint_place, checkpoint_store
 from tests.data import ARCHIVE
 from tests.support.waiting import eventually
 from udf_runtime import UdfRuntimeError
@@ -186,6 +187,29 @@ def test_damaged_checkpoints_and_stored_udfs_are_found_and_moved_aside(folder: P
     assert lance_spark.check(str(folder), repair=True).is_intact
     assert not checkpoint.exists() and not stored.exists()
     assert lance_spark.check(str(folder)).damages == ()
+
+
+def test_a_shared_folder_of_checkpoints_is_opened_once_for_all_branches(
+    tmp_path: Path, jobs: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = lance_spark.connect(str(tmp_path / "db"), jobs, progress=False).create_table("t", [{"id": 1}])
+    branches = [table, *(table.branches.create(name) for name in ("dev", "more/two", "third"))]
+    shared = f"file-object-store://{tmp_path}/kept"
+    stores = [checkpoint_store(one.uri, location=checkpoint_place(shared, one.uri)) for one in branches]
+    for store in stores:
+        store.objects.put("checkpoints/f/x.rows", b"damaged")
+    opened = []
+    open_file_session = objects._open_session
+    monkeypatch.setattr(
+        objects, "_open_session", lambda uri, options: opened.append(uri) or open_file_session(uri, options)
+    )
+    damages = lance_spark.check(table.uri, checkpoint=shared).damages
+    assert set(opened) == {shared}
+    assert [damage.place.rpartition(": ")[2] for damage in damages] == ["checkpoints/f/x.rows"] * 4
+    assert lance_spark.check(table.uri, checkpoint=shared, repair=True).is_intact
+    assert lance_spark.check(table.uri, checkpoint=shared).damages == ()
+    for store in stores:
+        assert len(store.objects.list("damaged")) == 1
 
 
 def test_branches_are_checked_and_repaired(tmp_path: Path, jobs: Any) -> None:

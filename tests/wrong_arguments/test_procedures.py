@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,8 +13,9 @@ import pytest
 from py4j.protocol import Py4JJavaError
 
 from lance_spark import SparkStartError
+from lance_spark.errors import OptionError
 from lance_spark.sql import bridge
-from lance_spark.sql.procedures import PROCEDURES
+from lance_spark.sql.procedures import PROCEDURES, call
 from tests.wrong_arguments.subjects import Place, make_template
 from tests.wrong_arguments.values import TEXTS, show
 
@@ -51,19 +53,26 @@ def calls() -> Iterator[tuple[str, str, list[object]]]:
                 yield procedure, wrong, list(given.values())
 
 
-def fault_of(procedure: str, wrong: str, values: list[object], folder: Path) -> str | None:
-    """Calls a procedure as the JVM does, and returns what is wrong about the answer."""
+def arguments_of(folder: Path) -> dict[str, object]:
+    """Returns the arguments of each command for a catalog."""
     origins = {
         "application": None,
         "registered": {"root": str(folder), "allow_stored_code": "true"},
         "session": {},
         "shown": [],
     }
-    arguments = {"catalog": "lance", "origins": origins, "procedure": procedure, "values": values}
+    return {"catalog": "lance", "origins": origins}
+
+
+def fault_of(procedure: str, wrong: str, values: list[object], folder: Path) -> str | None:
+    """Calls a procedure as the JVM does, and returns what is wrong about the answer."""
+    arguments = {**arguments_of(folder), "procedure": procedure, "values": values}
     answer = json.loads(bridge._Python().apply(json.dumps({"command": "call", "arguments": arguments}), None))
     error = answer.get("error")
     if error is None or (
-        error.startswith("lance_spark.") and (answer["kind"] != "OptionError" or f"'{wrong}'" in error)
+        error.startswith("lance_spark.")
+        and (answer["kind"] != "OptionError" or f"'{wrong}'" in error)
+        and "'a value of type" not in error
     ):
         return None
     return f"{procedure}({', '.join(map(show, values))}), {wrong}: {error[:300]}"
@@ -77,6 +86,17 @@ def test_a_procedure_with_a_wrong_value_works_or_raises_an_error_of_ours_that_na
         if place.versions() != before:
             place.reset()
     assert not any(faults), "\n".join(filter(None, faults))
+
+
+def test_an_error_about_an_argument_of_another_name_shows_the_value_of_the_statement(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+):
+    def fail(*_: object) -> Any:
+        raise OptionError("columns", {"id": 1}, "another column", problem="is too long")
+
+    monkeypatch.setitem(PROCEDURES, "create_index", replace(PROCEDURES["create_index"], run=fail))
+    with pytest.raises(OptionError, match=r"option 'column' = 'id' is too long - accepted: another column"):
+        call({**arguments_of(place.folder), "procedure": "create_index", "values": ["t", "id", None]})
 
 
 def test_an_exception_of_spark_that_pyspark_has_no_class_for_goes_back_as_it_is(monkeypatch: pytest.MonkeyPatch):
