@@ -106,5 +106,5 @@ def test_an_exception_of_spark_that_pyspark_has_no_class_for_goes_back_as_it_is(
     def fail(_: object) -> dict[str, Any]:
         raise Py4JJavaError("An error occurred", thrown)
 
-    monkeypatch.setitem(bridge._COMMANDS, "call", fail)
+    monkeypatch.setattr(bridge, "_command", lambda _: fail)
     assert bridge._Python().apply(json.dumps({"command": "call", "arguments": {}}), None) is thrown
