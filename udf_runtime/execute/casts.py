@@ -158,20 +158,19 @@ def narrow_floats(array: Array, target: pa.DataType) -> tuple[Array, int | None]
 def _single_floats(array: Array, target: pa.DataType) -> Array | None:
     """Returns floats of 64 bits as floats of 32 bits; None where a number may be too large.
 
-    The check of a block that has just been cast costs a sixth of the cast, and PyArrow's check of
-    all values three times the cast (measured with PyArrow 26).
+    NumPy reports a finite number that becomes infinite from the flags of the processor, without
+    another look at the values. PyArrow's check takes a third of the cast (measured with PyArrow 26
+    and NumPy 2.4).
     """
     if not HAS_NUMPY or array.null_count or not len(array):
         return None
     # Arrow's pool hands out memory that was used before, which NumPy's does not.
     memory: Any = pa.allocate_buffer(4 * len(array))
-    result = np.frombuffer(memory, np.float32)
-    with np.errstate(all="ignore"):
-        for start, block in zip(range(0, len(array), _BLOCK), _blocks(_numpy_values(array)), strict=True):
-            floats = result[start : start + _BLOCK]
-            floats[...] = block
-            if np.isinf(floats).any():
-                return None
+    with np.errstate(all="ignore", over="raise"):
+        try:
+            np.frombuffer(memory, np.float32)[...] = _numpy_values(array)
+        except FloatingPointError:
+            return None
     single: Array = pa.Array.from_buffers(target, len(array), [None, memory])
     return single
 

@@ -133,9 +133,10 @@ def _exact_lists(data_type: Any, values: list[Any], classes: set[type]) -> Array
         array: Any = pa.array(values, data_type)
     except CONVERSION_ERRORS:
         return None
-    if isinstance(array, pa.ChunkedArray) or (not is_numpy and may_differ(array.flatten())):
+    if isinstance(array, pa.ChunkedArray):
         return None
-    return array
+    is_sure = is_numpy or not t.is_floating(item.type)
+    return array if is_sure or not may_differ(array.flatten()) else None
 
 
 def _are_of(item_type: pa.DataType, arrays: list[Any]) -> bool:
