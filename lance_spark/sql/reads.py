@@ -6,6 +6,7 @@ request.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -87,6 +88,17 @@ def plan_scan(arguments: Mapping[str, Any]) -> dict[str, Any]:
         hint = "it was dropped since Spark's catalog was told of it: say REFRESH TABLE, or make the view anew"
         raise ColumnNotFoundError(error.column, error.uri, hint=hint) from error
     return {**description, "schema": reader.schema.json(), "pin": ref.snapshot_json(), "read": read}
+
+
+def search_function(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Answers with the pickled handler of a table function of searches, and with its kind."""
+    from pyspark.serializers import CloudPickleSerializer
+    from pyspark.util import PythonEvalType
+
+    from lance_spark.read.search.functions import HANDLERS
+
+    handler: bytes = CloudPickleSerializer().dumps(HANDLERS[arguments["name"]])  # type: ignore[no-untyped-call]
+    return {"handler": base64.b64encode(handler).decode(), "kind": PythonEvalType.SQL_TABLE_UDF}
 
 
 def _options(arguments: Mapping[str, Any]) -> dict[str, str]:

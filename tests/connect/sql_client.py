@@ -29,6 +29,7 @@ SEEN = {
     "changed": True,
     "manifest": True,
     "code": True,
+    "searched": [3, 4, 5],
 }
 """What a client sees of a server whose catalog was empty."""
 
@@ -104,6 +105,10 @@ def main(url: str, path: str) -> None:
         spark.sql(f"CALL lance.system.backfill('{path}', 'twice')").collect()
     except PySparkException as error:
         seen["code"] = "allow_stored_code" in str(error)
+    vectors = spark.range(100).selectExpr("id", "array(CAST(id AS FLOAT), CAST(0 AS FLOAT)) AS e").write.format("lance")
+    vectors.mode("append").option("e.arrow.fixed-size-list.size", 2).save(f"{path}.vectors")
+    found = spark.sql(f"SELECT id FROM lance_vector_search('{path}.vectors', array(4.0, 0.0), k => 3)")
+    seen["searched"] = sorted(row.id for row in found.collect())
     spark.stop()
     print(json.dumps(seen))
 

@@ -283,8 +283,17 @@ class HybridSearch(_Handler):
         return _analyzed(HybridSearch.function, args, named)
 
 
+HANDLERS: Mapping[str, type[_Handler]] = {
+    handler.function: handler for handler in (VectorSearch, TextSearch, HybridSearch)
+}
+"""Classes of the table functions, by name."""
+
+
 def register_functions(spark: SparkSession) -> None:
-    """Makes the table functions known to a session, classic or over Connect, once."""
+    """Makes the table functions known to a session, classic or over Connect, once.
+
+    Sessions with the extension of the jar have the functions: LanceFunctions.java.
+    """
     module = type(spark).__module__
     if not module.startswith("pyspark.sql.") or _are_registered(spark):
         return
@@ -293,7 +302,7 @@ def register_functions(spark: SparkSession) -> None:
         from pyspark.sql.connect.udtf import _create_py_udtf as create
     else:
         from pyspark.sql.udtf import _create_py_udtf as create
-    for handler in (VectorSearch, TextSearch, HybridSearch):
+    for handler in HANDLERS.values():
         spark.udtf.register(handler.function, create(cls=handler, returnType=None, useArrow=False))
 
 
