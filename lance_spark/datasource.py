@@ -8,6 +8,8 @@ writers are plain picklable values.
 from __future__ import annotations
 
 import json
+import os
+import warnings
 from collections.abc import Mapping
 from types import UnionType
 from typing import TYPE_CHECKING, Any, NoReturn
@@ -75,6 +77,7 @@ class LanceDataSource(DataSource):
             UnsupportedTypeError: Spark cannot hold a column.
         """
         refuse_internal(self.options)
+        _warn_without_jar()
         if METADATA_OPTION in self.options:
             return self._metadata_reader().spark_schema
         from lance_spark.read.by_path import open_source
@@ -164,6 +167,27 @@ def _end_quietly() -> None:
     from lance_spark.interpreter import end_quietly
 
     end_quietly()
+
+
+def _warn_without_jar() -> None:
+    """Warns once per application: Spark asks this class for columns only without the jar."""
+    from pyspark.core.files import SparkFiles
+
+    root = SparkFiles._root_directory  # noqa: SLF001 - the public method would start a context
+    if not SparkFiles._is_running_on_worker or root is None:  # noqa: SLF001 - as above
+        return  # no process of Spark
+    try:
+        os.close(os.open(os.path.join(root, "lance-spark-without-jar"), os.O_CREAT | os.O_EXCL))
+    except OSError:
+        return  # another process of Spark has warned
+    from lance_spark.pushdown.java_classes import EXTENSIONS
+
+    warnings.warn(
+        "Spark reads Lance tables without the jar of lance-spark. Queries read whole tables, and SQL has no catalog of "
+        "Lance tables. Make the session with lance_spark.configure(builder), or start Spark with the path of "
+        f"lance_spark.jar() in spark.jars and with spark.sql.extensions={EXTENSIONS}.",
+        stacklevel=2,
+    )
 
 
 def _no_streams(instead: str) -> UnsupportedOperationError:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -10,8 +11,15 @@ from tests.support.processes import daemons, free_port
 
 
 @pytest.fixture(scope="session")
-def connect_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    with daemons(tmp_path_factory.mktemp("connect")) as started:
+def connect_log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What the server of `connect_url` prints."""
+    return tmp_path_factory.mktemp("connect") / "connect.log"
+
+
+@pytest.fixture(scope="session")
+def connect_url(connect_log: Path) -> Iterator[str]:
+    """A server without the jar."""
+    with daemons(connect_log.parent) as started:
         port = free_port()
         settings = {
             "spark.connect.grpc.binding.address": "127.0.0.1",

@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
 ROOT = Path(__file__).parents[2]
 
 
-def test_read_write_and_backfill_from_a_client(connect_url: str, table_path: str):
+def test_read_write_and_backfill_from_a_client(connect_url: str, connect_log: Path, table_path: str):
     command = [sys.executable, "-m", "tests.connect.client", connect_url, table_path]
     done = subprocess.run(
         command, capture_output=True, text=True, timeout=600, cwd=ROOT, env=environment(), check=False
@@ -35,3 +35,4 @@ def test_read_write_and_backfill_from_a_client(connect_url: str, table_path: str
         "pinned": [1000, 1000, 1005],
     }
     assert lance.dataset(table_path).version >= 2
+    assert connect_log.read_text().count("UserWarning: Spark reads Lance tables without the jar of lance-spark.") == 1

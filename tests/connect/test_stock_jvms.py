@@ -26,6 +26,9 @@ CREATE TABLE lance.t AS SELECT id, 'a' AS s FROM range(10);
 UPDATE lance.t SET s = 'z' WHERE id = 2;
 EXPLAIN SELECT id FROM lance.t WHERE s = 'z';
 SELECT concat('row ', id, s) FROM lance.t WHERE s = 'z';
+CREATE TABLE lance.v TBLPROPERTIES ('e.arrow.fixed-size-list.size' = '2') AS
+    SELECT id, array(CAST(id AS FLOAT), CAST(0 AS FLOAT)) AS e FROM range(10);
+SELECT concat('near ', id) FROM lance_vector_search('tables/v.lance', array(4.0, 0.0), k => 1);
 """
 
 
@@ -95,7 +98,7 @@ def eventually(holds: Callable[[], bool], client: subprocess.Popen[str]) -> None
 def test_spark_sql_runs_statements_with_pushdown(tmp_path: Path) -> None:
     done = spark_sql(tmp_path, STATEMENTS)
     assert done.returncode == 0, done.stderr[-4000:]
-    assert "row 2z" in done.stdout.splitlines() and "pushed: `s` = 'z'" in done.stdout
+    assert {"row 2z", "near 4"} <= set(done.stdout.splitlines()) and "pushed: `s` = 'z'" in done.stdout
     assert lance.dataset(str(tmp_path / "tables" / "t.lance")).count_rows("s = 'z'") == 1
 
 
@@ -176,7 +179,7 @@ def test_spark_shell_has_the_catalog_and_ends(tmp_path: Path) -> None:
         env=environment() | {"TERM": "dumb"},
         check=False,
     )
-    assert "|row 2z" in done.stdout and done.returncode == 0, done.stderr[-4000:]
+    assert "|row 2z" in done.stdout and "|near 4" in done.stdout and done.returncode == 0, done.stderr[-4000:]
 
 
 @pytest.mark.long
@@ -200,4 +203,4 @@ def test_a_client_of_the_thrift_server_has_the_catalog(tmp_path: Path) -> None:
         done = subprocess.run(
             beeline, capture_output=True, text=True, timeout=600, cwd=tmp_path, env=environment(), check=False
         )
-        assert "| row 2z" in done.stdout, done.stderr[-4000:]
+        assert "| row 2z" in done.stdout and "| near 4" in done.stdout, done.stderr[-4000:]

@@ -464,6 +464,30 @@ def test_views_made_by_sql_follow_the_latest_version_and_dataframes_do_not(
     assert len(both) >= 3 and all("@2" in d for d in both)
 
 
+def test_every_dataframe_keeps_the_version_of_its_load(spark: SparkSession, table_path: str) -> None:
+    dataset = lance.write_dataset(pa.table({"a": [1]}), table_path)
+    dataset.tags.create("first", 1)
+    dataset.create_branch("side", 1)
+    lance.write_dataset(pa.table({"a": [2]}), table_path, mode="append")
+    other = spark.newSession()
+    versions = {"version": "1", "tag": "first", "branch": "side"}
+    read = lambda session, **options: session.read.format("lance").options(**options).load(table_path)  # noqa: E731
+    loaded = {name: read(spark, **{name.replace("tag", "version"): text}) for name, text in versions.items()}
+    loaded |= {"latest": read(spark), "session": read(other), "cached": read(spark).cache()}
+    loaded["cached"].createOrReplaceTempView("cached_load")
+    loaded["view"] = spark.table("cached_load").where("a > 0")
+    lance.write_dataset(pa.table({"a": [3]}), table_path, mode="append")
+    lance.dataset(table_path).checkout_version(("side", None)).insert(pa.table({"a": [4]}))
+    expected = dict.fromkeys(versions, 1) | dict.fromkeys(("latest", "session", "cached", "view"), 3)
+    assert {name: sum(row.a for row in df.collect()) for name, df in loaded.items()} == expected
+    assert all(
+        "pushed: `a` > 0" in descriptions(df.where("a > 0"))[0]
+        for name, df in loaded.items()
+        if name not in ("cached", "view")
+    )
+    loaded["cached"].unpersist()
+
+
 def test_the_row_addresses_of_a_following_view_name_the_version_that_was_read(
     spark: SparkSession, table_path: str
 ) -> None:

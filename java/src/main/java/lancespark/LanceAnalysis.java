@@ -27,7 +27,7 @@ final class LanceAnalysis {
 
   private LanceAnalysis() {}
 
-  /** Adds the rules to all future sessions with these extensions. */
+  /** Adds the rules and functions to all future sessions with these extensions. */
   static void inject(SparkSessionExtensions extensions) {
     synchronized (FOLLOWED) {
       if (!FOLLOWED.add(extensions)) return;
@@ -35,6 +35,7 @@ final class LanceAnalysis {
     extensions.injectHintResolutionRule(builder(LanceEvolution::new));
     extensions.injectHintResolutionRule(builder(LanceUnresolved::new));
     extensions.injectPostHocResolutionRule(builder(LanceAnalysis::lateRule));
+    LanceFunctions.inject(extensions);
   }
 
   /** Adds the rules to a session with or without an analyzer. */

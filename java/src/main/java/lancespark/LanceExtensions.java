@@ -16,7 +16,6 @@ public final class LanceExtensions extends AbstractFunction1<SparkSessionExtensi
   @Override
   public BoxedUnit apply(SparkSessionExtensions extensions) {
     LanceAnalysis.inject(extensions);
-    LanceFunctions.inject(extensions);
     PythonGateway.startAhead();
     return BoxedUnit.UNIT;
   }
