@@ -15,11 +15,13 @@ from types import ModuleType
 
 import pytest
 from pyspark import SparkContext
+from pyspark.errors import PySparkRuntimeError
 from pyspark.sql import SparkSession
 
-from lance_spark import configure, enable_pushdown
+from lance_spark import SparkStartError, configure, enable_pushdown
 from lance_spark.interpreter import end_quietly, quietly
 from lance_spark.pushdown.java_classes import find_jar
+from lance_spark.session import sessions
 from lance_spark.session.configuration import DAEMON
 from tests.support.java_classes import JVM_OPTIONS
 
@@ -230,6 +232,16 @@ def test_a_running_jvm_is_told_to_read_arrow_unchecked_unless_its_user_said_othe
     finally:
         for name, value in before.items():
             system.clearProperty(name) if value is None else system.setProperty(name, value)
+
+
+def test_a_session_without_java_is_an_error_of_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: str) -> SparkSession:
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    monkeypatch.setattr(sessions, "_start_session", start)
+    with pytest.raises(SparkStartError, match=r"^Spark's JVM did not start .* Install Java 17 or newer.*$") as caught:
+        sessions.make_session("local[1]")
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(("error", "outcome"), [(BrokenPipeError, 1), (ConnectionResetError, ConnectionResetError)])

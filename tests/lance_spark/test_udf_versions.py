@@ -45,8 +45,10 @@ def test_a_udf_whose_pickled_form_differs_each_time_is_found_again(tmp_path: Pat
     table.add_columns({"n": (function, ["id"])})
     table.backfill("n")
     table.alter_columns({"path": "n", "udf": function, "input_columns": ["id"]})
-    table.backfill("n")
-    assert table.to_arrow()["n"].to_pylist() == [0, 1, 2]
+    assert table.backfill("n").rows_computed == 0
+    table.add([{"id": 3}])
+    assert table.backfill("n").rows_computed == 1
+    assert table.to_arrow()["n"].to_pylist() == [0, 1, 2, 3]
 
 
 def test_another_order_of_rules_is_another_version_and_computes_all_rows(tmp_path: Path, jobs: Any) -> None:

@@ -111,5 +111,6 @@ def test_a_row_without_a_hit_of_a_hybrid_search_has_no_rows(spark: SparkSession,
     call = f"lance_hybrid_search('{table_path}', {sql_of([1.0] * SIZE)}, words, k => 3, filter => 'id < 0')"
     asked = "VALUES (1, 'fig'), (2, 'nothing') AS asked(n, words)"
     assert spark.sql(f"SELECT n, id FROM {asked}, LATERAL {call}").collect() == []
+    assert spark.sql(f"SELECT * FROM {call.replace('words', repr('fig'), 1)}").collect() == []
     outer = spark.sql(f"SELECT n, id FROM {asked} LEFT JOIN LATERAL {call} ON true")
     assert sorted(outer.collect()) == [(1, None), (2, None)]

@@ -207,7 +207,7 @@ def test_phrases_filters_offsets_and_columns_of_text(table: Table, table_path: s
         table.search("note9 note", fts_columns="note").phrase_query().to_arrow()
 
 
-def test_quotation_marks_in_a_text_are_a_phrase(table: Table):
+def test_quotation_marks_in_a_text_are_a_phrase(table: Table, q: list[float]):
     table.create_fts_index("text")
     texts = {row["id"]: row["text"] for row in table.to_lance().to_table(columns=["id", "text"]).to_pylist()}
 
@@ -220,11 +220,14 @@ def test_quotation_marks_in_a_text_are_a_phrase(table: Table):
     assert found('"number7"') == {7}
     assert found('pear plum"') == found("pear plum"), "one mark alone is none"
     assert found('"number7 number8"') == found('""') == set()
+    hybrid = table.search(query_type="hybrid").vector(q).text('"pear plum"').limit(1000).to_list()
+    assert {row["id"] for row in hybrid if row["_score"] is not None} == phrase
 
 
 def test_several_conditions_all_hold(table: Table, q: list[float]):
     table.create_fts_index("text")
-    for query in (table.search(q), table.search("fig"), table.search(None)):
+    hybrid = table.search(query_type="hybrid").vector(q).text("fig")
+    for query in (table.search(q), table.search("fig"), table.search(None), hybrid):
         both = query.where("kind = 1 OR kind = 2").where("id < 50 OR id > 350").limit(1000)
         together = query.where("(kind = 1 OR kind = 2) AND (id < 50 OR id > 350)").limit(1000)
         assert sorted(ids(both)) == sorted(ids(together)) and len(ids(both)) > 1

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from pyspark.errors import AnalysisException
+from pyspark.errors import AnalysisException, ParseException
 from pyspark.sql import SparkSession
 
 import lance_spark
@@ -86,6 +86,17 @@ def test_statements_name_tables_without_the_catalog(current: Sql, spark: SparkSe
     current("CREATE NAMESPACE n")
     current("CREATE TABLE n.u AS SELECT 1 AS id")
     assert [table.name for table in spark.catalog.listTables(f"{NAME}.n")] == ["u"]
+
+
+def test_tables_of_the_root_are_listed_by_sql(current: Sql, spark: SparkSession) -> None:
+    """Spark parses the empty namespace of each table that its `listTables` finds in the root of a catalog."""
+    current("CREATE TABLE t AS SELECT 1 AS id")
+    listed = [("", "t", False)]
+    assert current("SHOW TABLES IN {c}") == current("SHOW TABLES") == current("SHOW TABLES IN {c} LIKE 't*'") == listed
+    assert spark.catalog.tableExists(f"{NAME}.t")
+    for list_tables in (lambda: spark.catalog.listTables(NAME), spark.catalog.listTables):
+        with pytest.raises(ParseException, match="PARSE_EMPTY_STATEMENT"):
+            list_tables()
 
 
 def test_the_time_of_a_version_is_any_expression(sql: Sql, spark: SparkSession) -> None:

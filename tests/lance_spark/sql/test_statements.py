@@ -383,6 +383,7 @@ def test_a_merge_that_is_not_deterministic_says_what_serves(sql: Sql, spark: Spa
         ("(SELECT CAST(rand() * 3 AS BIGINT) AS k, 'n' AS s)", "UPDATE SET s = n.s"),
         ("(SELECT 1L AS k, uuid() AS s)", "UPDATE SET s = n.s"),
         ("(SELECT 1L AS k, 'n' AS s)", "UPDATE SET s = uuid()"),
+        ("(SELECT id AS k, input_file_name() AS s FROM {c}.t)", "UPDATE SET s = n.s"),
     ):
         with pytest.raises(AnalysisException, match=r"not deterministic .*source\.localCheckpoint\(\)"):
             sql(f"MERGE INTO {{c}}.t USING {source} n ON k = id WHEN MATCHED THEN {clause}")
@@ -394,6 +395,8 @@ def test_a_merge_that_is_not_deterministic_says_what_serves(sql: Sql, spark: Spa
 
 def test_statistics_of_all_tables_are_accepted(sql: Sql) -> None:
     sql("CREATE NAMESPACE {c}.n")
+    for table in ("t", "n.u"):
+        sql(f"CREATE TABLE {{c}}.{table} (id INT)")
     for statement in ("ANALYZE TABLES IN {c} COMPUTE STATISTICS", "ANALYZE TABLES IN {c}.n COMPUTE STATISTICS NOSCAN"):
         assert sql(statement) == []
 

@@ -14,9 +14,9 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from lance_spark import Connection, OptionError, RegistrationError, table_function
+from lance_spark import Connection, LanceSparkError, OptionError, RegistrationError, table_function
 from tests.support.logs import Log
-from udf_runtime import Skip, chunker, udf, udtf
+from udf_runtime import Skip, UdfRuntimeError, chunker, udf, udtf
 
 
 class Word(NamedTuple):
@@ -85,6 +85,26 @@ def test_what_a_chunker_raises_without_a_policy_ends_the_query(docs: DataFrame, 
     table_function(failing, name="failing", spark=spark)
     with pytest.raises(PySparkException, match=r"cut \\ud83d emoji"):
         spark.sql("SELECT * FROM docs, LATERAL failing(docs.text)").collect()
+
+
+@pytest.mark.parametrize("kind", [pytest.param("chunker", marks=pytest.mark.long), "table function"])
+def test_a_refresh_ends_where_the_text_of_an_error_cannot_be_encoded(db: Connection, kind: str) -> None:
+    source = db.create_table("docs", [{"id": 1}])
+
+    @chunker
+    def cut(id: int) -> Iterator[Word]:
+        raise ValueError("cut \ud83d emoji")
+
+    @udtf(output_schema=pa.schema([("n", pa.int64())]))
+    def whole(source: pa.Table) -> Iterator[pa.RecordBatch]:
+        raise ValueError("cut \ud83d emoji")
+
+    query = source.search(None).select(["id"])
+    view = db.create_udtf_view("view", source=query, udtf=cut if kind == "chunker" else whole)
+    with pytest.raises((LanceSparkError, UdfRuntimeError), match=r"cut \\ud83d emoji"):
+        view.refresh()
+    (job,) = view.list_jobs()
+    assert job.status == "FAILED" and (job.message or "").encode()
 
 
 def test_a_chunker_gets_structs_and_maps_of_spark_as_its_annotations_promise(spark: SparkSession) -> None:
