@@ -11,6 +11,7 @@ import pyarrow as pa
 from lance_spark.commit.schema_change import change_schema, set_config, set_field_metadata
 from lance_spark.dataset import DatasetRef
 from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, UnsupportedOperationError
+from lance_spark.lance_compat import without_fields
 from lance_spark.sql.place import Place
 from lance_spark.sql.tables import refuse_collations, refuse_ineffective, refuse_reserved, with_comment
 from lance_spark.table.connection import open_table
@@ -26,6 +27,8 @@ _Change = Mapping[str, Any]
 
 def alter_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Carries out the clauses of one `ALTER TABLE`. All are checked before anything changes.
+
+    Returns the columns that were added, and the version that has them.
 
     Columns that are added are NULL in all rows, and write no data. Of clauses of several kinds each
     is a version; Spark's statements have one kind each. Schema evolution of a branch adds columns
@@ -47,8 +50,7 @@ def alter_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for change in changes:
         _check(change, dataset)
     added = [change for change in changes if change["kind"] == "AddColumn"]
-    if added:
-        _add(ref, added)
+    version = _add(ref, added) if added else None
     dropped = [change["column"][0] for change in changes if change["kind"] == "DeleteColumn"]
     present = [name for name in dropped if name in dataset.schema.names]
     table = open_table(ref.uri, storage_options=ref.storage)
@@ -58,7 +60,33 @@ def alter_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     if altered:
         table.alter_columns(*altered)
     _set_metadata(ref, changes, dataset)
-    return {}
+    return {"added": [change["column"][0] for change in added], "version": version}
+
+
+def drop_added_columns(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Drops the columns that schema evolution added for a statement that failed afterwards.
+
+    The columns stay after any later commit, because another writer may use the columns by then. A
+    commit that comes at the same time is a conflict with this one.
+
+    Returns whether the columns were dropped.
+    """
+    from lance import LanceOperation
+
+    names, version = arguments["added"], arguments["version"]
+    ref = Place.of(arguments).existing(arguments["name"])
+    if arguments.get("branch") is not None:
+        ref = ref.on_branch(arguments["branch"])
+
+    def drop(head: lance.LanceDataset) -> LanceOperation.BaseOperation | None:
+        if head.version != version:
+            return None
+        # Lance commits a Project on top of rows with values in the columns, and refuses a Merge.
+        fragments = [fragment.metadata for fragment in head.get_fragments()]
+        return LanceOperation.Merge(fragments, without_fields(head.lance_schema, names))
+
+    head = change_schema(ref, drop)
+    return {"dropped": not set(names) & set(head.schema.names)}
 
 
 def _check(change: _Change, dataset: lance.LanceDataset) -> None:
@@ -106,7 +134,8 @@ def _unsupported(what: str, dataset: lance.LanceDataset, instead: str) -> Unsupp
     return UnsupportedOperationError(f"Lance cannot do {what} - {dataset.uri} - nothing was changed - {instead}")
 
 
-def _add(ref: DatasetRef, changes: Sequence[_Change]) -> None:
+def _add(ref: DatasetRef, changes: Sequence[_Change]) -> int:
+    """Adds columns, and returns the version that has them."""
     made = pa.schema(
         [with_comment(_field(change["column"][0], change["type"]), change.get("comment") or None) for change in changes]
     )
@@ -118,7 +147,7 @@ def _add(ref: DatasetRef, changes: Sequence[_Change]) -> None:
         check_storable(made, head.data_storage_version)
         head.add_columns(made)
 
-    change_schema(ref, add, has_landed=lambda head: set(made.names) <= set(head.schema.names))
+    return change_schema(ref, add, has_landed=lambda head: set(made.names) <= set(head.schema.names)).version
 
 
 _REFUSED_CLAUSES = {"UpdateColumnDefaultValue": "SET DEFAULT", "UpdateColumnPosition": "FIRST or AFTER"}

@@ -23,7 +23,7 @@ from lance_spark.errors import LanceSparkError
 _LOG = logging.getLogger(__name__)
 
 _MODULES: Mapping[str, tuple[str, ...]] = {
-    "altering": ("alter_table",),
+    "altering": ("alter_table", "drop_added_columns"),
     "indexes": ("create_index", "drop_index", "list_indexes"),
     "namespaces": ("alter_namespace", "create_namespace", "drop_namespace", "list_namespaces", "load_namespace"),
     "procedures": ("call", "list_procedures", "load_procedure"),

@@ -5,11 +5,13 @@ from __future__ import annotations
 from decimal import Decimal
 from typing import Any
 
+import lance
 import pyarrow as pa
 import pyspark
 import pytest
 from pyspark.errors import AnalysisException
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as sf
 
 from lance_spark import Connection
 from tests.lance_spark.sql.conftest import Sql
@@ -17,7 +19,7 @@ from udf_runtime import udf
 
 pytestmark = pytest.mark.classic
 
-EVOLVES = pyspark.__version__ >= "4.2"
+EVOLVES, EVOLVES_BRANCHES = pyspark.__version__ >= "4.2", pyspark.__version__ >= "4.3"
 needs_evolution = pytest.mark.skipif(not EVOLVES, reason="Spark 4.1 has no schema evolution of a table's choice")
 
 _WIDE = "x DECIMAL(10,3), d DOUBLE, at TIMESTAMP, local TIMESTAMP_NTZ, n BIGINT, st STRUCT<a: BIGINT>, ar ARRAY<BIGINT>"
@@ -111,6 +113,62 @@ def test_explain_of_schema_evolution_adds_no_column(sql: Sql, db: Connection) ->
                 sql(f"{explain} {statement}")
     table = db.open_table("t")
     assert table.version == 1 and table.schema.names == ["id"]
+
+
+@needs_evolution
+def test_columns_of_a_statement_that_fails_are_taken_back(sql: Sql, db: Connection, spark: SparkSession) -> None:
+    sql("CREATE TABLE {c}.t (id BIGINT)")
+    sql("INSERT INTO {c}.t VALUES (1)")
+    name = sql("SHOW CREATE TABLE {c}.t")[0][0].split()[2].rsplit(".", 1)[0]
+    failing = "SELECT id, 1 div (id - 1) AS e, 'x' AS f FROM range(0, 3, 1, 1)"
+    merge = f"MERGE WITH SCHEMA EVOLUTION INTO {{c}}.t t USING ({failing}) s ON s.id = t.id WHEN"
+    branch = db.open_table("t").branches.create("dev")
+    ways = [
+        lambda: sql(f"INSERT WITH SCHEMA EVOLUTION INTO {{c}}.t BY NAME {failing}"),
+        lambda: sql(f"INSERT WITH SCHEMA EVOLUTION OVERWRITE {{c}}.t BY NAME {failing}"),
+        lambda: sql(f"{merge} MATCHED THEN UPDATE SET * WHEN NOT MATCHED THEN INSERT *"),
+        lambda: sql(f"{merge} NOT MATCHED AND s.e > -9 THEN INSERT *"),
+        lambda: spark.sql(failing).writeTo(f"{name}.t").option("mergeSchema", "true").append(),
+    ]
+    if EVOLVES_BRANCHES:
+        evolving = spark.sql(failing).writeTo(f"{name}.t").option("mergeSchema", "true").option("branch", "dev")
+        ways.append(evolving.append)
+    for fail in ways:
+        with pytest.raises(Exception, match="DIVIDE_BY_ZERO"):
+            fail()
+        for table in (db.open_table("t"), branch):
+            table.checkout_latest()
+            assert table.schema.names == ["id"] and table.to_arrow()["id"].to_pylist() == [1]
+    sql("INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT 2L AS id, 'text' AS e")
+    assert sql("SELECT id, e FROM {c}.t ORDER BY id") == [(1, None), (2, "text")]
+
+
+@needs_evolution
+def test_columns_of_a_statement_that_fails_stay_after_a_commit_of_another_writer(
+    sql: Sql, db: Connection, spark: SparkSession
+) -> None:
+    sql("CREATE TABLE {c}.t (id BIGINT)")
+    uri = db.open_table("t").uri
+
+    def write_then_fail(number):  # type: ignore[no-untyped-def]
+        lance.write_dataset(pa.table({"id": [9], "e": pa.array([7], pa.int32())}), uri, mode="append")
+        raise ValueError("a wrong value")
+
+    spark.udf.register("write_then_fail", sf.udf(write_then_fail, "int"))
+    with pytest.raises(Exception, match="a wrong value"):
+        sql("INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT id, write_then_fail(id) AS e FROM range(1)")
+    assert sql("SELECT id, e FROM {c}.t") == [(9, 7)]
+
+
+@needs_evolution
+def test_an_error_of_the_analyzer_leaves_the_columns_of_schema_evolution(sql: Sql, db: Connection) -> None:
+    """Spark adds the columns while it analyzes the statement, and tells no catalog that the analysis failed."""
+    sql("CREATE TABLE {c}.t (id BIGINT NOT NULL)")
+    with pytest.raises(AnalysisException, match="CANNOT_FIND_DATA"):
+        sql("INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT 1 AS e")
+    assert db.open_table("t").schema.names == ["id", "e"]
+    sql("INSERT WITH SCHEMA EVOLUTION INTO {c}.t BY NAME SELECT 1L AS id, 2 AS e")
+    assert sql("SELECT * FROM {c}.t") == [(1, 2)]
 
 
 @udf(data_type=pa.int32())

@@ -128,11 +128,15 @@ public abstract class AbstractLanceCatalog
   }
 
   final Table load(Identifier identifier, Json arguments) throws NoSuchTableException {
+    Json addedColumns = EvolutionChanges.takeAdded(this, identifier);
     try {
       Json opened = ask("load_table", identifier, arguments, null);
-      return opened.get("metadata") != null
-          ? new LanceMetadataTable(name + "." + dotted(identifier), opened)
-          : SparkRelease.table(this, identifier, opened);
+      if (opened.get("metadata") != null) {
+        return new LanceMetadataTable(name + "." + dotted(identifier), opened);
+      }
+      LanceTable table = SparkRelease.table(this, identifier, opened);
+      table.addedColumns = addedColumns;
+      return table;
     } catch (PythonGateway.Failure failure) {
       boolean isMissing = failure.kind.equals("TableNotFoundError");
       if (isMissing && !isTakenForPath(identifier, arguments)) {
@@ -214,13 +218,16 @@ public abstract class AbstractLanceCatalog
   @Override
   public Table alterTable(Identifier identifier, TableChange... changes)
       throws NoSuchTableException {
-    String branch = LanceBranchChanges.branchOf(changes);
+    EvolutionChanges evolution = EvolutionChanges.take(changes);
+    String branch = evolution == null ? null : evolution.branch;
     Json arguments =
         new Json()
             .with("changes", Arrays.stream(changes).map(LanceTableChange::describe).toList())
             .with("branch", branch);
-    run("alter_table", identifier, arguments);
-    return load(identifier, branch == null ? new Json() : new Json().with("branch", branch));
+    Json altered = run("alter_table", identifier, arguments);
+    Table table = load(identifier, branch == null ? new Json() : new Json().with("branch", branch));
+    if (evolution != null) evolution.noteAdded(this, identifier, altered);
+    return table;
   }
 
   @Override

@@ -33,6 +33,8 @@ import org.apache.spark.sql.execution.datasources.v2.python.*;
 import org.apache.spark.sql.types.DataType;
 import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 import scala.Option;
 import scala.Product;
 
@@ -45,11 +47,15 @@ public class LanceTable extends PythonTable
         SupportsRowLevelOperations,
         SupportsDeleteV2,
         SupportsIndex {
+  private static final Logger LOG = LoggerFactory.getLogger("lance_spark.sql");
   final AbstractLanceCatalog catalog;
   final Identifier identifier;
 
   /** Python's answer to the command `load_table`: lance_spark/sql/tables.py. */
   final Json opened;
+
+  /** Columns that schema evolution added for the statement of this table, or null. */
+  Json addedColumns;
 
   LanceTable(AbstractLanceCatalog catalog, Identifier identifier, Json opened) {
     super(GatewaySource.at(null), LanceSource.NAME, schemaOf(opened));
@@ -141,7 +147,22 @@ public class LanceTable extends PythonTable
   /** Returns a builder of a write. A staged table can replace the present rows. */
   final WriteBuilder writeBuilder(LogicalWriteInfo info, boolean replaces) {
     PythonWriteBuilder python = (PythonWriteBuilder) super.newWriteBuilder(withLocation(info));
-    return new LanceWriteBuilder(python, replaces);
+    return new LanceWriteBuilder(python, replaces, this);
+  }
+
+  /**
+   * Drops the columns that schema evolution added for a statement that failed. Python keeps the
+   * columns after a commit of another writer. The error of the statement is what counts.
+   */
+  final void dropAddedColumns() {
+    if (addedColumns == null) return;
+    Json arguments = addedColumns;
+    addedColumns = null;
+    try {
+      catalog.ask("drop_added_columns", identifier, arguments, null);
+    } catch (RuntimeException error) {
+      LOG.warn("Columns of a statement that failed stay in {}: {}", name(), error.getMessage());
+    }
   }
 
   private LogicalWriteInfo withLocation(LogicalWriteInfo info) {

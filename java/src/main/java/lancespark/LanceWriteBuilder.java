@@ -12,12 +12,14 @@ import org.apache.spark.sql.execution.datasources.v2.python.PythonWriteBuilder;
  */
 final class LanceWriteBuilder extends LanceOverwrite implements SupportsOverwriteV2 {
   private final boolean replaces;
+  private final LanceTable table;
   private boolean conditional;
 
   /** Takes Spark's own builder. A staged table replaces its present rows. */
-  LanceWriteBuilder(PythonWriteBuilder python, boolean replaces) {
+  LanceWriteBuilder(PythonWriteBuilder python, boolean replaces, LanceTable table) {
     super(python);
     this.replaces = replaces;
+    this.table = table;
   }
 
   @Override
@@ -36,6 +38,7 @@ final class LanceWriteBuilder extends LanceOverwrite implements SupportsOverwrit
   public Write build() {
     if (conditional) return new LanceReplaceWhere();
     if (replaces) truncate();
-    return super.build();
+    Write write = super.build();
+    return table.addedColumns == null ? write : new EvolvedWrite(write, table);
   }
 }

@@ -11,6 +11,7 @@ import org.apache.spark.sql.catalyst.analysis.NamedRelation;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.connector.write.LogicalWriteInfo;
+import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
@@ -36,7 +37,10 @@ final class LanceWrites {
   static LogicalPlan plan(LogicalPlan plan) {
     V2WriteCommand command = (V2WriteCommand) plan;
     Option<?> option = (Option<?>) SparkRelease.call(command, "write");
-    if (option.isEmpty() || !(option.get() instanceof PythonWrite write)) return plan;
+    if (option.isEmpty()) return plan;
+    EvolvedWrite evolved = option.get() instanceof EvolvedWrite wrapper ? wrapper : null;
+    Object original = evolved == null ? option.get() : evolved.write;
+    if (!(original instanceof PythonWrite write)) return plan;
     if (!LanceSource.NAME.equals(SparkRelease.field(write, "shortName"))) return plan;
     if (PLANNED.contains(write)) return plan;
     LogicalWriteInfo info = (LogicalWriteInfo) SparkRelease.field(write, "info");
@@ -75,10 +79,9 @@ final class LanceWrites {
     PythonWrite plannedWrite = new PythonWrite(source, LanceSource.NAME, fullInfo, truncate);
     PLANNED.add(plannedWrite);
     LogicalPlan input = ordered != null ? ordered : query;
-    return SparkRelease.copy(
-        plan,
-        Map.of(
-            "write", Option.apply(new LanceWrite(plannedWrite, query.schema())), "query", input));
+    Write whole = new LanceWrite(plannedWrite, query.schema());
+    if (evolved != null) whole = evolved.with(whole);
+    return SparkRelease.copy(plan, Map.of("write", Option.apply(whole), "query", input));
   }
 
   private static Map<String, String> storedOptions(NamedRelation target) {

@@ -228,12 +228,15 @@ public final class RowLevelCommand extends LanceCommand {
             .with("reads_others", query.countScans() > ownScans)
             .with("read_columns", query.columns());
     LanceRows input = new LanceRows(this, session, table);
+    boolean succeeded = false;
     try {
       Json answer = table.catalog.ask("change", table.identifier, arguments, input);
+      succeeded = true;
       return AddRowCounts.rows(result, answer);
     } catch (PythonGateway.Failure failure) {
       throw Errors.thrown(Errors.ofCommand(operation, failure));
     } finally {
+      if (!succeeded) table.dropAddedColumns();
       // A commit may survive a failure.
       table.catalog.refreshCaches(session, table.identifier);
     }

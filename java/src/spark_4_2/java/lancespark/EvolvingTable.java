@@ -37,7 +37,7 @@ final class EvolvingTable extends LanceTable implements SupportsSchemaEvolution 
             "Lance cannot add the field " + column + " to a struct",
             "Leave the field out of the source");
       }
-      LanceBranchChanges.note(this, branch(), change);
+      EvolutionChanges.note(this, branch(), change);
       return true;
     }
     if (change instanceof TableChange.UpdateColumnType update) {
@@ -70,7 +70,7 @@ final class EvolvingTable extends LanceTable implements SupportsSchemaEvolution 
   }
 
   private RuntimeException evolutionRefusal(String what, String remedy) {
-    LanceBranchChanges.forget();
+    EvolutionChanges.forget();
     String effect = "Schema evolution of " + name() + " changed nothing";
     return Errors.thrown(
         Errors.unsupported("schema evolution", what + ". " + effect + ". " + remedy + "."));
