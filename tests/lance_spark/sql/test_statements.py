@@ -117,6 +117,33 @@ def test_a_udf_that_is_not_deterministic_is_called_once_for_each_row(
     assert calls.take() == 1 and sql("SELECT v FROM {c}.t WHERE id = 3") == [(8,)]
 
 
+def test_a_statement_that_fails_on_a_value_is_evaluated_once(
+    sql: Sql, spark: SparkSession, db: Connection, tmp_path: Path
+) -> None:
+    calls, log = Calls(spark, tmp_path / "calls.log"), tmp_path / "calls.log"
+
+    def fail(number):  # type: ignore[no-untyped-def]
+        with log.open("a") as file:
+            file.write("1\n")
+        if number == 2:
+            raise FileNotFoundError("a wrong value")
+        return number
+
+    spark.udf.register("raising", udf(fail, "bigint"))
+    sql("CREATE TABLE {c}.t AS SELECT id, 0L AS v FROM range(0, 5, 1, 1)")
+    merge = "MERGE INTO {c}.t USING (SELECT 2L AS k UNION ALL SELECT 9L) s ON k = id"
+    for statement, error, rows in (
+        ("UPDATE {c}.t SET v = raising(id)", "a wrong value", 3),
+        ("UPDATE {c}.t SET v = plain(id) div (id - 2)", "DIVIDE_BY_ZERO", 5),
+        (f"{merge} WHEN MATCHED THEN UPDATE SET v = raising(k)", "a wrong value", 1),
+        (f"{merge} WHEN NOT MATCHED THEN INSERT (id, v) VALUES (k, plain(k) div (k - 9))", "DIVIDE_BY_ZERO", 1),
+    ):
+        with pytest.raises(Exception, match=error):
+            sql(statement)
+        assert calls.take() == rows, statement
+    assert db.open_table("t").version == 1
+
+
 def test_a_udf_of_a_view_is_called_once_for_each_row_of_the_view(sql: Sql, spark: SparkSession, tmp_path: Path) -> None:
     calls = Calls(spark, tmp_path / "calls.log")
     sql("CREATE TABLE {c}.t AS SELECT id, 0L AS v FROM range(60)")

@@ -96,29 +96,33 @@ def test_a_udf_that_executors_cannot_load_leaves_an_error_record(db: Connection)
 
 FRAMES = (
     "Traceback (most recent call last):\n"
-    '  File "/x/worker.py", line 75, in read_command\n'
+    '  File "/x/pyspark/worker.py", line 75, in read_command\n'
     "    command = serializer.loads(file)\n"
     "              ^^^^^^^^^^^^^^^^^^^^^^\n"
 )
+OF_USER = FRAMES + '  File "/home/me/lance_spark/udfs.py", line 3, in embed\n    open(name)\n'
+OF_TASK = FRAMES + '  File "/x/lance_spark/dml/edits.py", line 3, in write\n    open(name)\n'
 
 
 @pytest.mark.parametrize(
-    ("last", "error_type", "message", "retryable"),
+    ("frames", "last", "error_type", "message", "retryable"),
     [
-        ("ModuleNotFoundError: No module named 'x'", "ModuleNotFoundError", "No module named 'x'", False),
-        ("RuntimeError: first line\nsecond: the cause", "RuntimeError", "first line second: the cause", False),
-        ("pickle.UnpicklingError: bad", "pickle.UnpicklingError", "bad", False),
-        ("MemoryError", "MemoryError", "", True),
-        ("BlockingIOError: [Errno 11] no process", "BlockingIOError", "[Errno 11] no process", True),
-        ("SystemExit: 3", "SystemExit", "3", True),
+        (FRAMES, "ModuleNotFoundError: No module named 'x'", "ModuleNotFoundError", "No module named 'x'", False),
+        (FRAMES, "RuntimeError: first line\nsecond: the cause", "RuntimeError", "first line second: the cause", False),
+        (FRAMES, "pickle.UnpicklingError: bad", "pickle.UnpicklingError", "bad", False),
+        (FRAMES, "MemoryError", "MemoryError", "", True),
+        (FRAMES, "BlockingIOError: [Errno 11] no process", "BlockingIOError", "[Errno 11] no process", True),
+        (FRAMES, "SystemExit: 3", "SystemExit", "3", True),
+        (OF_USER, "FileNotFoundError: [Errno 2] x", "FileNotFoundError", "[Errno 2] x", False),
+        (OF_TASK, "OSError: the store is away", "OSError", "the store is away", True),
     ],
 )
 def test_the_cause_of_a_python_exception_is_its_last_lines_also_over_connect(
-    last: str, error_type: str, message: str, retryable: bool
+    frames: str, last: str, error_type: str, message: str, retryable: bool
 ):
     text = (
         "\n  An exception was thrown from the Python worker. Please see the stack trace below.\n"
-        f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: {FRAMES}{last}\n SQLSTATE: 38000"
+        f"[PYTHON_EXCEPTION] An exception was thrown from the Python worker: {frames}{last}\n SQLSTATE: 38000"
     )
     failure = failure_of(ConnectPythonException(message=text))
     assert (failure.error_type, failure.message, failure.retryable) == (error_type, message, retryable)
@@ -129,6 +133,21 @@ def test_a_killed_worker_is_tried_again_and_named_without_frames_of_the_jvm():
     failure = failure_of(ConnectSparkException(message=text))
     assert failure.retryable
     assert failure.message == "Job aborted due to stage failure: Python worker exited unexpectedly (crashed)."
+
+
+@pytest.mark.parametrize(
+    ("text", "retryable"),
+    [
+        ("[DIVIDE_BY_ZERO] Division by zero. SQLSTATE: 22012", False),
+        ("[USER_RAISED_EXCEPTION] boo SQLSTATE: P0001", False),
+        ("[FAILED_EXECUTE_UDF] User defined function (`f`) failed. SQLSTATE: 39000\n\tat org.apache.spark.X", False),
+        ("[FAILED_READ_FILE.NO_HINT] Error while reading file x. SQLSTATE: KD001", True),
+        ("[INTERNAL_ERROR_NETWORK] x SQLSTATE: XX000\nCaused by: [DIVIDE_BY_ZERO] SQLSTATE: 22012", True),
+        ("Job aborted due to stage failure: ExecutorLostFailure (executor 1 exited)", True),
+    ],
+)
+def test_an_error_of_the_statement_is_no_reason_to_run_it_again(text: str, retryable: bool):
+    assert failure_of(ConnectSparkException(message=text)).retryable == retryable
 
 
 def test_an_exception_around_the_ranges_of_a_task_is_its_answer_and_no_reason_to_run_it_again(
