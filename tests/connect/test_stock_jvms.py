@@ -147,10 +147,13 @@ def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_proces
 def test_an_interpreter_without_the_package_and_a_jar_of_another_release_are_errors_that_name_both(
     tmp_path: Path,
 ) -> None:
-    python = str(Path(sys.base_prefix, "bin", "python3"))
-    done = spark_sql(tmp_path, "SHOW TABLES IN lance", **{"spark.pyspark.driver.python": python})
+    starts, python = tmp_path / "starts", str(tmp_path / "python")
+    Path(python).write_text(f'#!/bin/sh\necho start >> {starts}\nexec {sys.base_prefix}/bin/python3 "$@"\n')
+    Path(python).chmod(0o755)
+    done = spark_sql(tmp_path, "SELECT * FROM lance.t", **{"spark.pyspark.driver.python": python})
     assert done.returncode != 0
     assert "GatewayError" in done.stderr and python in done.stderr and "lance_spark" in done.stderr
+    assert starts.read_text() == "start\n", "a start that fails at once is not repeated for each command"
 
     other = tmp_path / "other.jar"
     with zipfile.ZipFile(lance_spark.jar()) as source, zipfile.ZipFile(other, "w") as target:

@@ -1,6 +1,7 @@
 package lancespark;
 
 import java.util.Map;
+import java.util.concurrent.TimeUnit;
 import java.util.function.BiFunction;
 import org.apache.spark.SparkContext;
 import org.slf4j.Logger;
@@ -13,7 +14,9 @@ import py4j.Py4JException;
  */
 public final class PythonGateway {
   private static final Logger LOG = LoggerFactory.getLogger("lance_spark.sql");
+  private static final long REFUSAL_SECONDS = 60;
   private static volatile Connection connection;
+  private static Refused refused;
 
   /** The function for commands, and its process; the program that drives the JVM has none. */
   private record Connection(BiFunction<String, Object, Object> function, PythonProcess process) {
@@ -30,7 +33,7 @@ public final class PythonGateway {
   }
 
   /** An error of the Python package at the end of a command. */
-  static final class Failure extends RuntimeException {
+  static class Failure extends RuntimeException {
     private static final long serialVersionUID = 1L;
 
     final String kind;
@@ -38,6 +41,23 @@ public final class PythonGateway {
     Failure(String kind, String message) {
       super(message);
       this.kind = kind;
+    }
+  }
+
+  /** A failed start of a process. Another start with the same settings would fail, too. */
+  static final class Refusal extends Failure {
+    private static final long serialVersionUID = 1L;
+
+    Refusal(String kind, String message) {
+      super(kind, message);
+    }
+  }
+
+  /** The last refusal, with the settings and the time of the start. */
+  private record Refused(String settings, Refusal refusal, long nanos) {
+    boolean holds(String present) {
+      long age = System.nanoTime() - nanos;
+      return settings.equals(present) && age < TimeUnit.SECONDS.toNanos(REFUSAL_SECONDS);
     }
   }
 
@@ -94,8 +114,22 @@ public final class PythonGateway {
     if (present != null && present.serves()) return present;
     connection = null;
     if (present != null) present.process.end();
-    PythonProcess process = PythonProcess.start();
+    PythonProcess process = startUnlessRefused();
     connection = new Connection(connection.function, process);
     return connection;
+  }
+
+  /** Each statement runs several commands. A start that fails takes seconds for each of them. */
+  private static PythonProcess startUnlessRefused() {
+    String settings = PythonProcess.settings();
+    if (refused != null && refused.holds(settings)) {
+      throw new Refusal(refused.refusal.kind, refused.refusal.getMessage());
+    }
+    try {
+      return PythonProcess.start();
+    } catch (Refusal refusal) {
+      refused = new Refused(settings, refusal, System.nanoTime());
+      throw refusal;
+    }
   }
 }

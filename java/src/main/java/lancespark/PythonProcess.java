@@ -30,6 +30,9 @@ final class PythonProcess {
   private static final int START_SECONDS = 120;
   private static final int SHOWN_LINES = 5;
 
+  /** Exit statuses from this number on tell the signal that ended a process. */
+  private static final int FIRST_SIGNAL = 128;
+
   private final Process process;
   private final Py4JServer server;
   private final SparkContext context;
@@ -54,6 +57,8 @@ final class PythonProcess {
   /**
    * Starts a process and waits until the process serves the gateway.
    *
+   * @throws PythonGateway.Refusal another start would fail, too: there is no such interpreter, or
+   *     it lacks the package, or has the package of another release
    * @throws PythonGateway.Failure no process serves the gateway; the message has the interpreter
    *     and the reason
    */
@@ -77,7 +82,7 @@ final class PythonProcess {
       }
     } catch (IOException error) {
       server.shutdown();
-      throw noProcess(python, error.getMessage());
+      throw refusal(noProcess(python, error.getMessage()));
     }
   }
 
@@ -118,6 +123,12 @@ final class PythonProcess {
   void end() {
     process.destroyForcibly();
     server.shutdown();
+  }
+
+  /** Returns what decides whether a process can start. */
+  static String settings() {
+    SparkContext context = SparkContext.getOrCreate();
+    return interpreter(context.getConf()) + "\n" + context.applicationId();
   }
 
   /** Returns the interpreter. Only settings of the application count, as a session may SET any. */
@@ -168,11 +179,15 @@ final class PythonProcess {
           CompletableFuture.supplyAsync(() -> line(output)).get(START_SECONDS, TimeUnit.SECONDS);
       if (answer == null) {
         errors.join(TimeUnit.SECONDS.toMillis(10));
-        throw noProcess(python, "it ended at its start: " + last(lines));
+        PythonGateway.Failure failure = noProcess(python, "it ended at its start: " + last(lines));
+        // A signal has ended the process if there is no such exit status.
+        boolean isExit =
+            process.waitFor(10, TimeUnit.SECONDS) && process.exitValue() < FIRST_SIGNAL;
+        throw isExit ? refusal(failure) : failure;
       }
       Json read = parsed(python, answer);
       String error = read.text("error");
-      if (error != null) throw new PythonGateway.Failure(read.text("kind"), error);
+      if (error != null) throw new PythonGateway.Refusal(read.text("kind"), error);
     } catch (TimeoutException error) {
       throw noProcess(python, "it did not answer within " + START_SECONDS + " s: " + last(lines));
     } catch (InterruptedException error) {
@@ -219,6 +234,10 @@ final class PythonProcess {
     synchronized (lines) {
       return String.join("\n", lines);
     }
+  }
+
+  private static PythonGateway.Refusal refusal(PythonGateway.Failure failure) {
+    return new PythonGateway.Refusal(failure.kind, failure.getMessage());
   }
 
   private static PythonGateway.Failure noProcess(String python, String reason) {
