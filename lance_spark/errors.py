@@ -206,7 +206,7 @@ class WorkerPythonError(LanceSparkError, RuntimeError):
 
 
 class GatewayError(LanceSparkError, RuntimeError):
-    """The JVM and the Python process of the SQL catalogs do not reach or do not fit each other.
+    """The JVM and the Python process of its Lance tables do not reach or do not fit each other.
 
     No Python process with this package could be started, the process ended during a command, or
     the JVM has the jar of another release of this package.

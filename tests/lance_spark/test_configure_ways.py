@@ -13,6 +13,7 @@ import lance
 import pyarrow as pa
 import pytest
 
+import lance_spark
 from java.maven import Artifact
 from tests.support.java_classes import JVM_OPTIONS
 from tests.support.processes import SPARK_HOME, environment
@@ -189,9 +190,18 @@ assert spark.sql("SELECT count(*) FROM copied").first() == (10,)
     assert lance.dataset(tmp_path / "copy.lance").count_rows() == 10
 
 
+def by_settings_alone(jar: Path, folder: Path, path: str) -> dict[str, object]:
+    """The program does not use this package, and the JVM starts a Python process."""
+    own = settings_of(jar)
+    both = {"spark.jars": lance_spark.jar(), "spark.sql.extensions": "lancespark.LanceExtensions"}
+    own |= {key: f"{own[key]},{value}" for key, value in both.items()}
+    return run([sys.executable, "-c", OWN.format(in_builder=own) + SEEN.format(path=path)], folder)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize(
-    "start", [in_python, in_a_file, in_arguments, after_stop, while_it_runs, in_the_shell, in_a_notebook]
+    "start",
+    [in_python, in_a_file, in_arguments, after_stop, while_it_runs, in_the_shell, in_a_notebook, by_settings_alone],
 )
 def test_configure_extends_what_a_user_has_set(
     start: Callable[[Path, Path, str], dict[str, object]], other_jar: Path, path: str, tmp_path: Path

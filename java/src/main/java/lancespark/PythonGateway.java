@@ -94,7 +94,7 @@ public final class PythonGateway {
     } catch (Py4JException error) {
       if (python.process == null || !python.process.hasEnded()) throw error;
       throw PythonProcess.failure(
-          "the Python process of the Lance catalogs ended during the command "
+          "the Python process of the Lance tables ended during the command "
               + command
               + " - a commit before the end stays, and the history shows the job as DEAD - run the"
               + " statement again");

@@ -242,7 +242,7 @@ final class PythonProcess {
 
   private static PythonGateway.Failure noProcess(String python, String reason) {
     return failure(
-        "no Python process serves the Lance catalogs of this JVM - nothing was changed - install"
+        "no Python process serves the Lance tables of this JVM - nothing was changed - install"
             + " lance-spark for the interpreter "
             + python
             + ", or name another interpreter in spark.pyspark.driver.python: "
