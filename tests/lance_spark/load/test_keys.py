@@ -178,10 +178,9 @@ def test_unsigned_keys_of_64_bits_match_other_integers_by_value_and_never_by_the
     source = pa.table({"id": pa.array(large, pa.uint64()), "v": range(5)})
     signed.load_columns(source, "id", ["v"], on_missing="null")
     assert signed.to_arrow()["v"].to_pylist() == [1, None, None, 2]
-    for kind in (pa.int8(), pa.uint8(), pa.int32(), pa.uint32()):
-        small = make_table(db, pa.table({"id": pa.array([7, 1], kind)}), str(kind))
-        small.load_columns(source, "id", ["v"], on_missing="null")
-        assert small.to_arrow()["v"].to_pylist() == [1, None]
+    small = make_table(db, pa.table({"id": pa.array([7, 1], pa.int8())}), "small")
+    small.load_columns(source, "id", ["v"], on_missing="null")
+    assert small.to_arrow()["v"].to_pylist() == [1, None]
 
 
 KEYS: dict[str, tuple[pa.DataType, list[Any]]] = {
