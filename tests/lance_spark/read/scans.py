@@ -6,13 +6,13 @@ import json
 import pickle
 
 import pyarrow as pa
-from pyspark.sql.pandas.types import to_arrow_schema
 
 from lance_spark.dataset import DatasetRef
 from lance_spark.options import ReadOptions
 from lance_spark.read.plan import ScanTask
 from lance_spark.read.reader import LanceReader, describe_scan, read_schema
 from lance_spark.read.spec import ScanSpec
+from tests.lance_spark.types.oracle import demanded_schema
 
 
 def make_reader(path: str, spec: ScanSpec | None = None, **options: object) -> LanceReader:
@@ -35,7 +35,7 @@ def partitions(reader: LanceReader) -> list[ScanTask]:
 def read_partitions(path: str, spec: ScanSpec | None = None, **options: object) -> list[pa.Table]:
     """Returns what each partition gives, checked against the schema that Spark insists on."""
     reader = make_reader(path, spec, **options)
-    expected = to_arrow_schema(reader.schema, timezone="UTC")
+    expected = demanded_schema(reader.schema)
     tables = []
     for task in partitions(reader):
         batches = list(reader.read(task))

@@ -353,14 +353,11 @@ def test_statements_say_how_many_rows_they_changed(sql: Sql, db: Connection, spa
     )
     assert merged.columns == ["num_affected_rows", "num_updated_rows", "num_deleted_rows", "num_inserted_rows"]
     assert merged.collect() == merged.collect() == [(30, 5, 5, 20)]  # it ran once
-    if spark.version >= "4.3":
-        missing = (
-            "MERGE INTO {c}.t t USING (SELECT id, -1L AS a FROM range(115, 125)) n ON t.id = n.id WHEN NOT MATCHED"
-        )
-        assert sql(f"{missing} AND n.id != 121 THEN INSERT *") == [(4, 0, 0, 4)]
-        assert sql(f"{missing} THEN INSERT *") == [(1, 0, 0, 1)] and sql(f"{missing} THEN INSERT *") == [(0, 0, 0, 0)]
-        assert sql("DELETE FROM {c}.t WHERE a = -1 AND id > 50") == [(5,)]
-        assert "Lance insert of id, a in" in sql(f"EXPLAIN {missing} THEN INSERT *")[0][0]
+    missing = "MERGE INTO {c}.t t USING (SELECT id, -1L AS a FROM range(115, 125)) n ON t.id = n.id WHEN NOT MATCHED"
+    assert sql(f"{missing} AND n.id != 121 THEN INSERT *") == [(4, 0, 0, 4)]
+    assert sql(f"{missing} THEN INSERT *") == [(1, 0, 0, 1)] and sql(f"{missing} THEN INSERT *") == [(0, 0, 0, 0)]
+    assert sql("DELETE FROM {c}.t WHERE a = -1 AND id > 50") == [(5,)]
+    assert "Lance insert of id, a in" in sql(f"EXPLAIN {missing} THEN INSERT *")[0][0]
     assert sql("UPDATE {c}.t SET a = 3 WHERE id = -1") == sql("DELETE FROM {c}.t WHERE id IN (SELECT 500L)") == [(0,)]
     assert sql("UPDATE {c}.t SET a = a") == [(0,)]  # nothing is set
     assert sql("DELETE FROM {c}.t WHERE id % 2 = 0 AND id < 10") == [(5,)]
@@ -405,14 +402,25 @@ def test_a_view_over_a_table_is_not_changed(sql: Sql, spark: SparkSession) -> No
 
 def test_a_merge_that_is_not_deterministic_says_what_serves(sql: Sql, spark: SparkSession) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, 'x' AS s FROM range(5)")
-    for source, clause in (
-        ("(SELECT CAST(rand() * 3 AS BIGINT) AS k, 'n' AS s)", "UPDATE SET s = n.s"),
-        ("(SELECT 1L AS k, uuid() AS s)", "UPDATE SET s = n.s"),
-        ("(SELECT 1L AS k, 'n' AS s)", "UPDATE SET s = uuid()"),
-        ("(SELECT id AS k, input_file_name() AS s FROM {c}.t)", "UPDATE SET s = n.s"),
+    one = "(SELECT 1L AS k, 'n' AS s) n"
+    for source, clauses in (
+        ("(SELECT CAST(rand() * 3 AS BIGINT) AS k, 'n' AS s) n", "WHEN MATCHED THEN UPDATE SET s = n.s"),
+        ("(SELECT 1L AS k, uuid() AS s) n", "WHEN MATCHED THEN UPDATE SET s = n.s"),
+        ("(SELECT monotonically_increasing_id() AS k, 'n' AS s FROM range(2)) n", "WHEN MATCHED THEN DELETE"),
+        ("(SELECT id AS k, 'n' AS s FROM range(9) WHERE rand() < 0.5) n", "WHEN NOT MATCHED BY SOURCE THEN DELETE"),
+        ("(WITH w AS (SELECT id AS k, uuid() AS s FROM range(2)) SELECT * FROM w) n", "WHEN MATCHED THEN DELETE"),
+        ("(SELECT id AS k, input_file_name() AS s FROM {c}.t) n", "WHEN MATCHED THEN UPDATE SET s = n.s"),
+        ("(SELECT 1L AS k, (SELECT uuid()) AS s) n", "WHEN MATCHED THEN UPDATE SET s = n.s"),
+        (one, "WHEN MATCHED THEN UPDATE SET s = uuid()"),
+        (one, "WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, s) VALUES (k, uuid())"),
     ):
         with pytest.raises(AnalysisException, match=r"not deterministic .*source\.localCheckpoint\(\)"):
-            sql(f"MERGE INTO {{c}}.t USING {source} n ON k = id WHEN MATCHED THEN {clause}")
+            sql(f"MERGE INTO {{c}}.t USING {source} ON k = id {clauses}")
+    with pytest.raises(AnalysisException, match=r"not deterministic .*source\.localCheckpoint\(\)"):
+        sql("WITH n AS (SELECT 1L AS k, uuid() AS s) MERGE INTO {c}.t USING n ON k = id WHEN MATCHED THEN DELETE")
+    with pytest.raises(AnalysisException, match=r"UNSUPPORTED_MERGE_CONDITION\.NON_DETERMINISTIC"):
+        sql(f"MERGE INTO {{c}}.t USING {one} ON k = id WHEN MATCHED AND rand() < 0.5 THEN DELETE")
+    assert sql("SELECT count(*), max(s) FROM {c}.t") == [(5, "x")]
     spark.sql("SELECT id AS k, uuid() AS s FROM range(2)").localCheckpoint().createOrReplaceTempView("made")
     sql("MERGE INTO {c}.t USING made ON k = id WHEN MATCHED THEN UPDATE SET s = made.s")
     assert sql("SELECT count(*) FROM {c}.t JOIN made ON k = id AND t.s = made.s") == [(2,)]
@@ -475,7 +483,7 @@ def test_an_update_of_a_merge_that_changes_nothing(sql: Sql, db: Connection) -> 
     assert sql("SELECT * FROM {c}.t ORDER BY id") == [(i, i) for i in range(5)]
 
 
-def test_blobs_stay_where_they_are(sql: Sql, db: Connection, spark: SparkSession) -> None:
+def test_blobs_stay_where_they_are(sql: Sql, db: Connection) -> None:
     field = pa.field("b", pa.large_binary(), metadata={"lance-encoding:blob": "true"})
     rows = pa.table(
         {"id": [1, 2, 3], "a": [1, 2, 3], "b": [b"x", b"y", None]}, pa.schema([("id", "int64"), ("a", "int64"), field])
@@ -492,11 +500,8 @@ def test_blobs_stay_where_they_are(sql: Sql, db: Connection, spark: SparkSession
             sql(f"UPDATE {{c}}.t SET b = {value}")
     with pytest.raises(AnalysisException, match="merge_insert of the table API"):
         sql("MERGE INTO {c}.t USING (SELECT 2L AS id) n ON t.id = n.id WHEN MATCHED THEN UPDATE SET a = 0")
-    if spark.version >= "4.3":
-        with pytest.raises(AnalysisException, match="merge_insert of the table API"):
-            sql(
-                "MERGE INTO {c}.t USING (SELECT 9L AS id) n ON t.id = n.id WHEN NOT MATCHED THEN INSERT (id) VALUES (n.id)"
-            )
+    with pytest.raises(AnalysisException, match="merge_insert of the table API"):
+        sql("MERGE INTO {c}.t USING (SELECT 9L AS id) n ON t.id = n.id WHEN NOT MATCHED THEN INSERT (id) VALUES (n.id)")
 
 
 def test_text_of_other_bytes_than_utf8_is_refused(sql: Sql, db: Connection) -> None:

@@ -88,6 +88,7 @@ def test_schema_evolution_changes_nothing_with_spark_4_1(sql: Sql, db: Connectio
         lambda: sql(f"EXPLAIN {merge}"),
         lambda: frame.writeTo(name).option("mergeSchema", "true").append(),
         lambda: frame.write.option("mergeSchema", "true").insertInto(name),
+        lambda: frame.write.format("lance").mode("append").option("mergeSchema", "true").saveAsTable(name),
     ):
         with pytest.raises(AnalysisException, match=r"(?i)nothing was changed"):
             write()

@@ -20,6 +20,7 @@ from lance_spark.commit.changes import CommitResult
 from lance_spark.dataset import DatasetRef
 from lance_spark.options import STORAGE_PREFIX, ReadOptions, WriteOptions
 from lance_spark.write.column_writer import ColumnsWritten, LanceBackfillWriter
+from tests.lance_spark.types.oracle import demanded_schema
 
 Rows = list[tuple[int | None, Any]]
 
@@ -55,9 +56,7 @@ class Backfill:
         self.writer.staging.open_job()
 
     def batch(self, addresses: Sequence[int | None], *columns: Iterable[Any]) -> pa.RecordBatch:
-        from pyspark.sql.pandas.types import to_arrow_schema
-
-        schema = to_arrow_schema(self.schema, timezone="UTC")
+        schema = demanded_schema(self.schema)
         arrays = [pa.array(list(c), f.type) for c, f in zip([addresses, *columns], schema, strict=True)]
         return pa.RecordBatch.from_arrays(arrays, schema=schema)
 

@@ -8,8 +8,11 @@ import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.Row;
 import org.apache.spark.sql.RowFactory;
 import org.apache.spark.sql.catalyst.analysis.EliminateSubqueryAliases;
+import org.apache.spark.sql.catalyst.expressions.Alias;
 import org.apache.spark.sql.catalyst.expressions.AttributeReference;
+import org.apache.spark.sql.catalyst.expressions.Expression;
 import org.apache.spark.sql.catalyst.expressions.Literal;
+import org.apache.spark.sql.catalyst.expressions.MonotonicallyIncreasingID;
 import org.apache.spark.sql.catalyst.plans.LeftAnti$;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.catalyst.rules.Rule;
@@ -108,11 +111,27 @@ final class AddRowCounts extends Rule<LogicalPlan> {
     return relation instanceof DataSourceV2Relation v2 ? RowLevelCommand.tableOf(v2.table()) : null;
   }
 
-  /** Tells whether Spark accepts the expressions of a statement. */
+  /**
+   * Tells whether a statement gives the same rows whenever it runs. Spark refuses conditions of
+   * UPDATE and DELETE itself. The source of a MERGE is a part of the query in all releases of
+   * Spark.
+   */
   private static boolean isDeterministic(WriteDelta delta, boolean merges) {
-    boolean statement = Trees.areDeterministic(Scala.list(delta.expressions()));
-    return statement
-        && (!merges || Trees.areDeterministic(Scala.list(delta.query().expressions())));
+    return Trees.areDeterministic(Scala.list(delta.expressions()))
+        && (!merges || isDeterministic(delta.query()));
+  }
+
+  private static boolean isDeterministic(LogicalPlan query) {
+    return Scala.list(query.expressions()).stream()
+            .allMatch(value -> value.deterministic() || isRowNumber(value))
+        && Trees.children(query).stream().allMatch(AddRowCounts::isDeterministic);
+  }
+
+  /** Tells whether an expression is the number by which Spark finds rows with several matches. */
+  private static boolean isRowNumber(Expression value) {
+    return value instanceof Alias alias
+        && alias.child() instanceof MonotonicallyIncreasingID
+        && alias.name().equals(MergeRows$.MODULE$.ROW_ID());
   }
 
   /** Returns the error of a change of rows through a view over a table of the catalog. */
