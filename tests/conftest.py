@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyspark
 import pytest
+from hypothesis import settings
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
@@ -20,6 +21,10 @@ from tests.support.java_classes import JVM_OPTIONS
 
 # What these helpers assert is reported with the values, as in tests; registered here, before any test imports them.
 pytest.register_assert_rewrite(*(f"tests.lance_spark.conflicts.{name}" for name in ("jobs", "others", "writes")))
+
+# Hypothesis allows 200 ms for an example, and an example takes longer on a machine with other work.
+settings.register_profile("any machine", deadline=None)
+settings.load_profile("any machine")
 
 # Where `make` did not: a test must not run Java of yesterday.
 ensure_jar()
