@@ -8,7 +8,7 @@ import math
 import threading
 from concurrent.futures import Future
 from datetime import timedelta
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from lance_spark.arguments import ARGUMENTS
 from lance_spark.errors import BackfillIncompleteError, JobTimeoutError, OptionError, counted
@@ -76,7 +76,7 @@ class Job(Generic[_R]):
 
     def start(self) -> Job[_R]:
         """Starts the thread, and returns the handle."""
-        _running.add(self._thread)
+        _running[self._thread] = self
         self._thread.start()
         return self
 
@@ -157,7 +157,13 @@ class Job(Generic[_R]):
         except BaseException as error:  # noqa: BLE001 - result() raises it
             self._future.set_exception(error)
         finally:
-            _running.discard(self._thread)
+            _running.pop(self._thread, None)
+
+
+def running_job(job_id: str, table_name: str) -> Job[Any] | None:
+    """Returns the handle of a job that runs in this process, or None."""
+    jobs = list(_running.values())
+    return next((job for job in jobs if job.job_id == job_id and job.table_name == table_name), None)
 
 
 def longest_wait_s(timeout: float | timedelta | None) -> float | None:
@@ -179,7 +185,7 @@ def _wait_for_all() -> None:
         thread.join()
 
 
-_running: set[threading.Thread] = set()
+_running: dict[threading.Thread, Job[Any]] = {}
 # Python waits for threads anyway, but before that its pools of threads refuse work, which a job
 # still has. Of their hooks the last one is called first.
 threading._register_atexit(_wait_for_all)  # type: ignore[attr-defined]  # noqa: SLF001

@@ -26,7 +26,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
     "altering": ("alter_table", "drop_added_columns"),
     "indexes": ("create_index", "drop_index", "list_indexes"),
     "namespaces": ("alter_namespace", "create_namespace", "drop_namespace", "list_namespaces", "load_namespace"),
-    "procedures": ("call", "list_procedures", "load_procedure"),
+    "procedures": ("list_procedures", "load_procedure"),
     "reads": ("open_path", "plan_read", "plan_scan", "search_function"),
     "tables": (
         "check_options",
@@ -37,6 +37,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
         "keep_properties",
         "list_tables",
         "load_table",
+        "locate_table",
         "properties",
         "rename_table",
         "replace_empty",
@@ -67,6 +68,10 @@ class _Python:
                 from lance_spark.sql import statements
 
                 answer = statements.change(asked["arguments"], given)
+            elif asked["command"] == "call":
+                from lance_spark.sql import procedures
+
+                answer = procedures.call(asked["arguments"], given)
             else:
                 answer = _command(asked["command"])(asked["arguments"])
         except CapturedException as error:

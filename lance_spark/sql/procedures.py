@@ -1,4 +1,7 @@
-"""Procedures of a SQL catalog: `CALL <catalog>.system.<procedure>(...)`. On the driver."""
+"""Procedures of a SQL catalog: `CALL <catalog>.system.<procedure>(...)`. On the driver.
+
+Statements such as `OPTIMIZE t` are calls of these procedures: LanceStatement.java.
+"""
 
 from __future__ import annotations
 
@@ -6,20 +9,23 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lance_spark.columns.binding import binding_of, load_udf
-from lance_spark.dataset import DatasetRef, parse_version
-from lance_spark.errors import OptionError, RegistrationError, StoredUdfError, UnsupportedOperationError
-from lance_spark.objects import objects_of_table
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import OptionError, StoredUdfError, UnsupportedOperationError
 from lance_spark.session.catalogs import ALLOW_STORED_CODE, setting_of
-from lance_spark.sql.indexes import build as build_index
+from lance_spark.sql import columns_of_view, materialized_views, operations
+from lance_spark.sql.context import CallContext
 from lance_spark.sql.place import Place
-from lance_spark.table.connection import open_table
-from lance_spark.table.table import Table
-from lance_spark.upkeep.cleanup import age_of_days
 
 _TABLE = "TABLE"
 
-_PARAMETERS = {"columns": "column", "index_type": "type", "tag": "name", "transforms": "column"}
+_PARAMETERS = {
+    "columns": "column",
+    "index_names": "index",
+    "index_type": "type",
+    "job_id": "job",
+    "tag": "name",
+    "transforms": "column",
+}
 """Names of parameters in SQL, by those of the table API."""
 
 
@@ -32,76 +38,21 @@ class Procedure:
         parameters: Name and Spark type of each after the table; those marked `*` have to be given.
             A table is given by its name.
         answer: Spark schema of its one row.
-        run: What it does to a table; returns the row.
+        run: What it does to a table; returns the row. Values come by their names.
         runs_code: Whether it unpickles a UDF that is stored with a table.
+        is_for_new: Whether the table may be missing.
     """
 
     description: str
     parameters: tuple[tuple[str, str], ...]
     answer: str
     run: Callable[..., Sequence[object]]
-    runs_code: bool = False
+    runs_code: Callable[[DatasetRef], bool] = lambda _: False
+    is_for_new: bool = False
 
 
-def _add_column(table: Table, column: str, source: DatasetRef, source_column: str | None) -> Sequence[object]:
-    named = column if source_column is None else source_column
-    binding = binding_of(source.open_latest(), named)
-    if binding is None:
-        raise RegistrationError(
-            f"column {named!r} of {source.uri} has no stored UDF - nothing was changed - give one with add_columns of "
-            "the table API"
-        )
-    if len(binding.columns) > 1:
-        raise UnsupportedOperationError(
-            f"the UDF of column {named!r} of {source.uri} makes {len(binding.columns)} columns - nothing was changed - "
-            "add them with add_columns of the table API"
-        )
-    table.add_columns({column: (load_udf(binding, objects_of_table(source), named), list(binding.inputs))})
-    return [column, table.version]
-
-
-def _backfill(table: Table, column: str, where: str | None) -> Sequence[object]:
-    done = table.backfill(column, where=where)
-    return [done.job_id, done.rows_computed, done.rows_skipped, table.version]
-
-
-def _compact(table: Table, target_rows_per_fragment: int | None) -> Sequence[object]:
-    if target_rows_per_fragment is None:
-        done = table.compact_files()
-    else:
-        done = table.compact_files(target_rows_per_fragment=target_rows_per_fragment)
-    return [done.fragments_removed, done.fragments_added, table.version]
-
-
-def _cleanup(table: Table, older_than_days: float | None) -> Sequence[object]:
-    done = table.cleanup_old_versions(None if older_than_days is None else age_of_days(older_than_days))
-    return [done.old_versions, done.bytes_removed]
-
-
-def _create_index(table: Table, column: str, index_type: str | None) -> Sequence[object]:
-    build_index(table, [column], index_type or "")
-    return [column, table.version]
-
-
-def _tag(table: Table, name: str, version: int | None) -> Sequence[object]:
-    at = table.version if version is None else version
-    table.tags.create(name, at)
-    return [name, at]
-
-
-def _create_branch(table: Table, name: str, from_ref: str | None) -> Sequence[object]:
-    made = table.branches.create(name, None if from_ref is None else parse_version(from_ref))
-    return [name, made.version]
-
-
-def _drop_branch(table: Table, name: str) -> Sequence[object]:
-    table.branches.delete(name)
-    return [name]
-
-
-def _restore(table: Table, version: str) -> Sequence[object]:
-    table.restore(parse_version(version))
-    return [table.version]
+def _always(_: DatasetRef) -> bool:
+    return True
 
 
 PROCEDURES = {
@@ -109,57 +60,140 @@ PROCEDURES = {
         "adds a column that the stored UDF of a column of another table, by default of the same name, computes",
         (("*column", "STRING"), ("*source", _TABLE), ("source_column", "STRING")),
         "column STRING, version BIGINT",
-        _add_column,
-        runs_code=True,
+        operations.add_column,
+        runs_code=_always,
+    ),
+    "add_columns": Procedure(
+        "adds columns with the values of a view of the session, which has the row addresses of the table",
+        (("*columns", "ARRAY<STRING>"), ("*source", "STRING")),
+        "columns STRING, version BIGINT",
+        columns_of_view.add_columns,
     ),
     "backfill": Procedure(
         "fills a column that a UDF computes",
-        (("*column", "STRING"), ("where", "STRING")),
+        (
+            ("*column", "STRING"),
+            ("where", "STRING"),
+            ("stale", "BOOLEAN"),
+            ("read_version", "BIGINT"),
+            ("num_frags", "INT"),
+            ("skip_frags", "INT"),
+            ("job_id", "STRING"),
+            ("concurrency", "INT"),
+            ("intra_applier_concurrency", "INT"),
+            ("task_size", "INT"),
+            ("checkpoint_size", "INT"),
+            ("commit_granularity", "INT"),
+            ("commit_max_retries", "INT"),
+            ("on_stale", "STRING"),
+            ("protect_snapshot", "BOOLEAN"),
+        ),
         "job STRING, computed BIGINT, skipped BIGINT, version BIGINT",
-        _backfill,
-        runs_code=True,
+        operations.backfill,
+        runs_code=_always,
+    ),
+    "cancel_job": Procedure(
+        "ends a job of the table that the process of the catalog runs",
+        (("*job", "STRING"),),
+        "job STRING, status STRING",
+        operations.cancel_job,
     ),
     "cleanup": Procedure(
         "deletes versions that are older",
-        (("older_than_days", "DOUBLE"),),
+        (("older_than_days", "DOUBLE"), ("retain_hours", "DOUBLE"), ("error_if_tagged_old_versions", "BOOLEAN")),
         "versions BIGINT, bytes BIGINT",
-        _cleanup,
+        operations.cleanup,
     ),
     "compact": Procedure(
         "makes fewer, larger fragments",
-        (("target_rows_per_fragment", "BIGINT"),),
+        (
+            ("target_rows_per_fragment", "BIGINT"),
+            ("max_bytes_per_file", "BIGINT"),
+            ("materialize_deletions", "BOOLEAN"),
+            ("materialize_deletions_threshold", "DOUBLE"),
+            ("defer_index_remap", "BOOLEAN"),
+            ("batch_size", "INT"),
+            ("concurrency", "INT"),
+            ("commit_granularity", "INT"),
+            ("commit_max_retries", "INT"),
+        ),
         "fragments_removed BIGINT, fragments_added BIGINT, version BIGINT",
-        _compact,
+        operations.compact,
     ),
     "create_branch": Procedure(
         "makes a branch of a branch, a tag or a version, by default of the latest version",
-        (("*name", "STRING"), ("from_ref", "STRING")),
+        (("*name", "STRING"), ("from_ref", "STRING"), ("if_not_exists", "BOOLEAN")),
         "name STRING, version BIGINT",
-        _create_branch,
+        operations.create_branch,
     ),
     "create_index": Procedure(
         "builds an index: BTREE, BITMAP, FTS, IVF_PQ, ...",
         (("*column", "STRING"), ("type", "STRING")),
         "column STRING, version BIGINT",
-        _create_index,
+        operations.create_index,
+    ),
+    "create_materialized_view": Procedure(
+        "makes a materialized view of a SELECT over one table, without rows, or filled",
+        (("*query", "STRING"), ("if_not_exists", "BOOLEAN"), ("with_data", "BOOLEAN")),
+        "name STRING, version BIGINT, rows BIGINT",
+        materialized_views.create,
+        is_for_new=True,
     ),
     "drop_branch": Procedure(
         "deletes a branch with its versions",
-        (("*name", "STRING"),),
+        (("*name", "STRING"), ("if_exists", "BOOLEAN")),
         "name STRING",
-        _drop_branch,
+        operations.drop_branch,
+    ),
+    "drop_materialized_view": Procedure(
+        "deletes a materialized view; the source of the view stays",
+        (("if_exists", "BOOLEAN"),),
+        "name STRING",
+        materialized_views.drop,
+        is_for_new=True,
+    ),
+    "drop_tag": Procedure(
+        "deletes a tag; the version stays until it is cleaned up",
+        (("*name", "STRING"), ("if_exists", "BOOLEAN")),
+        "name STRING",
+        operations.drop_tag,
+    ),
+    "optimize_indices": Procedure(
+        "takes rows into an index, by default into all indexes, that the index does not serve yet",
+        (("index", "STRING"), ("num_indices_to_merge", "INT"), ("retrain", "BOOLEAN")),
+        "indexes STRING, version BIGINT",
+        operations.optimize_indices,
+    ),
+    "refresh": Procedure(
+        "brings a materialized view up to date with its source",
+        (("src_version", "BIGINT"), ("max_rows_per_fragment", "BIGINT"), ("concurrency", "INT")),
+        "job STRING, rows_added BIGINT, rows_recomputed BIGINT, rows_removed BIGINT, version BIGINT",
+        materialized_views.refresh,
+        runs_code=materialized_views.has_stored_code,
     ),
     "restore": Procedure(
         "makes an older version, by its number or tag, the latest",
         (("*version", "STRING"),),
         "version BIGINT",
-        _restore,
+        operations.restore,
+    ),
+    "set_primary_key": Procedure(
+        "declares the columns that identify a row; Lance checks no uniqueness",
+        (("*columns", "ARRAY<STRING>"),),
+        "columns STRING, version BIGINT",
+        operations.set_primary_key,
     ),
     "tag": Procedure(
         "gives a version, by default the latest, a name",
-        (("*name", "STRING"), ("version", "BIGINT")),
+        (("*name", "STRING"), ("version", "STRING"), ("if_not_exists", "BOOLEAN")),
         "name STRING, version BIGINT",
-        _tag,
+        operations.tag,
+    ),
+    "update_columns": Procedure(
+        "gives columns the values of a view of the session, which has the row addresses of the table",
+        (("*columns", "ARRAY<STRING>"), ("*source", "STRING")),
+        "columns STRING, version BIGINT",
+        columns_of_view.update_columns,
     ),
 }
 """All procedures, by their names in the namespace `system`."""
@@ -185,14 +219,23 @@ def load_procedure(arguments: Mapping[str, Any]) -> dict[str, Any]:
             f"{', '.join(sorted(PROCEDURES))}"
         )
     parameters = [
-        {"name": parameter.lstrip("*"), "type": kind.replace(_TABLE, "STRING"), "required": parameter.startswith("*")}
+        {
+            "name": parameter.lstrip("*"),
+            "type": kind.replace(_TABLE, "STRING"),
+            "required": parameter.startswith("*"),
+            "is_table": kind == _TABLE,
+        }
         for parameter, kind in (("*table", _TABLE), *PROCEDURES[name].parameters)
     ]
     return {"name": name, "description": PROCEDURES[name].description, "parameters": parameters}
 
 
-def call(arguments: Mapping[str, Any]) -> dict[str, Any]:
+def call(arguments: Mapping[str, Any], session: Any) -> dict[str, Any]:  # noqa: ANN401 - a Java object
     """Runs a procedure. The table is named as in SQL, without the catalog: `t`, `folder.t`.
+
+    Args:
+        arguments: Name of the procedure, values, and parts of the names of tables.
+        session: The session of the JVM that runs the statement.
 
     Raises:
         StoredUdfError: The procedure runs a stored UDF, and the catalog does not allow that, or the
@@ -200,34 +243,37 @@ def call(arguments: Mapping[str, Any]) -> dict[str, Any]:
         LanceSparkError: As of the method of :class:`lance_spark.Table` that it calls.
     """
     procedure = PROCEDURES[arguments["procedure"]]
-    name, *values = arguments["values"]
-    for (parameter, _), value in zip((("*table", _TABLE), *procedure.parameters), arguments["values"], strict=True):
-        if parameter.startswith("*") and value is None:
-            raise OptionError(parameter.lstrip("*"), None, "a value, and not NULL")
-        if isinstance(value, str) and "\0" in value:
-            raise OptionError(parameter.lstrip("*"), value, "text without NUL characters")
-    kinds = [kind for _, kind in procedure.parameters]
-    tables = [_named(arguments, "table", name)]
-    tables += [
-        _named(arguments, parameter.lstrip("*"), value)
-        for (parameter, kind), value in zip(procedure.parameters, values, strict=True)
-        if kind == _TABLE
-    ]
-    if procedure.runs_code:
-        _refuse_untrusted(Place.of(arguments), tables, arguments["procedure"])
-    others = iter(tables[1:])
-    given = [next(others) if kind == _TABLE else value for kind, value in zip(kinds, values, strict=True)]
-    table = open_table(tables[0].uri, storage_options=tables[0].storage)
+    parameters = [(name.lstrip("*"), kind, name.startswith("*")) for name, kind in procedure.parameters]
+    _check_values([("table", _TABLE, True), *parameters], arguments["values"])
+    named = _table(arguments, "table", arguments["values"][0], session, is_for_new=procedure.is_for_new)
+    values: dict[str, object] = {
+        name: _table(arguments, name, value, session).ref if kind == _TABLE else value
+        for (name, kind, _), value in zip(parameters, arguments["values"][1:], strict=True)
+    }
+    tables = [named.ref, *(value for value in values.values() if isinstance(value, DatasetRef))]
+    if procedure.runs_code(named.ref):
+        _refuse_untrusted(named.place, tables, arguments["procedure"])
     try:
-        row = procedure.run(table, *given)
+        row = procedure.run(named, **values)
     except OptionError as error:
         # The method of the table API has names of its own for the arguments.
         own_name = _PARAMETERS.get(error.option)
-        own_values = dict(zip([name.lstrip("*") for name, _ in procedure.parameters], values, strict=True))
-        if own_name not in own_values:
+        if own_name not in values:
             raise
-        raise OptionError(own_name, own_values[own_name], error.accepted, problem=error.problem) from error
+        raise OptionError(own_name, values[own_name], error.accepted, problem=error.problem) from error
     return {"schema": procedure.answer, "rows": [list(row)]}
+
+
+def _check_values(parameters: Sequence[tuple[str, str, bool]], values: Sequence[object]) -> None:
+    for (name, _, required), value in zip(parameters, values, strict=True):
+        if required and value is None:
+            raise OptionError(name, None, "a value, and not NULL")
+        texts = value if isinstance(value, list) else [value]
+        if isinstance(value, list) and None in value:
+            raise OptionError(name, value, "values, and not NULL")
+        for text in texts:
+            if isinstance(text, str) and "\0" in text:
+                raise OptionError(name, text, "text without NUL characters")
 
 
 def _refuse_untrusted(place: Place, tables: Sequence[DatasetRef], procedure: str) -> None:
@@ -248,14 +294,21 @@ def _refuse_untrusted(place: Place, tables: Sequence[DatasetRef], procedure: str
             )
 
 
-def _named(arguments: Mapping[str, Any], parameter: str, name: str | None) -> DatasetRef:
-    if not name:
+def _table(
+    arguments: Mapping[str, Any],
+    parameter: str,
+    name: object,
+    session: Any,  # noqa: ANN401 - a Java object
+    *,
+    is_for_new: bool = False,
+) -> CallContext:
+    """Returns the table of a parameter. LanceProcedure.java divides the name."""
+    parts = arguments["names"].get(parameter)
+    if not parts:
         raise OptionError(parameter, name, "the name of a table of the catalog")
-    parts = [name] if "/" in name else name.split(".")
-    if len(parts) > 1 and parts[0] == arguments["catalog"]:
-        parts = parts[1:]
     place = Place.of({**arguments, "namespace": parts[:-1]})
     try:
-        return place.existing(parts[-1])
+        ref = place.ref(parts[-1]) if is_for_new else place.existing(parts[-1])
+        return CallContext(place, parts[-1], ref, session)
     except OptionError as error:
         raise OptionError(parameter, name, error.accepted) from error

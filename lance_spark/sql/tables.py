@@ -80,6 +80,15 @@ def table_exists_in(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return {"exists": table_exists(ref.uri, ref.storage)}
 
 
+def locate_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the location of a table, None without a table, and whether the store has options."""
+    try:
+        ref = Place.of(arguments).existing(arguments["name"])
+    except (OptionError, TableNotFoundError):
+        return {"path": None}
+    return {"path": ref.uri, "has_options": bool(ref.storage_options)}
+
+
 def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Opens a table: at its latest version, or at one that the statement names.
 
@@ -92,7 +101,9 @@ def load_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     try:
         ref = _existing(place, name)
     except TableNotFoundError:
-        # `t.versions`: a table about a table, where there is none of this name.
+        # `t.versions`: a table about a table, where there is none of this name. Statements such as
+        # SHOW TAGS say `t..tags`, which is the name of no table.
+        name = name.removeprefix(".")
         if not place.namespace or name not in TABLES:
             if not arguments.get("may_create"):
                 _refuse_other_case(place, name)
@@ -244,17 +255,24 @@ def drop_table(arguments: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         UnsupportedOperationError: The location is that of a branch, or a link.
     """
-    place = Place.of(arguments)
-    ref = place.ref(arguments["name"])
+    return {"dropped": drop_table_at(Place.of(arguments).ref(arguments["name"]), arguments["catalog"])}
+
+
+def drop_table_at(ref: DatasetRef, catalog: str) -> bool:
+    """Deletes a table with all its versions, and tells whether a table was there.
+
+    Raises:
+        UnsupportedOperationError: The location is that of a branch, or a link.
+    """
     if not table_exists(ref.uri, ref.storage):
-        return {"dropped": delete_leftovers(ref)}
+        return delete_leftovers(ref)
     if (branch := DatasetRef.find(ref.uri, ref.storage).branch) is not None:
         raise UnsupportedOperationError(
             f"the location is that of the branch {branch!r} - {ref.uri} - nothing was deleted - CALL "
-            f"{arguments['catalog']}.system.drop_branch(table => '...', name => '{branch}')"
+            f"{catalog}.system.drop_branch(table => '...', name => '{branch}')"
         )
     delete_table_folder(ref)
-    return {"dropped": True}
+    return True
 
 
 def is_half_dropped(arguments: Mapping[str, Any]) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from lance_spark.dataset import DatasetRef, refuse_unlistable_tag
 from lance_spark.errors import CommitError, LanceSparkError, OptionError, TableUnwritableError, panics_as_errors
@@ -60,16 +60,16 @@ def checked_age(older_than: timedelta | None, *, option: str = "older_than") -> 
     return older_than
 
 
-def age_of_days(days: float) -> timedelta:
-    """Returns a number of days as an age.
+def age_of(number: float, unit: Literal["days", "hours"], *, option: str) -> timedelta:
+    """Returns a number of days or hours as an age.
 
     Raises:
-        OptionError: It is no number of days of the calendar.
+        OptionError: The number is negative, or longer than the calendar.
     """
     try:
-        return checked_age(timedelta(days=days), option="older_than_days")
-    except (OverflowError, ValueError) as error:
-        raise OptionError("older_than_days", days, "a number of days, 0 or more") from error
+        return checked_age(timedelta(**{unit: number}), option=option)
+    except (OverflowError, ValueError, OptionError) as error:
+        raise OptionError(option, number, f"a number of {unit}, 0 or more") from error
 
 
 def result_of(answer: bytes, uri: str) -> CleanupResult:

@@ -26,6 +26,7 @@ SEEN = {
     "rows": [92, sum(range(0, 91, 2)) * 2 - 1, -1],
     "before": 0,
     "missing": "TABLE_OR_VIEW_NOT_FOUND",
+    "statements": [["v", 4], ["v", "main", 4], ["more", 6], ["seven", 3, 1]],
     "changed": True,
     "manifest": True,
     "code": True,
@@ -88,6 +89,16 @@ def main(url: str, path: str) -> None:
         spark.sql(statement).collect()
     seen["rows"] = list(spark.sql("SELECT count(*), sum(n), min(n) FROM lance.t").first())
     seen["before"] = spark.sql("SELECT sum(n) FROM lance.t VERSION AS OF 1").first()[0]
+    spark.sql("CREATE TEMPORARY VIEW made AS SELECT _rowaddr, id + 1 AS more FROM lance.t").collect()
+    seen["statements"] = [
+        list(spark.sql(statement).first())
+        for statement in (
+            "ALTER TABLE lance.t CREATE TAG v",
+            "SHOW TAGS FROM lance.t",
+            "ALTER TABLE lance.t ADD COLUMNS more FROM made",
+            "CREATE MATERIALIZED VIEW lance.seven AS SELECT id FROM lance.t WHERE more = 8 WITH DATA",
+        )
+    ]
     try:
         spark.sql("SELECT * FROM lance.a.nix").collect()
     except PySparkException as error:

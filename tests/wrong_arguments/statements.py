@@ -249,14 +249,27 @@ def of_templates() -> Iterator[Statement]:
 
 PROCEDURE_ARGUMENTS = {
     "add_column": {"column": "'thrice'", "source": "'{bare}'", "source_column": "'twice'"},
-    "backfill": {"column": "'twice'", "where": "'id > 100'"},
-    "cleanup": {"older_than_days": "1"},
+    "add_columns": {"columns": "array('more')", "source": "'no_view'"},
+    "backfill": {"column": "'twice'", "where": "'id > 100'", "num_frags": "1", "stale": "true"},
+    "cancel_job": {"job": "'no_job'"},
+    "cleanup": {"older_than_days": "1", "error_if_tagged_old_versions": "false"},
     "compact": {"target_rows_per_fragment": "100"},
     "create_branch": {"name": "'extra'", "from_ref": "'work'"},
     "create_index": {"column": "'id'", "type": "'BTREE'"},
+    "create_materialized_view": {
+        "query": "'SELECT id FROM lance.{bare}'",
+        "if_not_exists": "true",
+        "with_data": "false",
+    },
     "drop_branch": {"name": "'work'"},
+    "drop_materialized_view": {"if_exists": "true"},
+    "drop_tag": {"name": "'first'", "if_exists": "true"},
+    "optimize_indices": {"index": "'by_id'", "retrain": "false"},
+    "refresh": {"src_version": "1"},
     "restore": {"version": "'1'"},
+    "set_primary_key": {"columns": "array('id')"},
     "tag": {"name": "'extra'", "version": "1"},
+    "update_columns": {"columns": "array('id')", "source": "'no_view'"},
 }
 """Right arguments beside `table`."""
 

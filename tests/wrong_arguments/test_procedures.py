@@ -15,15 +15,20 @@ from py4j.protocol import Py4JJavaError
 from lance_spark import SparkStartError
 from lance_spark.errors import OptionError
 from lance_spark.sql import bridge
+from lance_spark.sql.context import CallContext
 from lance_spark.sql.procedures import PROCEDURES, call
 from tests.wrong_arguments.subjects import Place, make_template
 from tests.wrong_arguments.values import TEXTS, show
 
 RIGHT: dict[str, object] = {
     "table": "t", "column": "twice", "source": "t", "source_column": "twice", "where": "id > 1", "older_than_days": 1.0,
-    "target_rows_per_fragment": 100, "name": "extra", "from_ref": "work", "type": "BTREE", "version": 1,
+    "target_rows_per_fragment": 100, "name": "extra", "from_ref": "work", "type": "BTREE", "version": "1", "columns": ["id"],
+    "query": "SELECT id FROM t", "job": "j",
 }  # fmt: skip
-NUMBERS: dict[str, list[object]] = {
+VALUES: dict[str, list[object]] = {
+    "ARRAY<STRING>": [None, [], ["id"], ["nope"], ["id", "id"], ["id", "ID"], ["\0"], ["é"], [""]],
+    "BOOLEAN": [None, True, False],
+    "INT": [None, -1, 0, 1, 99, 2**31 - 1, -(2**31)],
     "BIGINT": [None, -1, 0, 1, 99, 2**31, 2**63 - 1, -(2**63)],
     "DOUBLE": [None, -1.0, 0.0, 0.5, 1e300, float("nan"), float("inf")],
 }
@@ -36,6 +41,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
         raise SparkStartError("No Spark is made here.")
 
     monkeypatch.setattr("lance_spark.table.connection.session_or_local", no_spark)
+    monkeypatch.setattr(CallContext, "spark", property(no_spark))
     (tmp_path / "a" / "b").mkdir(parents=True)
     monkeypatch.chdir(tmp_path / "a" / "b")  # where relative paths begin
     at = Place(make_template(tmp_path / "template"), tmp_path / "db")
@@ -48,8 +54,8 @@ def calls() -> Iterator[tuple[str, str, list[object]]]:
     for procedure, about in PROCEDURES.items():
         kinds = {"table": "TABLE", **{name.lstrip("*"): kind for name, kind in about.parameters}}
         for wrong, kind in kinds.items():
-            for value in NUMBERS.get(kind, [None, *TEXTS]):
-                given = {name: RIGHT[name] for name in kinds} | {wrong: value}
+            for value in VALUES.get(kind, [None, *TEXTS]):
+                given = {name: RIGHT.get(name) for name in kinds} | {wrong: value}
                 yield procedure, wrong, list(given.values())
 
 
@@ -66,7 +72,14 @@ def arguments_of(folder: Path) -> dict[str, object]:
 
 def fault_of(procedure: str, wrong: str, values: list[object], folder: Path) -> str | None:
     """Calls a procedure as the JVM does, and returns what is wrong about the answer."""
-    arguments = {**arguments_of(folder), "procedure": procedure, "values": values}
+    # LanceProcedure.java divides the names of tables.
+    kinds = [("table", "TABLE"), *PROCEDURES[procedure].parameters]
+    names = {
+        name.lstrip("*"): value.split(".") if "/" not in value else [value]
+        for (name, kind), value in zip(kinds, values, strict=True)
+        if kind == "TABLE" and isinstance(value, str) and value
+    }
+    arguments = {**arguments_of(folder), "procedure": procedure, "values": values, "names": names}
     answer = json.loads(bridge._Python().apply(json.dumps({"command": "call", "arguments": arguments}), None))
     error = answer.get("error")
     if error is None or (
@@ -91,12 +104,13 @@ def test_a_procedure_with_a_wrong_value_works_or_raises_an_error_of_ours_that_na
 def test_an_error_about_an_argument_of_another_name_shows_the_value_of_the_statement(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ):
-    def fail(*_: object) -> Any:
+    def fail(*_: object, **__: object) -> Any:
         raise OptionError("columns", {"id": 1}, "another column", problem="is too long")
 
     monkeypatch.setitem(PROCEDURES, "create_index", replace(PROCEDURES["create_index"], run=fail))
+    arguments = {"procedure": "create_index", "values": ["t", "id", None], "names": {"table": ["t"]}}
     with pytest.raises(OptionError, match=r"option 'column' = 'id' is too long - accepted: another column"):
-        call({**arguments_of(place.folder), "procedure": "create_index", "values": ["t", "id", None]})
+        call({**arguments_of(place.folder), **arguments}, None)
 
 
 def test_an_exception_of_spark_that_pyspark_has_no_class_for_goes_back_as_it_is(monkeypatch: pytest.MonkeyPatch):
@@ -107,4 +121,4 @@ def test_an_exception_of_spark_that_pyspark_has_no_class_for_goes_back_as_it_is(
         raise Py4JJavaError("An error occurred", thrown)
 
     monkeypatch.setattr(bridge, "_command", lambda _: fail)
-    assert bridge._Python().apply(json.dumps({"command": "call", "arguments": {}}), None) is thrown
+    assert bridge._Python().apply(json.dumps({"command": "load_table", "arguments": {}}), None) is thrown

@@ -28,6 +28,9 @@ Java: TypeAlias = Any
 
 _CATALYST = "org.apache.spark.sql.catalyst"
 _PASSED = ("SubqueryAlias", "View")
+_CATALOG_TABLES = ("lancespark.LanceTable", "lancespark.EvolvingTable")
+"""Classes of tables of a SQL catalog of this package."""
+
 _TABLE = "lance.table"
 """Column metadata of a catalog table: where it lies."""
 
@@ -197,6 +200,11 @@ def _untranslated(expression: Java) -> RegistrationError:
 def _uri_of(relation: Java) -> str:
     """Returns the location of the table that a relation reads, at its latest version."""
     options = dict(relation.options().asCaseSensitiveMap())
+    if relation.table().getClass().getName() in _CATALOG_TABLES:
+        refuse_options(options)
+        if relation.table().isTravelled():
+            refuse_options(["version"])
+        return str(relation.table().id())
     if relation.table().name() != "lance":
         raise RegistrationError(
             f"a materialized view is over a Lance table, and this is {relation.table().name()!r} - in the DataFrame - "

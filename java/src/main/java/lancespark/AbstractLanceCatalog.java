@@ -139,6 +139,12 @@ public abstract class AbstractLanceCatalog
       return table;
     } catch (PythonGateway.Failure failure) {
       boolean isMissing = failure.kind.equals("TableNotFoundError");
+      String[] namespace = identifier.namespace();
+      if (isMissing && identifier.name().startsWith(LanceMetadataTable.PREFIX)) {
+        String[] table = Arrays.copyOf(namespace, namespace.length - 1);
+        Identifier missing = Identifier.of(table, namespace[namespace.length - 1]);
+        throw Errors.thrown(notFound(missing, failure));
+      }
       if (isMissing && !isTakenForPath(identifier, arguments)) {
         throw new NoSuchTableException(identifier);
       }

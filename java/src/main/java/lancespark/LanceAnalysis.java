@@ -17,8 +17,8 @@ import scala.Function1;
 import scala.collection.immutable.Seq;
 
 /**
- * Rules for Spark's analyzer, in future sessions and in a running session. Spark makes the analyzer
- * of a session once.
+ * Rules for Spark's analyzer, in future sessions and in a running session, and the parser of future
+ * sessions. Spark makes the analyzer and the parser of a session once.
  */
 final class LanceAnalysis {
   private static final Logger LOG = LoggerFactory.getLogger("lance_spark.sql");
@@ -27,20 +27,32 @@ final class LanceAnalysis {
 
   private LanceAnalysis() {}
 
-  /** Adds the rules and functions to all future sessions with these extensions. */
-  static void inject(SparkSessionExtensions extensions) {
+  /**
+   * Adds the rules, the functions and the parser to all future sessions with these extensions.
+   * Tells whether they had none.
+   */
+  static boolean inject(SparkSessionExtensions extensions) {
     synchronized (FOLLOWED) {
-      if (!FOLLOWED.add(extensions)) return;
+      if (!FOLLOWED.add(extensions)) return false;
     }
     extensions.injectHintResolutionRule(builder(LanceEvolution::new));
     extensions.injectHintResolutionRule(builder(LanceUnresolved::new));
     extensions.injectPostHocResolutionRule(builder(LanceAnalysis::lateRule));
     LanceFunctions.inject(extensions);
+    extensions.injectParser(
+        Scala.function((session, next) -> new LanceParser((SparkSession) session, next)));
+    return true;
   }
 
   /** Adds the rules to a session with or without an analyzer. */
   static void follow(SparkSession session) {
-    inject(session.extensions());
+    boolean isNew = inject(session.extensions());
+    if (isNew && !(session.sessionState().sqlParser() instanceof LanceParser)) {
+      LOG.warn(
+          "this session ran before it had the Java of lance_spark, so its parser has no statements"
+              + " such as OPTIMIZE and REFRESH COLUMN: call the procedures (CALL"
+              + " <catalog>.system.compact, ...), or make the session with lance_spark.configure");
+    }
     Analyzer analyzer = session.sessionState().analyzer();
     try {
       add(

@@ -1,7 +1,6 @@
 package lancespark;
 
 import java.util.ArrayList;
-import java.util.Arrays;
 import java.util.Iterator;
 import java.util.List;
 import org.apache.spark.sql.catalyst.CatalystTypeConverters;
@@ -66,27 +65,44 @@ final class LanceProcedure implements UnboundProcedure, BoundProcedure {
   @Override
   public Iterator<Scan> call(InternalRow arguments) {
     List<Object> values = new ArrayList<>();
-    for (ProcedureParameter parameter : parameters()) {
-      int i = values.size();
-      Object value = arguments.isNullAt(i) ? null : arguments.get(i, parameter.dataType());
-      values.add(CatalystTypeConverters.convertToScala(value, parameter.dataType()));
+    Json names = new Json();
+    for (Json parameter : declaration.objects("parameters")) {
+      DataType type = DataType.fromDDL(parameter.text("type"));
+      Object value = value(arguments, values.size(), type);
+      boolean isTable = parameter.isTrue("is_table");
+      if (isTable && value instanceof String name && !name.isEmpty()) {
+        names.put(parameter.text("name"), parts(name));
+      }
+      values.add(value);
     }
-    Json request = new Json().with("procedure", name()).with("values", values);
+    Json request = new Json().with("procedure", name()).with("values", values).with("names", names);
+    SparkSession session = SparkSession.active();
     try {
-      Scan answer = LanceAnswer.of(catalog.run("call", null, request));
+      Scan answer = LanceAnswer.of(catalog.ask("call", null, request, session));
       return List.of(answer).iterator();
+    } catch (PythonGateway.Failure failure) {
+      throw Errors.thrown(Errors.ofCommand("call", failure));
     } finally {
-      Identifier table = identifier((String) values.get(0));
-      if (table != null) catalog.refreshCaches(SparkSession.active(), table);
+      List<String> table = names.texts("table");
+      if (!table.isEmpty()) catalog.refreshCaches(session, identifier(table));
     }
   }
 
-  /** Parses the name of a table with or without the catalog. Returns null for an empty name. */
-  private Identifier identifier(String name) {
-    if (name == null || name.isEmpty()) return null;
-    String[] parts = name.contains("/") ? new String[] {name} : name.split("\\.", -1);
-    int first = parts.length > 1 && parts[0].equals(catalog.name()) ? 1 : 0;
-    int last = parts.length - 1;
-    return Identifier.of(Arrays.copyOfRange(parts, first, last), parts[last]);
+  private static Object value(InternalRow arguments, int i, DataType type) {
+    if (arguments.isNullAt(i)) return null;
+    Object value = CatalystTypeConverters.convertToScala(arguments.get(i, type), type);
+    return value instanceof scala.collection.Iterable<?> items ? Scala.list(items) : value;
+  }
+
+  /** Divides the name of a table, and leaves out the name of the catalog. */
+  private List<String> parts(String name) {
+    List<String> parts = LanceUnresolved.partsOf(name);
+    boolean isQualified = parts.size() > 1 && parts.get(0).equals(catalog.name());
+    return isQualified ? parts.subList(1, parts.size()) : parts;
+  }
+
+  private static Identifier identifier(List<String> parts) {
+    int last = parts.size() - 1;
+    return Identifier.of(parts.subList(0, last).toArray(new String[0]), parts.get(last));
   }
 }

@@ -6,6 +6,7 @@ import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
+import java.util.function.Supplier;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.*;
@@ -32,6 +33,9 @@ public class LancePushdown extends Rule<LogicalPlan> {
 
   private static final Logger LOG = LoggerFactory.getLogger("lance_spark.pushdown");
 
+  /** Set in a thread for which the rule changes no plan. */
+  private static final ThreadLocal<Boolean> IS_OFF = new ThreadLocal<>();
+
   /** The session belongs to the program of the driver. */
   boolean own;
 
@@ -57,6 +61,7 @@ public class LancePushdown extends Rule<LogicalPlan> {
 
   @Override
   public LogicalPlan apply(LogicalPlan plan) {
+    if (IS_OFF.get() != null) return plan;
     AnalysisException refusal;
     try {
       LogicalPlan statement = CatalogSupport.statement(plan);
@@ -398,6 +403,23 @@ public class LancePushdown extends Rule<LogicalPlan> {
       at = Trees.children(at).get(0);
     }
     return isLance(at) && Trees.areDeterministic(filters) ? condition(filters) : null;
+  }
+
+  /** Tells whether a plan gives all rows of a table, as they are. */
+  static boolean isWholeTable(LogicalPlan plan) {
+    LogicalPlan at = plan;
+    while (at instanceof Project) at = Trees.children(at).get(0);
+    return isLance(at);
+  }
+
+  /** Runs a function in which the rule changes no plan of this thread. */
+  static <T> T without(Supplier<T> function) {
+    IS_OFF.set(true);
+    try {
+      return function.get();
+    } finally {
+      IS_OFF.remove();
+    }
   }
 
   private static List<AttributeReference> referenced(

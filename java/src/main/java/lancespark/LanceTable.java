@@ -83,8 +83,8 @@ public class LanceTable extends PythonTable
     return String.valueOf(opened.get("version"));
   }
 
-  /** Tells whether a statement selected an older version. */
-  boolean isTravelled() {
+  /** Tells whether a statement selected an older version. Called by Python, too. */
+  public boolean isTravelled() {
     return opened.isTrue("travelled");
   }
 

@@ -54,8 +54,27 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
                   Stream.of(identifier.namespace()),
                   Stream.of(identifier.name()))
               .flatMap(part -> part);
-      return parts.map(LanceUnresolved::quoteIdentifier).collect(Collectors.joining("."));
+      return quoteName(parts.toList());
     }
+  }
+
+  /** Quotes each part of a name. */
+  static String quoteName(List<String> parts) {
+    return parts.stream().map(LanceUnresolved::quoteIdentifier).collect(Collectors.joining("."));
+  }
+
+  /**
+   * Divides the name of a table as procedures take it. A name with a slash and without backquotes
+   * is a path. A name with an unclosed backquote is one part.
+   */
+  static List<String> partsOf(String name) {
+    if (name.contains("/") && !name.contains("`")) return List.of(name);
+    if (!name.contains("`")) return List.of(name.split("\\.", -1));
+    StatementTokens tokens = new StatementTokens(name, false);
+    List<String> parts = tokens.parts();
+    return parts != null && tokens.peek().kind() == StatementTokens.Kind.END
+        ? parts
+        : List.of(name);
   }
 
   static String quoteIdentifier(String name) {
@@ -63,7 +82,8 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
   }
 
   @Override
-  public LogicalPlan apply(LogicalPlan plan) {
+  public LogicalPlan apply(LogicalPlan statement) {
+    LogicalPlan plan = LanceSearches.located(session, LanceViews.replaced(session, statement));
     AnalysisException refusal;
     try {
       refusal = refusal(plan);
@@ -251,19 +271,23 @@ final class LanceUnresolved extends Rule<LogicalPlan> {
     return String.join(".", Scala.list(relation.multipartIdentifier()));
   }
 
-  /** Returns the catalog and the identifier of a relation, or null for other catalogs. */
   static Location location(SparkSession session, UnresolvedRelation relation) {
+    return location(session, Scala.list(relation.multipartIdentifier()));
+  }
+
+  /** Returns the catalog and the identifier of a table, or null for other catalogs. */
+  static Location location(SparkSession session, List<String> name) {
     var catalogs = SparkRelease.Catalogs.of(session);
-    List<String> parts = Scala.list(relation.multipartIdentifier());
+    List<String> parts = new ArrayList<>(name);
     boolean isQualified = parts.size() > 1 && catalogs.isRegistered(parts.get(0));
     var plugin = isQualified ? catalogs.byName(parts.remove(0)) : catalogs.current();
     if (!(plugin instanceof AbstractLanceCatalog catalog)) return null;
-    String name = parts.remove(parts.size() - 1);
+    String table = parts.remove(parts.size() - 1);
     String[] namespace =
         parts.isEmpty() && !isQualified
             ? catalogs.currentNamespace()
             : parts.toArray(new String[0]);
-    return new Location(catalog, Identifier.of(namespace, name));
+    return new Location(catalog, Identifier.of(namespace, table));
   }
 
   /**

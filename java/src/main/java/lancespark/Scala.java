@@ -6,12 +6,15 @@ import java.util.Collection;
 import java.util.LinkedHashMap;
 import java.util.List;
 import java.util.Map;
+import java.util.function.BiFunction;
 import java.util.function.Function;
 import scala.Function1;
+import scala.Function2;
 import scala.Option;
 import scala.collection.immutable.Seq;
 import scala.jdk.javaapi.CollectionConverters;
 import scala.runtime.AbstractFunction1;
+import scala.runtime.AbstractFunction2;
 
 /** Conversions between the collections of Scala and Java. Each conversion to Java makes a copy. */
 final class Scala {
@@ -50,6 +53,15 @@ final class Scala {
       @Override
       public B apply(A argument) {
         return function.apply(argument);
+      }
+    };
+  }
+
+  static <A, B, C> Function2<A, B, C> function(BiFunction<A, B, C> function) {
+    return new AbstractFunction2<>() {
+      @Override
+      public C apply(A first, B second) {
+        return function.apply(first, second);
       }
     };
   }

@@ -1,0 +1,62 @@
+"""`ALTER TABLE t ADD COLUMNS c, ... FROM view` and `UPDATE COLUMNS`: backfills. On the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import functions as sf
+
+from lance_spark.errors import ColumnExistsError, ColumnNotFoundError, OptionError
+from lance_spark.options import STORAGE_PREFIX
+from lance_spark.rows.row_addresses import ROW_ADDRESS
+from lance_spark.search.query import quoted
+from lance_spark.sql.context import CallContext
+
+Row = Sequence[object]
+
+
+def add_columns(call: CallContext, columns: Sequence[str], source: str) -> Row:
+    """Adds columns. Rows that the view lacks are NULL.
+
+    Raises:
+        ColumnExistsError: The table has such a column.
+        OptionError: The view lacks a column or the row addresses, or a column is given twice.
+        SnapshotError: The row addresses are of another table.
+    """
+    dataset = call.ref.open_latest()
+    present = {name.lower() for name in dataset.schema.names}
+    exist = [name for name in columns if name.lower() in present]
+    if exist:
+        raise ColumnExistsError(exist, call.ref.uri, hint="nothing was changed; write UPDATE COLUMNS")
+    return _write(call, columns, source)
+
+
+def update_columns(call: CallContext, columns: Sequence[str], source: str) -> Row:
+    """Gives columns new values. Rows that the view lacks keep their values.
+
+    Raises:
+        ColumnNotFoundError: The table has no such column.
+        OptionError, SnapshotError: As :func:`add_columns`.
+    """
+    names = call.ref.open_latest().schema.names
+    missing = [name for name in columns if name not in names]
+    if missing:
+        raise ColumnNotFoundError(missing[0], call.ref.uri, hint=f"its columns are {', '.join(names)}")
+    return _write(call, columns, source)
+
+
+def _write(call: CallContext, columns: Sequence[str], source: str) -> Row:
+    if len({name.lower() for name in columns}) < len(columns):
+        raise OptionError("columns", list(columns), "columns that differ")
+    frame = call.spark.table(source)
+    present = {name.lower() for name in frame.columns}
+    if ROW_ADDRESS not in frame.columns:
+        raise OptionError("source", source, f"a view of the rows of the table with the column {ROW_ADDRESS}")
+    lacking = [name for name in columns if name.lower() not in present]
+    if lacking:
+        raise OptionError("columns", lacking[0], f"columns of {source}: {', '.join(frame.columns)}")
+    values = frame.select(ROW_ADDRESS, *(sf.col(quoted(name)).alias(name) for name in columns))
+    storage = {f"{STORAGE_PREFIX}{key}": value for key, value in call.ref.storage.items()}
+    writer = values.write.format("lance").mode("append").options(**storage)
+    writer.option("mode", "backfill").save(call.ref.uri)
+    return [", ".join(columns), call.table().version]

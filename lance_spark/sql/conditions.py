@@ -1,0 +1,63 @@
+"""Conditions of statements, in Spark SQL, as filters of Lance: :func:`lance_filter`."""
+
+from __future__ import annotations
+
+import json
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import OptionError, UnsupportedOperationError
+from lance_spark.pushdown.filters import is_exact, translate
+from lance_spark.pushdown.java_classes import load
+from lance_spark.rows.row_addresses import ROW_ADDRESS
+
+_CONDITION = "lancespark.LanceCondition"
+
+MOST_ADDRESSES = 100_000
+"""Most rows of a condition that only Spark evaluates: each is a number in the filter."""
+
+
+def lance_filter(spark: SparkSession, name: str, ref: DatasetRef, condition: str) -> str:
+    """Returns a filter in Lance SQL that selects the rows for which a condition of Spark is TRUE.
+
+    A condition that Lance evaluates as Spark does is translated. Of every other condition, Spark
+    finds the rows, and the filter names their addresses, which belong to the version of `ref`.
+
+    Args:
+        spark: The session whose functions, views and settings the condition uses.
+        name: The table in SQL, with its catalog.
+        ref: The table at the version that the filter is for.
+        condition: The condition, in Spark SQL.
+
+    Raises:
+        OptionError: The condition is not deterministic.
+        UnsupportedOperationError: Only Spark can evaluate the condition, and it selects more than
+            100,000 rows.
+        AnalysisException: Spark does not take the condition.
+    """
+    rows = spark.read.option("versionAsOf", str(ref.version)).table(name).where(condition)
+    query = rows._jdf.queryExecution()  # noqa: SLF001 - PySpark shows plans as text alone
+    if not query.analyzed().deterministic():
+        raise OptionError("where", condition, "a deterministic condition, without rand() and the like")
+    predicate = load(spark.sparkContext._gateway, _CONDITION).newInstance().predicate(rows._jdf)  # noqa: SLF001
+    if predicate is not None:
+        parsed = json.loads(predicate)
+        if isinstance(parsed, bool):
+            return str(parsed).lower()
+        schema = ref.open().schema
+        if is_exact(parsed, schema) and (text := translate(parsed, schema)) is not None:
+            return text
+    return _addresses_of(rows, ref, condition)
+
+
+def _addresses_of(rows: DataFrame, ref: DatasetRef, condition: str) -> str:
+    found = [row[0] for row in rows.select(sf.col(ROW_ADDRESS)).limit(MOST_ADDRESSES + 1).collect()]
+    if len(found) > MOST_ADDRESSES:
+        raise UnsupportedOperationError(
+            f"only Spark can evaluate the condition, and it selects more than {MOST_ADDRESSES:,} rows - {condition!r}, "
+            f"{ref.uri} - nothing was changed - compare columns with constants, which Lance evaluates, or first "
+            "compute the condition as a column of the table"
+        )
+    return f"{ROW_ADDRESS} IN ({', '.join(map(str, sorted(found)))})" if found else "false"

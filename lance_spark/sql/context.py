@@ -1,0 +1,57 @@
+"""What a procedure knows of its call: :class:`CallContext`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.search.query import quoted
+from lance_spark.sql.place import Place
+from lance_spark.table.connection import open_table
+from lance_spark.table.table import Table
+
+
+def given(**options: object) -> dict[str, Any]:
+    """Returns the options that a call has a value for. NULL takes the default."""
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class CallContext:
+    """A call of a procedure.
+
+    Attributes:
+        place: The namespace of the table, in its catalog.
+        name: Name of the table in the namespace, or its path.
+        ref: The table.
+        session: The session of the JVM that runs the statement.
+    """
+
+    place: Place
+    name: str
+    ref: DatasetRef
+    session: Any
+
+    @property
+    def spark(self) -> SparkSession:
+        """The session that runs the statement."""
+        return SparkSession(SparkContext.getOrCreate(), self.session)
+
+    @property
+    def quoted_name(self) -> str:
+        """The table as a name in SQL."""
+        parts: Sequence[str] = (self.place.catalog, *self.place.namespace, self.name)
+        return ".".join(map(quoted, parts))
+
+    def table(self) -> Table:
+        """Opens the table at its latest version, for jobs of the session.
+
+        The active session of this thread is another one, whose settings do not count.
+        """
+        session = None if self.session is None else self.spark
+        return open_table(self.ref.uri, session, storage_options=self.ref.storage)

@@ -1,0 +1,98 @@
+"""Materialized views of a SQL catalog: CREATE, REFRESH and DROP. On the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from lance_spark.commit.conflicts.identity import BINDING_KEY
+from lance_spark.dataset import DatasetRef, table_exists
+from lance_spark.errors import TableExistsError, TableNotFoundError, UnsupportedOperationError, ViewError
+from lance_spark.sql.context import CallContext, given
+from lance_spark.sql.tables import drop_table_at
+from lance_spark.views.create import create_spark_view
+from lance_spark.views.definition import existing_view, view_of
+from lance_spark.views.spark.query import frame_query
+
+Row = Sequence[object]
+
+
+def create(call: CallContext, query: str, if_not_exists: bool | None, with_data: bool | None) -> Row:
+    """Makes a view of a SELECT, and fills the view if the statement has WITH DATA.
+
+    Raises:
+        TableExistsError: There is a table of this name.
+        RegistrationError: The query cannot be a view.
+        UnsupportedOperationError: The source is outside the folder of the catalog.
+    """
+    ref = call.ref
+    if table_exists(ref.uri, ref.storage):
+        if not if_not_exists:
+            raise TableExistsError(ref.uri, hint="choose another name, or drop the table first")
+        existing_view(ref.open_latest())
+    else:
+        spark = call.spark
+        # Only for its error: `sql` would run another statement at once.
+        spark._jsparkSession.sessionState().sqlParser().parseQuery(query)  # noqa: SLF001 - PySpark parses nothing
+        view = frame_query(spark.sql(query), ref.storage_options)
+        _refuse_outside(call, view.source)
+        create_spark_view(ref, view)
+        if with_data:
+            call.table().refresh()
+    table = call.table()
+    return [call.name, table.version, table.count_rows()]
+
+
+def refresh(call: CallContext, **options: object) -> Row:
+    """Brings a view up to date with its source.
+
+    Raises:
+        ViewError: The table is no view.
+        UnsupportedOperationError: The source is outside the folder of the catalog.
+    """
+    definition = existing_view(call.ref.open_latest())
+    _refuse_outside(call, definition.source_of(call.ref))
+    view = call.table()
+    done = view.refresh(**given(**options))
+    return [done.job_id, done.rows_added, done.rows_recomputed, done.rows_removed, view.version]
+
+
+def drop(call: CallContext, if_exists: bool | None) -> Row:
+    """Deletes a view with all its versions.
+
+    Raises:
+        TableNotFoundError: There is no table of this name.
+        ViewError: The table is no view.
+    """
+    ref = call.ref
+    if not table_exists(ref.uri, ref.storage):
+        if not if_exists:
+            raise TableNotFoundError(ref.uri)
+        return [call.name]
+    if view_of(ref.open_latest()) is None:
+        raise ViewError(
+            f"the table is no materialized view - {ref.uri} - nothing was dropped - write DROP TABLE", uri=ref.uri
+        )
+    drop_table_at(ref, call.place.catalog)
+    return [call.name]
+
+
+def has_stored_code(ref: DatasetRef) -> bool:
+    """Tells whether a refresh of a view may run a UDF that is stored with the view."""
+    dataset = ref.open_latest()
+    view = view_of(dataset)
+    is_computed = any(BINDING_KEY.encode() in (field.metadata or {}) for field in dataset.schema)
+    return is_computed or (view is not None and view.function is not None)
+
+
+def _refuse_outside(call: CallContext, source: DatasetRef) -> None:
+    """Refuses a source that the catalog does not hold, unless writers of its tables are trusted.
+
+    A forged view would copy rows of any table that the server's credentials reach.
+    """
+    if call.place.allows_stored_code or call.place.holds(source.uri):
+        return
+    raise UnsupportedOperationError(
+        f"the source of the view is outside the folder of the catalog {call.place.catalog!r} - view {call.ref.uri}, "
+        f"source {source.uri} - nothing was changed - name a source below {call.place.root}, or use "
+        "create_materialized_view and refresh of the table API"
+    )

@@ -1,0 +1,180 @@
+"""What the procedures of a SQL catalog do with a table, as rows of their results. On the driver."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+from lance_spark.columns.binding import binding_of, load_udf
+from lance_spark.dataset import DatasetRef, parse_version
+from lance_spark.errors import (
+    OptionError,
+    RegistrationError,
+    UnsupportedOperationError,
+    VersionNotFoundError,
+)
+from lance_spark.jobs.handle import running_job
+from lance_spark.objects import objects_of_table
+from lance_spark.sql.conditions import lance_filter
+from lance_spark.sql.context import CallContext, given
+from lance_spark.sql.indexes import build as build_index
+from lance_spark.sql.primary_key import set_primary_key as declare_primary_key
+from lance_spark.upkeep.cleanup import age_of
+
+Row = Sequence[object]
+
+CANCEL_WAIT_S = 30
+"""Longest wait for the end of a cancelled job."""
+
+
+def add_column(call: CallContext, column: str, source: DatasetRef, source_column: str | None) -> Row:
+    """Adds a column that the stored UDF of another table's column computes."""
+    table = call.table()
+    named = column if source_column is None else source_column
+    binding = binding_of(source.open_latest(), named)
+    if binding is None:
+        raise RegistrationError(
+            f"column {named!r} of {source.uri} has no stored UDF - nothing was changed - give one with add_columns of "
+            "the table API"
+        )
+    if len(binding.columns) > 1:
+        raise UnsupportedOperationError(
+            f"the UDF of column {named!r} of {source.uri} makes {len(binding.columns)} columns - nothing was changed - "
+            "add them with add_columns of the table API"
+        )
+    table.add_columns({column: (load_udf(binding, objects_of_table(source), named), list(binding.inputs))})
+    return [column, table.version]
+
+
+def backfill(call: CallContext, column: str, where: str | None, **options: object) -> Row:
+    """Fills a computed column. The condition is Spark SQL, at the version that the job reads."""
+    table = call.table()
+    wanted = given(**options)
+    if where is not None:
+        version = wanted.get("read_version")
+        pinned = call.ref.pin(None if version is None else parse_version(str(version)), option="read_version")
+        wanted["read_version"] = pinned.version
+        where = lance_filter(call.spark, call.quoted_name, pinned, where)
+    done = table.backfill(column, where=where, **wanted)
+    return [done.job_id, done.rows_computed, done.rows_skipped, table.version]
+
+
+def compact(call: CallContext, **options: object) -> Row:
+    """Writes small fragments anew as larger ones."""
+    table = call.table()
+    done = table.compact_files(**given(**options))
+    return [done.fragments_removed, done.fragments_added, table.version]
+
+
+def cleanup(
+    call: CallContext,
+    older_than_days: float | None,
+    retain_hours: float | None,
+    error_if_tagged_old_versions: bool | None,
+) -> Row:
+    """Removes old versions. Files of running jobs stay."""
+    if older_than_days is not None and retain_hours is not None:
+        raise OptionError("retain_hours", retain_hours, "nothing beside older_than_days")
+    age: timedelta | None = None
+    if older_than_days is not None:
+        age = age_of(older_than_days, "days", option="older_than_days")
+    elif retain_hours is not None:
+        age = age_of(retain_hours, "hours", option="retain_hours")
+    done = call.table().cleanup_old_versions(
+        age,
+        **given(error_if_tagged_old_versions=error_if_tagged_old_versions),
+    )
+    return [done.old_versions, done.bytes_removed]
+
+
+def create_index(call: CallContext, column: str, type: str | None) -> Row:
+    """Builds an index."""
+    table = call.table()
+    build_index(table, [column], type or "")
+    return [column, table.version]
+
+
+def optimize_indices(
+    call: CallContext, index: str | None, num_indices_to_merge: int | None, retrain: bool | None
+) -> Row:
+    """Takes new rows into an index, by default into all indexes."""
+    table = call.table()
+    names = [one.name for one in table.list_indices()] if index is None else [index]
+    table.optimize_indices(names, num_indices_to_merge=num_indices_to_merge, **given(retrain=retrain))
+    return [", ".join(names), table.version]
+
+
+def tag(call: CallContext, name: str, version: str | None, if_not_exists: bool | None) -> Row:
+    """Gives a version a name."""
+    table = call.table()
+    present = table.tags.list().get(name) if if_not_exists else None
+    if present is not None:
+        return [name, present]
+    table.tags.create(name, table.version if version is None else parse_version(version))
+    table.checkout(name)
+    return [name, table.version]
+
+
+def drop_tag(call: CallContext, name: str, if_exists: bool | None) -> Row:
+    """Deletes a tag."""
+    table = call.table()
+    try:
+        table.tags.delete(name)
+    except VersionNotFoundError:
+        if not if_exists:
+            raise
+    return [name]
+
+
+def create_branch(call: CallContext, name: str, from_ref: str | None, if_not_exists: bool | None) -> Row:
+    """Makes a branch."""
+    branches = call.table().branches
+    present = branches.list().get(name) if if_not_exists else None
+    if present is not None:
+        return [name, present.parent_version]
+    made = branches.create(name, None if from_ref is None else parse_version(from_ref))
+    return [name, made.version]
+
+
+def drop_branch(call: CallContext, name: str, if_exists: bool | None) -> Row:
+    """Deletes a branch with its versions."""
+    branches = call.table().branches
+    if not if_exists or name in branches.list():
+        branches.delete(name)
+    return [name]
+
+
+def restore(call: CallContext, version: str) -> Row:
+    """Makes an older version the latest."""
+    table = call.table()
+    table.restore(parse_version(version))
+    return [table.version]
+
+
+def set_primary_key(call: CallContext, columns: Sequence[str]) -> Row:
+    """Declares the columns that identify a row."""
+    declare_primary_key(call.ref, columns)
+    return [", ".join(columns), call.table().version]
+
+
+def cancel_job(call: CallContext, job: str) -> Row:
+    """Ends a job that this process runs.
+
+    Raises:
+        UnsupportedOperationError: Another process runs the job.
+    """
+    table = call.table()
+    record = table.get_job(job)
+    if record.status != "RUNNING":
+        return [job, record.status]
+    handle = running_job(job, table.name)
+    if handle is None:
+        driver = record.driver
+        raise UnsupportedOperationError(
+            f"another process runs the job {job!r}, and only that process can end the job - process {driver.pid} on "
+            f"{driver.host}, {table.uri} - nothing was changed - call job.cancel() there, or end the process: the next "
+            "backfill continues from the checkpoints"
+        )
+    handle.cancel()
+    handle.done(CANCEL_WAIT_S)
+    return [job, handle.status]
