@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.histories.administration import AddColumn, CleanUp, DropColumn, Index, Rename, Ruin
-from tests.histories.model import Act, Go, History, Start
+from tests.histories.model import Act, Go, History, Kill, Start
 from tests.histories.operations import (
     Append,
     Compact,
@@ -17,6 +17,15 @@ from tests.histories.operations import (
 )
 
 FOUND: dict[str, History] = {
+    "a write was killed after Lance had put its commit behind a change of an input: its values counted as those of the new input": History(
+        (5, 5, 5),
+        (
+            Start("one", "write", "v", until="commit"),
+            Act(RewriteInput((0,), column="a")),
+            Go("one", until="commit"),
+            Kill("one"),
+        ),
+    ),
     "rows that moved to a fragment which was looked at after its own one had been committed counted as never computed": History(
         (7, 8, 8),
         (

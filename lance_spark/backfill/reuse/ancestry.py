@@ -30,11 +30,14 @@ class Step:
         base: The version; None if no older version is kept.
         lineage: Where rows came from since the version.
         is_gap: Whether a version between the version and the step before was cleaned up.
+        inputs_at: The version whose inputs belong to values that the step wrote; None if these are
+            the inputs of the version that it made.
     """
 
     base: lance.LanceDataset | None
     lineage: Lineage
     is_gap: bool
+    inputs_at: int | None = None
 
 
 class Ancestry:
@@ -72,6 +75,7 @@ class Ancestry:
         kept = {version["version"] for version in dataset.version_refs()}
         at = dataset.version
         is_open = is_gap = False
+        inputs_at: int | None = None
         while at > self._bound_at:
             change = self._change(at, there=at in kept)
             if change.operation == "Overwrite":
@@ -79,6 +83,8 @@ class Ancestry:
             if change.operation == "Clone":
                 return
             changes.append(change)
+            if change.inputs_at is not None and change.inputs_at < at - 1:
+                inputs_at = change.inputs_at
             cost += 1000 * (at in kept)
             is_gap |= change.operation is None
             is_open |= change.restored is None and change.operation not in _KEEPS_VALUES
@@ -86,10 +92,11 @@ class Ancestry:
             if is_open and (at in kept or not at):
                 cost += len(dataset.fragment_ids())
                 base = self._open(at) if at and cost <= MAX_COST else None
-                yield Step(base=base, lineage=Lineage(dataset, at, dataset.version, changes), is_gap=is_gap)
+                lineage = Lineage(dataset, at, dataset.version, changes)
+                yield Step(base=base, lineage=lineage, is_gap=is_gap, inputs_at=inputs_at)
                 if base is None:
                     return
-                is_open = is_gap = False
+                is_open, is_gap, inputs_at = False, False, None
         self.end = "UDF bound" if 0 < at <= self._bound_at else "first version"
 
     def _change(self, version: int, *, there: bool) -> Change:

@@ -4,6 +4,10 @@ A value is out of date if the row has other inputs now than when the value was w
 is followed back, from version to version, until a row has another value or is not there: the value
 was written in the version after that.
 
+A commit of ours knows the inputs of the version that it was made for. Lance may put it behind
+commits of others, and the process may die before it looks at these. Such a value is compared with
+the inputs of that version.
+
 Records of what a UDF computed decide first: they name the inputs of a value, and its UDF version.
 """
 
@@ -12,7 +16,8 @@ from __future__ import annotations
 import functools
 import logging
 import math
-from dataclasses import dataclass
+import operator
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from lance_spark.backfill.reuse.ancestry import Step
@@ -75,6 +80,7 @@ class ValueHistory:
                 break
             self._follow(run, fragment, number, step)
         else:
+            run.decide_written(None)
             if self._context.ancestry.end == "first version":
                 run.decide(run.left)
             elif self._context.ancestry.end == "UDF bound":
@@ -90,6 +96,7 @@ class ValueHistory:
             self._origins[number] = Origins(step.base, self._rows, step.lineage, self._spec.inputs)
         origins = self._origins[number]
         found = origins.of(fragment)
+        run.decide_written(step)
         if step.is_gap and step.base is not None:
             run.suspend(run.left - found.known)
         run.decide(run.left - found.known)
@@ -103,7 +110,8 @@ class ValueHistory:
                 continue
             run.compared.add(identity)
             try:
-                kept = rows - self._written(step.base, origin, fragment, rows)
+                followed = rows - functools.reduce(operator.or_, run.written.values(), RowSet.empty())
+                kept = rows - self._written(step.base, origin, fragment, followed)
                 changed = origins.changed(fragment, origin, kept)
             except TableUnreadableError as error:
                 _LOG.warning("values of version %s of %s are not compared: %s", step.base.version, step.base.uri, error)
@@ -112,8 +120,8 @@ class ValueHistory:
             if step.is_gap:
                 # Nothing tells which came first, the value or the inputs.
                 run.lose(origins.changed(fragment, origin, rows - kept))
-            run.decide(rows - kept)
             run.differing = (run.differing - kept) | changed
+            run.find_written(rows - kept, step)
             self._decide_by_records(run, origin.fragment, origin.moved)
 
     def _written(self, base: lance.LanceDataset, origin: Origin, fragment: FragmentMetadata, rows: RowSet) -> RowSet:
@@ -180,6 +188,7 @@ class _Followed:
         lost: Rows that cannot be followed further, with inputs that have not changed until there.
         suspended: Rows that are not in an older version, where versions after that were cleaned up.
         compared: Fragments, by their files, whose rows have been compared.
+        written: Rows whose value a commit for an older version wrote, by that version.
     """
 
     left: RowSet
@@ -188,6 +197,25 @@ class _Followed:
     lost: RowSet = RowSet.empty()  # noqa: RUF009
     suspended: RowSet = RowSet.empty()  # noqa: RUF009
     compared: set[FragmentIdentity]
+    written: dict[int, RowSet] = field(default_factory=dict)
+
+    def find_written(self, rows: RowSet, step: Step) -> None:
+        """Takes rows whose value the step wrote."""
+        if step.inputs_at is None:
+            self.decide(rows)
+        else:
+            self.written[step.inputs_at] = self.written.get(step.inputs_at, RowSet.empty()) | (self.left & rows)
+
+    def decide_written(self, step: Step | None) -> None:
+        """Ends with rows whose inputs have been compared, without a step with all."""
+        for version, rows in [*self.written.items()]:
+            if step is None or (step.base is not None and not step.is_gap and step.base.version < version):
+                self.decide(rows)
+            elif step.base is None or step.is_gap:
+                self.lose(rows)
+            else:
+                continue
+            del self.written[version]
 
     def decide(self, rows: RowSet) -> None:
         """Ends with rows whose value was written in the version that was reached."""

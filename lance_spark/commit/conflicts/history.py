@@ -40,11 +40,17 @@ and in a table without fragments too (measured with pylance 14)."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One version and its transaction; the operation is None where the version was cleaned up."""
+    """One version and its transaction; the operation is None where the version was cleaned up.
+
+    Attributes:
+        read_version: The version for which its writer made the transaction. Lance commits it to
+            a later version if the commits in between do not conflict.
+    """
 
     version: int
     operation: LanceOperation.BaseOperation | None
     properties: dict[str, str]
+    read_version: int | None = None
 
     @property
     def name(self) -> str:
@@ -86,6 +92,8 @@ class Change:
             not known any more.
         schema: Columns after a Project (drop, rename) or a Merge (add, cast); None for other
             operations.
+        inputs_at: The version whose inputs belong to the values of a column commit of lance-spark;
+            None for other operations.
     """
 
     version: int
@@ -97,6 +105,7 @@ class Change:
     restored: int | None = None
     undone: tuple[Change, ...] | None = None
     schema: tuple[FieldIdentity, ...] | None = None
+    inputs_at: int | None = None
 
     @property
     def text(self) -> str:
@@ -144,6 +153,8 @@ class Change:
         if isinstance(operation, LanceOperation.Project | LanceOperation.Merge):
             schema: Any = operation.schema  # pylance takes a pyarrow schema in a Merge, and gives back its own
             return replace(change, schema=field_identities(schema))
+        if isinstance(operation, LanceOperation.DataReplacement) and JOB_KEY in event.properties:
+            return replace(change, inputs_at=event.read_version)
         return change
 
 
@@ -176,7 +187,12 @@ def event_of(dataset: lance.LanceDataset, version: int, *, there: bool = True) -
         # It was cleaned up meanwhile.
     if transaction is None:
         return Event(version=version, operation=None, properties={})
-    return Event(version=version, operation=transaction.operation, properties=transaction.transaction_properties or {})
+    return Event(
+        version=version,
+        operation=transaction.operation,
+        properties=transaction.transaction_properties or {},
+        read_version=transaction.read_version,
+    )
 
 
 def find_job(
