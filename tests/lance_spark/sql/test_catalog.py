@@ -10,7 +10,7 @@ import lance
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException, ParseException, PySparkException, SparkRuntimeException
-from pyspark.sql import SparkSession
+from pyspark.sql import Row, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import ArrayType, FloatType, IntegerType, MapType, StructField, StructType
 
@@ -408,26 +408,24 @@ def test_scans_are_planned_as_those_of_load(sql: Sql) -> None:
     assert sql("SELECT count(*) FROM {c}.t a JOIN {c}.t b ON a.id = b.id WHERE a.k = 1") == [(33,)]
 
 
-@pytest.mark.parametrize(
-    "query",
-    [
-        "SELECT sum(a) FROM {t} UNION ALL SELECT sum(b) FROM {t}",
-        "SELECT (SELECT collect_list(a) FROM {t} WHERE b > 5), (SELECT collect_list(b) FROM {t} WHERE b > 5), b FROM {t}",
-        "SELECT (SELECT max(a) FROM {t} WHERE b > 5), (SELECT count(c) FROM {t} WHERE b > 5), (SELECT max(b) FROM {t})",
-    ],
-)
 def test_aggregates_of_other_columns_of_one_table_are_merged_as_for_parquet(
-    sql: Sql, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory, query: str
+    sql: Sql, spark: SparkSession, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     sql("CREATE TABLE {c}.t AS SELECT * FROM VALUES (1, 5, 'x'), (2, 6, NULL), (3, 7, 'z') AS s(a, b, c)")
     path = tmp_path_factory.mktemp("parquet") / "t"
     spark.table(f"{NAME}.t").coalesce(1).write.parquet(str(path))
-    outcomes = []
-    for name in (f"{NAME}.t", f"parquet.`{path}`"):
-        frame = spark.sql(query.format(t=name))
+
+    def run(query: str) -> tuple[list[Row], int]:
+        frame = spark.sql(query)
         rows = frame.collect()
-        outcomes.append((rows, str(frame._jdf.queryExecution().executedPlan().toString()).count("ReusedSubquery")))
-    assert outcomes[0] == outcomes[1]
+        return rows, str(frame._jdf.queryExecution().executedPlan().toString()).count("ReusedSubquery")
+
+    for query in (
+        "SELECT sum(a) FROM {t} UNION ALL SELECT sum(b) FROM {t}",
+        "SELECT (SELECT collect_list(a) FROM {t} WHERE b > 5), (SELECT collect_list(b) FROM {t} WHERE b > 5), b FROM {t}",
+        "SELECT (SELECT max(a) FROM {t} WHERE b > 5), (SELECT count(c) FROM {t} WHERE b > 5), (SELECT max(b) FROM {t})",
+    ):
+        assert run(query.format(t=f"{NAME}.t")) == run(query.format(t=f"parquet.`{path}`")), query
 
 
 def test_aggregates_of_two_versions_of_a_table_are_not_merged(sql: Sql) -> None:

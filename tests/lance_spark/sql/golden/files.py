@@ -11,8 +11,6 @@ from functools import cache
 from pathlib import Path
 from zipfile import ZipFile
 
-from tests.lance_spark.sql.golden.differences import SPARK_TABLES
-
 RELEASE = "4.2.0"
 """The newest release with a test jar on Maven Central. All releases of PySpark read the same files."""
 
@@ -24,18 +22,42 @@ _START, _END = "--QUERY-DELIMITER-START", "--QUERY-DELIMITER-END"
 
 
 _VIEW = re.compile(
-    r"(?:CREATE\s+(?:OR\s+REPLACE\s+)?(?P<temporary>TEMP(?:ORARY)?\s+)?VIEW\s+(?:IF\s+NOT\s+EXISTS\s+)?|ALTER\s+VIEW\s+)"
+    r"(?:CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMP(?:ORARY)?\s+)?VIEW\s+(?:IF\s+NOT\s+EXISTS\s+)?|ALTER\s+VIEW\s+)"
     r"(?:IDENTIFIER\s*\(\s*'(?P<text>[^']+)'\s*\)|(?P<name>`[^`]+`|[\w.]+))",
     re.IGNORECASE,
 )
+_FUNCTION = re.compile(
+    r"CREATE\s+(?:OR\s+REPLACE\s+)?(?:TEMP(?:ORARY)?\s+)?FUNCTION\s+(?:IF\s+NOT\s+EXISTS\s+)?(?P<name>[\w.]+)",
+    re.IGNORECASE,
+)
 _TABLE = re.compile(
-    r"CREATE\s+TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(?P<name>`[^`]+`|(?!IDENTIFIER\b)\w+)(?![\w.`])", re.IGNORECASE
+    r"CREATE\s+TABLE\s+(?:IF\s+NOT\s+EXISTS\s+)?(?!IDENTIFIER\b)"
+    r"(?:(?:spark_catalog\.)?(?P<schema>\w+)\.)?(?P<name>`[^`]+`|\w+)(?![\w.`])",
+    re.IGNORECASE,
 )
 _QUERY = re.compile(r"[\s(]*(SELECT|WITH|FROM|VALUES|TABLE|EXPLAIN|DESC|DESCRIBE|SHOW)\b", re.IGNORECASE)
 _CHANGE_AFTER_QUERY = re.compile(
     r"[\s(]*(WITH|FROM)\b.*\b(INSERT\s+(INTO|OVERWRITE)|MERGE\s+INTO)\b", re.IGNORECASE | re.DOTALL
 )
-_PLAN_OR_FOLDER = re.compile(r"[\s(]*(EXPLAIN|DESC|DESCRIBE|SHOW)\b|.*\b(EXPLAIN|input_file_\w+)\b", re.IGNORECASE)
+_PLAN_OR_FOLDER = re.compile(
+    r"[\s(]*(EXPLAIN|DESC|DESCRIBE|SHOW)\b|.*\b(EXPLAIN|input_file_\w+|_metadata)\b", re.IGNORECASE | re.DOTALL
+)
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class TableName:
+    """Name of a table of Spark's own catalog, in lower case."""
+
+    schema: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"`{self.schema}`.`{self.name}`"
+
+    @property
+    def hidden(self) -> TableName:
+        """Name of the table behind a view of the same name."""
+        return TableName(self.schema, f"{self.name}__hidden")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +69,23 @@ class GoldenFile:
         settings: Settings of the session.
         statements: The statements in order, imported files first.
         outcomes: The outcome of each statement text in Spark's build: schema and sorted rows, or the error's condition.
-        has_lance_tables: Whether the rows of tables are in Lance tables, and not only the rows of views of `VALUES`.
     """
 
     name: str
     settings: dict[str, str]
     statements: list[str]
     outcomes: dict[str, str]
-    has_lance_tables: bool = True
 
     def list_queries(self) -> list[int]:
-        """Returns the positions of queries over tables and views of `VALUES`, directly or through other views."""
+        """Returns the positions of queries over tables and views of `VALUES`, also through other views and functions."""
         relations: set[str] = set()
         queries = []
         for position, statement in enumerate(self.statements):
             reads = bool(list_words(statement) & relations)
-            if self.has_lance_tables and (name := get_table_name(statement)):
+            if table := get_table_name(statement, ""):
+                relations.add(table.name)
+            elif (name := get_defined_name(statement)) and (reads or is_view_of_values(statement)):
                 relations.add(name)
-            elif is_view_of_values(statement) or (reads and _VIEW.match(statement)):
-                relations.add(get_view_name(statement).strip("`").lower())
             elif reads and is_query(statement) and not _PLAN_OR_FOLDER.match(statement):
                 queries.append(position)
         return queries
@@ -76,10 +96,16 @@ def list_words(statement: str) -> set[str]:
     return {word.lower() for word in re.findall(r"\w+", statement)}
 
 
-def get_table_name(statement: str) -> str:
-    """Returns the name of a created table in lower case, or an empty string."""
+def get_table_name(statement: str, schema: str) -> TableName | None:
+    """Returns the name of a created table. The schema is by default the current one."""
     match = _TABLE.match(statement)
-    return match["name"].strip("`").lower() if match else ""
+    return match and TableName((match["schema"] or schema).lower(), match["name"].strip("`").lower())
+
+
+def get_defined_name(statement: str) -> str:
+    """Returns the last part of the name of a created view or function in lower case, or an empty string."""
+    match = _FUNCTION.match(statement)
+    return (match["name"] if match else get_view_name(statement)).rpartition(".")[2].strip("`").lower()
 
 
 def get_view_name(statement: str) -> str:
@@ -91,12 +117,6 @@ def get_view_name(statement: str) -> str:
 def is_view_of_values(statement: str) -> bool:
     """Returns whether a statement creates a view of `VALUES`, or alters a view into one."""
     return bool(get_view_name(statement) and re.search(r"\bVALUES\b", statement, re.IGNORECASE))
-
-
-def is_temporary_view(statement: str) -> bool:
-    """Returns whether a statement creates a temporary view."""
-    match = _VIEW.match(statement)
-    return bool(match and match["temporary"])
 
 
 def is_query(statement: str) -> bool:
@@ -156,7 +176,7 @@ def read_file(name: str) -> GoldenFile:
         if match := re.match(r"--IMPORT\s+(\S+)", comment):
             imported += read_file(match[1]).statements
     code = "\n".join(line for line in lines if not _is_comment(line))
-    return GoldenFile(name, settings, imported + split_statements(code), outcomes, name not in SPARK_TABLES)
+    return GoldenFile(name, settings, imported + split_statements(code), outcomes)
 
 
 def _read_outcomes(text: str) -> dict[str, str]:

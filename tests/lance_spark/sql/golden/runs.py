@@ -13,12 +13,13 @@ from lance_spark.session.catalogs import CATALOG, setting_of
 from lance_spark.session.sessions import active_in_thread
 from tests.lance_spark.sql.golden.files import (
     GoldenFile,
+    TableName,
     describe_error,
     describe_rows,
+    get_defined_name,
     get_table_name,
     get_view_name,
     is_query,
-    is_temporary_view,
     is_view_of_values,
     list_words,
 )
@@ -55,12 +56,13 @@ class GoldenRun:
         self._position = 0
         self.tables: list[str] = []
         self.spark_rows: dict[int, str] = {}
-        self._changes: dict[str, int] = {}
-        """Position of the last change by name of a table of the file."""
-        self._copies: dict[str, tuple[int, str | None]] = {}
+        self._definitions: dict[str, set[str]] = {}
+        """Words of the statements that define views and functions, by name."""
+        self._changes: dict[TableName, int] = {}
+        """Position of the last statement with an effect that names a table, by the table's name."""
+        self._copies: dict[TableName, tuple[int, str | None]] = {}
         """Copied change, and the Lance table, by name of a table of the file."""
-        self._shadows: set[str] = set()
-        self._temporary_views: set[str] = set()
+        self._hidden: set[TableName] = set()
 
     @contextmanager
     def open(self) -> Iterator[GoldenRun]:
@@ -70,12 +72,15 @@ class GoldenRun:
         with active_in_thread(self._session):
             for key, value in (catalog | _SESSION | _FOLDERS.get(folder, {}) | self._file.settings).items():
                 self._session.conf.set(key, value)
+            schemas = self._list_schemas()
             self._session.sql(f"CREATE SCHEMA spark_catalog.{self._schema}")
             self._session.sql(f"USE spark_catalog.{self._schema}")
             try:
                 yield self
             finally:
-                self._session.sql(f"DROP SCHEMA spark_catalog.{self._schema} CASCADE")
+                self._session.sql("USE spark_catalog.default")
+                for schema in self._list_schemas() - schemas:
+                    self._session.sql(f"DROP SCHEMA spark_catalog.`{schema}` CASCADE")
 
     def query(self, position: int) -> str:
         """Runs the earlier statements with an effect, then the query. Returns the query's outcome."""
@@ -84,7 +89,7 @@ class GoldenRun:
                 if not is_query(statement):
                     self._apply(number, statement)
             self._position = position
-            self._shadow_tables(self._file.statements[position])
+            self._hide_tables(self._file.statements[position])
             try:
                 return self._run(self._file.statements[position])
             except PySparkException as error:
@@ -97,22 +102,25 @@ class GoldenRun:
         rows = self._session.sql(f"SHOW TABLES IN {self._catalog}.{self._schema}").collect()
         return sorted(row["tableName"] for row in rows)
 
+    def _list_schemas(self) -> set[str]:
+        return {row["namespace"] for row in self._session.sql("SHOW SCHEMAS IN spark_catalog").collect()}
+
     def _apply(self, position: int, statement: str) -> None:
-        """Runs a statement with an effect. Spark's own tables take changes, and temporary views select Lance tables."""
-        self._drop_shadows()
-        if is_temporary_view(statement):
-            self._temporary_views.add(get_view_name(statement).strip("`").lower())
-            self._shadow_tables(statement)
+        """Runs a statement with an effect. Spark's own tables take changes, and views of `VALUES` select Lance tables."""
+        self._restore_tables()
+        table = get_table_name(statement, self._session.catalog.currentDatabase())
         try:
             self._session.sql(statement)
         except (PySparkException, Py4JJavaError):
             return  # an expected error
+        words = list_words(statement)
+        if name := get_defined_name(statement):
+            self._definitions[name] = words
         view = get_view_name(statement)
-        if self._catalog is not None and is_view_of_values(statement) and (table := self._store(position, view)):
-            self._session.sql(f"ALTER VIEW {view} AS SELECT * FROM {table}")
-        if self._file.has_lance_tables:
-            names = {*self._changes, get_table_name(statement)} & list_words(statement)
-            self._changes |= dict.fromkeys(names, position)
+        if self._catalog is not None and is_view_of_values(statement) and (copy := self._store(position, view)):
+            self._session.sql(f"ALTER VIEW {view} AS SELECT * FROM {copy}")
+        tables = [known for known in self._changes if known.name in words]
+        self._changes |= dict.fromkeys([*tables, *([table] if table else [])], position)
 
     def _store(self, position: int, source: str) -> str | None:
         """Makes a Lance table of a relation. Returns the name, or nothing if Lance cannot store the rows."""
@@ -121,33 +129,48 @@ class GoldenRun:
         try:
             self._session.sql(f"CREATE TABLE {name} AS SELECT * FROM {source}")
         except (PySparkException, Py4JJavaError) as error:
-            self.spark_rows[position] = str(error).partition("\n")[0]
+            self.spark_rows[position] = str(error)
             return None
         self.tables.append(table)
         return name
 
-    def _shadow_tables(self, statement: str) -> None:
-        """Hides the tables that a statement reads behind temporary views of Lance tables with the same rows."""
+    def _hide_tables(self, statement: str) -> None:
+        """Puts views of Lance tables with the same rows in the place of the tables that a statement reads."""
         if self._catalog is None:
             return
-        for name in sorted((list_words(statement) & self._changes.keys()) - self._shadows - self._temporary_views):
-            source = f"spark_catalog.{self._schema}.`{name}`"
-            if not self._session.catalog.tableExists(source):
-                del self._changes[name]
+        words = self._list_read_words(statement)
+        for table in sorted(table for table in self._changes.keys() - self._hidden if table.name in words):
+            if not self._is_table(table):
+                del self._changes[table]
                 continue
-            change, table = self._copies.get(name, (None, None))
-            if change != self._changes[name]:
-                change = self._changes[name]
-                table = self._store(change, source)
-                self._copies[name] = change, table
-            if table is not None:
-                self._session.sql(f"CREATE TEMPORARY VIEW `{name}` AS SELECT * FROM {table}")
-                self._shadows.add(name)
+            change, copy = self._copies.get(table, (None, None))
+            if change != self._changes[table]:
+                change = self._changes[table]
+                copy = self._store(change, str(table))
+                self._copies[table] = change, copy
+            if copy is not None:
+                self._session.sql(f"ALTER TABLE {table} RENAME TO {table.hidden}")
+                self._session.sql(f"CREATE VIEW {table} AS SELECT * FROM {copy}")
+                self._hidden.add(table)
 
-    def _drop_shadows(self) -> None:
-        for name in self._shadows:
-            self._session.sql(f"DROP VIEW `{name}`")
-        self._shadows.clear()
+    def _is_table(self, table: TableName) -> bool:
+        catalog = self._session.catalog
+        return catalog.tableExists(str(table)) and catalog.getTable(str(table)).tableType != "VIEW"
+
+    def _list_read_words(self, statement: str) -> set[str]:
+        """Returns the words of a statement, and of the views and functions that the words name."""
+        words: set[str] = set()
+        new = list_words(statement)
+        while new:
+            words |= new
+            new = set().union(*(self._definitions.get(word, set()) for word in new)) - words
+        return words
+
+    def _restore_tables(self) -> None:
+        for table in self._hidden:
+            self._session.sql(f"DROP VIEW {table}")
+            self._session.sql(f"ALTER TABLE {table.hidden} RENAME TO {table}")
+        self._hidden.clear()
 
     def _run(self, statement: str) -> str:
         frame = self._session.sql(statement)
