@@ -35,11 +35,13 @@ public final class OtherExtensions extends AbstractFunction1<SparkSessionExtensi
   private static Object answer(ParserInterface next, Method method, Object[] arguments)
       throws Throwable {
     Object[] passed = arguments;
-    if (method.getName().equals("parsePlan")) {
+    // Also with parameters, as `sql` of PySpark calls it.
+    if (method.getName().startsWith("parsePlan")) {
       String sql = (String) arguments[0];
       if (sql.contains("other.broken")) throw new IllegalStateException("other: " + sql);
       if (sql.matches("(?is)(OPTIMIZE|VACUUM|SHOW TAGS FROM) other\\..*")) {
-        passed = new Object[] {"SELECT 'other' AS parser"};
+        passed = arguments.clone();
+        passed[0] = "SELECT 'other' AS parser";
       }
     }
     try {
