@@ -129,7 +129,7 @@ SPARK = {
         Case("DROP TABLE IF EXISTS {c}.u"),
         Case("CREATE TABLE {c}.x AS SELECT 1 AS id"),
         Case("DROP TABLE {c}.x PURGE"),
-        Case("CREATE TABLE {c}.alike LIKE {c}.t TBLPROPERTIES ('team' = 'them')", since="4.3"),
+        Case("CREATE TABLE {c}.alike LIKE {c}.t TBLPROPERTIES ('team' = 'them')", since="4.2"),
     ),
     "Tables are described": (
         Case("SHOW TABLES IN {c}"),

@@ -231,7 +231,7 @@ def test_what_show_create_table_says_makes_the_table_again(sql: Sql, db: Connect
     for informational in ("LOCATION", "OPTIONS", "current-version", "'rows'", "by_id", "fragments", "owner"):
         assert informational not in text, text
     described = sql("DESCRIBE {c}.t")
-    if spark.version >= "4.3":
+    if spark.version >= "4.2":
         sql("CREATE TABLE {c}.alike LIKE {c}.t TBLPROPERTIES ('team' = 'them')")
         alike = db.open_table("alike").to_lance()
         assert (alike.schema, alike.data_storage_version, alike.has_stable_row_ids) == made

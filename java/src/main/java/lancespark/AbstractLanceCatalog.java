@@ -187,8 +187,20 @@ public abstract class AbstractLanceCatalog
     return create(command, identifier, info.schema(), info.partitions(), info.properties());
   }
 
+  /**
+   * CREATE TABLE .. LIKE, called by Spark 4.2 and later. Spark passes the columns of a table of
+   * another catalog.
+   */
+  @SuppressWarnings("MissingOverride") // Spark 4.1 has no such method
+  public Table createTableLike(Identifier identifier, TableInfo info, Table like)
+      throws TableAlreadyExistsException, NoSuchNamespaceException {
+    return like instanceof LanceTable table
+        ? createLike(identifier, table, info.properties())
+        : createTable(identifier, info);
+  }
+
   /** Makes an empty table with the declaration of another table and additional properties. */
-  final Table createLike(Identifier identifier, LanceTable like, Map<String, String> additional)
+  private Table createLike(Identifier identifier, LanceTable like, Map<String, String> additional)
       throws TableAlreadyExistsException, NoSuchNamespaceException {
     LanceTable declared = LanceDeclaredTable.of(like);
     Map<String, String> properties = new HashMap<>(declared.properties());

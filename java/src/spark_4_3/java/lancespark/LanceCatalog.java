@@ -1,13 +1,10 @@
 package lancespark;
 
 import java.util.Set;
-import org.apache.spark.sql.catalyst.analysis.NoSuchNamespaceException;
 import org.apache.spark.sql.catalyst.analysis.NoSuchTableException;
-import org.apache.spark.sql.catalyst.analysis.TableAlreadyExistsException;
 import org.apache.spark.sql.connector.catalog.Identifier;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.catalog.TableContext;
-import org.apache.spark.sql.connector.catalog.TableInfo;
 import org.apache.spark.sql.connector.catalog.TimeTravel;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
@@ -45,14 +42,5 @@ public final class LanceCatalog extends AbstractLanceCatalog {
               }
             });
     return load(identifier, arguments);
-  }
-
-  /** CREATE TABLE .. LIKE. Spark passes the columns of a table of another catalog. */
-  @Override
-  public Table createTableLike(Identifier identifier, TableInfo info, Table like)
-      throws TableAlreadyExistsException, NoSuchNamespaceException {
-    return like instanceof LanceTable table
-        ? createLike(identifier, table, info.properties())
-        : createTable(identifier, info);
   }
 }
