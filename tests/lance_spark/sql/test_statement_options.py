@@ -18,6 +18,7 @@ from pyspark.sql.functions import lit
 import lance_spark
 from lance_spark import Connection
 from lance_spark.errors import OptionError
+from lance_spark.pushdown.java_classes import load
 from lance_spark.statement_options import STATEMENT_OPTIONS, check_statement_options
 from tests.lance_spark.sql.conftest import Sql
 
@@ -243,6 +244,18 @@ def test_columns_that_spark_hands_over_without_their_branch_are_refused(
     catalogs = jvm.org.apache.spark.sql.connector.catalog
     catalog = spark._jsparkSession.sessionState().catalogManager().catalog(catalog_name)
 
+    # Py4J looks at all methods of a class, and methods of LanceCatalog name classes that Spark 4.2 lacks.
+    shared = load(spark.sparkContext._gateway, "lancespark.AbstractLanceCatalog")
+    methods = {(method.getName(), method.getParameterCount()): method for method in shared.getMethods()}
+
+    def call(name: str, *arguments: Any) -> Any:
+        array = spark.sparkContext._gateway.new_array(jvm.Object, len(arguments))
+        for number, argument in enumerate(arguments):
+            array[number] = argument
+        method = methods[name, len(arguments)]
+        method.setAccessible(True)
+        return method.invoke(catalog, array)
+
     def name_of(text: str) -> Any:
         return catalogs.Identifier.of(spark.sparkContext._gateway.new_array(jvm.String, 0), text)
 
@@ -257,18 +270,18 @@ def test_columns_that_spark_hands_over_without_their_branch_are_refused(
             array[number] = item
         return array
 
-    branch, main = catalog.loadTable(name_of(f"{table.uri}/tree/dev")), catalog.loadTable(name_of("t"))
+    branch, main = call("loadTable", name_of(f"{table.uri}/tree/dev")), call("loadTable", name_of("t"))
     same = change()
     for handed in (changes(change()), changes(same, change())):
         assert branch.supportsColumnChange(same)
         with pytest.raises(Exception, match=r"without the branch dev .*Nothing was changed"):
-            catalog.alterTable(name_of("t"), handed)
+            call("alterTable", name_of("t"), handed)
     assert table.version == 2 and table.schema.names == ["id", "v"]
     # A statement on main, and a refusal, end what was noted of the branch.
     assert branch.supportsColumnChange(same) and main.supportsColumnChange(change())
     sql("ALTER TABLE {c}.t ADD COLUMN own INT")
     assert branch.supportsColumnChange(same)
-    catalog.alterTable(name_of("t"), changes(same))
+    call("alterTable", name_of("t"), changes(same))
     table.checkout_latest()
     assert table.schema.names == ["id", "v", "own"]
     table.checkout("dev")
