@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import json
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+from pyspark.sql.types import StringType, StructField, StructType
 
 from lance_spark import errors
 from lance_spark.backfill.driver.answers import NamedJob, collect_answers
@@ -23,6 +24,10 @@ if TYPE_CHECKING:
 
 ANSWER = "answer string"
 """Spark's schema of what tasks answer."""
+
+ANSWER_TO_ALL_ROWS = StructType([StructField("answer", StringType(), metadata={"lance.reads_all_rows": True})])
+"""The same, of tasks that read all of their rows. Their Arrow batches end by row sizes
+(`LanceTransfer.java`), and a task with unread rows fails."""
 
 _LOG = logging.getLogger(__name__)
 _TASK_FRAGMENTS = 1000
@@ -108,16 +113,19 @@ class Answer:
         return (FragmentMetadata.from_json(json.dumps(made)) for made in self.updated)
 
 
-def answering(work: Callable[[], Answer]) -> pa.RecordBatch:
+def answering(work: Callable[[], Answer], rows: Iterable[pa.RecordBatch] = ()) -> pa.RecordBatch:
     """Returns what a task answers: its work, or the error of ours that ended it.
 
-    Other errors are raised, and Spark tries the task again.
+    Reads the rest of the rows before the error is the answer. Other errors are raised, and Spark
+    tries the task again.
     """
     try:
         return work().to_batch()
     except LanceSparkError as error:
         if not hasattr(errors, type(error).__name__):
             raise
+        for _ in rows:
+            pass
         return Answer(error=(type(error).__name__, str(error), error.__dict__)).to_batch()
 
 

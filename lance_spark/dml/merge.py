@@ -17,7 +17,7 @@ from lance_spark.commit.changes import AbsentKeys, CommitNote, RowEdits
 from lance_spark.commit.conflicts.identity import field_identities, ids_of
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
-from lance_spark.dml.answers import ANSWER, TASK_BYTES, Answer, RowJobs
+from lance_spark.dml.answers import ANSWER_TO_ALL_ROWS, TASK_BYTES, Answer, RowJobs
 from lance_spark.dml.clauses import MergeClauses
 from lance_spark.dml.merge_tasks import ACTION, DELETE, INSERT, UPDATE, Apply, MergeSmall
 from lance_spark.dml.result import ChangeResult
@@ -109,7 +109,7 @@ class Merge:
             return self._jobs.alone(small)
         actions, given = self._actions(ref, dataset)
         apply = self._apply(ref, dataset, given)
-        return self._jobs.answers(lambda: actions.mapInArrow(apply, ANSWER))
+        return self._jobs.answers(lambda: actions.mapInArrow(apply, ANSWER_TO_ALL_ROWS))
 
     def _apply(self, ref: DatasetRef, dataset: lance.LanceDataset, values: StructType) -> Apply:
         return Apply(

@@ -65,7 +65,7 @@ class Apply:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Works on all rows, and yields one answer."""
-        yield answering(lambda: self.run(batches))
+        yield answering(lambda: self.run(batches), batches)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Answer:
         """Returns what was done with all rows."""
@@ -188,7 +188,7 @@ class SetColumns:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Works on all rows, and yields one answer."""
-        yield answering(lambda: self.run(batches))
+        yield answering(lambda: self.run(batches), batches)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Answer:
         """Returns what was written of all rows."""
@@ -224,7 +224,7 @@ class SetOrMove:
 
     def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Works on all rows, and yields one answer."""
-        yield answering(lambda: self._run(batches))
+        yield answering(lambda: self._run(batches), batches)
 
     def _run(self, batches: Iterator[pa.RecordBatch]) -> Answer:
         held: list[pa.RecordBatch] = []

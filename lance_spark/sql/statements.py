@@ -23,7 +23,7 @@ from lance_spark.commit.changes import AbsentKeys, RowEdits
 from lance_spark.commit.conflicts.identity import field_identities, ids_of
 from lance_spark.commit.store_check import refuse_unsafe_store
 from lance_spark.dataset import DatasetRef
-from lance_spark.dml.answers import ANSWER, TASK_BYTES, Answer, RowJobs
+from lance_spark.dml.answers import ANSWER_TO_ALL_ROWS, TASK_BYTES, Answer, RowJobs
 from lance_spark.dml.column_files import targets_of
 from lance_spark.dml.merge import edits_of, spread
 from lance_spark.dml.merge_tasks import ACTION, DELETE, INSERT, UPDATE, Apply, SetColumns, SetOrMove
@@ -213,9 +213,9 @@ class RowStatement:
         )
         if small:
             task = SetOrMove(setting=setting, moving=self._apply(ref, dataset, rows))
-            answers = self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER))
+            answers = self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER_TO_ALL_ROWS))
         elif self._sets_columns(ref, dataset, counted):
-            answers = self._jobs.answers(lambda: rows.mapInArrow(setting, ANSWER))
+            answers = self._jobs.answers(lambda: rows.mapInArrow(setting, ANSWER_TO_ALL_ROWS))
         else:
             answers = self._applied(ref, dataset, rows)
         if any(answer.columns for answer in answers):
@@ -232,7 +232,7 @@ class RowStatement:
 
     def _applied(self, ref: DatasetRef, dataset: lance.LanceDataset, rows: DataFrame) -> list[Answer]:
         task = self._apply(ref, dataset, rows)
-        return self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER))
+        return self._jobs.answers(lambda: rows.mapInArrow(task, ANSWER_TO_ALL_ROWS))
 
     def _apply(self, ref: DatasetRef, dataset: lance.LanceDataset, rows: DataFrame) -> Apply:
         return Apply(

@@ -24,6 +24,7 @@ from pyspark.sql.functions import pandas_udf
 from pyspark.sql.types import LongType, StructType
 
 from lance_spark.datasource import LanceDataSource
+from lance_spark.dml.answers import ANSWER_TO_ALL_ROWS
 from lance_spark.pushdown.rule import enable_pushdown
 
 pytestmark = pytest.mark.sample(3)
@@ -355,6 +356,18 @@ def test_batches_for_the_users_python_keep_the_limit_of_the_session(
     for bytes_of_batch in (1600, 2147483647):
         limit(maxBytesPerBatch=bytes_of_batch)
         assert record(query, path).ids == [[row.id for row in query.collect()]]
+
+
+def sizes(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """One answer: how many rows each batch has."""
+    yield pa.record_batch({"answer": [json.dumps([batch.num_rows for batch in batches])]})
+
+
+def test_batches_of_statements_end_by_the_sizes_of_rows(session: SparkSession, limit: Callable[..., None]) -> None:
+    limit(maxBytesPerBatch=1600)
+    rows = session.range(0, 100_000, 1, 1)
+    assert json.loads(rows.mapInArrow(sizes, ANSWER_TO_ALL_ROWS).first()[0]) == [100] * 1000
+    assert max(json.loads(rows.mapInArrow(sizes, "answer string").first()[0])) > 100
 
 
 @pytest.mark.long

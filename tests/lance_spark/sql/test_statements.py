@@ -46,6 +46,22 @@ def test_an_update_of_many_rows_writes_column_files_alone(sql: Sql, db: Connecti
     assert changed == [(500,)] and lance.dataset(uri).version == 2
 
 
+def test_rows_of_updates_and_merges_end_their_batches_for_python_by_their_sizes(spark: SparkSession, sql: Sql) -> None:
+    plans = spark._jsparkSession.sharedState().statusStore()
+    sql("CREATE TABLE {c}.t AS SELECT id, id AS a FROM range(10)")
+    for statement in (
+        "UPDATE {c}.t SET a = a + 1",
+        "MERGE INTO {c}.t USING (SELECT id FROM range(5, 15)) s ON t.id = s.id WHEN MATCHED THEN DELETE WHEN NOT MATCHED THEN INSERT (id, a) VALUES (s.id, 0)",
+    ):
+        before = plans.executionsCount()
+        sql(statement)
+        shown = plans.executionsList(before, 1000)
+        assert any("Lance Batches" in shown.apply(i).physicalPlanDescription() for i in range(shown.size()))
+    assert sql("SELECT id, a FROM {c}.t ORDER BY id") == [(i, i + 1) for i in range(5)] + [
+        (i, 0) for i in range(10, 15)
+    ]
+
+
 def test_an_update_of_few_rows_moves_them(sql: Sql, db: Connection) -> None:
     sql("CREATE TABLE {c}.t AS SELECT id, id AS a FROM range(10000)")
     ids = sql("SELECT id, _rowid FROM {c}.t ORDER BY id")

@@ -18,8 +18,8 @@ import scala.Function0;
  * up the sizes of all vectors, which takes longer than the rest of a narrow write. The size of an
  * UnsafeRow is one number of the row. Here, Spark therefore sees no limit, and the rows end a batch
  * themselves: at the limit, {@link #hasNext} answers false once. Spark then sends the batch and
- * asks again. {@link #send} raises if Spark has not asked for all rows, so that a release with
- * another loop cannot lose rows.
+ * asks again. A task fails if Spark has not asked for all rows, so that a release with another loop
+ * cannot lose rows.
  */
 final class BatchedRows implements Iterator<InternalRow> {
   private final StructType schema;
@@ -39,8 +39,7 @@ final class BatchedRows implements Iterator<InternalRow> {
 
   /** Gives the rows to a function of Spark that sends them to Python. */
   void send(Sender spark) {
-    SQLConf.withExistingConf(
-        new Unlimited(),
+    withoutLimit(
         () -> {
           try {
             spark.send(this);
@@ -49,10 +48,32 @@ final class BatchedRows implements Iterator<InternalRow> {
           }
           return null;
         });
+    check();
+  }
+
+  /** Checks at the end of the task that Spark has sent all rows. */
+  void check(TaskContext task) {
+    task.addTaskCompletionListener(
+        end -> {
+          if (!end.isFailed() && !end.isInterrupted()) check();
+        });
+  }
+
+  private void check() {
     if (!exhausted) {
       throw new IllegalStateException(
           "Spark has not sent all rows of this task to Python. Nothing of the task is kept.");
     }
+  }
+
+  /** Calls a function of Spark that makes batches for Python without a limit of bytes. */
+  static <T> T withoutLimit(Function0<T> spark) {
+    return SQLConf.withExistingConf(new Unlimited(), spark);
+  }
+
+  /** Calls a function of Spark with the settings of the task. */
+  static <T> T withLimit(Function0<T> spark) {
+    return SQLConf.withExistingConf(new ReadOnlySQLConf(TaskContext.get()), spark);
   }
 
   /** Reads on with the settings of the task, because the rows may come from Python as well. */

@@ -13,6 +13,7 @@ import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.classic.SparkSession;
+import org.apache.spark.sql.execution.SparkStrategy;
 import org.apache.spark.sql.execution.datasources.CreateTempViewUsing;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonScan;
@@ -48,6 +49,11 @@ public class LancePushdown extends Rule<LogicalPlan> {
     List<Rule<LogicalPlan>> rules = Scala.list(session.experimental().extraOptimizations());
     rules.add(rule);
     session.experimental().extraOptimizations_$eq(Scala.seq(rules));
+    List<SparkStrategy> strategies = Scala.list(session.experimental().extraStrategies());
+    if (strategies.stream().noneMatch(strategy -> strategy instanceof LanceTransfer.Strategy)) {
+      strategies.add(new LanceTransfer.Strategy());
+      session.experimental().extraStrategies_$eq(Scala.seq(strategies));
+    }
     return rule;
   }
 
