@@ -227,7 +227,7 @@ def run_sql(spark: SparkSession, tmp_path: Path) -> Run:
 
 @pytest.mark.spark
 @pytest.mark.classic
-@pytest.mark.sample(2)
+@pytest.mark.sample(6)
 @pytest.mark.parametrize("history", KNOWN.values(), ids=KNOWN.keys())
 def test_known_conflicts_of_statements_of_sql(history: History, run_sql: Run):
     play(history, run_sql)

@@ -115,6 +115,7 @@ def by_submit(jar: Path, folder: Path, program: str) -> dict[str, object]:
     return run([str(SPARK_HOME / "bin/spark-submit"), *arguments, str(folder / "program.py")], folder)
 
 
+@pytest.mark.long
 def test_a_program_of_spark_submit_has_all_beside_its_own_jars(other_jar: Path, path: str, tmp_path: Path) -> None:
     assert by_submit(other_jar, tmp_path, CONFIGURED.format(in_builder={}) + SEEN.format(path=path)) == WHOLE
 

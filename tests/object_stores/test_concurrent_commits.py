@@ -16,6 +16,9 @@ from tests.object_stores.stores import Place, Store
 
 pytestmark = pytest.mark.cluster
 
+each_store = pytest.mark.parametrize("store", [pytest.param("az", marks=pytest.mark.long), "s3"], indirect=True)
+"""Both stores in `make test-long`. One test of the quick suite has both."""
+
 PROCESSES = 8
 COMMITS = 3
 
@@ -35,6 +38,7 @@ def together(pool: ProcessPoolExecutor, work: Callable[..., Any], place: Place, 
     return [future.result(120) for future in futures]
 
 
+@each_store
 def test_rows_of_writers_that_create_and_append_are_all_there(pool: ProcessPoolExecutor, store: Store):
     place = store.place()
     versions = together(pool, commit_some_rows, place, COMMITS)
@@ -44,6 +48,7 @@ def test_rows_of_writers_that_create_and_append_are_all_there(pool: ProcessPoolE
     assert place.orphans() == set()
 
 
+@each_store
 def test_columns_that_are_added_and_filled_at_the_same_time_are_all_there(pool: ProcessPoolExecutor, store: Store):
     place = store.place()
     make_table(place.uri, fragments=2, storage=place.storage)

@@ -113,6 +113,7 @@ def killed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Ite
     return labs
 
 
+@pytest.mark.long  # another killed driver is in conflicts/test_between_runs.py
 @pytest.mark.parametrize("point", POINTS)
 def test_a_driver_that_is_killed(point: str, killed: dict[str, Lab]):
     lab = killed[point]
