@@ -154,6 +154,7 @@ def test_a_package_without_its_jar_says_how_to_get_it(
         configure(SparkSession.builder).getOrCreate()
 
 
+@pytest.mark.long
 def test_a_session_without_the_jar_gets_it_while_it_runs(table_path: str) -> None:
     """The JVM is started without `configure`: the driver and a worker JVM of a local cluster both get the classes."""
     lance.write_dataset(pa.table({"id": range(10)}), table_path)
