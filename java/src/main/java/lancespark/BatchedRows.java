@@ -3,6 +3,7 @@ package lancespark;
 import java.io.IOException;
 import java.util.Iterator;
 import org.apache.spark.TaskContext;
+import org.apache.spark.package$;
 import org.apache.spark.sql.catalyst.InternalRow;
 import org.apache.spark.sql.catalyst.expressions.UnsafeProjection;
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow;
@@ -62,7 +63,10 @@ final class BatchedRows implements Iterator<InternalRow> {
   private void check() {
     if (!exhausted) {
       throw new IllegalStateException(
-          "Spark has not sent all rows of this task to Python. Nothing of the task is kept.");
+          "Spark "
+              + package$.MODULE$.SPARK_VERSION()
+              + " has not sent all rows of this task to Python. Nothing of the task is kept. Use a"
+              + " release of Spark that lance-spark supports, and report this error.");
     }
   }
 
