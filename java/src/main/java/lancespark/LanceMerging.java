@@ -1,17 +1,12 @@
 package lancespark;
 
-import java.util.ArrayList;
 import java.util.HashSet;
-import java.util.List;
-import java.util.Map;
 import java.util.Set;
-import org.apache.spark.sql.catalyst.expressions.AttributeReference;
 import org.apache.spark.sql.catalyst.optimizer.RewriteDistinctAggregates;
-import org.apache.spark.sql.catalyst.plans.logical.*;
+import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.connector.catalog.Table;
 import org.apache.spark.sql.connector.read.Scan;
-import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.internal.SQLConf;
 import org.apache.spark.sql.types.StructType;
@@ -32,9 +27,8 @@ final class LanceMerging {
     LogicalPlan comparable =
         plan.transformDownWithSubqueries(
             Trees.rule(
-                node -> LancePushdown.isLance(node) || aggregatedScan(node) != null,
+                LancePushdown::isLance,
                 node -> {
-                  if (!LancePushdown.isLance(node)) return overAllColumns((Aggregate) node);
                   DataSourceV2ScanRelation relation = (DataSourceV2ScanRelation) node;
                   Table table = relation.relation().table();
                   scans[0]++;
@@ -49,41 +43,6 @@ final class LanceMerging {
             Trees.rule(
                 node -> comparableScan(node) != null,
                 node -> withScan((DataSourceV2ScanRelation) node, comparableScan(node).python)));
-  }
-
-  /** Returns the scan of some columns of a table below an aggregate without groups, or null. */
-  private static DataSourceV2ScanRelation aggregatedScan(LogicalPlan plan) {
-    if (!(plan instanceof Aggregate aggregate) || !aggregate.groupingExpressions().isEmpty()) {
-      return null;
-    }
-    LogicalPlan at = aggregate.child();
-    while (at instanceof Project || at instanceof Filter) at = Trees.children(at).get(0);
-    return LancePushdown.isLance(at)
-            && at instanceof DataSourceV2ScanRelation relation
-            && relation.relation().table() instanceof LanceTable
-            && relation.output().size() < relation.relation().output().size()
-        ? relation
-        : null;
-  }
-
-  /**
-   * Gives the scan below an aggregate all columns of its table, as scans of files have them while
-   * Spark merges. The planner rule then requests the columns of the merged plan.
-   */
-  private static LogicalPlan overAllColumns(Aggregate aggregate) {
-    DataSourceV2ScanRelation scanned = aggregatedScan(aggregate);
-    DataSourceV2Relation relation = scanned.relation();
-    List<AttributeReference> columns = Scala.list(scanned.output());
-    List<AttributeReference> output = new ArrayList<>();
-    for (AttributeReference column : Scala.list(relation.output())) {
-      output.add(columns.stream().filter(c -> Trees.isSame(c, column)).findFirst().orElse(column));
-    }
-    PrunedScan builder =
-        (PrunedScan) ((LanceTable) relation.table()).newScanBuilder(relation.options());
-    builder.pruneColumns(LancePushdown.schemaOf(output));
-    Map<String, Object> changes = Map.of("scan", builder.build(), "output", Scala.seq(output));
-    return aggregate.transformDown(
-        Trees.rule(node -> node == scanned, node -> SparkRelease.copy(scanned, changes)));
   }
 
   private static ComparableScan comparableScan(LogicalPlan plan) {

@@ -428,8 +428,8 @@ public class LancePushdown extends Rule<LogicalPlan> {
     }
   }
 
-  private static List<AttributeReference> referenced(
-      List<AttributeReference> output, List<Expression> expressions) {
+  /** Returns the columns in expressions. */
+  static <T extends Attribute> List<T> referenced(List<T> output, List<Expression> expressions) {
     Set<ExprId> ids = new HashSet<>();
     for (Expression e : expressions) {
       for (Attribute attribute : Scala.list(e.references())) ids.add(attribute.exprId());

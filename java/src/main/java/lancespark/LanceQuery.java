@@ -2,9 +2,11 @@ package lancespark;
 
 import java.util.ArrayList;
 import java.util.HashMap;
+import java.util.IdentityHashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.spark.sql.catalyst.expressions.*;
+import org.apache.spark.sql.catalyst.plans.logical.Filter;
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan;
 import org.apache.spark.sql.catalyst.plans.logical.Project;
 import org.apache.spark.sql.execution.columnar.InMemoryRelation;
@@ -37,13 +39,24 @@ final class LanceQuery {
     return scans(rows, table).size();
   }
 
-  /** Returns the names of the columns of the table in the scans. */
+  /** Returns the names of the columns of the table that the query uses. */
   List<String> columns() {
-    List<String> names = new ArrayList<>();
-    for (LogicalPlan scan : scans(rows, table)) {
-      for (Attribute column : Scala.list(scan.output())) names.add(column.name());
-    }
-    return names;
+    IdentityHashMap<LogicalPlan, List<Attribute>> used = new IdentityHashMap<>();
+    rows.transformDownWithSubqueries(
+        Trees.rule(
+            node -> node instanceof Project,
+            node -> {
+              Project project = (Project) node;
+              List<Expression> all = new ArrayList<>(Scala.list(project.expressions()));
+              LogicalPlan at = project.child();
+              for (; at instanceof Filter filter; at = filter.child()) all.add(filter.condition());
+              used.put(at, LancePushdown.referenced(Scala.list(at.output()), all));
+              return node;
+            }));
+    return scans(rows, table).stream()
+        .flatMap(scan -> used.getOrDefault(scan, Scala.list(scan.output())).stream())
+        .map(Attribute::name)
+        .toList();
   }
 
   private static List<LogicalPlan> scans(LogicalPlan plan, LanceTable table) {

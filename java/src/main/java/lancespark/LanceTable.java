@@ -132,10 +132,9 @@ public class LanceTable extends PythonTable
         .toArray(MetadataColumn[]::new);
   }
 
-  /** Prunes columns in a session without the planner rule, or if the rule fails. */
   @Override
   public ScanBuilder newScanBuilder(CaseInsensitiveStringMap options) {
-    return new PrunedScan(
+    return new TableScan(
         LanceSource.ofVersion(options.asCaseSensitiveMap(), readOptions()), schema());
   }
 
