@@ -388,6 +388,12 @@ def _session() -> Any:  # noqa: ANN401 - pylance's stubs do not have the class
     return lance.Session()  # type: ignore[attr-defined]
 
 
+def forget_open_datasets() -> None:
+    """Closes the datasets that this process keeps open, and empties Lance's caches."""
+    _open_pinned.cache_clear()
+    _session.cache_clear()
+
+
 @functools.lru_cache(maxsize=_OPEN_DATASETS)
 def _open_pinned(ref: DatasetRef) -> lance.LanceDataset:
     dataset = _open(ref.uri, ref.branch, ref.version, ref.storage_options)

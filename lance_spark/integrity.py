@@ -19,7 +19,7 @@ from lance_spark.commit.conflicts.identity import BINDING_KEY
 from lance_spark.dataset import FOLDER, DatasetRef, branches_of, normalize_uri
 from lance_spark.errors import StoredUdfError, TableUnreadableError, ViewError
 from lance_spark.jobs.model import ErrorRecord, JobRecord
-from lance_spark.jobs.reader_process import close_reader
+from lance_spark.jobs.reader_process import empty_caches
 from lance_spark.jobs.tables import ERRORS, JOBS, SystemTable, read_intact_rows, replace_rows, table_ref
 from lance_spark.objects import LanceObjects, checkpoint_place, objects_beside, objects_of_table
 from lance_spark.views.definition import view_of
@@ -127,7 +127,7 @@ def check(
     """
     ref = DatasetRef.at(normalize_uri(uri, option="uri"), storage_options or {})
     dataset = ref.open_latest()
-    close_reader()  # its caches may hold files that are damaged by now
+    empty_caches()
     aside = _Aside(f"{DAMAGED_FOLDER}/{datetime.now(UTC):%Y%m%dT%H%M%S%f}") if repair else None
     shared = None
     if checkpoint is not None:

@@ -21,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from lance_spark.dataset import DatasetRef, is_local
+from lance_spark.dataset import DatasetRef, forget_open_datasets, is_local
 from lance_spark.errors import LanceSparkError, TableNotFoundError, TableUnreadableError, rebuild
 from lance_spark.jobs.table_files import UNREADABLE, DamagedFile, compact, decode_rows, delete_rows
 from udf_runtime.execute.isolation.frames import Tag, read_frame, wait_readable, write_frame
@@ -37,6 +37,7 @@ _MEMORY_BYTES = 4 << 30
 """Memory of the child. A forged file that asks for more ends the child."""
 
 _DAMAGED_KEY = b"damaged"
+_FORGET = "forget"
 _OPERATIONS: dict[str, Callable[..., None]] = {"delete": delete_rows, "compact": compact}
 _TYPED: dict[str, type[LanceSparkError]] = {
     error.__name__: error for error in (TableNotFoundError, TableUnreadableError)
@@ -166,18 +167,28 @@ def _forget_reader() -> None:
     _lock, _reader = threading.Lock(), None
 
 
-def close_reader() -> None:
-    """Ends the child. The next call starts another child, whose caches are empty."""
+def empty_caches() -> None:
+    """Has the child forget what it has read. A file may be damaged since then."""
+    with _lock, contextlib.suppress(ReaderEndedError):  # the next child has empty caches
+        if _reader is not None and _reader.is_running:
+            _reader.call({"operation": _FORGET}, timeout_s=_ANSWER_TIMEOUT_S)
+
+
+def _close_reader() -> None:
+    """Ends the child. The next call starts another child."""
     if _reader is not None:
         _reader.close()
 
 
 os.register_at_fork(after_in_child=_forget_reader)
-atexit.register(close_reader)
+atexit.register(_close_reader)
 
 
 def _answer(request: dict[str, Any]) -> pa.Buffer:
     """Carries out a request. Runs in the child."""
+    if request["operation"] == _FORGET:
+        forget_open_datasets()
+        return pa.py_buffer(b"")
     options = tuple((name, value) for name, value in request.pop("storage_options"))
     at = DatasetRef(uri=request.pop("uri"), storage_options=options)
     operation = request.pop("operation")
