@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from java.build import ensure_jar
-from tests.support.java_classes import JVM_OPTIONS
+from tests.support.java_classes import JVM_OPTIONS, LONG_JVM
 
 # What these helpers assert is reported with the values, as in tests; registered here, before any test imports them.
 pytest.register_assert_rewrite(*(f"tests.lance_spark.conflicts.{name}" for name in ("jobs", "others", "writes")))
@@ -32,7 +32,7 @@ ensure_jar()
 # Spark's workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a virtual environment.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
 os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
-os.environ["SPARK_SUBMIT_OPTS"] = JVM_OPTIONS
+os.environ["SPARK_SUBMIT_OPTS"] = f"{JVM_OPTIONS} {LONG_JVM}"
 
 OVER_CONNECT = "LANCE_SPARK_TEST_CONNECT"
 """Environment variable: runs the tests of the table API over Spark Connect."""
@@ -95,6 +95,11 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.warehouse.dir", str(home / "warehouse"))
         .config("spark.ui.enabled", "false")
+        # What Spark keeps of queries that have ended fills the heap, of which each full collection takes up to a second.
+        .config("spark.sql.ui.retainedExecutions", "50")
+        .config("spark.ui.retainedJobs", "50")
+        .config("spark.ui.retainedStages", "50")
+        .config("spark.ui.retainedTasks", "500")
         .config("spark.ui.showConsoleProgress", "false")
     ).getOrCreate()
     session.sparkContext.setLogLevel("ERROR")
