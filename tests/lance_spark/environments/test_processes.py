@@ -23,7 +23,10 @@ OLD = VERSIONS[0]
 
 
 def noting(log: Path, manifest: Manifest, *, wait_at: int | None = None) -> UDF:
-    """Returns a UDF that notes its process, and a child of it, and waits at a row until a file is there."""
+    """Returns a UDF that notes its process, and a child of it, and waits at a row until a file is there.
+
+    The process that waits is noted, too: it has loaded the UDF, so that its death is a death in a row.
+    """
 
     class Noting:
         def __init__(self, log: str, wait_at: int | None) -> None:
@@ -37,6 +40,9 @@ def noting(log: Path, manifest: Manifest, *, wait_at: int | None = None) -> UDF:
         def __call__(self, id: int) -> int:
             import time
 
+            if id == self.wait_at:
+                with open(f"{self.log}.waiting", "w", encoding="utf-8") as file:
+                    file.write(f"{os.getpid()}\n")
             while id == self.wait_at and not os.path.exists(f"{self.log}.go"):
                 time.sleep(0.05)
             return 2 * id
@@ -75,8 +81,10 @@ def test_nothing_is_left_of_what_is_killed_and_the_job_goes_on(table: Table, tmp
     log = tmp_path / "log"
     table.add_columns({"v": noting(log, packaging(OLD), wait_at=33)})
     job = table.backfill_async("v")
-    eventually(lambda: len(noted(log)) > 0, 60)
-    process, sleeper, worker = map(psutil.Process, noted(log)[0])
+    waiting = Path(f"{log}.waiting")
+    eventually(lambda: waiting.exists() and waiting.read_text().endswith("\n"), 60)
+    numbers = next(line for line in noted(log) if line[0] == int(waiting.read_text()))
+    process, sleeper, worker = map(psutil.Process, numbers)
     (worker if victim == "worker" else process).kill()
     eventually(lambda: not lives(process) and not lives(sleeper))
     Path(f"{log}.go").touch()
