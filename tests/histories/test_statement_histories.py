@@ -36,6 +36,7 @@ from tests.histories.statements import (
     with_distinct_values,
 )
 from tests.support import inline_rows
+from tests.support.stock_session import session_without_extension
 
 QUICK, LONG, PART = 40, 1000, 250
 IN_SQL = 100
@@ -206,16 +207,32 @@ def test_a_committer_that_is_broken_on_purpose_is_found(name: str, monkeypatch: 
 
 @pytest.fixture
 def run_sql(spark: SparkSession, tmp_path: Path) -> Run:
-    catalog = f"histories{next(CATALOGS)}"
-    lance_spark.catalog(spark, catalog, str(tmp_path))
+    return runs_in(spark, registered(spark, tmp_path))
 
-    def run(statement: RowStatement, ref: DatasetRef) -> Counts:
+
+def registered(spark: SparkSession, root: Path) -> str:
+    catalog = f"histories{next(CATALOGS)}"
+    lance_spark.catalog(spark, catalog, str(root))
+    return catalog
+
+
+@pytest.fixture
+def run_without_extension(spark: SparkSession, tmp_path: Path) -> Run:
+    """Runs statements in a session that has a catalog and lacks the session extension: such a statement reports no counts."""
+    catalog = registered(spark, tmp_path)
+    return runs_in(session_without_extension(spark, catalog), catalog)
+
+
+def runs_in(spark: SparkSession, catalog: str) -> Run:
+    def run(statement: RowStatement, ref: DatasetRef) -> Counts | None:
         text = statement.sql(f"{catalog}.`{ref.uri}`")
         if text is None:
             return run_without_spark(statement, ref)
         counted = spark.sql(text).collect()
         if isinstance(statement, Insert):
             return 0, 0, 0
+        if not counted:
+            return None
         row = counted[0].asDict()
         if isinstance(statement, MergeRows):
             return row["num_inserted_rows"], row["num_updated_rows"], row["num_deleted_rows"]
@@ -231,6 +248,14 @@ def run_sql(spark: SparkSession, tmp_path: Path) -> Run:
 @pytest.mark.parametrize("history", KNOWN.values(), ids=KNOWN.keys())
 def test_known_conflicts_of_statements_of_sql(history: History, run_sql: Run):
     play(history, run_sql)
+
+
+@pytest.mark.spark
+@pytest.mark.classic
+@pytest.mark.sample(3)
+@pytest.mark.parametrize("history", KNOWN.values(), ids=KNOWN.keys())
+def test_known_conflicts_of_statements_of_sql_without_the_extension(history: History, run_without_extension: Run):
+    play(history, run_without_extension)
 
 
 @pytest.mark.spark

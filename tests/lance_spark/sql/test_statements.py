@@ -21,7 +21,8 @@ from pyspark.sql.functions import pandas_udf, udf
 import lance_spark
 from lance_spark import Connection
 from lance_spark.errors import ColumnNotFoundError, SchemaMismatchError
-from tests.lance_spark.sql.conftest import Sql
+from tests.lance_spark.sql.conftest import NAME, Sql
+from tests.support.stock_session import session_without_extension
 
 pytestmark = pytest.mark.classic
 
@@ -432,6 +433,11 @@ def test_a_merge_that_is_not_deterministic_says_what_serves(sql: Sql, spark: Spa
     ):
         with pytest.raises(AnalysisException, match=r"not deterministic .*source\.localCheckpoint\(\)"):
             sql(f"MERGE INTO {{c}}.t USING {source} ON k = id {clauses}")
+    stock = session_without_extension(spark, NAME)
+    with pytest.raises(AnalysisException, match=r"NON_DETERMINISTIC|not deterministic"):
+        stock.sql(
+            f"MERGE INTO {NAME}.t USING (SELECT 1L AS k, uuid() AS s) n ON k = id WHEN MATCHED THEN UPDATE SET s = n.s"
+        )
     with pytest.raises(AnalysisException, match=r"not deterministic .*source\.localCheckpoint\(\)"):
         sql("WITH n AS (SELECT 1L AS k, uuid() AS s) MERGE INTO {c}.t USING n ON k = id WHEN MATCHED THEN DELETE")
     with pytest.raises(AnalysisException, match=r"UNSUPPORTED_MERGE_CONDITION\.NON_DETERMINISTIC"):

@@ -3,6 +3,7 @@ package lancespark;
 import java.util.Arrays;
 import java.util.List;
 import java.util.Locale;
+import java.util.Objects;
 import java.util.stream.Stream;
 import org.apache.spark.sql.AnalysisException;
 import org.apache.spark.sql.Row;
@@ -18,6 +19,7 @@ import org.apache.spark.sql.catalyst.plans.logical.*;
 import org.apache.spark.sql.catalyst.rules.Rule;
 import org.apache.spark.sql.connector.write.RowLevelOperation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
+import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
 import org.apache.spark.sql.types.LongType$;
 import scala.collection.immutable.Seq;
 
@@ -26,9 +28,6 @@ import scala.collection.immutable.Seq;
  * a command's result from the analyzed plan, so the analyzed plan needs the columns.
  */
 final class AddRowCounts extends Rule<LogicalPlan> {
-  /** Spark's name of a MERGE with only inserts, from 4.3 on. */
-  private static final String INSERTS = "InsertOnlyMerge";
-
   @Override
   public LogicalPlan apply(LogicalPlan plan) {
     if (plan instanceof DropTable drop) return LanceDrop.of(drop);
@@ -42,17 +41,8 @@ final class AddRowCounts extends Rule<LogicalPlan> {
 
   private static LogicalPlan counted(LogicalPlan plan) {
     if (plan instanceof WriteDelta delta) return counted(delta);
-    LanceTable target = insertTarget(plan);
-    if (target != null) {
-      V2WriteCommand merge = (V2WriteCommand) plan;
-      target.checkStatement("MERGE", ((DataSourceV2Relation) merge.table()).options());
-      if (!target.opened.texts("blobs").isEmpty()) {
-        throw Errors.thrown(
-            target.refusal(
-                "merge", "SQL has no values for blob columns: use merge_insert of the table API"));
-      }
-      return new CountedWrite(merge, merge.query(), columns("merge"));
-    }
+    V2WriteCommand merge = insertOnlyMerge(plan);
+    if (merge != null) return new CountedWrite(merge, merge.query(), columns("merge"));
     AnalysisException refusal = viewRefusal(plan);
     if (refusal == null) refusal = constraintRefusal(plan);
     if (refusal != null) throw Errors.thrown(refusal);
@@ -62,21 +52,12 @@ final class AddRowCounts extends Rule<LogicalPlan> {
   }
 
   private static LogicalPlan counted(WriteDelta delta) {
-    LanceTable table = tableOf(delta.originalTable());
-    if (table == null) return delta;
-    RowLevelOperation.Command command = delta.operation().command();
-    boolean merges = command == RowLevelOperation.Command.MERGE;
-    if (isDeterministic(delta, merges)) {
-      return new CountedWrite(delta, delta.query(), columns(nameOf(command)));
-    }
-    // Spark itself refuses non-deterministic UPDATE and DELETE.
-    if (!merges) return delta;
-    throw Errors.thrown(
-        table.refusal(
-            "merge",
-            "the source, a condition or a new value is not deterministic (rand(), uuid(),"
-                + " input_file_name()): put such values into the source, and merge from"
-                + " source.localCheckpoint()"));
+    if (tableOf(delta.originalTable()) == null) return delta;
+    refuseNondeterministicMerge(delta);
+    // Spark itself refuses other statements that are not deterministic.
+    if (!isDeterministic(delta)) return delta;
+    String command = nameOf(delta.operation().command());
+    return new CountedWrite(delta, delta.query(), columns(command));
   }
 
   /** The name of a command in lower case. */
@@ -84,41 +65,82 @@ final class AddRowCounts extends Rule<LogicalPlan> {
     return command.toString().toLowerCase(Locale.ROOT);
   }
 
-  /** Returns the table of a MERGE with only inserts, or null for other plans. */
+  /**
+   * Returns a MERGE with only inserts into a table of the catalog, or null for other plans. The
+   * optimizer may have changed the query of the plan.
+   */
+  static V2WriteCommand insertOnlyMerge(LogicalPlan plan) {
+    LanceTable target = insertTarget(plan);
+    if (target == null) return null;
+    V2WriteCommand merge = (V2WriteCommand) plan;
+    target.checkStatement("MERGE", ((DataSourceV2Relation) merge.table()).options());
+    if (target.opened.texts("blobs").isEmpty()) return merge;
+    throw Errors.thrown(
+        target.refusal(
+            "merge", "SQL has no values for blob columns: use merge_insert of the table API"));
+  }
+
   private static LanceTable insertTarget(LogicalPlan plan) {
     if (!(plan instanceof V2WriteCommand write)) return null;
-    boolean isMerge = plan.getClass().getSimpleName().equals(INSERTS);
-    if (!isMerge && !(plan instanceof AppendData)) return null;
     LanceTable table = tableOf(write.table());
-    return table == null || isMerge || table.equals(antiJoined(write.query())) ? table : null;
+    if (table == null) return null;
+    boolean isMerge =
+        SparkRelease.KEEPS_INSERT_ONLY_MERGES
+            ? plan.getClass().getName().equals(SparkRelease.INSERT_ONLY_MERGE)
+            : plan instanceof AppendData && isAntiJoined(write.query(), table);
+    return isMerge ? table : null;
   }
 
   /**
-   * Returns the table that an anti join excludes, or null for other plans. Before 4.3, Spark writes
-   * a MERGE that only inserts as an append of an anti join with its target.
+   * Tells whether an anti join excludes the rows of a table. Before 4.3, Spark writes a MERGE that
+   * only inserts as an append of an anti join with its target. The optimizer moves such a join
+   * below other nodes of the query.
    */
-  private static LanceTable antiJoined(LogicalPlan query) {
-    LogicalPlan below = query;
-    while (below instanceof Project || below instanceof MergeRows) {
-      below = Trees.children(below).get(0);
+  private static boolean isAntiJoined(LogicalPlan query, LanceTable table) {
+    if (query instanceof Join join && join.joinType().equals(LeftAnti$.MODULE$)) {
+      if (reads(join.right(), table)) return true;
     }
-    return below instanceof Join join && join.joinType().equals(LeftAnti$.MODULE$)
-        ? tableOf(join.right())
-        : null;
+    return Trees.children(query).stream().anyMatch(child -> isAntiJoined(child, table));
+  }
+
+  private static boolean reads(LogicalPlan plan, LanceTable table) {
+    return Scala.<LogicalPlan>list(plan.collectLeaves()).stream()
+        .anyMatch(leaf -> isLatest(tableOf(leaf), table));
+  }
+
+  /** Spark 4.1 loads the tables of a query again before it optimizes the query. */
+  private static boolean isLatest(LanceTable source, LanceTable target) {
+    return source != null
+        && !source.isTravelled()
+        && source.id().equals(target.id())
+        && Objects.equals(source.branch(), target.branch());
   }
 
   private static LanceTable tableOf(Object relation) {
+    if (relation instanceof DataSourceV2ScanRelation scan) return tableOf(scan.relation());
     return relation instanceof DataSourceV2Relation v2 ? RowLevelCommand.tableOf(v2.table()) : null;
   }
 
-  /**
-   * Tells whether a statement gives the same rows whenever it runs. Spark refuses conditions of
-   * UPDATE and DELETE itself. The source of a MERGE is a part of the query in all releases of
-   * Spark.
-   */
-  private static boolean isDeterministic(WriteDelta delta, boolean merges) {
+  /** Refuses a MERGE into a table of the catalog whose rows depend on the time of the query. */
+  static void refuseNondeterministicMerge(WriteDelta delta) {
+    if (!merges(delta) || isDeterministic(delta)) return;
+    throw Errors.thrown(
+        tableOf(delta.originalTable())
+            .refusal(
+                "merge",
+                "the source, a condition or a new value is not deterministic (rand(), uuid(),"
+                    + " input_file_name()): put such values into the source, and merge from"
+                    + " source.localCheckpoint()"));
+  }
+
+  private static boolean merges(WriteDelta delta) {
+    return delta.operation().command() == RowLevelOperation.Command.MERGE;
+  }
+
+  /** The source of a MERGE is a part of the query in all releases of Spark. */
+  private static boolean isDeterministic(WriteDelta delta) {
     return Trees.areDeterministic(Scala.list(delta.expressions()))
-        && (!merges || isDeterministic(delta.query()));
+        && (!merges(delta) || isDeterministic(delta.query()));
   }
 
   private static boolean isDeterministic(LogicalPlan query) {

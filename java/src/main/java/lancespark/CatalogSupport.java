@@ -5,6 +5,7 @@ import java.util.Map;
 import org.apache.spark.sql.catalyst.analysis.ResolvedNamespace;
 import org.apache.spark.sql.catalyst.analysis.ResolvedTable;
 import org.apache.spark.sql.catalyst.plans.logical.*;
+import org.apache.spark.sql.classic.SparkSession;
 import org.apache.spark.sql.connector.catalog.Table;
 
 /** Statements on tables of the catalog, for the planner rule. */
@@ -21,7 +22,11 @@ final class CatalogSupport {
     }
     if (plan instanceof CountedWrite write) return write.statement();
     if (plan instanceof ShowCreateTable show) return showDeclaration(show);
-    if (plan instanceof WriteDelta delta) return RowLevelCommand.of(delta);
+    if (plan instanceof WriteDelta delta) return changeOfRows(delta);
+    if (!LanceAnalysis.serves(SparkSession.active())) {
+      V2WriteCommand merge = AddRowCounts.insertOnlyMerge(plan);
+      if (merge != null) return RowLevelCommand.inserting(merge);
+    }
     if (plan instanceof OverwriteByExpression overwrite) return RowLevelCommand.of(overwrite);
     if (plan instanceof DeleteFromTable delete) return AddRowCounts.truncation(delete, List.of());
     // The table contains its statistics, so ANALYZE has no work.
@@ -32,6 +37,13 @@ final class CatalogSupport {
       return tableOf(analyze.child()) != null ? new RefreshTable(analyze.child()) : null;
     }
     return null;
+  }
+
+  /** Returns a statement without the columns of its result. Its session lacks the extension. */
+  private static RowLevelCommand changeOfRows(WriteDelta delta) {
+    RowLevelCommand command = RowLevelCommand.of(delta);
+    if (command != null) AddRowCounts.refuseNondeterministicMerge(delta);
+    return command;
   }
 
   private static boolean isOurs(LogicalPlan namespace) {

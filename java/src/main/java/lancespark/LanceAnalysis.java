@@ -44,6 +44,13 @@ final class LanceAnalysis {
     return true;
   }
 
+  /** Tells whether a session has the rules, from the session extension or from its program. */
+  static boolean serves(SparkSession session) {
+    synchronized (FOLLOWED) {
+      return FOLLOWED.contains(session.extensions());
+    }
+  }
+
   /** Adds the rules to a session with or without an analyzer. */
   static void follow(SparkSession session) {
     boolean isNew = inject(session.extensions());

@@ -29,6 +29,12 @@ final class SparkRelease {
   static final boolean HANDS_OVER_OPTIONS =
       hasClass("org.apache.spark.sql.connector.catalog.TableContext");
 
+  static final String INSERT_ONLY_MERGE =
+      "org.apache.spark.sql.catalyst.plans.logical.InsertOnlyMerge";
+
+  /** A MERGE with only inserts has a plan of its own, from Spark 4.3 on. */
+  static final boolean KEEPS_INSERT_ONLY_MERGES = hasClass(INSERT_ONLY_MERGE);
+
   private static final String EVOLVING_TABLE = "lancespark.EvolvingTable";
 
   private static final List<String> MERGE_RULES =
