@@ -134,7 +134,7 @@ def checksum(made: UDF) -> str | None:
     return None if made.manifest is None else made.manifest.checksum
 
 
-JOBS = {job.__name__: job for job in (walk_through, write_slowly, backfill_slowly, environments, sql)}
+JOBS = {job.__name__: job for job in (write_slowly, backfill_slowly, environments, sql)}
 
 
 def main(job: str, master: str, path: str) -> None:

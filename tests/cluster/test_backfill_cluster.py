@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import lance_spark
 from tests.cluster.conftest import Cluster
+from tests.cluster.jobs import ROWS as WALKED
 from tests.connect.conftest import connect_url as connect_url  # noqa: PLC0414 - a fixture
 from tests.support.drivers import driver
 from tests.support.faults import (
@@ -68,17 +69,22 @@ def lose_machine(cluster: Cluster, worker: psutil.Process) -> None:
     ],
     ids=lambda lose: lose.__name__,
 )
-def test_a_backfill_ends_well_after_the_loss_of(lose: Loss, cluster: Cluster, lab: Lab):
+def test_dataframes_are_written_read_and_backfilled_and_a_backfill_ends_well_after_the_loss_of(
+    lose: Loss, cluster: Cluster, lab: Lab
+):
     table = lab.table(ROWS, FRAGMENT_ROWS)
     lab.order({115: "wait"})
-    with driver({"job": (lab.home, settings())}, master=cluster.url) as started:
+    with driver({"job": (lab.home, settings())}, master=cluster.url, module="tests.cluster.driver") as started:
         started.wait_for(lambda: lab.waits_at(115))
         worker = psutil.Process(lab.pid_at(115))
         lose(cluster, worker)
         # Another attempt may wait at the row by now.
         eventually(lambda: not is_running(worker.pid), 60)
         lab.pardon()
-        answer = started.answer()["job"]
+        walked, answers = started.answers(2)
+    assert walked == {"first": WALKED, "filtered": [10, 11, 12], "rows": WALKED + 5, "wrong": 0, "executors": 2}
+    assert unused_files(f"{lab.home}/walked.lance") == set()
+    answer = answers["job"]
     assert (answer["complete"], answer["status"], answer["processed"], answer["failed"]) == (True, "DONE", ROWS, 0)
     assert wrong_rows(table) == []
     calls = lab.new_calls()

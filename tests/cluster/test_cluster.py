@@ -1,4 +1,4 @@
-"""Read, write and backfill on a real standalone cluster, and the death of its parts during a write."""
+"""Writes, statements and environments on a real standalone cluster, and the death of its parts during a write."""
 
 from __future__ import annotations
 
@@ -90,16 +90,6 @@ def lose_machine(cluster: Cluster, writing: psutil.Process) -> None:
 
 
 Loss = Callable[[Cluster, psutil.Process], None]
-
-
-def test_write_read_and_backfill_on_two_executors(cluster: Cluster, table_path: str):
-    job = Job("walk_through", cluster, table_path)
-    try:
-        result = job.result()
-    finally:
-        job.end()
-    assert result == {"first": ROWS, "filtered": [10, 11, 12], "rows": ROWS + 5, "wrong": 0, "executors": 2}
-    assert data_files(table_path) == files_of_all_versions(table_path)
 
 
 @pytest.mark.parametrize(

@@ -75,10 +75,13 @@ class Driver:
 
     def answer(self) -> dict[str, Any]:
         """Waits for its end, and returns what it says."""
+        return self.answers(1)[0]
+
+    def answers(self, count: int) -> list[dict[str, Any]]:
+        """Waits for its end, and returns the last so many answers."""
         out, err = self.process.communicate(timeout=WAIT_S)
         assert self.process.returncode == 0, err[-4000:]
-        parsed: dict[str, Any] = json.loads(out.splitlines()[-1])
-        return parsed
+        return [json.loads(line) for line in out.splitlines()[-count:]]
 
 
 @contextlib.contextmanager
