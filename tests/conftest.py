@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 import lance_spark
 from java.build import ensure_jar
 from tests.support.java_classes import JVM_OPTIONS, LONG_JVM
+from tests.support.java_names import remember_names
 
 # What these helpers assert is reported with the values, as in tests; registered here, before any test imports them.
 pytest.register_assert_rewrite(*(f"tests.lance_spark.conflicts.{name}" for name in ("jobs", "others", "writes")))
@@ -28,6 +29,8 @@ settings.load_profile("any machine")
 
 # Where `make` did not: a test must not run Java of yesterday.
 ensure_jar()
+
+remember_names()
 
 # Spark's workers run PYSPARK_PYTHON, else python3 from the PATH, and not the interpreter of a virtual environment.
 os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

@@ -28,6 +28,8 @@ def connect_url(connect_log: Path) -> Iterator[str]:
             "spark.sql.session.timeZone": "UTC",
             "spark.sql.shuffle.partitions": "2",
             "spark.ui.enabled": "false",
+            # Workers that are forked with modules start in half the time. The server of test_stock_jvms.py has Spark's own daemon.
+            "spark.python.daemon.module": "tests.support.daemon",
         }
         started.start(
             "connect",
