@@ -1,4 +1,4 @@
-"""`format("lance")`: takes what Spark hands over, and gives it to the reader or writer.
+"""`format("lance")` without the jar: hands what Spark gives to the reader or writer.
 
 Spark makes an instance in a planning process of its own, calls `schema()`, pickles the instance,
 and calls `reader()` on the copy: what `schema()` pins is still pinned in `reader()`. Reader and
@@ -7,40 +7,20 @@ writers are plain picklable values.
 
 from __future__ import annotations
 
-import json
 import os
 import warnings
 from collections.abc import Mapping
-from types import UnionType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from pyspark.sql.datasource import DataSource
 
 from lance_spark.dataset import DatasetRef
-from lance_spark.errors import NoLocationError, OptionError, UnsupportedOperationError
-from lance_spark.options import (
-    METADATA_OPTION,
-    WRITE_OPTION,
-    WriteOptions,
-    refuse_internal,
-    statement_options,
-)
+from lance_spark.errors import UnsupportedOperationError
+from lance_spark.options import refuse_internal
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import DataSourceReader, DataSourceWriter
     from pyspark.sql.types import StructType
-
-    from lance_spark.sql.metadata_tables import MetadataReader
-    from lance_spark.write.append_writer import LanceAppendWriter
-    from lance_spark.write.column_writer import LanceBackfillWriter
-
-_WRITE_SPEC: dict[str, type | UnionType] = {
-    "path": str | None,
-    "exclusive": bool,
-    "input_columns": list | None,
-    "snapshots": list,
-}
-"""What the option `lancespark.write` holds."""
 
 
 class LanceDataSource(DataSource):
@@ -78,8 +58,6 @@ class LanceDataSource(DataSource):
         """
         refuse_internal(self.options)
         _warn_without_jar()
-        if METADATA_OPTION in self.options:
-            return self._metadata_reader().spark_schema
         from lance_spark.read.by_path import open_source
 
         self.pinned, schema = open_source(self.options)
@@ -92,8 +70,6 @@ class LanceDataSource(DataSource):
         """
         _end_quietly()
         refuse_internal(self.options)
-        if METADATA_OPTION in self.options:
-            return self._metadata_reader()
         from lance_spark.read.by_path import make_reader
 
         return make_reader(self.options, schema, self.pinned)
@@ -108,34 +84,10 @@ class LanceDataSource(DataSource):
             OptionError, SchemaMismatchError, UnsupportedTypeError, SnapshotError: The DataFrame or
                 an option does not fit the table.
         """
-        from lance_spark.statement_options import check_statement_options
-
         refuse_internal(self.options)
-        options = WriteOptions.parse(self.options)
-        statement = "BACKFILL" if options.mode == "backfill" else "INSERT OVERWRITE" if overwrite else "INSERT"
-        check_statement_options(statement, statement_options(self.options))
-        plan = _write_spec(self.options.get(WRITE_OPTION))
-        # Never from column metadata: INSERT INTO y SELECT * FROM x hands over the metadata of x.
-        path = options.path or (plan or {}).get("path")
-        if not path:
-            raise NoLocationError(
-                "Spark did not say where to write, as it does not for catalog tables and writeTo "
-                "- nothing was written - call lance_spark.enable_pushdown(spark) first, "
-                "or write df.write.format('lance').mode('append').save(path)"
-            )
-        ref = DatasetRef.find(path, options.storage, options.branch)
-        writer: LanceBackfillWriter | LanceAppendWriter
-        if options.mode == "backfill":
-            from lance_spark.write.column_writer import LanceBackfillWriter
+        from lance_spark.write.by_path import plan_writer
 
-            writer = LanceBackfillWriter.plan(ref, schema, options, plan, overwrite=overwrite)
-        else:
-            from lance_spark.write.append_writer import LanceAppendWriter
-
-            writer = LanceAppendWriter.plan(ref, schema, options, overwrite=overwrite)
-        # Spark asks for a writer when it runs a job, not when it plans or explains one.
-        writer.staging.open_job()
-        return writer
+        return plan_writer(self.options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> NoReturn:  # noqa: ARG002, N802 - Spark's names
         """Refuses to read a table as a stream.
@@ -155,11 +107,6 @@ class LanceDataSource(DataSource):
             "in foreachBatch write each micro-batch as a DataFrame: "
             "batch.write.format('lance').mode('append').save(path)"
         )
-
-    def _metadata_reader(self) -> MetadataReader:
-        from lance_spark.sql.metadata_tables import MetadataReader
-
-        return MetadataReader.of(self.options)
 
 
 def _end_quietly() -> None:
@@ -192,19 +139,3 @@ def _warn_without_jar() -> None:
 
 def _no_streams(instead: str) -> UnsupportedOperationError:
     return UnsupportedOperationError(f"a table is no source and no sink of a stream - nothing was changed - {instead}")
-
-
-def _write_spec(text: str | None) -> dict[str, Any] | None:
-    """Returns what the planner rule says about a write; None without the rule."""
-    if text is None:
-        return None
-    try:
-        spec = json.loads(text)
-        fits = all(isinstance(spec[key], kind) for key, kind in _WRITE_SPEC.items())
-        for snapshot in spec["snapshots"]:
-            json.loads(snapshot)
-    except (ValueError, TypeError, LookupError, RecursionError):
-        fits = False
-    if not fits:
-        raise OptionError(WRITE_OPTION, text[:200], "nothing: only the planner rule sets it")
-    return dict(spec)

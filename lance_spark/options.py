@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
-import hashlib
 import json
 import os
 import re
@@ -26,10 +25,9 @@ if TYPE_CHECKING:
 WRITE_OPTION = "lancespark.write"
 TABLE_OPTION = "lancespark.table"
 METADATA_OPTION = "lancespark.metadata"
-BY_OPTION = "lancespark.by"
 """Internal options, made by the planner rule or the SQL catalog and never by a user. `TABLE_OPTION`
 names, with commas, the options that a catalog table was made with: those for reading serve its
-reads, the others its writes. `BY_OPTION` shows that the JVM of this application set the others."""
+reads, the others its writes."""
 
 VIEW_MARK = ' {"path":null,"exclusive":false,"input_columns":null,"snapshots":[]}'
 """Value of `WRITE_OPTION` of a view that SQL made with the rule. The value changes no write."""
@@ -453,15 +451,12 @@ def options_of_create_table(options: Mapping[str, str]) -> dict[str, str]:
 def statement_options(options: Mapping[str, str]) -> dict[str, str]:
     """Returns the options of a statement, without the location and without stored options."""
     stored = {name.lower() for name in options.get(TABLE_OPTION, "").split(",")}
-    internal = {"path", WRITE_OPTION, TABLE_OPTION, METADATA_OPTION, BY_OPTION}
+    internal = {"path", WRITE_OPTION, TABLE_OPTION, METADATA_OPTION}
     return {key: text for key, text in options.items() if key.lower() not in stored | internal}
 
 
 def refuse_internal(options: Mapping[str, str]) -> None:
-    """Refuses internal options that a user set. Runs where Spark plans.
-
-    The planner rule and the SQL catalog prove that they set the options with a digest of a folder:
-    the JVM makes the folder under a random name, and tells its Python processes the name.
+    """Refuses internal options of a user.
 
     Args:
         options: All options, by names in lower case.
@@ -469,23 +464,10 @@ def refuse_internal(options: Mapping[str, str]) -> None:
     Raises:
         OptionError: An option is internal.
     """
-    internal = [
-        name for name, text in options.items()
-        if name.startswith(_INTERNAL) and (name, text) != (WRITE_OPTION, VIEW_MARK)
-    ]  # fmt: skip
-    if not internal:
-        return
-    from pyspark.core.files import SparkFiles
-
-    root = SparkFiles._root_directory  # noqa: SLF001 - the public method would start a context
-    if not SparkFiles._is_running_on_worker or root is None:  # noqa: SLF001
-        return  # no process of Spark: a program plans the read or write itself
-    # Sessions with artifacts of their own have a folder each, in that of the application.
-    proofs = [hashlib.sha256(path.encode()).hexdigest() for path in (root, os.path.dirname(root))]
-    if options.get(BY_OPTION) not in proofs:
-        name = next((name for name in internal if name != BY_OPTION), BY_OPTION)
-        text = f"option {name!r} is internal - nothing was done - leave it out: the planner rule sets it"
-        raise rebuild(OptionError, (text,), {"option": name, "value": options[name], "accepted": "nothing"})
+    for name, text in options.items():
+        if name.startswith(_INTERNAL) and (name, text) != (WRITE_OPTION, VIEW_MARK):
+            problem = f"option {name!r} is internal - nothing was done - leave it out: the planner rule sets it"
+            raise rebuild(OptionError, (problem,), {"option": name, "value": text, "accepted": "nothing"})
 
 
 def _of_this_use(cls: type[object], options: Mapping[str, str]) -> dict[str, str]:
@@ -506,7 +488,7 @@ def _parse(cls: type[_T], options: Mapping[str, str]) -> _T:
     storage: dict[str, str] = {}
     for key, text in options.items():
         name = key.lower()
-        if name in (WRITE_OPTION, BY_OPTION):
+        if name == WRITE_OPTION:
             continue
         if name.startswith(STORAGE_PREFIX):
             storage[key[len(STORAGE_PREFIX) :]] = text

@@ -259,8 +259,7 @@ def _rule(
 ) -> CutRule:
     return CutRule(
         target_bytes=options.target_partition_bytes,
-        # The planning process knows nothing of the cluster; on one machine this is the number of
-        # its cores.
+        # Planning knows nothing of the cluster; on one machine this is the number of its cores.
         parallelism=os.cpu_count() or 1,
         splittable=splittable and not spec.whole_fragments,
         physical=physical,

@@ -46,6 +46,7 @@ _MODULES: Mapping[str, tuple[str, ...]] = {
         "table_exists_in",
         "truncate",
     ),
+    "writes": ("abort_write", "commit_write", "plan_write"),
 }
 """Commands by the module of this package that has a function of the same name."""
 
@@ -82,7 +83,7 @@ class _Python:
             return error.java_exception  # Spark's too, of a class that PySpark has no exception for
         except LanceSparkError as error:
             answer = failed(error)
-        except Exception as error:  # noqa: BLE001 - py4j would show its user a stack, and no error
+        except BaseException as error:  # noqa: BLE001 - py4j shows no error, and Lance's panics are no Exception
             _LOG.exception("%s failed", asked["command"])
             answer = failed(error)
         return json.dumps(answer)
@@ -99,6 +100,6 @@ def serve(gateway: JavaGateway, classes: JavaObject) -> None:
     classes.newInstance().use(_Python())
 
 
-def failed(error: Exception) -> dict[str, str]:
+def failed(error: BaseException) -> dict[str, str]:
     """Returns the answer for an error."""
     return {"kind": type(error).__name__, "error": f"{type(error).__module__}.{type(error).__name__}: {error}"}

@@ -1,4 +1,4 @@
-"""A DataFrame write of columns: planned on the driver, committed in Spark's commit process.
+"""A DataFrame write of columns: planned and committed on the driver.
 
 Two ways lead to the same column files. Where the planner rule promised that every fragment's rows
 arrive in one task and in order, a task writes column files directly. Else tasks leave sorted runs,
@@ -19,7 +19,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 
 from lance_spark.commit.backoff import CommitPolicy
-from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns
+from lance_spark.commit.changes import ColumnsToCommit, CommitResult, FragmentColumns, StagedColumns
 from lance_spark.commit.column_commit import commit_columns
 from lance_spark.commit.conflicts.errors import refuse_other_columns, refuse_renamed
 from lance_spark.commit.conflicts.identity import UNKNOWN_FIELD, fragment_identity, ids_of
@@ -32,12 +32,14 @@ from lance_spark.options import WriteOptions
 from lance_spark.rebase.carry_over import CarryOver, CarryPlan
 from lance_spark.rebase.snapshot import open_snapshot
 from lance_spark.rows.row_addresses import Addresses, Rejected, SnapshotRows, Verifier, addresses_in
+from lance_spark.rows.row_set import RowSet
 from lance_spark.staging.area import Staging, new_id
 from lance_spark.staging.column_file import ColumnFiles
 from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
 from lance_spark.staging.placeholder_files import UntouchedFiles
 from lance_spark.types import WriteConverter
 from lance_spark.write.column_write_plan import ColumnWritePlan, plan_column_write
+from lance_spark.write.planned import fragment_from_json, fragment_to_json
 from lance_spark.write.sorted_runs import Run, RunWriter, first_of_each, merge_runs
 
 if TYPE_CHECKING:
@@ -56,6 +58,18 @@ class ColumnsWritten(WriterCommitMessage):
     runs: tuple[Run, ...] = ()
     seen: tuple[FragmentMetadata, ...] = ()
     rejected: Rejected = field(default_factory=Rejected)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns JSON values for :meth:`LanceBackfillWriter.read_answer`."""
+        return {
+            "fragments": [
+                (fragment_to_json(part.fragment), part.staged.name, part.staged.size_bytes, part.given.to_text())
+                for part in self.fragments
+            ],
+            "runs": [(run.path, run.rows, run.bytes) for run in self.runs],
+            "seen": [*map(fragment_to_json, self.seen)],
+            "rejected": (self.rejected.counts, self.rejected.examples),
+        }
 
 
 class LanceBackfillWriter(DataSourceArrowWriter):
@@ -129,6 +143,24 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             # A run file is never asked for again once the job is over.
             attempt.clear_if_over()
 
+    def read_answer(self, values: Mapping[str, Any]) -> ColumnsWritten:
+        """Returns the answer of a task from the values of :meth:`ColumnsWritten.to_json`."""
+        fragments = (
+            FragmentColumns(
+                fragment=fragment_from_json(fragment),
+                staged=StagedColumns(name=name, size_bytes=size),
+                given=RowSet.from_text(given),
+            )
+            for fragment, name, size, given in values["fragments"]
+        )
+        counts, examples = values["rejected"]
+        return ColumnsWritten(
+            fragments=tuple(fragments),
+            runs=tuple(Run(path=path, rows=rows, bytes=size) for path, rows, size in values["runs"]),
+            seen=tuple(map(fragment_from_json, values["seen"])),
+            rejected=Rejected(counts=counts, examples=examples),
+        )
+
     def _open_snapshot(self) -> lance.LanceDataset:
         snapshot = self.backfill.snapshot
         try:
@@ -174,10 +206,10 @@ class LanceBackfillWriter(DataSourceArrowWriter):
                 verifier.equal(live[once], pa.Table.from_batches([batch.filter(pa.array(once))]), rejected)
             yield live, batch.select(plan.targets.schema.names)
 
-    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commits what the tasks wrote, all or nothing.
 
-        Runs in Spark's commit process, without a session.
+        Runs on the driver, without a session.
 
         Raises:
             RowAddressError: Rows are NULL, unknown, deleted, or given twice.
@@ -197,7 +229,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
         finish(self.staging, snapshot, keep, unless_named=unless_named)
         return outcome.result
 
-    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Deletes what the job wrote, if it has not committed and cannot any more."""
         del messages
         abort(self.staging, self.backfill.snapshot)
@@ -276,7 +308,7 @@ class LanceBackfillWriter(DataSourceArrowWriter):
             return ()
         if len(runs) > 1:
             _logger.warning(
-                "backfill of %s merges %d rows of %d sorted runs in the commit process, because the rows of a "
+                "backfill of %s merges %d rows of %d sorted runs in one process, because the rows of a "
                 "fragment may have arrived in several tasks; to have the tasks do it, call "
                 "lance_spark.enable_pushdown(spark), or write "
                 'df.repartitionByRange("_rowaddr").sortWithinPartitions("_rowaddr") in fewer, larger partitions',

@@ -7,9 +7,9 @@ version of all of them, or none.
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from pyspark.sql.datasource import WriterCommitMessage
 
@@ -23,6 +23,7 @@ from lance_spark.staging.area import Staging
 from lance_spark.staging.file_layout import FileLayout
 from lance_spark.staging.fragment_writer import FragmentSink
 from lance_spark.staging.job_end import abort, commit_or_give_up, find_commit, finish
+from lance_spark.write.planned import fragment_from_json, fragment_to_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -50,6 +51,10 @@ class RowsWritten(WriterCommitMessage):
     def file_names(self) -> list[str]:
         """Names in `data/` of the data files."""
         return [str(file.path) for fragment in self.fragments for file in fragment.files]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns JSON values for :meth:`RowWrite.read_answer`."""
+        return {"fragments": [*map(fragment_to_json, self.fragments)]}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,10 +96,14 @@ class RowWrite:
             sink.abandon()
             raise
 
+    def read_answer(self, values: Mapping[str, Any]) -> RowsWritten:
+        """Returns the answer of a task from the values of :meth:`RowsWritten.to_json`."""
+        return RowsWritten(fragments=tuple(map(fragment_from_json, values["fragments"])))
+
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Makes one version of all fragments, and deletes what other attempts left.
 
-        Spark runs the commit in a process of its own, on the driver's machine.
+        Runs on the driver: in the process of the gateway, or in a process of Spark without the jar.
 
         Raises:
             CommitConflictError: A concurrent writer changed the table so that the rows do not fit

@@ -17,6 +17,7 @@ import pytest
 
 import lance_spark
 from tests.connect.sql_client import SEEN, seen_by_client
+from tests.lance_spark.write.appends import unused_files
 from tests.support.processes import READY_S, SPARK_HOME, daemons, environment, free_port
 
 pytestmark = [pytest.mark.cluster, pytest.mark.slow]
@@ -49,7 +50,7 @@ def settings(tables: Path, *, jar: str | None = None, **more: str) -> list[str]:
 
 
 INTERRUPTED = """
-import sys, time
+import os, sys, time
 import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -67,8 +68,21 @@ try:
 except PySparkException as error:
     print(error)
 print(spark.sql("UPDATE lance.t SET n = 1 WHERE id < 3").collect())
+
+def held(batches, folder=sys.argv[2]):
+    open(f"{folder}/held", "w").close()
+    while not os.path.exists(f"{folder}/go"):
+        time.sleep(0.05)
+    yield from batches
+
+write = lambda rows: rows.write.format("lance").mode("append").save(f"{sys.argv[2]}/by_path.lance")
+try:
+    write(spark.range(0, 3, 1, 1).mapInArrow(held, "id long"))
+except PySparkException as error:
+    print(error)
+write(spark.range(4))
 """
-"""A client whose first statement does not end by itself."""
+"""A client whose first statement does not end by itself, and whose first write by path waits in its task."""
 
 
 def spark_sql(folder: Path, statements: str, **more: str) -> subprocess.CompletedProcess[str]:
@@ -133,10 +147,23 @@ def test_clients_of_a_stock_server_have_the_catalog_also_after_its_python_proces
             (gateway,) = gateways(server.pid)
             gateway.send_signal(signal.SIGKILL)
             gateway.wait(60)
+            eventually((tmp_path / "tables" / "held").exists, client)
+            (gateway,) = gateways(server.pid)
+            gateway.send_signal(signal.SIGSTOP)
+            (tmp_path / "tables" / "go").touch()
+            # The commit waits for the process.
+            eventually(lambda: not any((tmp_path / "tables").glob("by_path.lance/**/.tmp*")), client)
+            time.sleep(1)
+            gateway.send_signal(signal.SIGKILL)
+            gateway.wait(60)
             said, errors = client.communicate(timeout=120)
         assert "GatewayError" in said and "ended during the command call" in said, errors[-4000:]
         assert "num_affected_rows=3" in said, errors[-4000:]
+        assert "ended during the command commit_write" in said, errors[-4000:]
         assert [job.status for job in table.list_jobs()] == ["DEAD"]
+        written = str(tmp_path / "tables" / "by_path.lance")
+        assert (lance.dataset(written).version, lance.dataset(written).count_rows()) == (1, 4)
+        assert unused_files(written) == set()
         (other,) = gateways(server.pid)
         os.kill(server.pid, signal.SIGKILL)
         server.wait()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import hashlib
 import pickle
 import re
 from datetime import UTC, datetime, timedelta
@@ -13,7 +12,6 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from pyspark.core.files import SparkFiles
 
 from lance_spark.errors import OptionError
 from lance_spark.options import (
@@ -138,7 +136,7 @@ def test_storage_options_and_column_options_are_collected() -> None:
 
 
 def test_what_the_planner_rule_adds_is_not_taken_for_a_users_option() -> None:
-    added = {"path": "/t", "lancespark.write": "{}", "lancespark.by": "proof"}
+    added = {"path": "/t", "lancespark.write": VIEW_MARK}
     assert ReadOptions.parse(added) == ReadOptions.parse({"path": "/t"})
 
 
@@ -205,16 +203,9 @@ def test_any_text_gives_options_or_our_error(name: str, text: str) -> None:
             assert cls.parse({"path": "/t", name: text}) is not None
 
 
-@pytest.mark.parametrize("folder", ["/tmp/spark-1/userFiles-2", "/tmp/spark-1/userFiles-2/session"])
-def test_internal_options_need_the_proof_of_the_jvm(monkeypatch: pytest.MonkeyPatch, folder: str) -> None:
-    monkeypatch.setattr(SparkFiles, "_root_directory", folder)
-    proof = hashlib.sha256(b"/tmp/spark-1/userFiles-2").hexdigest()
-    internal = {"path": "/t", "lancespark.write": "{}"}
-    refuse_internal(internal)  # in a process that is none of Spark's
-    monkeypatch.setattr(SparkFiles, "_is_running_on_worker", True)
-    refuse_internal({**internal, "lancespark.by": proof})
+def test_internal_options_are_errors() -> None:
     refuse_internal({"path": "/t", "limit": "1", "lancespark.write": VIEW_MARK})
-    for options in (internal, {**internal, "lancespark.by": "0"}, {"lancespark.table": "a"}, {"lancespark.by": "0"}):
+    for options in ({"path": "/t", "lancespark.write": "{}"}, {"lancespark.table": "a"}, {"lancespark.by": "0"}):
         with pytest.raises(
             OptionError, match=r"option 'lancespark\.\w+' is internal - nothing was done - leave it out"
         ):

@@ -6,6 +6,7 @@ import base64
 import json
 import os
 import pickle
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from pyspark.sql.types import LongType, StructField, StructType
 from lance_spark.datasource import LanceDataSource
 from lance_spark.errors import OptionError
 from lance_spark.sql.reads import open_path, plan_scan
+from lance_spark.sql.writes import commit_write, plan_write
 
 
 class MakesAFile:
@@ -104,3 +106,14 @@ def test_a_pin_takes_no_storage_options_along(path: str):
     opened = open_path({"options": options})
     assert "hush" not in opened["pin"]
     assert "hush" not in plan_scan({"options": options, "pin": None, "spec": {}})["pin"]
+
+
+def test_an_answer_of_a_task_is_not_unpickled(path: str, payload: str, proof: Path):
+    schema = StructType([StructField("id", LongType())]).json()
+    planned = plan_write({"options": {"path": path}, "schema": schema, "overwrite": False, "write": None})
+    packed = base64.b64encode(zlib.compress(base64.b64decode(payload))).decode()
+    for answer in (payload, packed):
+        with pytest.raises((ValueError, zlib.error)):
+            commit_write({"writer": planned["writer"], "messages": [answer]})
+    assert not proof.exists()
+    assert lance.dataset(path).version == 1

@@ -122,3 +122,16 @@ def test_an_exception_of_spark_that_pyspark_has_no_class_for_goes_back_as_it_is(
 
     monkeypatch.setattr(bridge, "_command", lambda _: fail)
     assert bridge._Python().apply(json.dumps({"command": "load_table", "arguments": {}}), None) is thrown
+
+
+class Panic(BaseException):
+    """As a panic of Lance, which is no Exception."""
+
+
+def test_a_panic_of_a_command_is_an_answer(monkeypatch: pytest.MonkeyPatch):
+    def fail(_: object) -> dict[str, Any]:
+        raise Panic("index out of bounds")
+
+    monkeypatch.setattr(bridge, "_command", lambda _: fail)
+    answer = bridge._Python().apply(json.dumps({"command": "commit_write", "arguments": {}}), None)
+    assert json.loads(str(answer))["error"].endswith("Panic: index out of bounds")

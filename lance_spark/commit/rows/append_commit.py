@@ -32,7 +32,7 @@ def commit_rows(
 ) -> CommitResult:
     """Commits new fragments as one version, on top of whatever came first.
 
-    Runs in Spark's commit process, without a session. The version of `ref` is not looked at. A
+    Runs on the driver, without a session. The version of `ref` is not looked at. A
     second commit with the same `job_id` returns the result of the first. By default the environment
     bounds the retries.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +23,9 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.functions import pandas_udf
 from pyspark.sql.types import LongType, StructType
 
-from lance_spark.datasource import LanceDataSource
 from lance_spark.dml.answers import ANSWER_TO_ALL_ROWS
 from lance_spark.pushdown.rule import enable_pushdown
+from lance_spark.sql import writes
 
 pytestmark = pytest.mark.sample(3)
 
@@ -42,13 +42,16 @@ class Arrived(WriterCommitMessage):
     batches: list[int]
     bytes: list[int]
 
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
 
 class RecordingWriter(DataSourceArrowWriter):
     """Writes nothing; keeps what the rule said and what came, in a file."""
 
-    def __init__(self, options: dict[str, str], schema: StructType) -> None:
+    def __init__(self, options: dict[str, str], schema: StructType, plan: dict[str, Any]) -> None:
         """Takes what Spark handed over."""
-        self.options, self.metadata = options, {f.name: f.metadata for f in schema.fields}
+        self.options, self.plan, self.metadata = options, plan, {f.name: f.metadata for f in schema.fields}
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Collects addresses and ids."""
@@ -61,11 +64,15 @@ class RecordingWriter(DataSourceArrowWriter):
                     seen.extend(batch.column(name).to_pylist())
         return arrived
 
+    def read_answer(self, values: dict[str, Any]) -> Arrived:
+        """Returns what `to_json` gave."""
+        return Arrived(**values)
+
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Writes the record."""
         arrived = [message for message in messages if isinstance(message, Arrived)]
         record = {
-            "plan": self.options.get("lancespark.write"),
+            "plan": self.plan,
             "options": self.options,
             "tasks": [task.addresses for task in arrived],
             "ids": [task.ids for task in arrived],
@@ -76,12 +83,11 @@ class RecordingWriter(DataSourceArrowWriter):
         Path(self.options["commit_message"]).write_text(json.dumps(record), encoding="utf-8")
 
 
-class RecordingSource(LanceDataSource):
-    """The data source, with a writer that only records."""
-
-    def writer(self, schema: StructType, overwrite: bool) -> Any:
-        """Returns the recorder."""
-        return RecordingWriter(dict(self.options), schema)
+def recording_writer(
+    options: dict[str, str], schema: StructType, *, overwrite: bool, spec: dict[str, Any]
+) -> RecordingWriter:
+    """Takes the place of `plan_writer`."""
+    return RecordingWriter(options, schema, spec)
 
 
 @pytest.fixture(scope="module")
@@ -90,8 +96,9 @@ def session(spark: SparkSession) -> Iterator[SparkSession]:
     cloudpickle.register_pickle_by_value(sys.modules[__name__])
     recording = spark.newSession()
     enable_pushdown(recording)
-    recording.dataSource.register(RecordingSource)
-    yield recording
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writes, "plan_writer", recording_writer)
+        yield recording
     cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
 
 
@@ -138,7 +145,7 @@ def record(df: DataFrame, path: str, **options: Any) -> Record:
 def read(note: Path) -> Record:
     raw = json.loads(note.read_text(encoding="utf-8"))
     shown = {name: raw[name] for name in ("tasks", "ids", "batches", "bytes", "metadata")}
-    return Record(plan=json.loads(raw["plan"]), **shown)
+    return Record(plan=raw["plan"], **shown)
 
 
 def backfill(df: DataFrame, path: str, mode: str = "backfill") -> Record:

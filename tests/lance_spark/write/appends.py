@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,7 +41,8 @@ def batches(*ids: int) -> Iterator[pa.RecordBatch]:
 
 def write(path: Path | str, *ids: int, overwrite: bool = False, **options: str) -> LanceAppendWriter:
     job = plan(path, overwrite=overwrite, **options)
-    job.commit([job.write(batches(*ids))])
+    answer = job.write(batches(*ids))
+    job.commit([job.read_answer(json.loads(json.dumps(answer.to_json())))])
     return job
 
 

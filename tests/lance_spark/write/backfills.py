@@ -62,8 +62,9 @@ class Backfill:
 
     def task(self, batches: Iterable[pa.RecordBatch]) -> ColumnsWritten:
         """Runs one task as Spark does: with a copy of the writer, and a message that is sent."""
-        writer = pickle.loads(pickle.dumps(self.writer))
-        return pickle.loads(pickle.dumps(writer.write(iter(batches))))
+        writer: LanceBackfillWriter = pickle.loads(pickle.dumps(self.writer))
+        message = pickle.loads(pickle.dumps(writer.write(iter(batches))))
+        return writer.read_answer(json.loads(json.dumps(message.to_json())))
 
     def commit(self, *messages: ColumnsWritten) -> CommitResult:
         return pickle.loads(pickle.dumps(self.writer)).commit_result(list(messages))

@@ -1,8 +1,8 @@
 """Spark applications that the fault tests start in processes of their own, and that something bad happens to.
 
-    python -m tests.lance_spark.write.fault_jobs SCENARIO TABLE FOLDER
+    python -m tests.lance_spark.write.fault_jobs WAY SCENARIO TABLE FOLDER
 
-Prints one line of JSON. FOLDER is for notes between processes.
+Prints one line of JSON. WAY is `jar` or `no jar`: the gateway or processes of Spark plan and commit. FOLDER is for notes between processes.
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSourceWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+import lance_spark
 from lance_spark.datasource import LanceDataSource
+from lance_spark.sql import writes
 from lance_spark.write import row_write as writer_module
 from lance_spark.write.append_writer import LanceAppendWriter
+from lance_spark.write.planned import decode_writer
 
 ROWS = 40_000
 PARTITIONS = 4
@@ -58,6 +61,17 @@ class HeldWriter(LanceAppendWriter):
             time.sleep(0.02)
 
 
+def hold_commits(folder: Path, where: str) -> None:
+    """Holds the commits of the gateway, which run in this process."""
+
+    def held_writer(text: str) -> HeldWriter:
+        writer = decode_writer(text)
+        assert isinstance(writer, LanceAppendWriter)
+        return HeldWriter(**{f.name: getattr(writer, f.name) for f in fields(writer)}, folder=str(folder), where=where)
+
+    writes.decode_writer = held_writer
+
+
 class HeldSource(LanceDataSource):
     """`lance`, but its commit is held."""
 
@@ -72,13 +86,13 @@ class HeldSource(LanceDataSource):
         return HeldWriter(**{f.name: getattr(made, f.name) for f in fields(made)}, folder=folder, where=where)
 
 
-def session(master: str, **conf: str) -> SparkSession:
+def session(way: str, master: str, **conf: str) -> SparkSession:
     builder = (
         SparkSession.builder.master(master).config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
     )
     for key, value in {"spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2", **conf}.items():
         builder = builder.config(key, value)
-    spark = builder.getOrCreate()
+    spark = (lance_spark.configure(builder) if way == "jar" else builder).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     return spark
 
@@ -119,13 +133,13 @@ def kill_one_writer(table: Path, folder: Path, killed: list[int]) -> None:
         time.sleep(0.02)
 
 
-def run(scenario: str, table: Path, folder: Path) -> dict[str, object]:
+def run(way: str, scenario: str, table: Path, folder: Path) -> dict[str, object]:
     if scenario == "a task that fails once":
-        spark = session("local[2,4]")
+        spark = session(way, "local[2,4]")
         uneven_rows(spark, folder, then="fail").write.format("lance").mode("append").save(str(table))
         return {}
     if scenario == "a worker that is killed":
-        spark = session("local[2,4]")
+        spark = session(way, "local[2,4]")
         killed: list[int] = []
         threading.Thread(target=kill_one_writer, args=(table, folder, killed), daemon=True).start()
         rows = uneven_rows(spark, folder, then="wait")
@@ -133,25 +147,24 @@ def run(scenario: str, table: Path, folder: Path) -> dict[str, object]:
         return {"killed": killed}
     if scenario == "a speculative task":
         conf = {"spark.speculation": "true", "spark.speculation.quantile": "0.5", "spark.speculation.multiplier": "1.1"}
-        spark = session((folder / "master").read_text(), **conf, **{"spark.executor.memory": "512m"})
+        spark = session(way, (folder / "master").read_text(), **conf, **{"spark.executor.memory": "512m"})
         rows = uneven_rows(spark, folder, then="wait")
         rows.write.format("lance").mode("append").option("max_rows_per_file", 1300).save(str(table))
         spark.stop()
         return {}
     where = scenario.removeprefix("a driver that is killed ").split(" ")[0]
-    spark = session("local[2]")
-    spark.dataSource.register(HeldSource)
-    held = (
-        spark.range(0, ROWS, 1, PARTITIONS)
-        .selectExpr("id", "'' AS pad")
-        .write.format("held")
-        .mode("append")
-        .option("folder", str(folder))
-    )
-    held.option("where", where).option("max_rows_per_file", 4000).save(str(table))
+    spark = session(way, "local[2]")
+    rows = spark.range(0, ROWS, 1, PARTITIONS).selectExpr("id", "'' AS pad")
+    if way == "jar":
+        hold_commits(folder, where)
+        write = rows.write.format("lance")
+    else:
+        spark.dataSource.register(HeldSource)
+        write = rows.write.format("held").option("folder", str(folder)).option("where", where)
+    write.mode("append").option("max_rows_per_file", 4000).save(str(table))
     return {}
 
 
 if __name__ == "__main__":
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    print(json.dumps(run(sys.argv[1], Path(sys.argv[2]), Path(sys.argv[3]))), flush=True)
+    print(json.dumps(run(sys.argv[1], sys.argv[2], Path(sys.argv[3]), Path(sys.argv[4]))), flush=True)

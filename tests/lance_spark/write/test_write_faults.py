@@ -21,7 +21,11 @@ from tests.lance_spark.write.appends import unused_files
 from tests.lance_spark.write.fault_jobs import PARTITIONS, ROWS
 from tests.support.processes import daemons, free_port
 
-pytestmark = [pytest.mark.spark, pytest.mark.slow]
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.slow,
+    pytest.mark.parametrize("way", ["jar", "no jar"]),
+]
 
 
 @pytest.fixture
@@ -32,18 +36,18 @@ def table(tmp_path: Path) -> Path:
     return tmp_path / "table.lance"
 
 
-def start(scenario: str, table: Path, folder: Path) -> subprocess.Popen[str]:
+def start(way: str, scenario: str, table: Path, folder: Path) -> subprocess.Popen[str]:
     root = str(Path(__file__).parents[3])
     path = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
-    command = [sys.executable, "-m", "tests.lance_spark.write.fault_jobs", scenario, str(table), str(folder)]
+    command = [sys.executable, "-m", "tests.lance_spark.write.fault_jobs", way, scenario, str(table), str(folder)]
     environment = {**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
     return subprocess.Popen(
         command, cwd=root, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
 
 
-def run(scenario: str, table: Path, folder: Path) -> dict[str, object]:
-    job = start(scenario, table, folder)
+def run(way: str, scenario: str, table: Path, folder: Path) -> dict[str, object]:
+    job = start(way, scenario, table, folder)
     out, err = job.communicate(timeout=300)
     assert job.returncode == 0, err[-3000:]
     answer = json.loads(out.splitlines()[-1])
@@ -63,16 +67,16 @@ def assert_complete(table: Path) -> None:
 
 
 @pytest.mark.long
-def test_a_task_that_fails_once_doubles_nothing_and_leaves_nothing(table: Path, tmp_path: Path) -> None:
-    run("a task that fails once", table, tmp_path)
+def test_a_task_that_fails_once_doubles_nothing_and_leaves_nothing(way: str, table: Path, tmp_path: Path) -> None:
+    run(way, "a task that fails once", table, tmp_path)
     assert attempts(tmp_path) == {0: 1, 1: 2, 2: 1, 3: 1}
     assert_complete(table)
     assert unused_files(table) == set()
 
 
 @pytest.mark.long
-def test_a_worker_that_is_killed_in_the_middle_of_a_write_leaves_nothing(table: Path, tmp_path: Path) -> None:
-    answer = run("a worker that is killed", table, tmp_path)
+def test_a_worker_that_is_killed_in_the_middle_of_a_write_leaves_nothing(way: str, table: Path, tmp_path: Path) -> None:
+    answer = run(way, "a worker that is killed", table, tmp_path)
     assert len(answer["killed"]) == 1  # type: ignore[arg-type]
     assert attempts(tmp_path)[1] == 2
     assert_complete(table)
@@ -81,7 +85,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_write_leaves_nothing(table: 
 
 @pytest.mark.cluster
 @pytest.mark.long
-def test_a_speculative_task_doubles_nothing_and_leaves_nothing(table: Path, tmp_path: Path) -> None:
+def test_a_speculative_task_doubles_nothing_and_leaves_nothing(way: str, table: Path, tmp_path: Path) -> None:
     with daemons(tmp_path) as started:
         url = f"spark://127.0.0.1:{free_port()}"
         master = ("org.apache.spark.deploy.master.Master", "--host", "127.0.0.1", "--port", url.rpartition(":")[2])
@@ -93,7 +97,7 @@ def test_a_speculative_task_doubles_nothing_and_leaves_nothing(table: Path, tmp_
                 host, *worker, "-c", "1", "-m", "1g", "-d", str(tmp_path / host), url, ready="Successfully registered"
             )
         (tmp_path / "master").write_text(url)
-        run("a speculative task", table, tmp_path)
+        run(way, "a speculative task", table, tmp_path)
     assert attempts(tmp_path)[1] >= 2
     assert_complete(table)
     assert unused_files(table) == set()
@@ -102,9 +106,9 @@ def test_a_speculative_task_doubles_nothing_and_leaves_nothing(table: Path, tmp_
 @pytest.mark.long
 @pytest.mark.parametrize("where", ["before", "after"])
 def test_a_driver_that_is_killed_beside_its_commit_leaves_the_table_as_before_or_complete(
-    where: str, table: Path, tmp_path: Path
+    way: str, where: str, table: Path, tmp_path: Path
 ) -> None:
-    job = start(f"a driver that is killed {where} its commit", table, tmp_path)
+    job = start(way, f"a driver that is killed {where} its commit", table, tmp_path)
     try:
         deadline = time.monotonic() + 200
         while not (tmp_path / "held").exists():

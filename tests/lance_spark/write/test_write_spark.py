@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import lance
+import psutil
 import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -235,6 +238,59 @@ def test_metadata_columns_of_a_read_cannot_be_made_into_a_table(spark: SparkSess
     with pytest.raises(AnalysisException, match="_rowaddr"):
         save(df, target)
     assert not Path(target).exists()
+
+
+def planning_processes() -> set[int]:
+    """Python processes in which Spark plans or commits writes."""
+    modules = ("write_into_data_source", "commit_data_source_write")
+    found = set()
+    for process in psutil.Process().children(recursive=True):
+        with contextlib.suppress(psutil.Error):  # it has ended
+            if any(name in " ".join(process.cmdline()) for name in modules):
+                found.add(process.pid)
+    return found
+
+
+@pytest.mark.parametrize("rule", [True, False], ids=["rule", "no rule"])
+def test_a_write_starts_no_process_for_its_plan_and_its_commit(
+    rule: bool, spark: SparkSession, plain_spark: SparkSession, table_path: str
+) -> None:
+    session, before = spark if rule else plain_spark, planning_processes()
+    save(session.range(5), table_path)
+    save(session.range(3), table_path, "overwrite")
+    rows = session.read.format("lance").option("with_row_address", "true").load(table_path)
+    values = rows.selectExpr("_rowaddr", "id * 2 AS v")
+    values.write.format("lance").mode("append").option("mode", "backfill").save(table_path)
+    with pytest.raises(AnalysisException, match="SchemaMismatchError"):
+        save(session.range(3).selectExpr("'a' AS id"), table_path)
+    with pytest.raises(PySparkException, match="no"):
+        save(session.range(3).selectExpr("if(id = 2, raise_error('no'), id) AS id"), table_path)
+    assert rows_in(table_path) == [{"id": i, "v": i * 2} for i in range(3)]
+    assert planning_processes() <= before
+
+
+def test_errors_of_a_plan_and_of_a_commit_have_one_frame(spark: SparkSession, table_path: str) -> None:
+    save(spark.range(3), table_path)
+
+    def deleting(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        shutil.rmtree(f"{table_path}/_versions")
+        yield from batches
+
+    writes = {
+        "plan write": lambda: save(spark.range(3), table_path, nonsense=1),
+        "commit write": lambda: save(spark.range(0, 3, 1, 1).mapInArrow(deleting, "id long"), table_path),
+    }
+    for action, write in writes.items():
+        with pytest.raises(AnalysisException) as caught:
+            write()
+        error = caught.value
+        assert (error.getCondition(), error.getSqlState()) == ("PYTHON_DATA_SOURCE_ERROR", "38000")
+        text = str(error).partition("\n\nJVM stacktrace")[0]
+        assert re.match(
+            rf"\[PYTHON_DATA_SOURCE_ERROR\] Failed to {action} Python data source lance: lance_spark\.errors\.\w+: ",
+            text,
+        )
+        assert text.count("lance_spark.errors.") == 1 and "Traceback" not in text
 
 
 def test_explaining_a_write_makes_nothing(spark: SparkSession, table_path: str) -> None:

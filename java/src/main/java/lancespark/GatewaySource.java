@@ -16,8 +16,9 @@ import org.apache.spark.sql.types.StructType;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
 
 /**
- * Spark's Python data source with reads from {@link PythonGateway}. Spark calls this class for the
- * columns of a table by path, and for the partitions of a read.
+ * Spark's Python data source with reads and writes from {@link PythonGateway}. Spark calls this
+ * class for the columns of a table by path, for the partitions of a read, and for the plan and the
+ * commit of a write.
  */
 public class GatewaySource extends PythonDataSourceV2 {
   /** JSON of the table and its version; null if the options of a read name the version. */
@@ -26,6 +27,11 @@ public class GatewaySource extends PythonDataSourceV2 {
   /** The partitions of a planned scan; null if Python plans when the query runs. */
   private PythonDataSourceReadInfo partitions;
 
+  /** What the planner rule knows of a write: {@link LanceWrites}. Null without the rule. */
+  private Json write;
+
+  private UserDefinedPythonDataSource planner;
+
   protected GatewaySource() {}
 
   /** Returns a source for a table at a version, or at the version of its options. */
@@ -33,6 +39,13 @@ public class GatewaySource extends PythonDataSourceV2 {
     GatewaySource source = new GatewaySource();
     source.setShortName(LanceSource.NAME);
     source.pin = pin;
+    return source;
+  }
+
+  /** Returns a source for a write that the planner rule has seen. */
+  static GatewaySource writing(Json write) {
+    GatewaySource source = at(null);
+    source.write = write;
     return source;
   }
 
@@ -47,6 +60,18 @@ public class GatewaySource extends PythonDataSourceV2 {
   /** Returns a scan of columns. Python plans the scan when the query runs. */
   final PythonScan scan(StructType columns, CaseInsensitiveStringMap options) {
     return new PythonScan(this, LanceSource.NAME, columns, options, new Filter[0]);
+  }
+
+  /** Tells whether the planner rule has seen the write of this source. */
+  final boolean isPlannedWrite() {
+    return write != null;
+  }
+
+  /** Returns the object that Spark asks for the plan and the commit of a write. */
+  @Override
+  public synchronized UserDefinedPythonDataSource source() {
+    if (planner == null) planner = new GatewayWrites(super.source().dataSourceCls(), write);
+    return planner;
   }
 
   /** Returns the version from {@link #inferSchema}, or null. */

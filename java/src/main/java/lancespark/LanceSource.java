@@ -1,17 +1,12 @@
 package lancespark;
 
-import java.nio.charset.StandardCharsets;
-import java.security.MessageDigest;
-import java.security.NoSuchAlgorithmException;
 import java.util.ArrayList;
 import java.util.HashMap;
-import java.util.HexFormat;
 import java.util.List;
 import java.util.Locale;
 import java.util.Map;
 import java.util.TreeMap;
 import java.util.WeakHashMap;
-import org.apache.spark.SparkFiles;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker;
 import org.apache.spark.sql.catalyst.QueryPlanningTracker$;
 import org.apache.spark.sql.catalyst.TableIdentifier;
@@ -41,9 +36,6 @@ final class LanceSource {
 
   /** Lists the options of a catalog table. Some are for reads, and some for writes. */
   static final String TABLE_OPTION = "lancespark.table";
-
-  /** Proves to Python that this JVM set the other internal options: lance_spark/options.py. */
-  private static final String BY_OPTION = "lancespark.by";
 
   static final String TABLE_METADATA = "lance.table";
   private static final String SNAPSHOT = " snapshot";
@@ -150,21 +142,6 @@ final class LanceSource {
         });
     options.putAll(versionOptions);
     return options;
-  }
-
-  /** Adds the proof that this JVM set internal options. */
-  static void prove(Map<String, String> options) {
-    options.put(BY_OPTION, proof());
-  }
-
-  /** A digest of a folder of Spark with a random name. */
-  private static String proof() {
-    byte[] folder = SparkFiles.getRootDirectory().getBytes(StandardCharsets.UTF_8);
-    try {
-      return HexFormat.of().formatHex(MessageDigest.getInstance("SHA-256").digest(folder));
-    } catch (NoSuchAlgorithmException error) {
-      throw new IllegalStateException(error);
-    }
   }
 
   /** Refuses options of the rule and the catalog from users. */

@@ -1,12 +1,9 @@
 package lancespark;
 
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
-import java.util.Set;
-import java.util.WeakHashMap;
 import org.apache.spark.sql.catalyst.analysis.NamedRelation;
 import org.apache.spark.sql.catalyst.expressions.*;
 import org.apache.spark.sql.catalyst.plans.logical.*;
@@ -14,7 +11,6 @@ import org.apache.spark.sql.connector.write.LogicalWriteInfo;
 import org.apache.spark.sql.connector.write.Write;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2Relation;
 import org.apache.spark.sql.execution.datasources.v2.DataSourceV2ScanRelation;
-import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceV2;
 import org.apache.spark.sql.execution.datasources.v2.python.PythonWrite;
 import org.apache.spark.sql.types.*;
 import org.apache.spark.sql.util.CaseInsensitiveStringMap;
@@ -28,10 +24,6 @@ import scala.Product;
 final class LanceWrites {
   private static final String ADDRESS = "_rowaddr";
 
-  /** Writes of this class. The optimizer applies its rules several times. */
-  private static final Set<PythonWrite> PLANNED =
-      Collections.synchronizedSet(Collections.newSetFromMap(new WeakHashMap<>()));
-
   private LanceWrites() {}
 
   static LogicalPlan plan(LogicalPlan plan) {
@@ -42,7 +34,10 @@ final class LanceWrites {
     Object original = evolved == null ? option.get() : evolved.write;
     if (!(original instanceof PythonWrite write)) return plan;
     if (!LanceSource.NAME.equals(SparkRelease.field(write, "shortName"))) return plan;
-    if (PLANNED.contains(write)) return plan;
+    // The optimizer applies its rules several times.
+    boolean isPlanned =
+        SparkRelease.field(write, "ds") instanceof GatewaySource source && source.isPlannedWrite();
+    if (isPlanned) return plan;
     LogicalWriteInfo info = (LogicalWriteInfo) SparkRelease.field(write, "info");
     LanceSource.refuseInternal(info.options());
 
@@ -62,8 +57,6 @@ final class LanceWrites {
             .with("exclusive", ordered != null)
             .with("input_columns", backfill ? reads.inputColumns(target) : null)
             .with("snapshots", new ArrayList<>(reads.snapshots));
-    options.put(LanceSource.WRITE_OPTION, Json.write(spec));
-    LanceSource.prove(options);
 
     LogicalWriteInfo fullInfo =
         (LogicalWriteInfo)
@@ -74,12 +67,11 @@ final class LanceWrites {
                     new CaseInsensitiveStringMap(options),
                     "schema",
                     withSnapshot(info.schema(), reads.onlySnapshot())));
-    PythonDataSourceV2 source = (PythonDataSourceV2) SparkRelease.field(write, "ds");
     boolean truncate = (Boolean) SparkRelease.field(write, "isTruncate");
-    PythonWrite plannedWrite = new PythonWrite(source, LanceSource.NAME, fullInfo, truncate);
-    PLANNED.add(plannedWrite);
+    PythonWrite planned =
+        new PythonWrite(GatewaySource.writing(spec), LanceSource.NAME, fullInfo, truncate);
     LogicalPlan input = ordered != null ? ordered : query;
-    Write whole = new LanceWrite(plannedWrite, query.schema());
+    Write whole = new LanceWrite(planned, query.schema());
     if (evolved != null) whole = evolved.with(whole);
     return SparkRelease.copy(plan, Map.of("write", Option.apply(whole), "query", input));
   }

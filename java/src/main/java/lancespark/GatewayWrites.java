@@ -1,0 +1,70 @@
+package lancespark;
+
+import java.util.ArrayList;
+import java.util.Base64;
+import java.util.List;
+import org.apache.spark.api.python.PythonFunction;
+import org.apache.spark.sql.connector.write.WriterCommitMessage;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonDataSourceWriteInfo;
+import org.apache.spark.sql.execution.datasources.v2.python.PythonWriterCommitMessage;
+import org.apache.spark.sql.execution.datasources.v2.python.UserDefinedPythonDataSource;
+import org.apache.spark.sql.types.StructType;
+import org.apache.spark.sql.util.CaseInsensitiveStringMap;
+
+/**
+ * Spark's driver side of a Python data source. The gateway plans and commits writes, in place of a
+ * new Python process for each plan and each commit.
+ */
+final class GatewayWrites extends UserDefinedPythonDataSource {
+  private static final long serialVersionUID = 1L;
+
+  private final transient Json write;
+
+  /** Takes Spark's data source, and what the planner rule knows of the write, or null. */
+  GatewayWrites(PythonFunction dataSource, Json write) {
+    super(dataSource);
+    this.write = write;
+  }
+
+  /** Returns the function of the tasks and the writer: lance_spark/sql/writes.py. */
+  @Override
+  public PythonDataSourceWriteInfo createWriteInfoInPython(
+      String shortName,
+      StructType rows,
+      CaseInsensitiveStringMap options,
+      boolean overwrite,
+      boolean isStream) {
+    if (isStream) {
+      return super.createWriteInfoInPython(shortName, rows, options, overwrite, true);
+    }
+    Json arguments =
+        new Json()
+            .with("options", options.asCaseSensitiveMap())
+            .with("schema", rows.json())
+            .with("overwrite", overwrite)
+            .with("write", write);
+    Json planned = LanceSource.ask("plan_write", arguments);
+    Base64.Decoder decoder = Base64.getDecoder();
+    return new PythonDataSourceWriteInfo(
+        decoder.decode(planned.text("function")), decoder.decode(planned.text("writer")));
+  }
+
+  /** Commits or aborts a write. A task without a message has failed. */
+  @Override
+  public void commitWriteInPython(byte[] writer, WriterCommitMessage[] messages, boolean abort) {
+    Base64.Encoder encoder = Base64.getEncoder();
+    List<String> texts = new ArrayList<>();
+    for (WriterCommitMessage message : messages) {
+      PythonWriterCommitMessage answer = (PythonWriterCommitMessage) message;
+      texts.add(answer == null ? null : encoder.encodeToString(answer.pickledMessage()));
+    }
+    Json arguments =
+        new Json().with("writer", encoder.encodeToString(writer)).with("messages", texts);
+    LanceSource.ask(abort ? "abort_write" : "commit_write", arguments);
+  }
+
+  /** Tasks get Spark's own class. */
+  private Object writeReplace() {
+    return new UserDefinedPythonDataSource(dataSourceCls());
+  }
+}

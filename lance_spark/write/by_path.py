@@ -1,0 +1,64 @@
+"""Writes by path: the writer that options name.
+
+Spark's Python data source and the gateway of the JVM both write by this function.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from lance_spark.dataset import DatasetRef
+from lance_spark.errors import NoLocationError
+from lance_spark.options import WriteOptions, statement_options
+from lance_spark.statement_options import check_statement_options
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+    from lance_spark.write.append_writer import LanceAppendWriter
+    from lance_spark.write.column_writer import LanceBackfillWriter
+
+
+def plan_writer(
+    options: Mapping[str, str], schema: StructType, *, overwrite: bool, spec: Mapping[str, Any] | None = None
+) -> LanceAppendWriter | LanceBackfillWriter:
+    """Returns the writer of a job that begins, and opens the job. Runs on the driver.
+
+    Everything that can be checked without the rows is checked here. Spark asks for a writer when
+    the job runs, after plans and explanations.
+
+    Args:
+        options: The options of the write, by names in lower case.
+        schema: The columns of the rows.
+        overwrite: Whether the rows replace all rows.
+        spec: What the planner rule knows of the write (`LanceWrites.java`); None without the rule.
+
+    Raises:
+        NoLocationError: Spark did not say where to write.
+        OptionError, SchemaMismatchError, UnsupportedTypeError, SnapshotError: The DataFrame or an
+            option does not fit the table.
+    """
+    parsed = WriteOptions.parse(options)
+    statement = "BACKFILL" if parsed.mode == "backfill" else "INSERT OVERWRITE" if overwrite else "INSERT"
+    check_statement_options(statement, statement_options(options))
+    # Never from column metadata: INSERT INTO y SELECT * FROM x hands over the metadata of x.
+    path = parsed.path or (spec or {}).get("path")
+    if not path:
+        raise NoLocationError(
+            "Spark did not say where to write, as it does not for catalog tables and writeTo "
+            "- nothing was written - call lance_spark.enable_pushdown(spark) first, "
+            "or write df.write.format('lance').mode('append').save(path)"
+        )
+    ref = DatasetRef.find(path, parsed.storage, parsed.branch)
+    writer: LanceBackfillWriter | LanceAppendWriter
+    if parsed.mode == "backfill":
+        from lance_spark.write.column_writer import LanceBackfillWriter
+
+        writer = LanceBackfillWriter.plan(ref, schema, parsed, spec, overwrite=overwrite)
+    else:
+        from lance_spark.write.append_writer import LanceAppendWriter
+
+        writer = LanceAppendWriter.plan(ref, schema, parsed, overwrite=overwrite)
+    writer.staging.open_job()
+    return writer

@@ -1,0 +1,110 @@
+"""A planned write in the form in which Spark's JVM keeps a write, and the answers of its tasks.
+
+The driver pickles the writer for the tasks and for its own commit. Answers of tasks are JSON: the
+driver unpickles nothing that a task made.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pyarrow as pa
+from pyspark.serializers import CloudPickleSerializer
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from lance_spark.stored_json import load_object
+
+if TYPE_CHECKING:
+    from lance.fragment import FragmentMetadata
+    from pyspark.sql.datasource import WriterCommitMessage
+
+_ANSWER = StructType([StructField("message", BinaryType())])
+"""Spark's schema of the answer of a task of a write."""
+
+
+class Answer(Protocol):
+    """The answer of a task: what the task wrote."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the answer as JSON values."""
+
+
+class Writer(Protocol):
+    """A write that Spark's tasks run and the driver commits. Picklable."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> Any:  # noqa: ANN401 - an answer
+        """Writes the rows of one task, and returns the answer."""
+
+    def read_answer(self, values: dict[str, Any]) -> WriterCommitMessage:
+        """Returns the answer of which `to_json` made the values."""
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Makes a version of the answers of all tasks."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Deletes what the tasks wrote."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WriteTask:
+    """The function that Spark runs over the rows of a task. Runs on executors."""
+
+    writer: Writer
+
+    def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        answer: Answer = self.writer.write(rows)
+        packed = zlib.compress(json.dumps(answer.to_json()).encode(), 1)
+        yield pa.record_batch([pa.array([packed], pa.binary())], names=_ANSWER.names)
+
+
+def encode_write(writer: Writer) -> dict[str, str]:
+    """Returns the function of the tasks and the writer, pickled, as Base64. Runs on the driver."""
+    pickler: Any = CloudPickleSerializer()  # type: ignore[no-untyped-call]
+    values = {"function": (_WriteTask(writer), _ANSWER), "writer": writer}
+    return {name: base64.b64encode(pickler.dumps(value)).decode() for name, value in values.items()}
+
+
+def decode_writer(text: str) -> Writer:
+    """Returns the writer of :func:`encode_write`. Only the JVM of this driver keeps the text."""
+    writer: Writer = pickle.loads(base64.b64decode(text))  # noqa: S301 - see above
+    return writer
+
+
+def decode_answers(writer: Writer, texts: Sequence[str | None]) -> list[WriterCommitMessage | None]:
+    """Returns the answers of tasks; None for a task that failed.
+
+    Args:
+        writer: The writer of the tasks.
+        texts: The bytes that the tasks answered, as Base64.
+    """
+    return [
+        None if text is None else writer.read_answer(load_object(zlib.decompress(base64.b64decode(text))))
+        for text in texts
+    ]
+
+
+def fragment_to_json(fragment: FragmentMetadata) -> Any:  # noqa: ANN401 - JSON
+    """Returns JSON values of a fragment's files and deletions.
+
+    Leaves out row ids, versions of rows and offsets of overlays, which no commit takes from a task.
+    """
+    return replace(
+        fragment,
+        row_id_meta=None,
+        created_at_version_meta=None,
+        last_updated_at_version_meta=None,
+        overlays=[replace(overlay, offsets=[]) for overlay in fragment.overlays],
+    ).to_json()
+
+
+def fragment_from_json(values: Any) -> FragmentMetadata:  # noqa: ANN401 - JSON
+    """Returns the fragment of :func:`fragment_to_json`'s values."""
+    from lance.fragment import FragmentMetadata
+
+    return FragmentMetadata.from_json(json.dumps(values))
